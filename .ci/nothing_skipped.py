@@ -1,0 +1,45 @@
+"""Pytest plugin: the run fails if a test was skipped or deselected, unless it is marked ``gpu``."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+
+import pytest
+
+lost: dict[str, str] = {}
+
+
+def pytest_deselected(items: Sequence[pytest.Item]) -> None:
+    """Note what a marker expression, a hook or an option took away."""
+    lost.update({item.nodeid: "deselected" for item in items if item.get_closest_marker("gpu") is None})
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    """Note modules that skip themselves while they are imported."""
+    if report.skipped:
+        lost[report.nodeid] = f"skipped: {report.longrepr}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Note skipped tests; one that is expected to fail did run."""
+    report = yield
+    if report.skipped and not hasattr(report, "wasxfail") and item.get_closest_marker("gpu") is None:
+        lost[item.nodeid] = f"skipped: {report.longrepr}"
+    return report
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Turn a passing run into a failing one."""
+    if lost and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name the tests."""
+    if lost:
+        terminalreporter.section("tests that should have run", red=True)
+        for name, reason in lost.items():
+            terminalreporter.write_line(f"{name}: {reason}")

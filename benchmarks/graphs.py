@@ -1,0 +1,37 @@
+"""Graphs for benchmarks: real ones where their files are, else seeded synthetic ones of the same size; the caller learns which.
+
+Files are ``NAME.npz`` in the folder that ``BITSPARSE_DATA`` names, else in ``../shared/data`` beside the checkout.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from bitsparse.datasets import GraphData, read_npz, synthetic
+
+__all__ = ["graph"]
+
+#: Nodes, stored entries and the kind of the graph that stands in.
+SIZES: dict[str, tuple[int, int, Literal["power_law", "communities"]]] = {
+    "cora": (2_708, 10_556, "communities"),
+    "citeseer": (3_327, 9_228, "communities"),
+    "pubmed": (19_717, 88_652, "communities"),
+    "artist": (50_515, 1_638_396, "power_law"),
+    "PROTEINS_full": (43_471, 162_088, "communities"),
+    "DD": (334_925, 1_686_092, "communities"),
+    "COLLAB": (372_474, 24_574_996, "communities"),
+}
+
+
+@cache
+def graph(name: str) -> tuple[GraphData, str]:
+    """The graph, and its file's name or what stands in for it."""
+    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
+    path = Path(os.environ.get("BITSPARSE_DATA") or beside) / f"{name}.npz"
+    if path.is_file():
+        return read_npz(path), path.name
+    nodes, entries, kind = SIZES[name]
+    return synthetic((nodes, entries), kind), f"synthetic {kind} graph of the size of {name}, seed 0"

@@ -1,0 +1,105 @@
+"""Run a benchmark suite: a table on the terminal, one JSON object a line in a file.
+
+    python3 benchmarks/run.py --suite host [--only SUBSTRING] [--quick] [--json FILE] [--threads N] [--list]
+
+Protocol, the same for every suite: ours and the peer run in one process on the same random data (seed 0) with the same
+number of threads (two unless told otherwise), operands and results already allocated where both interfaces allow it;
+untimed calls first; then rounds that time each side once, in alternating order, each sample after a pause of 150 ms
+(an idle thread pool keeps spinning for up to 0.1 s and would take the other side's cores) and one untimed call; a sample of
+a fast function is as many calls as fill 20 ms. The median of 15 rounds is reported (3 with ``--quick``; slow cases
+take fewer, never below 3). Every product is checked against the peer's or a float64 result before it is timed.
+A record's ``ratio`` is ``peer_ms / ours_ms``. What is special about a suite stands at the top of its ``suite_*.py``.
+
+There are no thresholds here: a benchmark reports, it does not pass or fail.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+HERE = Path(__file__).resolve().parent
+#: Every suite that there will be, so that a name typed today means the same tomorrow.
+SUITES = ("host", "gemm", "spmm", "binary", "sampled", "cluster")
+#: Thread counts that the numerical libraries read once, when they are loaded.
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
+
+
+def existing_suites() -> list[str]:
+    """Names of the suites whose file is there."""
+    return [name for name in SUITES if (HERE / f"suite_{name}.py").is_file()]
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Read the command line; a wrong suite ends the program with the names of the ones that exist."""
+    parser = argparse.ArgumentParser(
+        description="Measure bitsparse against its peers.", epilog=f"Suites: {', '.join(existing_suites())}."
+    )
+    parser.add_argument("--suite", required=True, metavar="NAME", help="which suite to run")
+    parser.add_argument("--only", default="", metavar="SUBSTRING", help="only cases whose name contains this")
+    parser.add_argument("--quick", action="store_true", help="fewer repetitions, for a first impression")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write one JSON object a line to FILE")
+    parser.add_argument("--threads", type=int, default=2, metavar="N", help="threads on both sides (default: 2)")
+    parser.add_argument("--list", action="store_true", help="print the names of the cases and stop")
+    options = parser.parse_args(arguments)
+    if options.suite not in existing_suites():
+        known = "is not there yet" if options.suite in SUITES else "does not exist"
+        parser.error(f"--suite {options.suite} {known}; the suites that exist: {', '.join(existing_suites())}")
+    if options.threads < 1:
+        parser.error(f"--threads is {options.threads}, must be at least 1")
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the suite that the command line names."""
+    options = parse(arguments)
+    for variable in THREAD_VARIABLES:
+        os.environ[variable] = str(options.threads)
+
+    # Only now: NumPy reads the thread counts when it is loaded.
+    from bitsparse import bench, set_num_threads
+
+    set_num_threads(options.threads)
+    suite: Any = importlib.import_module(f"suite_{options.suite}")
+    cases = [case for case in suite.cases(options.threads) if options.only in case.name]
+    if not cases:
+        names = ", ".join(case.name for case in suite.cases(options.threads))
+        print(f"no case of suite {options.suite} contains {options.only!r}; cases: {names}", file=sys.stderr)
+        return 2
+    if options.list:
+        print("\n".join(case.name for case in cases))
+        return 0
+
+    machine = suite.machine(options.threads, bench.git_commit(HERE))
+    protocol = bench.Protocol.quick() if options.quick else bench.Protocol()
+    records = []
+    out = options.json.open("w", encoding="utf-8") if options.json else None
+    try:
+        for case in cases:
+            print(f"\r\033[K{case.name} ...", end="", file=sys.stderr, flush=True) if sys.stderr.isatty() else None
+            try:
+                records += list(bench.run_cases(options.suite, [case], machine, protocol))
+            except bench.Unavailable as reason:
+                print(f"{case.name}: not measured, {reason}", file=sys.stderr)
+                continue
+            if out:
+                out.write(records[-1].to_json() + "\n")
+                out.flush()
+    finally:
+        if out:
+            out.close()
+    print("\r\033[K", end="", file=sys.stderr) if sys.stderr.isatty() else None
+    print(f"{machine.device}, {options.threads} threads, commit {machine.commit or 'unknown'}\n")
+    print(bench.format_table(bench.HEADINGS, map(bench.record_row, records)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

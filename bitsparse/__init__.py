@@ -1,0 +1,100 @@
+"""bitsparse: low-bit and sparse graph arrays, the same answers on CPU and GPU.
+
+>>> import bitsparse as bs
+>>> import numpy as np
+>>> a = bs.pack_bits(np.array([[1, 0, 1], [0, 1, 1]]))
+>>> a @ bs.pack_bits(np.array([[5], [2], [1]]), axis=-2)
+array([[6],
+       [3]], dtype=int32)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bitsparse import _compiled as _compiled  # first: it explains a missing compiled part
+from bitsparse.arrays import FRDC, BitTensor, TCTiledCSR, load_npz, save_npz
+from bitsparse.backends.host import get_num_threads, set_num_threads
+from bitsparse.errors import BitsparseError, DeviceError, DTypeError, KernelError, ShapeError
+from bitsparse.ops import (
+    BatchNorm,
+    EdgeSample,
+    Epilogue,
+    MatmulPlan,
+    SpmmPlan,
+    add,
+    aggregate_edges,
+    attention,
+    bmm,
+    bspmm,
+    choose_bits,
+    concat,
+    dequantize,
+    edge_sample,
+    edge_softmax,
+    matmul,
+    pack_bits,
+    plan_matmul,
+    plan_spmm,
+    quantization_error,
+    quantize,
+    sampled_spmm,
+    sddmm,
+    spmm,
+    stochastic_round,
+    unpack_bits,
+)
+
+__all__ = [
+    "FRDC",
+    "BatchNorm",
+    "BitTensor",
+    "BitsparseError",
+    "DTypeError",
+    "DeviceError",
+    "EdgeSample",
+    "Epilogue",
+    "KernelError",
+    "MatmulPlan",
+    "ShapeError",
+    "SpmmPlan",
+    "TCTiledCSR",
+    "__version__",
+    "add",
+    "aggregate_edges",
+    "attention",
+    "bmm",
+    "bspmm",
+    "choose_bits",
+    "concat",
+    "dequantize",
+    "edge_sample",
+    "edge_softmax",
+    "get_num_threads",
+    "load_npz",
+    "matmul",
+    "pack_bits",
+    "plan_matmul",
+    "plan_spmm",
+    "quantization_error",
+    "quantize",
+    "sampled_spmm",
+    "save_npz",
+    "sddmm",
+    "set_num_threads",
+    "spmm",
+    "stochastic_round",
+    "unpack_bits",
+]
+
+if TYPE_CHECKING:
+    __version__: str
+
+
+def __getattr__(name: str) -> str:
+    # Read from the installed metadata only when asked: importlib.metadata costs more than the rest of the import.
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("bitsparse")
+    raise AttributeError(f"module 'bitsparse' has no attribute {name!r}")

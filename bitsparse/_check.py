@@ -1,0 +1,260 @@
+"""Argument checks and the sentences that users read when one fails.
+
+Every message names the function, the value or both values that clash, and the remedy. Checks run before anything is written.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse.errors import DeviceError, DTypeError, KernelError, ShapeError
+
+__all__: list[str] = []
+
+MAX_BITS = 32
+ENCODINGS = ("unsigned", "signed", "bipolar")
+LAYOUTS = ("planes", "rows")
+ROW_LAYOUT_BITS = (1, 2, 4, 8, 16)
+GRANULARITIES = ("tensor", "row", "col")
+ROUNDINGS_OF_SCHEME = {
+    "affine-pow2": ("floor",),
+    "affine": ("floor", "nearest", "stochastic"),
+    "symmetric": ("nearest", "stochastic"),
+}
+
+
+def integer(function: str, name: str, value: Any, low: int, high: int | None = None) -> int:
+    """``value`` as a Python int in ``low..high``."""
+    if isinstance(value, (bool, np.bool_)):
+        raise DTypeError(f"{function}: {name} must be an integer, got {value!r}")
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise DTypeError(f"{function}: {name} must be an integer, got {value!r} ({type(value).__name__})") from None
+    if number < low or (high is not None and number > high):
+        wanted = f"at least {low}" if high is None else f"in {low}..{high}"
+        raise ValueError(f"{function}: {name} must be {wanted}, got {number}")
+    return number
+
+
+def bit_count(function: str, bits: Any, low: int = 1, high: int = MAX_BITS) -> int:
+    return integer(function, "bits", bits, low, high)
+
+
+def choice(function: str, name: str, value: Any, choices: Sequence[str]) -> str:
+    if not isinstance(value, str) or value not in choices:
+        raise ValueError(f"{function}: {name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+    return value
+
+
+def axis(function: str, value: Any, ndim: int) -> int:
+    """The packed axis as -1 or -2."""
+    number = integer(function, "axis", value, -ndim, ndim - 1)
+    number = number - ndim if number >= 0 else number
+    if number not in (-1, -2):
+        raise ShapeError(
+            f"{function}: axis must name one of the last two axes (-1 or -2) of {ndim} dimensions, got {value}"
+        )
+    return number
+
+
+def layout(function: str, value: Any, bits: int) -> str:
+    name = choice(function, "layout", value, LAYOUTS)
+    if name == "rows" and bits not in ROW_LAYOUT_BITS:
+        allowed = ", ".join(map(str, ROW_LAYOUT_BITS))
+        raise ValueError(
+            f"{function}: layout='rows' stores integers of {allowed} bits, got bits={bits}; use layout='planes'"
+        )
+    return name
+
+
+def encoding(function: str, value: Any, bits: int) -> str:
+    name = choice(function, "encoding", value, ENCODINGS)
+    if name == "bipolar" and bits != 1:
+        raise ValueError(
+            f"{function}: encoding='bipolar' means one bit for -1 or +1, got bits={bits}; use encoding='signed'"
+        )
+    return name
+
+
+def at_least_2d(function: str, name: str, shape: tuple[int, ...]) -> None:
+    if len(shape) < 2:
+        remedy = f"{name}[None, :]" if len(shape) == 1 else f"{name}.reshape(1, 1)"
+        raise ShapeError(
+            f"{function}: {name} has shape {shape}, but bit arrays have at least 2 dimensions; pass {remedy}"
+        )
+
+
+def shape(function: str, value: Any) -> tuple[int, ...]:
+    """A shape of at least two non-negative sizes."""
+    if not isinstance(value, (tuple, list)):
+        raise DTypeError(f"{function}: shape must be a tuple of integers, got {value!r}")
+    sizes = tuple(integer(function, "each size of shape", size, 0) for size in value)
+    if len(sizes) < 2:
+        raise ShapeError(
+            f"{function}: shape {sizes} has {len(sizes)} dimensions, but bit arrays have at least 2; pass (1, *shape)"
+        )
+    return sizes
+
+
+def numeric(function: str, name: str, array: NDArray[Any], kinds: str = "biuf") -> None:
+    """Refuse dtypes that are not plain numbers; bfloat16 from ml_dtypes counts as floating."""
+    wanted_kind = array.dtype.kind in kinds or ("f" in kinds and array.dtype.name == "bfloat16")
+    if wanted_kind and (array.dtype.kind != "f" or array.dtype.itemsize <= 8):
+        return
+    words = {"b": "bool", "i": "signed integer", "u": "unsigned integer", "f": "float16, bfloat16, float32 or float64"}
+    wanted = ", ".join(words[kind] for kind in kinds)
+    raise DTypeError(
+        f"{function}: {name} has dtype {array.dtype}, but {function} takes {wanted}; convert it with astype"
+    )
+
+
+def finite(function: str, name: str, is_finite: bool) -> None:
+    if not is_finite:
+        raise ValueError(
+            f"{function}: {name} holds NaN or infinity, which have no quantised value; replace them, as with numpy.nan_to_num"
+        )
+
+
+def no_nan(function: str, name: str, has_nan: bool) -> None:
+    if has_nan:
+        raise ValueError(f"{function}: {name} holds NaN, which has no sign; replace it, as with numpy.nan_to_num")
+
+
+def limits_of(bits: int, encoding_name: str) -> tuple[int, int]:
+    """Smallest and largest integer that ``bits`` hold under an encoding.
+
+    >>> limits_of(4, "unsigned"), limits_of(4, "signed"), limits_of(1, "bipolar")
+    ((0, 15), (-8, 7), (-1, 1))
+    """
+    if encoding_name == "bipolar":
+        return -1, 1
+    if encoding_name == "signed":
+        return -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+    return 0, (1 << bits) - 1
+
+
+def values_fit(function: str, low: int, high: int, bits: int, encoding_name: str) -> None:
+    """``low..high`` are the extreme values found in the data."""
+    smallest, largest = limits_of(bits, encoding_name)
+    if low < smallest or high > largest:
+        remedy = (
+            "pass encoding='signed' and enough bits" if low < 0 and encoding_name == "unsigned" else "pass more bits"
+        )
+        raise ValueError(
+            f"{function}: values reach {low}..{high}, but {bits} bits with encoding={encoding_name!r} hold {smallest}..{largest}; "
+            f"{remedy}, or quantize"
+        )
+
+
+def bipolar_values(function: str, ok: bool) -> None:
+    if not ok:
+        raise ValueError(
+            f"{function}: encoding='bipolar' holds only -1 and +1, but x has other values; pass floats to take their sign"
+        )
+
+
+def rounding_of(function: str, scheme: str, rounding: Any) -> str:
+    allowed = ROUNDINGS_OF_SCHEME[scheme]
+    if rounding is None:
+        return allowed[0]
+    if rounding not in allowed:
+        names = " or ".join(map(repr, allowed))
+        raise ValueError(f"{function}: scheme={scheme!r} rounds by {names}, got rounding={rounding!r}")
+    return str(rounding)
+
+
+def matmul_shapes(function: str, a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    if a[-1] != b[-2]:
+        raise ShapeError(
+            f"{function}: a has {a[-1]} columns but b has {b[-2]} rows (shapes {a} and {b}); "
+            f"transpose one of them with .mT, or check which operand comes first"
+        )
+
+
+def batches(function: str, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    try:
+        return np.broadcast_shapes(a, b)
+    except ValueError:
+        raise ShapeError(f"{function}: batch dimensions {a} and {b} do not broadcast; make them equal or 1") from None
+
+
+def same_device(function: str, devices: Sequence[str]) -> str:
+    if len(set(devices)) > 1:
+        raise DeviceError(
+            f"{function}: operands are on {' and '.join(dict.fromkeys(devices))}; move one with .to_device(...)"
+        )
+    return devices[0]
+
+
+def accumulator(function: str, k: int, a_max: int, b_max: int) -> np.dtype[Any]:
+    """int32 if ``k * a_max * b_max`` stays below 2**31, else int64 below 2**63, else an error (DESIGN: it never wraps)."""
+    bound = k * a_max * b_max
+    if bound < 1 << 31:
+        return np.dtype(np.int32)
+    if bound < 1 << 63:
+        return np.dtype(np.int64)
+    raise ValueError(
+        f"{function}: {k} products of values up to {a_max} and {b_max} may reach {bound}, beyond int64 ({(1 << 63) - 1}); "
+        f"use fewer bits or split the contraction axis"
+    )
+
+
+def out_array(function: str, out: NDArray[Any], wanted_shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    if out.shape != wanted_shape:
+        raise ShapeError(
+            f"{function}: out has shape {out.shape}, but the result has shape {wanted_shape}; pass out=None or a fitting array"
+        )
+    if out.dtype != dtype:
+        raise DTypeError(
+            f"{function}: out has dtype {out.dtype}, but the result is {dtype}; pass out=None or an array of that dtype"
+        )
+    if not out.flags.c_contiguous or not out.flags.writeable:
+        state = "read-only" if not out.flags.writeable else "not C-contiguous"
+        raise ValueError(
+            f"{function}: out is {state}, but results are written in place; pass a writable C-contiguous array"
+        )
+
+
+def no_overlap(function: str, out: NDArray[Any], *operands: NDArray[Any]) -> None:
+    if any(np.may_share_memory(out, operand) for operand in operands):
+        raise ValueError(
+            f"{function}: out shares memory with an operand, which would be overwritten while it is read; pass another array"
+        )
+
+
+def kernel(function: str, name: Any, kernels: Sequence[str]) -> str | None:
+    if name is None:
+        return None
+    if name not in kernels:
+        raise KernelError(
+            f"{function}: there is no kernel {name!r}; choose one of {', '.join(map(repr, kernels))}, or None"
+        )
+    return str(name)
+
+
+def vector(function: str, name: str, value: Any, length: int, batch: tuple[int, ...]) -> None:
+    """A per-row or per-column vector: scalar, ``(length,)`` or ``(*batch, length)``."""
+    if value.shape not in ((), (length,), (*batch, length)):
+        also = f" or {(*batch, length)}" if batch else ""
+        raise ShapeError(
+            f"{function}: {name} has shape {value.shape}, but the result needs a scalar, {(length,)}{also}"
+        )
+
+
+def affine_shape(function: str, name: str, value: NDArray[Any], shape_: tuple[int, ...]) -> None:
+    """Scale or offset of an array of ``shape_``: scalar, one per row ``(..., M, 1)`` or one per column ``(..., 1, N)``."""
+    if value.shape == ():
+        return
+    rows, cols = shape_[-2:]
+    fits = value.ndim == len(shape_) and value.shape[-2:] in ((rows, 1), (1, cols), (1, 1))
+    if not fits or any(size not in (1, whole) for size, whole in zip(value.shape[:-2], shape_[:-2], strict=True)):
+        raise ShapeError(
+            f"{function}: {name} has shape {value.shape}, but an array of shape {shape_} takes a scalar, one value per row "
+            f"{(*shape_[:-2], rows, 1)} or one per column {(*shape_[:-2], 1, cols)}"
+        )

@@ -1,0 +1,8 @@
+"""The array types."""
+
+from bitsparse.arrays.bit_tensor import BitTensor
+from bitsparse.arrays.frdc import FRDC
+from bitsparse.arrays.npz import load_npz, save_npz
+from bitsparse.arrays.tc_tiled_csr import TCTiledCSR
+
+__all__ = ["FRDC", "BitTensor", "TCTiledCSR", "load_npz", "save_npz"]

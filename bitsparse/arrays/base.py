@@ -1,0 +1,200 @@
+"""What every bitsparse array shares: operators, protocols that keep other libraries from guessing, and the manners of scipy.sparse."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import interop
+from bitsparse.errors import DeviceError, DTypeError
+
+__all__ = ["BitArray"]
+
+
+class BitArray(ABC):
+    """Base class of the array types; users meet it only in ``isinstance``."""
+
+    __slots__ = ()
+
+    # ndarray @ A and csr_array @ A must reach A.__rmatmul__ instead of treating A as an object scalar.
+    __array_ufunc__ = None
+    __array_priority__ = 1000.0
+    __hash__ = None  # type: ignore[assignment]  # == is elementwise, as in NumPy
+
+    _family: interop.Family
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the array of integers."""
+
+    @property
+    @abstractmethod
+    def dtype(self) -> np.dtype[Any]:
+        """Smallest NumPy dtype that holds every value."""
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Bytes held by the component arrays."""
+
+    @property
+    @abstractmethod
+    def nnz(self) -> int:
+        """Number of elements that are not zero."""
+
+    @abstractmethod
+    def toarray(self, dtype: Any = None) -> Any:
+        """The integers as an ordinary array."""
+
+    @abstractmethod
+    def decoded(self) -> Any:
+        """The values that arithmetic with ordinary arrays uses."""
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements, zeros included."""
+        return int(np.prod(self.shape, dtype=object)) if self.shape else 1
+
+    @property
+    def density(self) -> float:
+        """Share of the elements that are not zero; 0.0 for an empty array."""
+        return self.nnz / self.size if self.size else 0.0
+
+    @property
+    def device(self) -> str:
+        """``"cpu"``; other devices name themselves as ``"cuda:0"``."""
+        return "cpu"
+
+    @property
+    def family(self) -> str:
+        """Array library that results computed from this array alone come back in: that of the data it was made from."""
+        return self._family.name
+
+    def to_device(self, device: str) -> BitArray:
+        """The same array on ``device``; itself if it is there already.
+
+        Raises
+        ------
+        DeviceError
+            This release has no backend for ``device``.
+        """
+        if device != self.device:
+            raise DeviceError(
+                f"to_device: there is no backend for device {device!r} in this release; arrays live on 'cpu'"
+            )
+        return self
+
+    def get(self) -> BitArray:
+        """The same array on the CPU (CuPy's name for it)."""
+        return self.to_device("cpu")
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __iter__(self) -> Any:
+        raise DTypeError(
+            f"{type(self).__name__}: iterating would unpack rows one by one; iterate over .toarray() or slice, as in x[i:j]"
+        )
+
+    def __bool__(self) -> bool:
+        raise ValueError(
+            f"{type(self).__name__}: the truth value of an array of shape {self.shape} is ambiguous; use .nnz or .toarray()"
+        )
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        # As for scipy.sparse, NumPy sees one opaque object (which is how `csr_array @ A` finds A.__rmatmul__), never dense data.
+        if dtype is not None and np.dtype(dtype) != np.dtype(object):
+            raise DTypeError(
+                f"{type(self).__name__}: implicit conversion to a dense {np.dtype(dtype)} array is refused; call .toarray()"
+            )
+        opaque = np.empty((), dtype=object)
+        opaque[()] = self
+        return opaque
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        # PyTorch asks before an operator runs: declining sends `tensor @ A` to A.__rmatmul__.
+        return NotImplemented
+
+    # -- operators ------------------------------------------------------------------------------------------------
+    def __matmul__(self, other: Any) -> Any:
+        from bitsparse import ops
+
+        return ops.matmul(self, other)
+
+    def __rmatmul__(self, other: Any) -> Any:
+        from bitsparse import ops
+
+        return ops.matmul(other, self)
+
+    def _elementwise(self, operation: Callable[[Any, Any], Any], other: Any, name: str, swap: bool = False) -> Any:
+        """Decode, compute with NumPy, give back in the family of the ordinary operand (QGTC section 5)."""
+        theirs: Any
+        mine, _ = interop.as_numpy(self.decoded(), name)
+        if isinstance(other, BitArray):
+            theirs, family = interop.as_numpy(other.decoded(), name)[0], other._family
+        else:
+            theirs, family = interop.as_numpy(other, name, "the other operand")
+            if isinstance(other, (bool, int, float, complex)):
+                theirs = other  # NumPy lets a Python scalar take the array's dtype
+        result = operation(theirs, mine) if swap else operation(mine, theirs)
+        return interop.from_numpy(np.asarray(result), interop.common_family([self._family, family]), name)
+
+    def __add__(self, other: Any) -> Any:
+        return self._elementwise(np.add, other, "add")
+
+    def __radd__(self, other: Any) -> Any:
+        return self._elementwise(np.add, other, "add", swap=True)
+
+    def __sub__(self, other: Any) -> Any:
+        return self._elementwise(np.subtract, other, "subtract")
+
+    def __rsub__(self, other: Any) -> Any:
+        return self._elementwise(np.subtract, other, "subtract", swap=True)
+
+    def __mul__(self, other: Any) -> Any:
+        return self._elementwise(np.multiply, other, "multiply")
+
+    def __rmul__(self, other: Any) -> Any:
+        return self._elementwise(np.multiply, other, "multiply", swap=True)
+
+    def __truediv__(self, other: Any) -> Any:
+        return self._elementwise(np.true_divide, other, "divide")
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return self._elementwise(np.true_divide, other, "divide", swap=True)
+
+    def __neg__(self) -> Any:
+        return self._elementwise(np.multiply, -1, "negative")
+
+    def __eq__(self, other: Any) -> Any:
+        if other is None or isinstance(other, str):
+            return NotImplemented  # not an array: Python compares identities
+        return self._elementwise(np.equal, other, "equal")
+
+    def __ne__(self, other: Any) -> Any:
+        if other is None or isinstance(other, str):
+            return NotImplemented  # not an array: Python compares identities
+        return self._elementwise(np.not_equal, other, "not_equal")
+
+    def __lt__(self, other: Any) -> Any:
+        return self._elementwise(np.less, other, "less")
+
+    def __le__(self, other: Any) -> Any:
+        return self._elementwise(np.less_equal, other, "less_equal")
+
+    def __gt__(self, other: Any) -> Any:
+        return self._elementwise(np.greater, other, "greater")
+
+    def __ge__(self, other: Any) -> Any:
+        return self._elementwise(np.greater_equal, other, "greater_equal")

@@ -1,0 +1,477 @@
+"""BitTensor: integers of 1..32 bits in bit planes or packed side by side (3D-stacked bit compression, QGTC section 4.2)."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import _check, backends, interop
+from bitsparse.arrays import bitwise, construct, display, indexing
+from bitsparse.arrays.base import BitArray
+from bitsparse.errors import DTypeError, ShapeError
+
+__all__ = ["BitTensor"]
+
+Encoding = Literal["unsigned", "signed", "bipolar"]
+Layout = Literal["planes", "rows"]
+
+
+class BitTensor(BitArray):
+    """Array of ``bits``-bit integers, packed along its last or last but one axis.
+
+    Parameters
+    ----------
+    arg : array_like, sparse array, BitTensor, tuple
+        The data, in the forms of :mod:`scipy.sparse`: integers or booleans of at least two dimensions from any array library; a
+        sparse array or ``(data, (row, col))`` or ``(data, indices, indptr)`` with `shape`, which is never densified (at 1 bit duplicates
+        are or-ed, otherwise summed); another BitTensor, converted as asked; a shape tuple ``(M, N)`` for zeros. Floats are taken only at
+        ``bits=1``, by their sign (``x >= 0``).
+    bits : int, optional
+        Bits per value, 1..32. By default as few as hold the data (1 for floats and shapes).
+    encoding : {"unsigned", "signed", "bipolar"}, optional
+        ``"unsigned"`` holds 0..2**bits-1 (default), ``"signed"`` is two's complement, ``"bipolar"`` is one bit for -1 or +1.
+    axis : int, default -1
+        The packed axis, -1 or -2. A product wants its contraction axis packed: -1 on the left, -2 on the right.
+    layout : {"planes", "rows"}
+        ``"planes"`` keeps bit ``p`` of all elements together (products); ``"rows"`` keeps whole integers of 1, 2, 4, 8 or 16 bits side by
+        side (gathers).
+    scale, offset : float or array_like, optional
+        Affine parameters, float32: the real value of an integer ``q`` is ``q * scale + offset``. A scalar, one per row ``(..., M, 1)`` or
+        one per column ``(..., 1, N)``.
+    shape : tuple of int, optional
+        Shape of the sparse forms.
+    copy : bool, default False
+        Copy the words even where another BitTensor's could be shared.
+
+    Attributes
+    ----------
+    words : ndarray of uint32
+        The packed bits, C-contiguous, 16-byte aligned: ``(..., outer, bits, ceil(L / 128) * 4)`` for planes and
+        ``(..., outer, ceil(L * bits / 128) * 4)`` for rows, with L the length of the packed axis. Bit ``b`` of word ``w`` belongs to
+        element ``32 w + b`` (planes); bits beyond L are zero. Treat it as read-only: derived data such as `tile_bitmap` is kept.
+
+    Raises
+    ------
+    ValueError
+        Values do not fit the bits and encoding, or an option is unknown.
+    ShapeError, DTypeError, DeviceError
+        Fewer than two dimensions, a dtype that is not integral, or data on another device.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import bitsparse as bs
+    >>> x = bs.BitTensor(np.array([[0, 1, 5], [7, 2, 0]]), bits=3)
+    >>> x
+    <BitTensor shape=(2, 3) bits=3 unsigned axis=-1 layout=planes device=cpu, 96 B (4.00 of float32)>
+    >>> x.words.shape
+    (2, 3, 4)
+    >>> x.toarray()
+    array([[0, 1, 5],
+           [7, 2, 0]], dtype=uint8)
+    >>> x @ x.T
+    array([[26,  2],
+           [ 2, 53]], dtype=int32)
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_axis",
+        "_bitmap",
+        "_bits",
+        "_encoding",
+        "_family",
+        "_layout",
+        "_offset",
+        "_scale",
+        "_shape",
+        "_sums",
+        "_words",
+    )
+
+    _words: NDArray[np.uint32]
+    _shape: tuple[int, ...]
+    _bits: int
+    _axis: int
+    _layout: str
+    _encoding: str
+    _scale: NDArray[np.float32] | None
+    _offset: NDArray[np.float32] | None
+    _bitmap: NDArray[np.uint32] | None
+    _sums: NDArray[np.int64] | None
+
+    def __init__(
+        self,
+        arg: Any,
+        bits: int | None = None,
+        *,
+        encoding: Encoding | None = None,
+        axis: int | None = None,
+        layout: Layout | None = None,
+        scale: Any = None,
+        offset: Any = None,
+        shape: tuple[int, ...] | None = None,
+        copy: bool = False,
+    ) -> None:
+        made = construct.build(arg, bits, encoding, axis, layout, shape, copy)
+        self._words, self._shape, self._bits, self._axis, self._layout, self._encoding, self._family = made
+        inherited = arg if isinstance(arg, BitTensor) else None
+        self._scale = self._affine("scale", inherited._scale if inherited is not None and scale is None else scale)
+        self._offset = self._affine("offset", inherited._offset if inherited is not None and offset is None else offset)
+        self._bitmap = self._sums = None
+
+    @classmethod
+    def from_words(
+        cls,
+        words: Any,
+        shape: tuple[int, ...],
+        bits: int,
+        *,
+        encoding: Encoding = "unsigned",
+        axis: int = -1,
+        layout: Layout = "planes",
+        scale: Any = None,
+        offset: Any = None,
+        copy: bool = False,
+        check: bool = True,
+    ) -> Self:
+        """Adopt packed words, without a copy where they are C-contiguous and 16-byte aligned.
+
+        Parameters
+        ----------
+        words : array_like of uint32 or int32
+            Words in the layout described at :class:`BitTensor` (int32 words, as PyTorch holds them, are reinterpreted).
+        shape : tuple of int
+            Logical shape.
+        bits, encoding, axis, layout, scale, offset, copy
+            As in the constructor.
+        check : bool, default True
+            Verify that the padding bits are zero, which reads the words once.
+
+        Raises
+        ------
+        ShapeError, DTypeError, ValueError
+            The words do not have the shape or dtype that the other arguments ask for, or padding bits are set.
+
+        Examples
+        --------
+        >>> x = bs.BitTensor.from_words(np.array([[[5, 0, 0, 0]]], dtype=np.uint32), (1, 3), bits=1)
+        >>> x.toarray()
+        array([[1, 0, 1]], dtype=uint8)
+        """
+        function = "BitTensor.from_words"
+        sizes = _check.shape(function, shape)
+        bits = _check.bit_count(function, bits)
+        encoding_name = _check.encoding(function, encoding, bits)
+        layout_name = _check.layout(function, layout, bits)
+        packed = _check.axis(function, axis, len(sizes))
+        array, family = interop.as_numpy(words, function, "words")
+        array = construct.checked_words(function, array, sizes, bits, packed, layout_name)
+        array = construct.aligned(array.copy() if copy else array)
+        if check and not backends.family("cpu", "bits").pad_is_zero(array, bits, layout_name, sizes[packed]):
+            raise ValueError(
+                f"{function}: padding bits beyond element {sizes[packed]} of the packed axis are set; clear them"
+            )
+        self = cls._make(array, sizes, bits, packed, layout_name, encoding_name, family)
+        self._scale = self._affine("scale", scale)
+        self._offset = self._affine("offset", offset)
+        return self
+
+    @classmethod
+    def _make(
+        cls,
+        words: NDArray[np.uint32],
+        shape: tuple[int, ...],
+        bits: int,
+        axis: int,
+        layout: str,
+        encoding: str,
+        family: interop.Family,
+        scale: NDArray[np.float32] | None = None,
+        offset: NDArray[np.float32] | None = None,
+    ) -> Self:
+        """Without checks, for arguments known to fit."""
+        self = object.__new__(cls)
+        self._words, self._shape, self._bits, self._axis = words, shape, bits, axis
+        self._layout, self._encoding, self._family = layout, encoding, family
+        self._scale, self._offset = scale, offset
+        self._bitmap = self._sums = None
+        return self
+
+    def _affine(self, name: str, value: Any) -> NDArray[np.float32] | None:
+        if value is None:
+            return None
+        array, _ = interop.as_numpy(value, "BitTensor", name)
+        _check.numeric("BitTensor", name, array)
+        with np.errstate(over="ignore"):  # reported below
+            array = array.astype(np.float32)
+        _check.finite("BitTensor", name, bool(np.isfinite(array).all()))
+        _check.affine_shape("BitTensor", name, array, self._shape)
+        return array
+
+    # -- what it is -----------------------------------------------------------------------------------------------
+    @property
+    def words(self) -> NDArray[np.uint32]:
+        """The packed bits (see the class)."""
+        return self._words
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Logical shape: batch dimensions, rows, columns."""
+        return self._shape
+
+    @property
+    def bits(self) -> int:
+        """Bits per value."""
+        return self._bits
+
+    @property
+    def axis(self) -> int:
+        """The packed axis, -1 or -2."""
+        return self._axis
+
+    @property
+    def layout(self) -> str:
+        """``"planes"`` or ``"rows"``."""
+        return self._layout
+
+    @property
+    def encoding(self) -> str:
+        """``"unsigned"``, ``"signed"`` or ``"bipolar"``."""
+        return self._encoding
+
+    @property
+    def scale(self) -> NDArray[np.float32] | None:
+        """Affine scale, float32, or None."""
+        return self._scale
+
+    @property
+    def offset(self) -> NDArray[np.float32] | None:
+        """Affine offset, float32, or None."""
+        return self._offset
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Smallest integer dtype that holds every value of these bits and encoding."""
+        return construct.smallest_dtype(self._bits, self._encoding)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of words, scale and offset."""
+        return sum(part.nbytes for part in (self._words, self._scale, self._offset) if part is not None)
+
+    @property
+    def nnz(self) -> int:
+        """Number of integers that are not zero (all of them for bipolar)."""
+        if self._encoding == "bipolar":
+            return self.size
+        return int(
+            backends.family("cpu", "bits").count_nonzero(self._words, self._bits, self._layout, self._shape[self._axis])
+        )
+
+    @property
+    def tile_bitmap(self) -> NDArray[np.uint32]:
+        """Which 8 x 128 tiles of this left operand hold a set bit: uint32 ``(..., ceil(M / 8), ceil(ceil(K / 128) / 32))``.
+
+        Little-endian, one bit per tile, planes or-ed (QGTC section 4.3). Built on first use and kept.
+        """
+        if self._bitmap is None:
+            left = self.repack(axis=-1, layout="planes")
+            self._bitmap = backends.family("cpu", "bits").tile_bitmap(left._words, self._shape[-1])
+        return self._bitmap
+
+    @property
+    def line_sums(self) -> NDArray[np.int64]:
+        """Sum of the integers along the packed axis, int64 ``(..., outer)``; an offset's correction needs it. Kept."""
+        if self._sums is None:
+            planes = self.repack(layout="planes")
+            self._sums = backends.family("cpu", "bits").code_sums(
+                planes._words, self._bits, self._encoding, self._shape[self._axis]
+            )
+        return self._sums
+
+    @property
+    def tile_density(self) -> float:
+        """Share of the 8 x 128 tiles that hold a set bit; a product skips the others."""
+        rows, cols = self._shape[-2:]
+        tiles = -(-rows // 8) * -(-cols // 128) * int(np.prod(self._shape[:-2], dtype=np.int64))
+        return int(np.bitwise_count(self.tile_bitmap).sum(dtype=np.int64)) / tiles if tiles else 0.0
+
+    def __repr__(self) -> str:
+        return display.text(self)
+
+    def _repr_html_(self) -> str:
+        return display.html(self)
+
+    # -- conversions ----------------------------------------------------------------------------------------------
+    def toarray(self, dtype: Any = None) -> Any:
+        """The stored integers as an ordinary array (`scale` and `offset` are not applied; see :meth:`dequantize`).
+
+        Parameters
+        ----------
+        dtype : dtype, optional
+            By default the smallest that holds every value of these bits and encoding. A narrower one is refused.
+
+        Examples
+        --------
+        >>> bs.pack_bits(np.array([[1, 0], [1, 1]])).toarray()
+        array([[1, 0],
+               [1, 1]], dtype=uint8)
+        """
+        wanted = self.dtype if dtype is None else np.dtype(dtype)
+        if dtype is not None and wanted.name != "bfloat16":
+            _check.numeric("toarray", "dtype", np.empty(0, wanted))
+        if not construct.holds(wanted, self._bits, self._encoding):
+            low, high = _check.limits_of(self._bits, self._encoding)
+            raise DTypeError(
+                f"toarray: {wanted} cannot hold {self._encoding} values {low}..{high} exactly; pass dtype={self.dtype}"
+            )
+        result = backends.family("cpu", "bits").unpack(
+            self._words,
+            self._shape,
+            self._bits,
+            axis=self._axis,
+            layout=self._layout,
+            encoding=self._encoding,
+            dtype=wanted,
+        )
+        return interop.from_numpy(result, self._family, "toarray")
+
+    def decoded(self) -> Any:
+        """What ``+ - * /`` use: :meth:`dequantize` if there is a scale or offset, else int32 (int64 for 32 unsigned bits)."""
+        if self._scale is not None or self._offset is not None:
+            return self.dequantize()
+        return self.toarray(np.int64 if construct.smallest_dtype(self._bits, self._encoding) == np.uint32 else np.int32)
+
+    def dequantize(self, dtype: Any = np.float32) -> Any:
+        """Real values ``q * scale + offset``; see :func:`bitsparse.dequantize`."""
+        from bitsparse import ops
+
+        return ops.dequantize(self, dtype)
+
+    def astype(self, dtype: Any) -> Any:
+        """An ordinary array of ``dtype``: :meth:`dequantize` for floating dtypes, :meth:`toarray` for integers and bool."""
+        wanted = np.dtype(dtype)
+        return self.dequantize(wanted) if wanted.kind not in "iub" else self.toarray(wanted)
+
+    def tocsr(self) -> Any:
+        """The integers as :class:`scipy.sparse.csr_array`, without ever holding the dense array. Two dimensions only."""
+        if self.ndim != 2:
+            raise ShapeError(
+                f"tocsr: a BitTensor of shape {self._shape} has {self.ndim} dimensions, but sparse arrays have 2; index a batch first"
+            )
+        return construct.to_csr(self)
+
+    def to_scipy(self) -> Any:
+        """:meth:`tocsr`, on the CPU."""
+        return self.tocsr()
+
+    def repack(self, *, axis: int | None = None, layout: Layout | None = None) -> BitTensor:
+        """The same integers packed along another axis or in another layout; itself if nothing changes.
+
+        Examples
+        --------
+        >>> x = bs.pack_bits(np.eye(3, dtype=int), bits=2)
+        >>> x.repack(axis=-2).axis, x.repack(layout="rows").words.shape
+        (-2, (3, 4))
+        """
+        to_axis = self._axis if axis is None else _check.axis("repack", axis, self.ndim)
+        to_layout = self._layout if layout is None else _check.layout("repack", layout, self._bits)
+        if (to_axis, to_layout) == (self._axis, self._layout):
+            return self
+        words = backends.family("cpu", "bits").repack(
+            self._words,
+            self._shape,
+            self._bits,
+            axis=self._axis,
+            layout=self._layout,
+            to_axis=to_axis,
+            to_layout=to_layout,
+        )
+        return self._with(words, self._shape, to_axis, to_layout)
+
+    def _with(self, words: NDArray[np.uint32], shape: tuple[int, ...], axis: int, layout: str) -> BitTensor:
+        return BitTensor._make(
+            words, shape, self._bits, axis, layout, self._encoding, self._family, self._scale, self._offset
+        )
+
+    def copy(self) -> BitTensor:
+        """A copy that shares nothing."""
+        made = self._with(self._words.copy(), self._shape, self._axis, self._layout)
+        made._scale = None if self._scale is None else self._scale.copy()
+        made._offset = None if self._offset is None else self._offset.copy()
+        return made
+
+    def with_affine(self, scale: Any = None, offset: Any = None) -> BitTensor:
+        """The same words with other affine parameters; None removes one."""
+        made = self._with(self._words, self._shape, self._axis, self._layout)
+        made._scale, made._offset = made._affine("scale", scale), made._affine("offset", offset)
+        return made
+
+    @property
+    def mT(self) -> BitTensor:
+        """Last two axes swapped: a view of the same words with the other packed axis."""
+        shape = (*self._shape[:-2], self._shape[-1], self._shape[-2])
+        made = self._with(self._words, shape, -3 - self._axis, self._layout)
+        made._scale, made._offset = _swapped(self._scale), _swapped(self._offset)
+        return made
+
+    @property
+    def T(self) -> BitTensor:
+        """Transpose of a two-dimensional BitTensor; costs nothing."""
+        if self.ndim != 2:
+            raise ShapeError(
+                f"T: a BitTensor of shape {self._shape} has {self.ndim} dimensions; use .mT to swap the last two axes"
+            )
+        return self.mT
+
+    def transpose(self) -> BitTensor:
+        """:attr:`T`."""
+        return self.T
+
+    def __getitem__(self, key: Any) -> BitTensor:
+        """Integers and slices on batch dimensions, slices and index arrays on the last two.
+
+        A slice with step 1 of the outer axis (the one that is not packed) is a view of a two-dimensional BitTensor; everything else copies.
+        """
+        picked: BitTensor = indexing.getitem(self, key)
+        return picked
+
+    # -- bitwise operators stay packed ----------------------------------------------------------------------------
+    def __and__(self, other: Any) -> Any:
+        return bitwise.combine(self, other, np.bitwise_and, "&")
+
+    def __or__(self, other: Any) -> Any:
+        return bitwise.combine(self, other, np.bitwise_or, "|")
+
+    def __xor__(self, other: Any) -> Any:
+        return bitwise.combine(self, other, np.bitwise_xor, "^")
+
+    def __invert__(self) -> Any:
+        return bitwise.invert(self)
+
+    # -- pickling and copying -------------------------------------------------------------------------------------
+    def __reduce__(self) -> Any:
+        state = (
+            self._words,
+            self._shape,
+            self._bits,
+            self._axis,
+            self._layout,
+            self._encoding,
+            self._scale,
+            self._offset,
+        )
+        return construct.unpickle, (type(self), *state)
+
+    def __copy__(self) -> BitTensor:
+        return self._with(self._words, self._shape, self._axis, self._layout)
+
+    def __deepcopy__(self, memo: Any) -> BitTensor:
+        return self.copy()
+
+
+def _swapped(affine: NDArray[np.float32] | None) -> NDArray[np.float32] | None:
+    return affine if affine is None or affine.ndim == 0 else np.swapaxes(affine, -1, -2)

@@ -1,0 +1,39 @@
+"""``& | ^ ~`` of unsigned BitTensors, on the packed words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bitsparse import interop
+from bitsparse.arrays import construct
+from bitsparse.backends.params import packed_words
+from bitsparse.errors import DTypeError, ShapeError
+
+__all__ = ["combine", "invert"]
+
+
+def combine(x: Any, y: Any, operation: Any, name: str) -> Any:
+    """``x & y`` and its kin; the result is packed as ``x`` and has no affine parameters."""
+    if not isinstance(y, type(x)):
+        return NotImplemented
+    if x.shape != y.shape:
+        raise ShapeError(
+            f"{name}: shapes {x.shape} and {y.shape} differ, and bitwise operators do not broadcast; slice or repeat one"
+        )
+    if (x.bits, x.encoding) != (y.bits, y.encoding) or x.encoding != "unsigned":
+        mine, theirs = f"{x.bits} {x.encoding}", f"{y.bits} {y.encoding}"
+        raise DTypeError(
+            f"{name}: both operands must be unsigned with the same bits, got {mine} and {theirs}; convert one with BitTensor(x, bits)"
+        )
+    y = y.repack(axis=x.axis, layout=x.layout)
+    family = interop.common_family([x._family, y._family])
+    return type(x)._make(operation(x.words, y.words), x.shape, x.bits, x.axis, x.layout, x.encoding, family)
+
+
+def invert(x: Any) -> Any:
+    """``~x``: every bit flipped, padding left zero."""
+    if x.encoding != "unsigned":
+        raise DTypeError(f"~: flipping bits is defined for unsigned, got {x.encoding}; use -x")
+    length = x.shape[x.axis] * (1 if x.layout == "planes" else x.bits)
+    words = x.words ^ construct.prefix_mask(length, packed_words(length, 1, "planes"))
+    return type(x)._make(words, x.shape, x.bits, x.axis, x.layout, x.encoding, x._family)

@@ -1,0 +1,113 @@
+"""Index arrays: which dtype a container uses, and the checks on indices that come from outside."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import _check, interop
+from bitsparse.errors import DTypeError, ShapeError
+
+__all__ = ["canonical_order", "gather", "index_array", "index_dtype", "matrix_shape", "rows_of", "scatter"]
+
+#: Sizes and counts below this fit int32 indices (tests lower it).
+INT32_LIMIT = 1 << 31
+#: Entries that are gathered or scattered together.
+_PIECE = 1 << 20
+#: Beyond this the compiled part has no bits left beside an index.
+_LARGEST = 1 << 58
+
+
+def matrix_shape(function: str, shape: Any) -> tuple[int, int]:
+    """A shape of exactly two sizes."""
+    sizes = _check.shape(function, shape)
+    if len(sizes) != 2:
+        raise ShapeError(f"{function}: sparse arrays have 2 dimensions, got shape {sizes}")
+    if max(sizes) > _LARGEST:
+        raise ShapeError(f"{function}: shape {sizes} is beyond the largest size, {_LARGEST}")
+    return sizes[0], sizes[1]
+
+
+def index_dtype(function: str, shape: tuple[int, int], nnz: int, asked: Any = None) -> np.dtype[Any]:
+    """int32 while every size and count fits, else int64; int64 may be asked for, int32 only where it fits."""
+    largest = max(*shape, nnz)
+    needed = np.dtype(np.int32 if largest < INT32_LIMIT else np.int64)
+    if asked is None:
+        return needed
+    wanted: np.dtype[Any] = np.dtype(asked)
+    if wanted not in (np.dtype(np.int32), np.dtype(np.int64)):
+        raise DTypeError(f"{function}: index_dtype must be int32 or int64, got {wanted}")
+    if wanted.itemsize < needed.itemsize:
+        raise ValueError(
+            f"{function}: index_dtype={wanted} cannot count {largest} of shape {shape} with {nnz} entries; "
+            f"pass index_dtype='int64' or None"
+        )
+    return wanted
+
+
+def index_array(function: str, name: str, value: Any) -> NDArray[Any]:
+    """A one-dimensional integer array, as int32 or int64, without a copy where it is one already."""
+    array, _ = interop.as_numpy(value, function, name)
+    if array.ndim != 1:
+        raise ShapeError(f"{function}: {name} must have one dimension, got shape {array.shape}")
+    if array.dtype.kind not in "iu" and array.size:
+        raise DTypeError(
+            f"{function}: {name} has dtype {array.dtype}, but indices are integers; convert it with astype"
+        )
+    if array.dtype in (np.dtype(np.int32), np.dtype(np.int64)):
+        return array
+    if array.dtype == np.uint64 and array.size and int(array.max()) > np.iinfo(np.int64).max:
+        raise ValueError(f"{function}: {name} reaches {int(array.max())}, beyond any size; the array is damaged")
+    return array.astype(np.int32 if array.dtype.itemsize < 4 else np.int64)
+
+
+def rows_of(indptr: NDArray[Any]) -> NDArray[Any]:
+    """The row of every entry.
+
+    >>> rows_of(np.array([0, 2, 2, 3])).tolist()
+    [0, 0, 2]
+    """
+    return np.repeat(np.arange(indptr.size - 1, dtype=indptr.dtype), np.diff(indptr))
+
+
+def gather(values: NDArray[Any], order: NDArray[Any]) -> NDArray[Any]:
+    """``values[order]`` in pieces: NumPy widens 32-bit indices to a full-size temporary.
+
+    >>> gather(np.array([5, 6, 7]), np.array([2, 0], dtype=np.int32)).tolist()
+    [7, 5]
+    """
+    out = np.empty((order.size, *values.shape[1:]), values.dtype)
+    for start in range(0, order.size, _PIECE):
+        inside = slice(start, start + _PIECE)
+        np.take(values, order[inside], axis=0, out=out[inside], mode="clip")
+    return out
+
+
+def scatter(values: NDArray[Any], order: NDArray[Any]) -> NDArray[Any]:
+    """The inverse of :func:`gather` for a permutation: ``out[order] = values``.
+
+    >>> scatter(np.array([5, 6, 7]), np.array([2, 0, 1], dtype=np.int32)).tolist()
+    [6, 7, 5]
+    """
+    out = np.empty_like(values)
+    for start in range(0, order.size, _PIECE):
+        inside = slice(start, start + _PIECE)
+        out[order[inside]] = values[inside]
+    return out
+
+
+def canonical_order(
+    indptr: NDArray[Any], indices: NDArray[Any], shape: tuple[int, int]
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Column indices sorted in each row, and where each came from; repeated columns keep their order."""
+    if shape[1] > 8 * indices.size:  # transposing takes memory for every column
+        order = np.lexsort((indices, rows_of(indptr)))
+        return indices[order], order
+    from scipy import sparse
+
+    # Transposing twice is two stable counting sorts, linear in the entries.
+    numbered = sparse.csr_array((np.arange(indices.size, dtype=indices.dtype), indices, indptr), shape=shape)
+    there_and_back = numbered.tocsc().tocsr()
+    return there_and_back.indices.astype(indices.dtype, copy=False), there_and_back.data

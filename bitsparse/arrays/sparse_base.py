@@ -1,0 +1,377 @@
+"""What the sparse containers share: scales, conversions by way of CSR, operators with SciPy's meaning, and how they show themselves."""
+
+from __future__ import annotations
+
+import operator
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import _check, backends, interop
+from bitsparse.arrays import sparse_forms
+from bitsparse.arrays.base import BitArray
+from bitsparse.arrays.bit_tensor import BitTensor
+from bitsparse.arrays.display import human_bytes
+from bitsparse.arrays.indices import rows_of
+from bitsparse.arrays.sparse_forms import Pattern
+from bitsparse.errors import DTypeError, ShapeError
+
+__all__ = ["SparseArray"]
+
+CSRArrays = tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]
+
+#: NumPy functions that BitArray's operators name, as operators: scipy.sparse overloads these, not the functions.
+_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    "add": operator.add,
+    "subtract": operator.sub,
+    "multiply": operator.mul,
+    "negative": operator.mul,
+    "divide": operator.truediv,
+    "equal": operator.eq,
+    "not_equal": operator.ne,
+    "less": operator.lt,
+    "less_equal": operator.le,
+    "greater": operator.gt,
+    "greater_equal": operator.ge,
+}
+
+
+class SparseArray(BitArray):
+    """Base class of :class:`bitsparse.TCTiledCSR` and :class:`bitsparse.FRDC`; users meet it only in ``isinstance``."""
+
+    __slots__ = ("__weakref__", "_col_scale", "_csr", "_family", "_row_scale", "_shape", "had_duplicates")
+
+    #: Names of the component arrays.
+    component_names: ClassVar[tuple[str, ...]]
+    #: Whether the data it was made from held entries twice, so that values in their order would not fit.
+    had_duplicates: bool
+    _shape: tuple[int, int]
+    _row_scale: NDArray[np.float32] | None
+    _col_scale: NDArray[np.float32] | None
+    _csr: tuple[NDArray[Any], NDArray[Any]] | None
+
+    def _adopt(self, made: Pattern, row_scale: Any = None, col_scale: Any = None) -> None:
+        """Fields that do not depend on the format; scales given beat those that the data brought along."""
+        name = type(self).__name__
+        self._shape, self._family, self.had_duplicates, self._csr = made.shape, made.family, made.had_duplicates, None
+        row_scale = made.row_scale if row_scale is None else row_scale
+        col_scale = made.col_scale if col_scale is None else col_scale
+        self._row_scale = sparse_forms.scale_vector(name, "row_scale", row_scale, made.shape[0])
+        self._col_scale = sparse_forms.scale_vector(name, "col_scale", col_scale, made.shape[1])
+
+    # -- what each format knows -------------------------------------------------------------------------------------
+    @abstractmethod
+    def _pattern(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Canonical CSR ``(indptr, indices)``, computed anew."""
+
+    @abstractmethod
+    def _csr_values(self) -> NDArray[Any] | None:
+        """Values in row order, or None."""
+
+    def _components(self) -> dict[str, NDArray[Any] | None]:
+        """The component arrays by name, as `from_arrays` takes them."""
+        return {name: getattr(self, f"_{name}") for name in self.component_names}
+
+    @abstractmethod
+    def _made_from(self, made: Pattern) -> Self:
+        """An array of this type and settings from another pattern."""
+
+    @classmethod
+    @abstractmethod
+    def from_csr_arrays(cls, indptr: Any, indices: Any, shape: tuple[int, int], values: Any = None) -> Self:
+        """The array of a CSR pattern."""
+
+    # -- what it is -------------------------------------------------------------------------------------------------
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(rows, columns)."""
+        return self._shape
+
+    @property
+    def row_scale(self) -> NDArray[np.float32] | None:
+        """One float32 factor per row, or None."""
+        return self._row_scale
+
+    @property
+    def col_scale(self) -> NDArray[np.float32] | None:
+        """One float32 factor per column, or None."""
+        return self._col_scale
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the component arrays and scales."""
+        parts = (*self._components().values(), self._row_scale, self._col_scale)
+        return sum(part.nbytes for part in parts if part is not None)
+
+    @property
+    def index_dtype(self) -> np.dtype[Any]:
+        """int32, or int64 where a size or count needs it or it was asked for."""
+        return self._some_index().dtype
+
+    @abstractmethod
+    def _some_index(self) -> NDArray[Any]: ...
+
+    def _scaled_dtype(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
+        if self._row_scale is None and self._col_scale is None:
+            return dtype
+        return np.dtype(np.float64 if dtype == np.float64 else np.float32)
+
+    def _csr_bytes(self) -> int:
+        """What plain CSR takes for the same content."""
+        values = self._csr_values_nbytes()
+        return (self._shape[0] + 1 + self.nnz) * self.index_dtype.itemsize + values
+
+    def _csr_values_nbytes(self) -> int:
+        return 0
+
+    def _ratios(self) -> tuple[str, str]:
+        dense = 4 * self.size
+        return (f"{self.nbytes / dense:.3g}" if dense else "-", f"{self.nbytes / self._csr_bytes():.2f}")
+
+    @abstractmethod
+    def _describe(self) -> dict[str, str]:
+        """Rows of the HTML table that belong to the format."""
+
+    def _repr_html_(self) -> str:
+        to_dense, to_csr = self._ratios()
+        scales = [name for name, part in (("rows", self._row_scale), ("columns", self._col_scale)) if part is not None]
+        rows: dict[str, object] = {
+            "shape": self._shape,
+            "non-zeros": f"{self.nnz:,}",
+            "density": f"{self.density:.3g}",
+            **self._describe(),
+            "scales": ", ".join(scales) or "none",
+            "device": self.device,
+            "bytes": human_bytes(self.nbytes),
+            "ratio to float32": to_dense,
+            "ratio to CSR": to_csr,
+        }
+        cells = "".join(
+            f"<tr><th style='text-align:left'>{name}</th><td>{value}</td></tr>" for name, value in rows.items()
+        )
+        return f"<table><caption>{type(self).__name__}</caption>{cells}</table>"
+
+    def _repr(self, details: str) -> str:
+        to_dense, to_csr = self._ratios()
+        scales = "".join(
+            f" {n}" for n, p in (("row_scale", self._row_scale), ("col_scale", self._col_scale)) if p is not None
+        )
+        return (
+            f"<{type(self).__name__} shape={self._shape} nnz={self.nnz} {details}{scales} device={self.device}, "
+            f"{human_bytes(self.nbytes)} ({to_dense} of float32, {to_csr} of CSR)>"
+        )
+
+    # -- conversions ------------------------------------------------------------------------------------------------
+    def csr_arrays(self) -> CSRArrays:
+        """``(indptr, indices, values)`` of the canonical CSR array, values in row order or None; the pattern is computed once and kept.
+
+        The scales are not applied. Treat the arrays as read-only.
+        """
+        if self._csr is None:
+            self._csr = self._pattern()
+        return *self._csr, self._csr_values()
+
+    def tocsr(self) -> Any:
+        """The array as :class:`scipy.sparse.csr_array`, scales applied. 16-bit floats become float32, which SciPy can hold."""
+        from scipy import sparse
+
+        indptr, indices, values = self.csr_arrays()
+        if values is not None and values.ndim == 2:
+            raise ShapeError(
+                f"tocsr: the edges have {values.shape[1]} values each, but a csr_array holds one; "
+                f"pick one, as in A.with_values(A.csr_arrays()[2][:, 0])"
+            )
+        if values is None:
+            values = np.ones(indices.size, np.uint8)
+        elif values.dtype.itemsize == 2 and values.dtype.kind not in "iu":
+            values = values.astype(np.float32)
+        dtype = self._scaled_dtype(values.dtype)
+        values = values.astype(dtype, copy=False)
+        if self._row_scale is not None:
+            values = values * self._row_scale[rows_of(indptr)].astype(dtype, copy=False)
+        if self._col_scale is not None:
+            values = values * self._col_scale[indices].astype(dtype, copy=False)
+        return sparse.csr_array((values, indices, indptr), shape=self._shape)
+
+    def to_scipy(self) -> Any:
+        """:meth:`tocsr`, on the CPU."""
+        return self.tocsr()
+
+    def tocoo(self) -> Any:
+        """The array as :class:`scipy.sparse.coo_array`, scales applied."""
+        return self.tocsr().tocoo()
+
+    def toarray(self, dtype: Any = None) -> Any:
+        """The dense array, scales applied.
+
+        Parameters
+        ----------
+        dtype : dtype, optional
+            By default :attr:`dtype`.
+        """
+        dense = self.tocsr().toarray()
+        wanted = self.dtype if dtype is None else np.dtype(dtype)
+        return interop.from_numpy(dense.astype(wanted, copy=False), self._family, "toarray")
+
+    def decoded(self) -> Any:
+        """:meth:`toarray`: what arithmetic of a dense bitsparse array with this one uses."""
+        return self.toarray()
+
+    def to_bit_tensor(self, *, axis: int = -1, layout: str = "planes") -> BitTensor:
+        """The elements that are not zero as a 1-bit :class:`bitsparse.BitTensor`; values and scales are left out.
+
+        Examples
+        --------
+        >>> bs.FRDC(np.eye(3, dtype=int)).to_bit_tensor().toarray()
+        array([[1, 0, 0],
+               [0, 1, 0],
+               [0, 0, 1]], dtype=uint8)
+        """
+        packed = _check.axis("to_bit_tensor", axis, 2)
+        layout = _check.layout("to_bit_tensor", layout, 1)
+        indptr, indices, values = self.csr_arrays()
+        made = sparse_forms.bits_only("to_bit_tensor", Pattern(indptr, indices, self._shape, values), True)
+        words = backends.family("cpu", "build").csr_to_words(made.indptr, made.indices, made.shape)
+        plain = BitTensor.from_words(words, self._shape, 1, check=False)
+        plain._family = self._family
+        return plain.repack(axis=packed, layout=layout)  # type: ignore[arg-type]
+
+    # -- parts ------------------------------------------------------------------------------------------------------
+    def with_scales(self, row_scale: Any = None, col_scale: Any = None) -> Self:
+        """The same array with other scales; None removes one. ``D^-1/2 A D^-1/2`` takes no value per edge.
+
+        Parameters
+        ----------
+        row_scale : array_like of float, shape (m,), optional
+        col_scale : array_like of float, shape (n,), optional
+
+        Examples
+        --------
+        >>> a = bs.FRDC(np.ones((2, 2), dtype=int)).with_scales(row_scale=[1.0, 0.5])
+        >>> a.toarray()
+        array([[1. , 1. ],
+               [0.5, 0.5]], dtype=float32)
+        """
+        made = self.__copy__()
+        made._row_scale = sparse_forms.scale_vector("with_scales", "row_scale", row_scale, self._shape[0])
+        made._col_scale = sparse_forms.scale_vector("with_scales", "col_scale", col_scale, self._shape[1])
+        return made
+
+    @property
+    def T(self) -> Self:
+        """Transpose, translated anew."""
+        from scipy import sparse
+
+        indptr, indices, values = self.csr_arrays()
+        numbered = sparse.csr_array((np.arange(indices.size, dtype=indices.dtype), indices, indptr), shape=self._shape)
+        turned = numbered.tocsc()
+        return self._made_from(
+            Pattern(
+                turned.indptr.astype(indptr.dtype, copy=False),
+                turned.indices.astype(indices.dtype, copy=False),
+                (self._shape[1], self._shape[0]),
+                None if values is None else values[turned.data],
+                self.had_duplicates,
+                self._col_scale,
+                self._row_scale,
+                self._family,
+            )
+        )
+
+    def transpose(self) -> Self:
+        """:attr:`T`."""
+        return self.T
+
+    def copy(self) -> Self:
+        """A copy that shares nothing."""
+        made = self.__copy__()
+        for name in (*self._components(), "row_scale", "col_scale"):
+            part = getattr(made, f"_{name}")
+            if part is not None:
+                setattr(made, f"_{name}", part.copy())
+        made._csr = None
+        return made
+
+    def __copy__(self) -> Self:
+        made = object.__new__(type(self))
+        for owner in type(self).__mro__:
+            for name in getattr(owner, "__slots__", ()):
+                if name != "__weakref__":
+                    setattr(made, name, getattr(self, name))
+        return made
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        return self.copy()
+
+    # -- operators --------------------------------------------------------------------------------------------------
+    def __matmul__(self, other: Any) -> Any:
+        return _operations().spmm(self, other)
+
+    def __rmatmul__(self, other: Any) -> Any:
+        # x @ A = (A^T @ x^T)^T
+        theirs, family = interop.as_numpy(other, "matmul", "the left operand")
+        if theirs.ndim != 2:
+            raise ShapeError(
+                f"matmul: the left operand has shape {theirs.shape}, but 2 dimensions are needed; pass x[None, :]"
+            )
+        product, _ = interop.as_numpy(_operations().spmm(self.T, np.ascontiguousarray(theirs.T)), "matmul")
+        return interop.from_numpy(product.T, interop.common_family([family, self._family]), "matmul")
+
+    def _elementwise(self, operation: Callable[[Any, Any], Any], other: Any, name: str, swap: bool = False) -> Any:
+        """What scipy.sparse gives for the same operator: sparse results stay :class:`scipy.sparse.csr_array`."""
+        mine, family = self._countable(), interop.NUMPY
+        if isinstance(other, SparseArray):
+            theirs = other._countable()
+        elif hasattr(other, "tocsr"):
+            theirs = other.tocsr()
+        elif isinstance(other, (bool, int, float, complex, np.generic)):
+            theirs = other
+        else:
+            theirs, family = interop.as_numpy(other, name, "the other operand")
+        compute = _OPERATORS[name]
+        result = compute(theirs, mine) if swap else compute(mine, theirs)
+        if result is NotImplemented:
+            raise DTypeError(f"{name}: scipy.sparse has no such operator for {type(other).__name__}")
+        if not isinstance(result, np.ndarray):
+            return result
+        return interop.from_numpy(result, interop.common_family([self._family, family]), name)
+
+    def _countable(self) -> Any:
+        """:meth:`tocsr` for arithmetic, where the ones of a pattern are int32, so that sums and differences do not wrap."""
+        csr = self.tocsr()
+        return csr.astype(np.int32) if csr.dtype == np.uint8 and self._csr_values() is None else csr
+
+    def __neg__(self) -> Any:
+        return -self._countable()
+
+    # -- pickling ---------------------------------------------------------------------------------------------------
+    def __reduce__(self) -> Any:
+        return unpickle, (
+            type(self),
+            self._components(),
+            self._settings(),
+            self._row_scale,
+            self._col_scale,
+            self.had_duplicates,
+        )
+
+    @abstractmethod
+    def _settings(self) -> dict[str, Any]:
+        """Keyword arguments of `from_arrays` besides the components and scales."""
+
+
+def unpickle(cls: Any, components: Any, settings: Any, row_scale: Any, col_scale: Any, had_duplicates: Any) -> Any:
+    """Rebuild through the checks: a pickle may come from elsewhere."""
+    made = cls.from_arrays(**components, **settings, row_scale=row_scale, col_scale=col_scale)
+    made.had_duplicates = bool(had_duplicates)
+    return made
+
+
+def _operations() -> Any:
+    # The operators stand above this layer; everything else here stays below it.
+    from bitsparse import ops
+
+    return ops

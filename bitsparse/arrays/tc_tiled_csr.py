@@ -1,0 +1,393 @@
+"""TCTiledCSR: a graph translated for tensor cores, its columns condensed in windows of rows (TC-GNN section 4.1)."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import _check, backends, interop
+from bitsparse.arrays import sparse_forms
+from bitsparse.arrays.indices import gather, index_array, index_dtype, matrix_shape, scatter
+from bitsparse.arrays.sparse_base import SparseArray
+from bitsparse.arrays.sparse_forms import Pattern
+from bitsparse.errors import DTypeError
+
+__all__ = ["TCTiledCSR"]
+
+#: A row in its window is one bit of a 16-bit mask while translating.
+_TALLEST = 16
+
+
+class TCTiledCSR(SparseArray):
+    """Sparse array whose rows are grouped in windows, and each window's columns condensed to those that occur in it.
+
+    Parameters
+    ----------
+    arg : array_like, sparse array, BitTensor, tuple
+        The data, in the forms of :mod:`scipy.sparse`: a sparse array; ``(data, (row, col))`` or ``(data, indices, indptr)`` with `shape`,
+        where data may be None (every entry is 1) or of shape (nnz, H); a shape tuple ``(M, N)`` for zeros; a dense array; a BitTensor,
+        FRDC or TCTiledCSR. Repeated entries are summed as SciPy does (entries without values are merged); explicit zeros are kept.
+    window : int, default 16
+        Rows per window, 1..16.
+    shape : tuple of int, optional
+        Shape of the sparse forms.
+    pattern : bool, default False
+        Drop the values: every stored entry becomes 1. Booleans that are all true are kept as a pattern anyway.
+    row_scale, col_scale : array_like of float, optional
+        float32 factors, shapes (m,) and (n,): the array is ``diag(row_scale) A diag(col_scale)``. By default those of `arg`.
+    index_dtype : {int32, int64}, optional
+        By default int64 if a size or the number of entries reaches 2**31, else int32.
+
+    Attributes
+    ----------
+    cols_indptr : ndarray, shape (windows + 1,)
+        Where each window's columns start in `cols`.
+    cols : ndarray
+        The sorted unique columns of each window.
+    edge_indptr : ndarray, shape (windows + 1,)
+        Where each window's edges start.
+    edge_row : ndarray of uint8, shape (nnz,)
+        Row of each edge in its window. Edges are sorted by window, column and row.
+    edge_col : ndarray of int32, shape (nnz,)
+        Position of each edge's column among its window's `cols`.
+    perm : ndarray, shape (nnz,)
+        Position of each edge in the sorted CSR array without duplicates.
+    data : ndarray, shape (nnz,) or (nnz, H), or None
+        Values in edge order.
+
+    Raises
+    ------
+    ValueError
+        The components contradict each other, or an index is out of range.
+    ShapeError, DTypeError, DeviceError
+        Not two dimensions, not numbers, or on another device.
+
+    Notes
+    -----
+    All component arrays are canonical: equal input gives equal arrays. Treat them as read-only.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import bitsparse as bs
+    >>> a = bs.TCTiledCSR(np.array([[0, 0, 5], [7, 0, 2]]))
+    >>> a.cols, a.edge_row, a.edge_col, a.data
+    (array([0, 2], dtype=int32), array([1, 0, 1], dtype=uint8), array([0, 1, 1], dtype=int32), array([7, 5, 2]))
+    >>> a.toarray()
+    array([[0, 0, 5],
+           [7, 0, 2]])
+    """
+
+    #: The component arrays, as `from_arrays` takes them.
+    component_names = ("cols_indptr", "cols", "edge_indptr", "edge_row", "edge_col", "perm", "data")
+
+    __slots__ = ("_cols", "_cols_indptr", "_data", "_edge_col", "_edge_indptr", "_edge_row", "_perm", "_window")
+
+    _cols_indptr: NDArray[Any]
+    _cols: NDArray[Any]
+    _edge_indptr: NDArray[Any]
+    _edge_row: NDArray[np.uint8]
+    _edge_col: NDArray[np.int32]
+    _perm: NDArray[Any]
+    _data: NDArray[Any] | None
+    _window: int
+
+    def __init__(
+        self,
+        arg: Any,
+        *,
+        window: int | None = None,
+        shape: tuple[int, int] | None = None,
+        pattern: bool = False,
+        row_scale: Any = None,
+        col_scale: Any = None,
+        index_dtype: Any = None,
+    ) -> None:
+        made = sparse_forms.read("TCTiledCSR", arg, shape, index=index_dtype, binary=False, pattern=pattern)
+        height = getattr(arg, "window", 16) if window is None and isinstance(arg, TCTiledCSR) else window
+        self._build(made, 16 if height is None else height, pattern, row_scale, col_scale)
+
+    def _build(self, made: Pattern, window: Any, pattern: bool, row_scale: Any, col_scale: Any) -> None:
+        self._window = _check.integer("TCTiledCSR", "window", window, 1, _TALLEST)
+        self._adopt(made, row_scale, col_scale)
+        translated = backends.family("cpu", "build").translate(made.indptr, made.indices, made.shape, self._window)
+        self._cols_indptr, self._cols, self._edge_indptr, self._edge_row, self._edge_col, self._perm = translated
+        self._data = gather(made.values, self._perm) if made.values is not None and not pattern else None
+
+    # -- other ways in ----------------------------------------------------------------------------------------------
+    @classmethod
+    def from_csr_arrays(
+        cls,
+        indptr: Any,
+        indices: Any,
+        shape: tuple[int, int],
+        values: Any = None,
+        *,
+        window: int = 16,
+        row_scale: Any = None,
+        col_scale: Any = None,
+        index_dtype: Any = None,
+    ) -> Self:
+        """Translate a CSR array; without values it is a pattern.
+
+        Examples
+        --------
+        >>> bs.TCTiledCSR.from_csr_arrays([0, 1, 2], [1, 0], (2, 2)).toarray()
+        array([[0, 1],
+               [1, 0]], dtype=uint8)
+        """
+        made = sparse_forms.from_csr("from_csr_arrays", indptr, indices, shape, values, index=index_dtype)
+        self = object.__new__(cls)
+        self._build(made, window, False, row_scale, col_scale)
+        return self
+
+    @classmethod
+    def from_edges(
+        cls,
+        rows: Any,
+        cols: Any,
+        shape: tuple[int, int] | int | None = None,
+        *,
+        values: Any = None,
+        symmetric: bool = False,
+        window: int = 16,
+        row_scale: Any = None,
+        col_scale: Any = None,
+        index_dtype: Any = None,
+    ) -> Self:
+        """An edge list: element ``(rows[e], cols[e])`` for every edge.
+
+        Parameters
+        ----------
+        rows, cols : array_like of int, shape (E,)
+            For ``A @ X`` to gather at row i what node j has, i is the row and j the column.
+        shape : tuple of int or int, optional
+            By default square, up to the largest index.
+        values : array_like, shape (E,) or (E, H), optional
+            Summed over repeated edges; without values repeated edges are merged.
+        symmetric : bool, default False
+            Add every edge reversed.
+        window, row_scale, col_scale, index_dtype
+            As in the constructor.
+
+        Examples
+        --------
+        >>> bs.TCTiledCSR.from_edges([0, 1, 1], [2, 0, 0], symmetric=True).toarray()
+        array([[0, 1, 1],
+               [1, 0, 0],
+               [1, 0, 0]], dtype=uint8)
+        """
+        made = sparse_forms.from_edges("from_edges", rows, cols, shape, values, symmetric, index_dtype)
+        self = object.__new__(cls)
+        self._build(made, window, False, row_scale, col_scale)
+        return self
+
+    @classmethod
+    def from_arrays(
+        cls,
+        cols_indptr: Any,
+        cols: Any,
+        edge_indptr: Any,
+        edge_row: Any,
+        edge_col: Any,
+        perm: Any,
+        shape: tuple[int, int],
+        *,
+        window: int = 16,
+        data: Any = None,
+        row_scale: Any = None,
+        col_scale: Any = None,
+    ) -> Self:
+        """Adopt component arrays (see the class), after checking that they are canonical.
+
+        Raises
+        ------
+        ValueError
+            They are not what translating any pattern of this shape gives.
+        """
+        function = "TCTiledCSR.from_arrays"
+        sizes = matrix_shape(function, shape)
+        height = _check.integer(function, "window", window, 1, _TALLEST)
+        names = ("cols_indptr", "cols", "edge_indptr", "perm")
+        indices = [
+            index_array(function, n, a) for n, a in zip(names, (cols_indptr, cols, edge_indptr, perm), strict=True)
+        ]
+        dtype = index_dtype(function, sizes, indices[3].size, np.result_type(*indices))
+        starts, unique, edges, order = (np.ascontiguousarray(array, dtype=dtype) for array in indices)
+        row, _ = interop.as_numpy(edge_row, function, "edge_row")
+        col, family = interop.as_numpy(edge_col, function, "edge_col")
+        row, col = np.ascontiguousarray(row), np.ascontiguousarray(col)
+        if row.dtype != np.uint8 or col.dtype != np.int32 or row.ndim != 1 or col.ndim != 1:
+            raise DTypeError(
+                f"{function}: edge_row is {row.dtype} and edge_col {col.dtype} of shapes {row.shape} and {col.shape}, but uint8 "
+                f"and int32 of one dimension are needed"
+            )
+        try:
+            backends.family("cpu", "build").translated_to_csr(starts, unique, edges, row, col, order, sizes, height)
+        except ValueError as error:
+            raise ValueError(f"{function}: {error}") from None
+        values, _ = sparse_forms.edge_values(function, data, row.size)
+        self = object.__new__(cls)
+        self._window = height
+        self._adopt(Pattern(starts, unique, sizes, family=family), row_scale, col_scale)
+        self._cols_indptr, self._cols, self._edge_indptr, self._perm = starts, unique, edges, order
+        self._edge_row, self._edge_col = row, col
+        self._data = None if values is None else np.ascontiguousarray(values)
+        return self
+
+    # -- components -------------------------------------------------------------------------------------------------
+    @property
+    def window(self) -> int:
+        """Rows per window."""
+        return self._window
+
+    @property
+    def cols_indptr(self) -> NDArray[Any]:
+        """Where each window's columns start (see the class)."""
+        return self._cols_indptr
+
+    @property
+    def cols(self) -> NDArray[Any]:
+        """The sorted unique columns of each window."""
+        return self._cols
+
+    @property
+    def edge_indptr(self) -> NDArray[Any]:
+        """Where each window's edges start."""
+        return self._edge_indptr
+
+    @property
+    def edge_row(self) -> NDArray[np.uint8]:
+        """Row of each edge in its window."""
+        return self._edge_row
+
+    @property
+    def edge_col(self) -> NDArray[np.int32]:
+        """Position of each edge's column among its window's columns."""
+        return self._edge_col
+
+    @property
+    def perm(self) -> NDArray[Any]:
+        """Position of each edge in the sorted CSR array."""
+        return self._perm
+
+    @property
+    def data(self) -> NDArray[Any] | None:
+        """Values in edge order, or None for a pattern."""
+        return self._data
+
+    @property
+    def nnz(self) -> int:
+        """Number of stored entries, explicit zeros included (as in SciPy)."""
+        return int(self._edge_row.size)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """That of the values (uint8 for a pattern); with scales float32, or float64 for float64 values."""
+        return self._scaled_dtype(np.dtype(np.uint8) if self._data is None else self._data.dtype)
+
+    @property
+    def windows(self) -> int:
+        """Number of windows."""
+        return int(self._cols_indptr.size - 1)
+
+    def tile_count(self, width: int = 8) -> int:
+        """Tiles of `window` x `width` that the condensed columns fill: those an instruction of that shape has to visit.
+
+        Examples
+        --------
+        >>> bs.TCTiledCSR(np.ones((17, 9), dtype=int)).tile_count(8)
+        4
+        """
+        width = _check.integer("tile_count", "width", width, 1)
+        return int((-(-np.diff(self._cols_indptr.astype(np.int64)) // width)).sum())
+
+    # -- values -----------------------------------------------------------------------------------------------------
+    def with_values(self, values: Any) -> Self:
+        """The same pattern with other values.
+
+        Parameters
+        ----------
+        values : array_like, shape (nnz,) or (nnz, H), or None
+            In the order of the sorted CSR array; None leaves a pattern.
+
+        Raises
+        ------
+        ValueError
+            The array was made from data with repeated entries, to which values in their order do not fit.
+
+        Examples
+        --------
+        >>> a = bs.TCTiledCSR(np.array([[0, 1], [1, 1]]), pattern=True)
+        >>> a.with_values([0.5, 2.0, 3.0]).toarray()
+        array([[0. , 0.5],
+               [2. , 3. ]])
+        """
+        if values is not None and self.had_duplicates:
+            raise ValueError(
+                f"with_values: the data held entries twice, which were merged into {self.nnz}, so that values in its order do not "
+                f"fit; sum the values first and build from data without repeated entries"
+            )
+        array, family = sparse_forms.edge_values("with_values", values, self.nnz)
+        made = self.__copy__()
+        made._data = None if array is None else gather(array, self._perm)
+        made._family = interop.common_family([self._family, family])
+        return made
+
+    def astype(self, dtype: Any) -> Self:
+        """The same array with values of `dtype`; a pattern gets ones."""
+        wanted = np.dtype(dtype)
+        if wanted.name != "bfloat16":
+            _check.numeric("astype", "dtype", np.empty(0, wanted))
+        made = self.__copy__()
+        made._data = np.ones(self.nnz, wanted) if self._data is None else self._data.astype(wanted)
+        return made
+
+    def _csr_values(self) -> NDArray[Any] | None:
+        return None if self._data is None else scatter(self._data, self._perm)
+
+    # -- what the base class asks -----------------------------------------------------------------------------------
+    def _pattern(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        made: tuple[NDArray[Any], NDArray[Any]] = backends.family("cpu", "build").translated_to_csr(
+            self._cols_indptr,
+            self._cols,
+            self._edge_indptr,
+            self._edge_row,
+            self._edge_col,
+            self._perm,
+            self._shape,
+            self._window,
+        )
+        return made
+
+    def _made_from(self, made: Pattern) -> Self:
+        self_ = object.__new__(type(self))
+        self_._build(made, self._window, False, None, None)
+        return self_
+
+    def _settings(self) -> dict[str, Any]:
+        return {"shape": self._shape, "window": self._window}
+
+    def _some_index(self) -> NDArray[Any]:
+        return self._perm
+
+    def _csr_values_nbytes(self) -> int:
+        return 0 if self._data is None else self._data.nbytes
+
+    def _values_text(self) -> str:
+        if self._data is None:
+            return "pattern"
+        return str(self._data.dtype) + (f" x {self._data.shape[1]}" if self._data.ndim == 2 else "")
+
+    def _describe(self) -> dict[str, str]:
+        share = self.nnz / (self._cols.size * self._window) if self._cols.size else 0.0
+        return {
+            "values": self._values_text(),
+            "windows": f"{self.windows:,} of {self._window} rows",
+            "condensed columns": f"{self._cols.size:,} (filled to {share:.1%})",
+        }
+
+    def __repr__(self) -> str:
+        return self._repr(f"{self._values_text()} window={self._window}")

@@ -1,0 +1,201 @@
+"""The exact low-bit product on the GPU: operands, correction terms, which kernel."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from bitsparse import jit
+from bitsparse.backends.cuda import gemm, stats
+from bitsparse.backends.params import EpilogueParams
+from bitsparse.errors import KernelError
+
+__all__ = ["KERNELS", "Product", "cost", "matmul"]
+
+#: Names that ``kernel`` may have.
+KERNELS = ("planes", "digits")
+
+
+def matmul(
+    a_words: Any,
+    b_words: Any,
+    *,
+    k: int,
+    a_bits: int,
+    b_bits: int,
+    a_encoding: str,
+    b_encoding: str,
+    acc_dtype: DTypeLike,
+    bitmap: Any = None,
+    epilogue: EpilogueParams | None = None,
+    out: Any = None,
+    kernel: str = "planes",
+) -> Any:
+    """Integer product of two planes operands, (..., m, k) times (..., n, k) transposed, on the current stream.
+
+    See :func:`bitsparse.backends.reference.matmul.matmul` for the arguments. ``kernel`` "planes" multiplies bits, "digits" unpacks
+    both operands to bytes first; their results are equal.
+    """
+    if epilogue is not None:
+        raise KernelError("matmul: the GPU backend computes products only; apply the epilogue on the CPU with .get()")
+    product = Product(
+        a_words,
+        k=k,
+        n=b_words.shape[-3],
+        a_bits=a_bits,
+        b_bits=b_bits,
+        a_encoding=a_encoding,
+        b_encoding=b_encoding,
+        b_batch=b_words.shape[:-3],
+        acc_dtype=acc_dtype,
+        bitmap=bitmap,
+        kernel=kernel,
+    )
+    return product(b_words, out)
+
+
+@lru_cache(maxsize=64)
+def _batch_indices(device: int, a_batch: tuple[int, ...], b_batch: tuple[int, ...]) -> tuple[tuple[int, ...], Any]:
+    """The broadcast batch shape, and which batch of each operand every batch of the result takes; ``None`` if the same."""
+    cupy = jit.require_cupy("matmul")
+    shape = np.broadcast_shapes(a_batch, b_batch)
+    a_count, b_count = int(np.prod(a_batch, dtype=np.int64)), int(np.prod(b_batch, dtype=np.int64))
+    count = int(np.prod(shape, dtype=np.int64))
+    if a_count == b_count == count:
+        return shape, None
+    each = [
+        np.broadcast_to(np.arange(size, dtype=np.int32).reshape(batch), shape).ravel()
+        for size, batch in ((a_count, a_batch), (b_count, b_batch))
+    ]
+    return shape, cupy.asarray(np.stack(each, axis=-1))
+
+
+def _constant(bits: int, encoding: str, digits: bool) -> int:
+    """What the kernels leave out of every integer: they count planes with weights, or bytes without sign."""
+    if encoding == "bipolar":
+        return -1
+    return -(1 << (bits - 1)) if digits and encoding == "signed" else 0
+
+
+class Product:
+    """A product prepared for one left operand and right operands of one kind: ``product(b_words, out=None)``.
+
+    Building it compiles what is needed, unpacks the left operand for "digits" and makes its bitmap coarse; a call allocates only what
+    the right operand of a bipolar or signed-digit product needs for its sums.
+
+    Attributes
+    ----------
+    tiling : Tiling or None
+        How the product is cut up; ``None`` if there is nothing to multiply.
+    """
+
+    def __init__(
+        self,
+        a_words: Any,
+        *,
+        k: int,
+        n: int,
+        a_bits: int,
+        b_bits: int,
+        a_encoding: str,
+        b_encoding: str,
+        b_batch: tuple[int, ...] = (),
+        acc_dtype: DTypeLike = np.int32,
+        bitmap: Any = None,
+        kernel: str = "planes",
+        tiling: gemm.Tiling | None = None,
+    ) -> None:
+        if kernel not in KERNELS:
+            raise ValueError(f"matmul: kernel must be 'planes' or 'digits', got {kernel!r}")
+        cupy = self._cupy = jit.require_cupy("matmul")
+        if not jit.capability().has_wgmma:
+            raise KernelError(
+                f"matmul: {jit.capability().name} is no Hopper GPU, and this release multiplies bits on those only; use .to_device('cpu')"
+            )
+        m = a_words.shape[-3]
+        self._dtype = np.dtype(acc_dtype)
+        self._k, self._digits = k, kernel == "digits"
+        batch, indices = _batch_indices(cupy.cuda.runtime.getDevice(), tuple(a_words.shape[:-3]), tuple(b_batch))
+        self.shape = (*batch, m, n)
+        batches = int(np.prod(batch, dtype=np.int64))
+        self._b = (b_bits, b_encoding)
+        self._a_constant, self._b_constant = (
+            _constant(bits, encoding, self._digits) for bits, encoding in ((a_bits, a_encoding), (b_bits, b_encoding))
+        )
+        self._row_term = None
+        self.tiling: gemm.Tiling | None = None
+        if 0 in self.shape or k == 0:
+            return
+        if self._b_constant:
+            self._row_term = stats.code_sums(
+                a_words, a_bits, a_encoding, k, factor=self._b_constant, dtype=self._dtype.name
+            )
+        a = self._operand(a_words, a_bits, a_encoding)
+        b_batches = int(np.prod(b_batch, dtype=np.int64))
+        step = a.step
+        planes = -(-b_bits // 8) if self._digits else b_bits
+        b = gemm.Operand(
+            None, n, planes, b_batches, step, 2 if b_encoding == "bipolar" else 1, 0, self._negative(b_encoding)
+        )
+        blocks = -(-a.words.shape[-1] // gemm.BLOCK_WORDS)
+        wide = self._dtype == np.int64
+        mask = None
+        # Bytes have the sign turned over, so a zero tile of the operand need not be one of bytes.
+        if bitmap is not None and not self._digits:
+            if tiling is None:
+                tiling = gemm.choose_tiling(m, n, blocks, a.planes, b.planes, batches, True, wide)
+            mask = stats.coarse_bitmap(bitmap, m, blocks, tiling.rows)
+        self._product = gemm.WgmmaProduct(cupy, a, b, indices, batches, wide, mask, tiling)
+        self.tiling = self._product.tiling
+
+    def _negative(self, encoding: str) -> bool:
+        return encoding == "signed" and not self._digits
+
+    def _operand(self, words: Any, bits: int, encoding: str) -> gemm.Operand:
+        """The operand as the kernel takes it: planes as they are, or bytes."""
+        outer, weight = words.shape[-3], 2 if encoding == "bipolar" else 1
+        words = self._cupy.ascontiguousarray(words)
+        batches = words.size // (outer * bits * words.shape[-1])
+        if not self._digits:
+            return gemm.Operand(words, outer, bits, batches, 1, weight, 0, encoding == "signed")
+        unpacked = stats.digits_of(words, bits, self._k, encoding == "signed")
+        return gemm.Operand(unpacked, outer, unpacked.shape[-2], batches, 8, weight)
+
+    def __call__(self, b_words: Any, out: Any = None) -> Any:
+        """The product with ``b_words`` (*b_batch, n, b_bits, W), into ``out`` if given."""
+        if out is None:
+            out = self._cupy.empty(self.shape, self._dtype)
+        if self.tiling is None:
+            out.fill(0)
+            return out
+        bits, encoding = self._b
+        col_term = None
+        if self._a_constant:
+            col_term = stats.code_sums(
+                b_words,
+                bits,
+                encoding,
+                self._k,
+                factor=self._a_constant,
+                addend=-self._a_constant * self._b_constant * self._k,
+                dtype=self._dtype.name,
+            )
+        b = self._operand(b_words, bits, encoding)
+        self._product.run(b.words, out, self._row_term, col_term)
+        return out
+
+
+def cost(kernel: str, m: int, n: int, k: int, a_bits: int, b_bits: int, density: float = 1.0) -> float:
+    """Estimated nanoseconds of a product of ``k``-long rows; ``density`` is the share of tiles that are not zero."""
+    blocks = -(-k // 1024)
+    if kernel == "planes":
+        t = gemm.choose_tiling(m, n, blocks, a_bits, b_bits, 1, False, False)
+        return 1e3 * gemm.estimate_us(t, m, n, max(1, round(blocks * density)), a_bits, b_bits, 1)
+    a_digits, b_digits, byte_blocks = -(-a_bits // 8), -(-b_bits // 8), -(-k // 128)
+    t = gemm.choose_tiling(m, n, byte_blocks, a_digits, b_digits, 1, False, False)
+    product = gemm.estimate_us(t, m, n, byte_blocks, a_digits, b_digits, 1)
+    unpacked = (m * (a_digits + a_bits / 8) + n * (b_digits + b_bits / 8)) * k
+    return 1e3 * (product + 4.0 + unpacked / gemm.RATES.memory_bytes_per_us)

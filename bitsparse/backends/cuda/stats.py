@@ -1,0 +1,88 @@
+"""Integer reductions over packed words on the GPU, and the steps that prepare operands of a product."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from bitsparse import jit
+from bitsparse.backends.params import TILE_ROWS, tile_bitmap_shape
+
+__all__ = ["coarse_bitmap", "code_sums", "digits_of", "tile_bitmap"]
+
+_WARPS = 8
+
+
+class StatsParams(ctypes.Structure):
+    """The argument of the kernels of ``bits_stats.cu``, field by field."""
+
+    _fields_ = (
+        ("words", ctypes.c_void_p),
+        ("out", ctypes.c_void_p),
+        ("rows", ctypes.c_int64),
+        *((name, ctypes.c_int) for name in ("bits", "n_words", "k", "outer", "weight", "negative_top")),
+        *((name, ctypes.c_int64) for name in ("constant", "factor", "addend")),
+        *((name, ctypes.c_int) for name in ("wide", "tile_rows", "block_words", "out_words", "flip", "digits")),
+    )
+
+
+def _launch(name: str, items: int, params: StatsParams) -> None:
+    if items:
+        jit.kernel("bits_stats.cu", name).launch(items, 32 * _WARPS, params)()
+
+
+def _rows(words: Any, outer: int, bits: int) -> int:
+    per_row = bits * words.shape[-1]
+    return int(words.size // per_row) if per_row and outer else 0
+
+
+def code_sums(
+    words: Any, bits: int, encoding: str, k: int, *, factor: int = 1, addend: int = 0, dtype: str = "int64"
+) -> Any:
+    """``factor`` times the sum of the integers of each outer index of a planes operand, plus ``addend``, modulo the width of `dtype`."""
+    cupy = jit.require_cupy("code_sums")
+    out = cupy.empty(words.shape[:-2], dtype)
+    if words.shape[-1] == 0:
+        out.fill(addend)
+        return out
+    bipolar = encoding == "bipolar"
+    params = StatsParams(words=words.data.ptr, out=out.data.ptr, rows=out.size, bits=bits, n_words=words.shape[-1], k=k)
+    params.weight, params.constant = (2, -1) if bipolar else (1, 0)
+    params.negative_top = int(encoding == "signed")
+    params.factor, params.addend, params.wide = factor, addend, int(dtype == "int64")
+    _launch("code_sums", -(-out.size // _WARPS), params)
+    return out
+
+
+def tile_bitmap(words: Any, k: int) -> Any:
+    """One bit per 8 x 128 tile of a planes operand (..., outer, bits, W): whether any plane has a bit set in it."""
+    cupy = jit.require_cupy("tile_bitmap")
+    *batch, outer, bits, n_words = words.shape
+    out = cupy.empty((*batch, *tile_bitmap_shape(outer, k)), "uint32")
+    if out.size:
+        params = StatsParams(words=words.data.ptr, out=out.data.ptr, rows=_rows(words, outer, bits), bits=bits)
+        params.n_words, params.k, params.outer, params.out_words = n_words, k, outer, out.shape[-1]
+        _launch("tile_bitmap", -(-out.size // _WARPS), params)
+    return out
+
+
+def coarse_bitmap(bitmap: Any, outer: int, blocks: int, tile_rows: int) -> Any:
+    """A tile bitmap (..., outer / 8, words) with one bit per ``tile_rows`` rows and block of 1024 elements."""
+    cupy = jit.require_cupy("coarse_bitmap")
+    batches = bitmap.size // max(1, bitmap.shape[-1] * -(-outer // TILE_ROWS))
+    out = cupy.empty((batches, -(-outer // tile_rows), -(-blocks // 32)), "uint32")
+    params = StatsParams(words=bitmap.data.ptr, out=out.data.ptr, rows=batches * outer, n_words=bitmap.shape[-1])
+    params.outer, params.tile_rows, params.out_words = outer, tile_rows, out.shape[-1]
+    _launch("coarsen_bitmap", -(-out.size // _WARPS), params)
+    return out
+
+
+def digits_of(words: Any, bits: int, k: int, flip: bool) -> Any:
+    """Bytes (..., outer, digits, 8 W words) of a planes operand; with ``flip`` the top plane is turned over, which adds 2**(bits - 1)."""
+    cupy = jit.require_cupy("matmul")
+    n_words, digits = words.shape[-1], -(-bits // 8)
+    out = cupy.empty((*words.shape[:-2], digits, 8 * n_words), "uint32")
+    params = StatsParams(words=words.data.ptr, out=out.data.ptr, rows=words.size // (bits * n_words), bits=bits)
+    params.n_words, params.k, params.flip, params.digits = n_words, k, int(flip), digits
+    _launch("unpack_digits", -(-(out.size // 8) // (32 * _WARPS)), params)
+    return out

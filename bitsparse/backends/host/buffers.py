@@ -1,0 +1,141 @@
+"""NumPy arrays as the flat byte buffers, dtype codes and strides that the compiled functions take."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse.errors import DTypeError
+
+__all__ = [
+    "ENCODINGS",
+    "LAYOUTS",
+    "ROUNDINGS",
+    "as_bytes",
+    "dtype_code",
+    "fold_shape",
+    "is_float",
+    "packed_shape",
+    "strided",
+]
+
+Array = NDArray[Any]
+
+ENCODINGS = {"unsigned": 0, "signed": 1, "bipolar": 2}
+LAYOUTS = {"planes": 0, "rows": 1}
+ROUNDINGS = {"floor": 0, "nearest": 1, "stochastic": 2}
+
+_CODES = {
+    name: code
+    for code, name in enumerate(
+        (
+            "bool",
+            "int8",
+            "uint8",
+            "int16",
+            "uint16",
+            "int32",
+            "uint32",
+            "int64",
+            "uint64",
+            "float16",
+            "bfloat16",
+            "float32",
+            "float64",
+        )
+    )
+}
+
+
+def dtype_code(dtype: np.dtype[Any]) -> int:
+    """Number by which the compiled part knows a dtype.
+
+    Raises
+    ------
+    DTypeError
+        For a dtype it does not know.
+
+    Examples
+    --------
+    >>> dtype_code(np.dtype(np.float32))
+    11
+    """
+    try:
+        return _CODES[dtype.name]
+    except KeyError:
+        raise DTypeError(
+            f"host backend: dtype {dtype} is not supported; convert to one of {', '.join(_CODES)}"
+        ) from None
+
+
+def is_float(dtype: np.dtype[Any]) -> bool:
+    """Whether the compiled part treats the dtype as floating point (bfloat16 included).
+
+    Examples
+    --------
+    >>> is_float(np.dtype(np.float16)), is_float(np.dtype(np.int8))
+    (True, False)
+    """
+    return dtype_code(dtype) >= _CODES["float16"]
+
+
+def as_bytes(array: Array) -> NDArray[np.uint8]:
+    """The array's bytes in C order: a view if it is C-contiguous and aligned, else of a copy.
+
+    Examples
+    --------
+    >>> as_bytes(np.ones((2, 3), np.int16)).shape
+    (12,)
+    """
+    return np.require(array, requirements=("C", "A")).reshape(-1).view(np.uint8)
+
+
+def fold_shape(shape: tuple[int, ...]) -> tuple[int, int, int]:
+    """``(batch, rows, cols)`` of a shape of at least two dimensions.
+
+    Examples
+    --------
+    >>> fold_shape((2, 3, 4, 5))
+    (6, 4, 5)
+    """
+    return math.prod(shape[:-2]), int(shape[-2]), int(shape[-1])
+
+
+def packed_shape(shape: tuple[int, ...], bits: int, axis: int, layout: str) -> tuple[int, ...]:
+    """Shape of the words of an array.
+
+    Examples
+    --------
+    >>> packed_shape((3, 130), 2, -1, "planes"), packed_shape((3, 130), 2, -2, "rows")
+    ((3, 2, 8), (130, 4))
+    """
+    length, outer = (shape[-1], shape[-2]) if axis == -1 else (shape[-2], shape[-1])
+    lead = (*shape[:-2], outer)
+    if layout == "planes":
+        return (*lead, bits, -(-length // 128) * 4)
+    return (*lead, -(-(length * bits) // 128) * 4)
+
+
+def strided(vector: Any, shape: tuple[int, ...], dtype: Any) -> tuple[NDArray[np.uint8], tuple[int, int, int]]:
+    """Bytes and element strides along (batch, rows, cols) of an operand that broadcasts against ``shape``.
+
+    Only batch dimensions are ever copied out; a constant has three zero strides.
+
+    Examples
+    --------
+    >>> strided(np.ones((3, 1), np.float32), (2, 3, 4), np.float32)[1]
+    (0, 1, 0)
+    """
+    array = np.ascontiguousarray(vector, dtype=dtype)
+    if array.size == 1:
+        return as_bytes(array), (0, 0, 0)
+    last = ((1, 1) + array.shape)[-2:]
+    if math.prod(array.shape[:-2]) != 1:
+        array = np.ascontiguousarray(np.broadcast_to(array, (*shape[:-2], *last)))
+        batch_stride = last[0] * last[1]
+    else:
+        batch_stride = 0
+    return as_bytes(array), (batch_stride, last[1] if last[0] != 1 else 0, 1 if last[1] != 1 else 0)

@@ -1,0 +1,92 @@
+"""Products per edge and the softmax over the edges of a row, on the host. Arguments are validated by the callers in ``ops``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse._ext import sddmm as _ext
+from bitsparse.backends.host.buffers import as_bytes
+from bitsparse.backends.host.settings import run_on
+
+__all__ = ["edge_softmax", "sddmm"]
+
+Array = NDArray[Any]
+
+_TYPES = {"float32": 0, "float64": 1, "int32": 2, "int64": 3}
+_OPS = {"dot": 0, "add": 1, "mul": 2}
+
+
+def sddmm(
+    indptr: Array,
+    indices: Array,
+    shape: tuple[int, int],
+    x: Array,
+    y: Array,
+    *,
+    op: str,
+    heads: int,
+    out: Array | None = None,
+) -> Array:
+    """Dot product, sum or product of ``x[row]`` and ``y[column]`` for every edge, in edge order.
+
+    A dot product is summed in 64 bytes' worth of interleaved lanes (16 of 32 bits, 8 of 64), each in order, which are then folded in
+    halves; every step is one rounding, whatever the SIMD level.
+
+    Parameters
+    ----------
+    x, y : ndarray (rows, heads * width), (cols, heads * width)
+        Both float32, float64, int32 or int64; the caller has made sure that integers fit.
+    op : "dot", "add" or "mul"
+        ``"dot"`` gives (nnz, heads), the others (nnz, heads * width).
+
+    Examples
+    --------
+    >>> x = np.array([[1.0, 2.0]], np.float32)
+    >>> sddmm(np.array([0, 1]), np.array([0]), (1, 1), x, x, op="dot", heads=1)
+    array([[5.]], dtype=float32)
+    """
+    columns = heads if op == "dot" else x.shape[1]
+    result = np.empty((indices.size, columns), x.dtype) if out is None else out
+    _ext.sddmm(
+        run_on(),
+        as_bytes(indptr),
+        as_bytes(indices),
+        indptr.dtype.itemsize == 8,
+        shape,
+        indices.size,
+        _TYPES[x.dtype.name],
+        _OPS[op],
+        as_bytes(x),
+        as_bytes(y),
+        heads,
+        x.shape[1] // heads if heads else 0,
+        as_bytes(result),
+    )
+    return result
+
+
+def edge_softmax(indptr: Array, scores: Array, *, out: Array | None = None) -> Array:
+    """Softmax of `scores` (nnz, heads), float32 or float64, over the edges of each row.
+
+    Examples
+    --------
+    >>> edge_softmax(np.array([0, 2, 3]), np.zeros((3, 1), np.float32))[:, 0]
+    array([0.5, 0.5, 1. ], dtype=float32)
+    """
+    result = np.empty_like(scores) if out is None else out
+    nnz, heads = scores.shape
+    _ext.edge_softmax(
+        run_on(),
+        as_bytes(indptr),
+        indptr.dtype.itemsize == 8,
+        indptr.size - 1,
+        nnz,
+        scores.dtype == np.float64,
+        as_bytes(scores),
+        heads,
+        as_bytes(result),
+    )
+    return result

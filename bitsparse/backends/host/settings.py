@@ -1,0 +1,151 @@
+"""Threads and SIMD level of the host backend: the only state it has; the compiled part gets both with every call."""
+
+from __future__ import annotations
+
+import os
+
+from bitsparse import _check
+from bitsparse._ext import bits as _ext
+
+__all__ = ["get_num_threads", "run_on", "set_num_threads", "set_simd", "simd_level", "simd_levels"]
+
+_LEVELS = ("scalar", "avx2", "avx512")
+_MAX_THREADS = 1024
+
+
+def simd_levels() -> tuple[str, ...]:
+    """SIMD levels this processor runs, from the plainest to the best.
+
+    Examples
+    --------
+    >>> simd_levels()[0]
+    'scalar'
+    """
+    return _LEVELS[: _ext.best_level() + 1]
+
+
+def _checked_level(name: str, source: str) -> int:
+    if name not in simd_levels():
+        raise ValueError(f"{source}: level {name!r} is not available here; choose one of {', '.join(simd_levels())}")
+    return _LEVELS.index(name)
+
+
+def _checked_threads(n: int, source: str) -> int:
+    n = _check.integer(source, "the number of threads", n, 1, _MAX_THREADS)
+    return n if _ext.has_openmp() and not _forked else 1
+
+
+def _threads_from_environment() -> int:
+    text = os.environ.get("BITSPARSE_NUM_THREADS", "").strip()
+    if not text:
+        return min(_ext.default_threads(), _MAX_THREADS)
+    try:
+        n = int(text)
+    except ValueError:
+        raise ValueError(
+            f"BITSPARSE_NUM_THREADS is {text!r} but must be a whole number; unset it or set it to 1 or more"
+        ) from None
+    return _checked_threads(n, "BITSPARSE_NUM_THREADS")
+
+
+def _level_from_environment() -> int:
+    text = os.environ.get("BITSPARSE_SIMD", "").strip().lower()
+    return _checked_level(text, "BITSPARSE_SIMD") if text else int(_ext.best_level())
+
+
+#: Elements that a thread must have before another one is woken; 0 wakes all for any work (tests do that).
+work_per_thread = 1 << 15
+#: Whether this process was forked from one that had imported bitsparse, and with it perhaps started threads.
+_forked = False
+_threads = _threads_from_environment()
+_level = _level_from_environment()
+
+
+def set_num_threads(n: int) -> None:
+    """Use ``n`` threads from now on. Results never depend on it.
+
+    It stays at 1 where threads cannot be had: in a build without OpenMP, and in a process forked from one that had imported
+    bitsparse (there the thread pool of GNU OpenMP is lost; processes started with "spawn" have theirs).
+
+    Raises
+    ------
+    ValueError, DTypeError
+        If ``n`` is below 1 or above 1024, or no integer.
+
+    Examples
+    --------
+    >>> before = get_num_threads()
+    >>> set_num_threads(1)
+    >>> get_num_threads()
+    1
+    >>> set_num_threads(before)
+    """
+    global _threads
+    _threads = _checked_threads(n, "set_num_threads")
+
+
+def get_num_threads() -> int:
+    """Threads used by the host backend; at first ``BITSPARSE_NUM_THREADS``, else what OpenMP would use.
+
+    Examples
+    --------
+    >>> get_num_threads() >= 1
+    True
+    """
+    return _threads
+
+
+def simd_level() -> str:
+    """The SIMD level in use; at first ``BITSPARSE_SIMD``, else the best one.
+
+    Examples
+    --------
+    >>> simd_level() in simd_levels()
+    True
+    """
+    return _LEVELS[_level]
+
+
+def set_simd(level: str | None) -> None:
+    """Force a SIMD level, or return to the best one with ``None``. Results never depend on it.
+
+    Raises
+    ------
+    ValueError
+        If the processor does not have that level.
+
+    Examples
+    --------
+    >>> set_simd("scalar")
+    >>> simd_level()
+    'scalar'
+    >>> set_simd(None)
+    """
+    global _level
+    _level = int(_ext.best_level()) if level is None else _checked_level(level, "set_simd")
+
+
+def run_on(work: int | None = None) -> tuple[int, int]:
+    """Level index and thread count, as every compiled function takes them, for ``work`` elements (or as many steps of their kind).
+
+    Waking a thread costs microseconds, on a busy machine a time slice: small calls run on the caller's thread alone. None stands for
+    work of unknown size, on all threads.
+
+    Examples
+    --------
+    >>> run_on(100)[1]
+    1
+    """
+    if work is None or not work_per_thread:
+        return _level, _threads
+    return _level, max(1, min(_threads, work // work_per_thread))
+
+
+def _serial_after_fork() -> None:
+    # A forked child has only the thread that forked; GNU OpenMP would wait for the lost ones for ever.
+    global _threads, _forked
+    _threads, _forked = 1, True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_serial_after_fork)

@@ -1,0 +1,140 @@
+"""Plain data handed from the public functions to a backend, and the layout arithmetic that every backend shares."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "SEGMENT",
+    "CodeFeatures",
+    "EpilogueParams",
+    "PackedFeatures",
+    "Thresholds",
+    "packed_words",
+    "tile_bitmap_shape",
+    "window_starts",
+]
+
+#: Elements along the packed axis are padded to whole groups of this many bits (16 bytes).
+GROUP_BITS = 128
+#: The canonical zero tile: rows of the left operand, elements along the contraction axis.
+TILE_ROWS, TILE_COLS = 8, 128
+
+
+def packed_words(length: int, bits: int, layout: str) -> int:
+    """Number of uint32 words that ``length`` packed elements take, per plane ("planes") or altogether ("rows").
+
+    Examples
+    --------
+    >>> packed_words(129, 3, "planes"), packed_words(129, 4, "rows")
+    (8, 20)
+    """
+    return -(-(length if layout == "planes" else length * bits) // GROUP_BITS) * (GROUP_BITS // 32)
+
+
+def tile_bitmap_shape(outer: int, length: int) -> tuple[int, int]:
+    """Shape of the zero-tile bitmap of one ``outer x length`` left operand, one bit per 8 x 128 tile.
+
+    Examples
+    --------
+    >>> tile_bitmap_shape(9, 5000)
+    (2, 2)
+    """
+    tile_columns = -(-length // TILE_COLS)
+    return -(-outer // TILE_ROWS), -(-tile_columns // 32)
+
+
+def window_starts(indptr: NDArray[Any], window: int) -> NDArray[Any]:
+    """Where the entries of each window of rows start, and where the last one ends.
+
+    Examples
+    --------
+    >>> window_starts(np.array([0, 2, 3, 3, 7, 9]), 2).tolist()
+    [0, 3, 7, 9]
+    """
+    rows = indptr.shape[0] - 1
+    starts: NDArray[Any] = indptr[np.minimum(np.arange(-(-rows // window) + 1, dtype=np.int64) * window, rows)]
+    return starts
+
+
+class EpilogueParams(NamedTuple):
+    """What happens to an integer accumulator before it is stored; ``None`` skips a step.
+
+    Row vectors have shape ``()``, ``(m,)`` or ``(*batch, m)``, column vectors ``()``, ``(n,)`` or ``(*batch, n)``; all float32.
+    The steps, each one IEEE float32 operation: ``v = acc``, ``v *= row_scale``, ``v *= col_scale``,
+    ``v += row_term[0] * row_term[1]``, ``v += col_term[0] * col_term[1]`` (each a row vector times a column vector), ``v += bias``,
+    ``v = v * bn_scale + bn_shift``, activation, and then ``out``.
+    """
+
+    out: str = "float"  # "float": v as float32; "bits": requantised words
+    row_scale: Any = None
+    col_scale: Any = None
+    row_term: tuple[Any, Any] | None = None
+    col_term: tuple[Any, Any] | None = None
+    bias: Any = None  # column vector
+    bn_scale: Any = None  # column vectors
+    bn_shift: Any = None
+    activation: str | None = None  # None | "relu" | "leaky_relu" | "tanh"
+    negative_slope: float = 0.01  # a float32 value
+    # out == "bits": q = clip(round(((v - offset) / divisor) * multiplier), qmin, qmax), or v >= 0 when binarize
+    bits: int = 1
+    binarize: bool = False
+    offset: Any = None  # float32, () | (m, 1) | (1, n) with optional batch dimensions
+    divisor: Any = None
+    multiplier: float = 1.0
+    qmin: int = 0
+    qmax: int = 1
+    rounding: str = "floor"  # "floor" | "nearest" | "stochastic"
+    seed: int = 0
+    stream: int = 0
+    axis: int = -1
+    layout: str = "planes"
+
+
+class Thresholds(NamedTuple):
+    """Integer thresholds that decide a float chain's sign: bit = ``(sum >= values[class]) ^ flips[class]``.
+
+    ``values`` (int64) and ``flips`` (bool) have shape ``(classes, features)`` or ``(classes, 1)``; ``class_of`` is int32 ``(m,)``, or
+    None when there is one class. ``longest`` bounds the length of every row.
+    """
+
+    values: Any
+    flips: Any
+    class_of: Any
+    longest: int
+
+
+class CodeFeatures(NamedTuple):
+    """Feature rows of ``bits``-bit codes side by side (``rows`` layout), and the affine map that gives their real values.
+
+    ``scale`` and ``offset`` are float32 scalars, ``(n, 1)`` or ``(1, features)``, or None.
+    """
+
+    words: Any
+    features: int
+    bits: int
+    encoding: str
+    scale: Any = None
+    offset: Any = None
+
+
+class PackedFeatures(NamedTuple):
+    """What the words of a gathered operand mean: integers of `bits` bits side by side, ``(rows, heads, words)``, `width` to a head.
+
+    With a scale and an offset a value is ``fl(fl(q * scale) + offset)``; both are float32 of one length, that of the rows
+    (``affine="row"``) or of the columns of all heads (``affine="column"``).
+    """
+
+    bits: int
+    encoding: str
+    width: int
+    affine: str | None = None
+    scale: Any = None
+    offset: Any = None
+
+
+#: Edges of a row that are summed one after another. Longer rows are summed in pieces of so many edges, and the pieces in order.
+SEGMENT = 1024

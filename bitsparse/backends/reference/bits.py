@@ -1,0 +1,264 @@
+"""Packing, quantisation and bit statistics in plain NumPy.
+
+Two helpers carry the layout: :func:`codes_to_words` and :func:`words_to_codes` move between an array of non-negative
+integer codes whose *last* axis is the packed one and the words of either layout. The rest is arithmetic on codes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from bitsparse import _check
+from bitsparse.backends.params import packed_words, tile_bitmap_shape
+from bitsparse.backends.reference.scalar import round_stochastic, stochastic_bits
+
+__all__ = [
+    "calibrate",
+    "code_sums",
+    "codes_to_values",
+    "codes_to_words",
+    "count_nonzero",
+    "dequantize",
+    "pack",
+    "packed_last",
+    "pad_is_zero",
+    "quantize",
+    "quantize_codes",
+    "repack",
+    "round_to_integers",
+    "stochastic_round",
+    "tile_bitmap",
+    "unpack",
+    "words_to_codes",
+]
+
+Array = NDArray[Any]
+
+
+# ---- the two layouts
+def codes_to_words(codes: Array, bits: int, layout: str) -> NDArray[np.uint32]:
+    """Words of non-negative integer ``codes`` (..., outer, L), packed along the last axis.
+
+    Examples
+    --------
+    >>> codes_to_words(np.array([[1, 2, 3]]), 2, "planes")
+    array([[[5, 0, 0, 0],
+            [6, 0, 0, 0]]], dtype=uint32)
+    >>> codes_to_words(np.array([[1, 2, 3]]), 2, "rows")
+    array([[57,  0,  0,  0]], dtype=uint32)
+    """
+    *lead, length = codes.shape
+    n_words = packed_words(length, bits, layout)
+    fields = 1 if layout == "planes" else bits  # bits that one element takes in one word
+    per_word = 32 // fields
+    padded = np.zeros((*lead, n_words * per_word), np.uint64)
+    padded[..., :length] = codes
+    padded = padded.reshape(*lead, n_words, per_word)
+    shifts = np.arange(per_word, dtype=np.uint64) * np.uint64(fields)
+    if layout == "rows":
+        return np.asarray((padded << shifts).sum(-1, dtype=np.uint64), np.uint32)
+    words = np.zeros((*lead, bits, n_words), np.uint32)
+    for p in range(bits):
+        plane = (padded >> np.uint64(p)) & np.uint64(1)
+        words[..., p, :] = (plane << shifts).sum(-1, dtype=np.uint64)
+    return words
+
+
+def words_to_codes(words: Array, length: int, bits: int, layout: str) -> NDArray[np.int64]:
+    """Codes (..., outer, length) of ``words``; the inverse of :func:`codes_to_words`."""
+    words = np.asarray(words, np.uint64)
+    fields = 1 if layout == "planes" else bits
+    shifts = np.arange(32 // fields, dtype=np.uint64) * np.uint64(fields)
+    parts = (words[..., None] >> shifts) & np.uint64((1 << fields) - 1)
+    flat = parts.reshape(*words.shape[:-1], words.shape[-1] * shifts.size)[..., :length].astype(np.int64)
+    if layout == "rows":
+        return np.asarray(flat)
+    codes = np.zeros((*flat.shape[:-2], length), np.int64)
+    for p in range(bits):
+        codes += flat[..., p, :] << p
+    return codes
+
+
+def codes_to_values(codes: Array, bits: int, encoding: str) -> NDArray[np.int64]:
+    """The integers that ``codes`` stand for."""
+    codes = np.asarray(codes, np.int64)
+    if encoding == "bipolar":
+        return np.asarray(2 * codes - 1)
+    if encoding == "signed":
+        return np.asarray(codes - ((codes >> (bits - 1)) << bits))
+    return codes
+
+
+def packed_last(x: Array, axis: int) -> Array:
+    """``x`` with its packed axis moved to the end."""
+    return x if axis == -1 else np.asarray(np.swapaxes(x, -1, -2))
+
+
+def _decode(words: Array, shape: tuple[int, ...], bits: int, axis: int, layout: str) -> NDArray[np.int64]:
+    """Codes in the logical orientation ``shape``."""
+    return packed_last(words_to_codes(words, shape[axis], bits, layout), axis)
+
+
+# ---- integers in, integers out
+def pack(values: Array, bits: int, *, axis: int, layout: str, encoding: str) -> NDArray[np.uint32]:
+    """Pack integers (low ``bits`` bits of the two's complement), bool, or floats to one bit by v >= 0."""
+    if encoding == "bipolar" and values.dtype.kind in "bui":
+        codes = (values > 0).astype(np.uint64)
+    elif values.dtype.kind in "bui":
+        codes = values.astype(np.uint64) & np.uint64((1 << bits) - 1)
+    else:
+        _check.no_nan("pack_bits", "x", bool(np.isnan(values).any()))
+        codes = (values >= 0).astype(np.uint64)
+    return codes_to_words(packed_last(codes, axis), bits, layout)
+
+
+def unpack(
+    words: Array, shape: tuple[int, ...], bits: int, *, axis: int, layout: str, encoding: str, dtype: DTypeLike
+) -> Array:
+    """The stored integers as a C-contiguous array of ``dtype``."""
+    values = codes_to_values(_decode(words, shape, bits, axis, layout), bits, encoding)
+    return np.ascontiguousarray(values.astype(dtype))
+
+
+def repack(
+    words: Array, shape: tuple[int, ...], bits: int, *, axis: int, layout: str, to_axis: int, to_layout: str
+) -> NDArray[np.uint32]:
+    """The same codes packed along ``to_axis`` in ``to_layout``."""
+    return codes_to_words(packed_last(_decode(words, shape, bits, axis, layout), to_axis), bits, to_layout)
+
+
+# ---- floating point
+def calibrate(x: Array, granularity: str) -> tuple[Array, Array, bool]:
+    """Smallest and largest value, whole or per row or column, and whether everything is finite.
+
+    Where the minimum or maximum is a zero it is +0, whichever signs of zero ``x`` has; an empty reduction gives 0.
+    """
+    if x.dtype not in (np.float32, np.float64):
+        x = x.astype(np.float32)
+    finite = bool(np.isfinite(x).all())
+    axes: Any = {"tensor": None, "row": -1, "col": -2}[granularity]
+    keep = granularity != "tensor"
+    count = x.size if axes is None else x.shape[axes]
+    if count == 0:
+        zeros = np.zeros_like(x.sum(axes, keepdims=keep))
+        return zeros, zeros.copy(), finite
+    low, high = x.min(axes, keepdims=keep), x.max(axes, keepdims=keep)
+    return np.asarray(low + x.dtype.type(0)), np.asarray(high + x.dtype.type(0)), finite
+
+
+def round_to_integers(v: Array, rounding: str, seed: int, stream: int) -> Array:
+    """``v`` (float32 or float64) rounded to integers of its dtype; stochastic draws go by C-order logical index."""
+    if rounding == "floor":
+        return np.asarray(np.floor(v))
+    if rounding == "nearest":
+        return np.asarray(np.rint(v))  # ties to even
+    half_words = stochastic_bits(np.arange(v.size, dtype=np.uint64), seed, stream).reshape(v.shape)
+    # inf - inf is NaN, which compares false, and the infinity is clipped later
+    with np.errstate(invalid="ignore", over="ignore"):
+        return round_stochastic(v, half_words)
+
+
+def quantize_codes(
+    x: Array,
+    bits: int,
+    offset: Any,
+    divisor: Any,
+    multiplier: float,
+    qmin: int,
+    qmax: int,
+    rounding: str,
+    seed: int,
+    stream: int,
+) -> NDArray[np.int64]:
+    """Codes of clip(round(((x - offset) / divisor) * multiplier), qmin, qmax) in the precision of ``offset``."""
+    dtype = np.asarray(offset).dtype
+    v = np.asarray(x).astype(dtype)
+    with np.errstate(over="ignore"):  # an overflow to infinity is clipped to the last code
+        v = v - offset
+        v = v / divisor
+        v = v * dtype.type(multiplier)
+    assert v.dtype == dtype
+    q = np.clip(round_to_integers(v, rounding, seed, stream), dtype.type(qmin), dtype.type(qmax)).astype(np.int64)
+    return np.asarray(q & ((1 << bits) - 1))
+
+
+def quantize(
+    x: Array,
+    bits: int,
+    *,
+    offset: Array,
+    divisor: Array,
+    multiplier: float,
+    qmin: int,
+    qmax: int,
+    rounding: str,
+    seed: int,
+    stream: int,
+    axis: int,
+    layout: str,
+) -> NDArray[np.uint32]:
+    """Quantise and pack."""
+    codes = quantize_codes(x, bits, offset, divisor, multiplier, qmin, qmax, rounding, seed, stream)
+    return codes_to_words(packed_last(codes, axis), bits, layout)
+
+
+def dequantize(
+    words: Array,
+    shape: tuple[int, ...],
+    bits: int,
+    *,
+    axis: int,
+    layout: str,
+    encoding: str,
+    scale: Array,
+    offset: Array,
+    dtype: DTypeLike,
+) -> Array:
+    """Q * scale + offset: float64 steps for float64, otherwise float32 steps and one rounding to ``dtype``."""
+    q = codes_to_values(_decode(words, shape, bits, axis, layout), bits, encoding)
+    steps = np.float64 if np.dtype(dtype) == np.float64 else np.float32
+    with np.errstate(over="ignore"):  # float16 overflows to infinity, as every conversion to it does
+        v = q.astype(steps) * np.asarray(scale).astype(steps)
+        v = v + np.asarray(offset).astype(steps)
+        return np.ascontiguousarray(v.astype(dtype))
+
+
+def stochastic_round(x: Array, seed: int, stream: int) -> Array:
+    """``x`` rounded up with the probability of its fraction, as an array of the same dtype."""
+    wide = x if x.dtype == np.float64 else x.astype(np.float32)
+    return round_to_integers(wide, "stochastic", seed, stream).astype(x.dtype)
+
+
+# ---- statistics
+def tile_bitmap(words: Array, k: int) -> NDArray[np.uint32]:
+    """One bit per 8 x 128 tile of a planes operand (..., outer, bits, W): whether any plane has a bit set in it."""
+    *batch, outer, _, n_words = words.shape
+    rows, cols = tile_bitmap_shape(outer, k)
+    bitmap = np.zeros((*batch, rows, cols), np.uint32)
+    for r in range(rows):
+        for t in range(n_words // 4):
+            tile = words[..., 8 * r : 8 * r + 8, :, 4 * t : 4 * t + 4]
+            hit = (tile != 0).any((-1, -2, -3)).astype(np.uint32)
+            bitmap[..., r, t // 32] |= hit << np.uint32(t % 32)
+    return bitmap
+
+
+def count_nonzero(words: Array, bits: int, layout: str, axis_len: int) -> int:
+    """Number of elements whose code is not zero."""
+    return int(np.count_nonzero(words_to_codes(words, axis_len, bits, layout)))
+
+
+def code_sums(words: Array, bits: int, encoding: str, k: int) -> NDArray[np.int64]:
+    """Sum of the integers of each outer index of a planes operand."""
+    return np.asarray(codes_to_values(words_to_codes(words, k, bits, "planes"), bits, encoding).sum(-1, dtype=np.int64))
+
+
+def pad_is_zero(words: Array, bits: int, layout: str, axis_len: int) -> bool:
+    """Whether every bit past the last element is zero."""
+    per_word = 32 if layout == "planes" else 32 // bits
+    capacity = words.shape[-1] * per_word
+    everything = words_to_codes(words, capacity, bits, layout)
+    return not bool(everything[..., axis_len:].any())

@@ -1,0 +1,261 @@
+"""``bitsparse demo``: a GCN in full precision and on few bits.
+
+``bitsparse demo --json`` prints one object::
+
+    {"graph": name, "device": "cpu", "results": [{"bits", "accuracy", "accuracy_std", "bytes", "ms"}, ...]}
+
+with one result for full precision (``bits`` 32) and one for each setting; ``--adjacency`` adds ``"adjacency"``, the form that was used.
+Accuracies are per cent of the test nodes, the mean and the (population) standard deviation over the seeds. ``bytes`` are those of
+adjacency, features and weights as stored: CSR and float32 for full precision (features dense if the graph's are), otherwise BitTensors
+(and the adjacency in the form that was used) with their scales. ``ms`` is the median time of one inference from these operands to float32
+logits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bitsparse.backends import host
+from bitsparse.cli.common import need, save_spy
+from bitsparse.errors import DeviceError
+from bitsparse.nn.aggregate import ADJACENCIES, chosen_adjacency
+
+if TYPE_CHECKING:
+    from bitsparse.datasets import GraphData
+    from bitsparse.nn import GCN, Features, Propagation
+
+__all__ = ["add_parser"]
+
+_BITS = (8, 4, 2, 1)
+_EPOCHS = 200
+_FORMS = {"dense": "as dense bits", "frdc": "as FRDC", "tiled": "as TCTiledCSR"}
+
+
+def add_parser(commands: Any) -> None:
+    """Declare the command."""
+    demo = commands.add_parser(
+        "demo",
+        help="a GCN in full precision and on 8, 4, 2 and 1 bits",
+        description="Train a two-layer GCN (2 x 16) in full precision, run the same model on low-bit integers, and "
+        "compare test accuracy (per cent), bytes of adjacency, features and weights, and milliseconds of one inference.",
+    )
+    demo.add_argument(
+        "--graph",
+        metavar="FILE",
+        help="a graph with features and labels, in any form that `bitsparse inspect` reads (default: nearest neighbours of "
+        "scikit-learn's digits)",
+    )
+    demo.add_argument(
+        "--seeds",
+        type=_positive,
+        default=1,
+        metavar="N",
+        help="train N times, with seeds 0..N-1, and report mean and deviation",
+    )
+    demo.add_argument(
+        "--bits",
+        type=_bit_count,
+        nargs="+",
+        default=list(_BITS),
+        metavar="B",
+        help="settings beside full precision (default: 8 4 2 1)",
+    )
+    demo.add_argument(
+        "--adjacency",
+        choices=ADJACENCIES,
+        help="the 1-bit adjacency as dense bits, FRDC or TCTiledCSR (default: FRDC where dense bits are large or slower); "
+        "the results are the same",
+    )
+    demo.add_argument(
+        "--generate", action="store_true", help="make up features and labels, for graphs that come without them"
+    )
+    demo.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    demo.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    demo.add_argument(
+        "--plot",
+        nargs="?",
+        const="",
+        metavar="FILE",
+        help="also draw the adjacency's 8 x 128 tiles (default file: GRAPH-tiles.png)",
+    )
+    demo.set_defaults(run=_demo)
+
+
+def _positive(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
+    return int(text)
+
+
+def _bit_count(text: str) -> int:
+    bits = _positive(text)
+    if bits > 16:
+        raise argparse.ArgumentTypeError(f"must lie in 1..16, got {text!r}")
+    return bits
+
+
+@dataclass
+class _Setting:
+    """What is measured at one number of bits, over the seeds."""
+
+    bits: int
+    accuracies: list[float]
+    nbytes: int = 0
+    ms: float = 0.0
+
+    def record(self) -> dict[str, float]:
+        """One element of ``results``; accuracies in per cent."""
+        return {
+            "bits": self.bits,
+            "accuracy": round(float(np.mean(self.accuracies)), 4),
+            "accuracy_std": round(float(np.std(self.accuracies)), 4),
+            "bytes": self.nbytes,
+            "ms": round(self.ms, 4),
+        }
+
+
+def _demo(args: argparse.Namespace) -> None:
+    from bitsparse import nn
+
+    if args.device != "cpu":
+        raise DeviceError(
+            f"device {args.device!r} is not available: this release computes on the CPU only; use --device cpu"
+        )
+    if args.plot is not None:
+        need("matplotlib", "--plot", "viz")
+    data = _load(args.graph, generate=args.generate)
+    graph, features = nn.Propagation(data.adjacency), nn.Features(data.x)
+    form = chosen_adjacency(args.adjacency or "auto", graph.pattern.shape[0], graph.pattern.nnz)
+    settings = [_Setting(bits, []) for bits in (32, *dict.fromkeys(args.bits))]
+    with _progress(args.seeds * (_EPOCHS + len(settings))) as advance:
+        for seed in range(args.seeds):
+            model = nn.train_gcn(
+                graph, features, data.targets, data.train_mask, seed=seed, epochs=_EPOCHS, progress=advance
+            )
+            for setting in settings:
+                _measure(setting, model, graph, features, data, form, first=seed == 0)
+                advance()
+    if args.plot is not None:
+        _plot(data.adjacency, data.name, args.plot)
+    results = [setting.record() for setting in settings]
+    if args.json:
+        asked = {} if args.adjacency is None else {"adjacency": form}
+        print(json.dumps({"graph": data.name, "device": args.device, "results": results} | asked))
+    else:
+        print(_table(data, args.seeds, args.device, form, results))
+
+
+def _load(path: str | None, *, generate: bool) -> GraphData:
+    """The graph asked for, with features, labels and a split."""
+    from bitsparse import datasets
+
+    data = datasets.digits() if path is None else datasets.read(path)
+    if generate:
+        data = data.with_generated()
+        print(f"bitsparse demo: features and labels of {data.name} are made up (seed 0)", file=sys.stderr)
+    for name, part in (
+        ("features (x_indptr, x_indices, x_data, x_shape, or features)", data.x),
+        ("labels", data.labels),
+    ):
+        if part is None:
+            raise ValueError(
+                f"graph {data.name!r} has no {name}, which training needs; add them to the file, or make some up with --generate"
+            )
+    if data.num_classes < 2:
+        raise ValueError(f"graph {data.name!r} has labels of {data.num_classes} classes, but at least 2 are needed")
+    if data.train_mask is None:
+        data = data.with_split()
+        print(
+            f"bitsparse demo: {data.name} has no masks; split at random, 20 training nodes per class (seed 0)",
+            file=sys.stderr,
+        )
+    for name, mask in (("train_mask", data.train_mask), ("test_mask", data.test_mask)):
+        if mask is None or not mask.any():
+            raise ValueError(f"graph {data.name!r}: {name} selects no node; select some")
+    return data
+
+
+def _measure(
+    setting: _Setting,
+    model: GCN,
+    graph: Propagation,
+    features: Features,
+    data: GraphData,
+    adjacency: str,
+    *,
+    first: bool,
+) -> None:
+    """Accuracy for one seed; bytes and time once, as they do not depend on it."""
+    from bitsparse import nn
+
+    run: Callable[[], Any]
+    if setting.bits == 32:
+        nbytes, run = graph.nbytes + features.nbytes + model.nbytes, lambda: model(graph, features)
+    else:
+        quantized = nn.quantized_gcn(model, graph, features, setting.bits, adjacency=adjacency)
+        nbytes, run = quantized.nbytes, quantized
+    found = np.asarray(run()).argmax(axis=1)
+    setting.accuracies.append(100.0 * float((found == data.targets)[data.test_mask].mean()))
+    if first:
+        setting.nbytes, setting.ms = nbytes, _median_ms(run)
+
+
+def _median_ms(run: Callable[[], object], least: int = 5, most: int = 50, seconds: float = 0.5) -> float:
+    """Median time of at least ``least`` calls, more while they fit in ``seconds``; the caller has warmed up."""
+    times: list[float] = []
+    begin = time.perf_counter()
+    while len(times) < least or (len(times) < most and time.perf_counter() - begin < seconds):
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return 1000.0 * float(np.median(times))
+
+
+@contextlib.contextmanager
+def _progress(total: int) -> Iterator[Callable[[], object]]:
+    """A bar on stderr: only on a terminal, only past two seconds, only if tqdm is installed."""
+    try:
+        from tqdm import tqdm
+    except ModuleNotFoundError:
+        yield lambda: None
+        return
+    with tqdm(total=total, disable=None, delay=2, leave=False, unit="step", file=sys.stderr) as bar:
+        yield bar.update
+
+
+def _table(data: GraphData, seeds: int, device: str, form: str, results: list[dict[str, float]]) -> str:
+    full = results[0]
+    threads = host.get_num_threads()
+    lines = [
+        f"{data!r}".removeprefix("GraphData(").removesuffix(")"),
+        f"two-layer GCN, 16 hidden units, {_count(seeds, 'seed')}, {device}, {_count(threads, 'thread')}",
+        "",
+        f"{'bits':>4}  {'test accuracy %':>16}  {'MB':>9}  {'of 32 bits':>10}  {'ms':>9}",
+    ]
+    for row in results:
+        accuracy = f"{row['accuracy']:.2f}" + (f" +- {row['accuracy_std']:.2f}" if seeds > 1 else "")
+        size = f"{row['bytes'] / 1e6:>9.3f}  {row['bytes'] / full['bytes']:>10.2f}"
+        lines.append(f"{row['bits']:>4}  {accuracy:>16}  {size}  {row['ms']:>9.3f}")
+    lines += [
+        "",
+        f"32: float32, adjacency in CSR. Fewer: features, weights and activations of that many bits, 1-bit adjacency {_FORMS[form]}.",
+    ]
+    return "\n".join(lines)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def _plot(adjacency: Any, name: str, path: str) -> None:
+    file = save_spy(adjacency, name, path)
+    print(f"bitsparse demo: wrote {file}", file=sys.stderr)

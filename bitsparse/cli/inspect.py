@@ -1,0 +1,166 @@
+"""``bitsparse inspect``: what a graph looks like to tensor cores.
+
+``bitsparse inspect FILE --json`` prints one object::
+
+    {"name", "form", "shape", "entries", "density", "symmetric", "self_loops",
+     "degrees": {"mean", "median", "p99", "max", "empty"},
+     "tiles": [{"window", "width", "total", "before", "after", "reduction", "fill_before", "fill_after", "sharing"}, ...],
+     "frdc": {"tiles", "entries_per_tile"},
+     "bytes": {"csr", "csr-float32", "frdc", "tiled", "bits"},
+     "batches": {"parts", "parts_per_batch", "zero_tile_share", "dropped_share"} or null}
+
+Tiles are counted before and after the columns of each window are condensed (TC-GNN section 4.1): 16 x 8 and 16 x 16 are those of its SpMM
+and SDDMM, 8 x 128 those of 1-bit products, where only ``before`` is visited. ``bytes`` are those in memory: ``csr`` without values.
+``batches`` comes with ``--parts``: the nodes are partitioned (METIS), and 20 parts make a block-diagonal batch (QGTC section 4.1).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+import numpy as np
+
+from bitsparse.arrays import FRDC, TCTiledCSR
+from bitsparse.cli.common import need, save_spy
+from bitsparse.cli.convert import add_input_options
+from bitsparse.cli.files import Loaded, load
+
+__all__ = ["add_parser", "statistics"]
+
+_TILES = ((16, 8), (16, 16), (8, 128))
+_PARTS_PER_BATCH = 20
+
+
+def add_parser(commands: Any) -> None:
+    """Declare the command."""
+    inspect = commands.add_parser(
+        "inspect",
+        help="degrees, tiles and bytes of a graph file",
+        description="Degrees, tile counts before and after translation, FRDC blocks, and the bytes of every form against CSR.",
+    )
+    inspect.add_argument("file", metavar="FILE")
+    inspect.add_argument("--json", action="store_true", help="print one JSON object")
+    inspect.add_argument("--plot", metavar="FILE", help="draw the 8 x 128 tiles, shaded by fill")
+    inspect.add_argument(
+        "--parts",
+        type=int,
+        metavar="P",
+        help="also partition the nodes into P parts and count zero tiles of batches of 20",
+    )
+    add_input_options(inspect)
+    inspect.set_defaults(run=_inspect)
+
+
+def _inspect(args: argparse.Namespace) -> None:
+    if args.plot is not None:
+        need("matplotlib", "--plot", "viz")
+    loaded = load(args.file, base=args.base, symmetric=args.symmetric)
+    facts = statistics(loaded, args.parts)
+    if args.plot is not None:
+        file = save_spy(loaded.matrix, loaded.name, args.plot)
+        print(f"bitsparse inspect: wrote {file}", file=sys.stderr)
+    print(json.dumps(facts) if args.json else _report(facts))
+
+
+def statistics(loaded: Loaded, parts: int | None = None) -> dict[str, Any]:
+    """The object that ``--json`` prints."""
+    from bitsparse.graph import tile_statistics
+    from bitsparse.graph.adjacency import pattern_of, scipy_pattern
+
+    made = pattern_of("inspect", loaded.matrix)
+    rows, cols = made.shape
+    entries = int(made.indices.size)
+    csr = scipy_pattern(made)
+    degrees = np.diff(made.indptr).astype(np.int64)
+    tiles = []
+    for window, width in _TILES:
+        counted = tile_statistics(csr, window=window, width=width)
+        shares = {key: getattr(counted, key) for key in ("reduction", "fill_before", "fill_after", "sharing")}
+        numbers = {key: getattr(counted, key) for key in ("window", "width", "total", "before", "after")}
+        tiles.append(numbers | {key: round(value, 6) for key, value in shares.items()})
+    frdc = FRDC(csr, pattern=True)
+    blocks, frdc_bytes = int(frdc.tiles.size), frdc.nbytes
+    del frdc
+    square = rows == cols
+    index_bytes = made.indptr.nbytes + made.indices.nbytes
+    return {
+        "name": loaded.name,
+        "form": loaded.form,
+        "shape": [rows, cols],
+        "entries": entries,
+        "density": entries / (rows * cols) if rows * cols else 0.0,
+        "symmetric": bool((csr != csr.T).nnz == 0) if square else False,
+        "self_loops": int(np.count_nonzero(csr.diagonal())) if square else 0,
+        "degrees": {
+            "mean": round(float(degrees.mean()), 4) if rows else 0.0,
+            "median": float(np.median(degrees)) if rows else 0.0,
+            "p99": float(np.percentile(degrees, 99)) if rows else 0.0,
+            "max": int(degrees.max(initial=0)),
+            "empty": int(np.count_nonzero(degrees == 0)),
+        },
+        "tiles": tiles,
+        "frdc": {"tiles": blocks, "entries_per_tile": round(entries / blocks, 4) if blocks else 0.0},
+        "bytes": {
+            "csr": index_bytes,
+            "csr-float32": index_bytes + 4 * entries,
+            "frdc": frdc_bytes,
+            "tiled": TCTiledCSR(csr, pattern=True).nbytes,
+            "bits": rows * -(-cols // 128) * 16,
+        },
+        "batches": _batches(csr, parts) if parts is not None else None,
+    }
+
+
+def _batches(csr: Any, parts: int) -> dict[str, Any]:
+    from bitsparse.graph import batch, partition, zero_tile_share
+
+    dropped = 0
+
+    def counted() -> Any:
+        nonlocal dropped
+        for one in batch(csr, partition(csr, parts), parts_per_batch=_PARTS_PER_BATCH):
+            dropped += one.dropped
+            yield one
+
+    share = zero_tile_share(counted())
+    return {
+        "parts": parts,
+        "parts_per_batch": _PARTS_PER_BATCH,
+        "zero_tile_share": round(share, 6),
+        "dropped_share": round(dropped / csr.nnz, 6) if csr.nnz else 0.0,
+    }
+
+
+def _report(facts: dict[str, Any]) -> str:
+    rows, cols = facts["shape"]
+    degrees, sizes = facts["degrees"], facts["bytes"]
+    kind = "symmetric" if facts["symmetric"] else "directed"
+    lines = [
+        f"{facts['name']} ({facts['form']}): {rows} x {cols}, {facts['entries']} entries, {kind}, {facts['self_loops']} self loops",
+        f"degrees: mean {degrees['mean']:.2f}, median {degrees['median']:.0f}, 99 % {degrees['p99']:.0f}, max {degrees['max']}, "
+        f"{degrees['empty']} empty rows",
+        "",
+        f"{'tile':>9}  {'of':>13}  {'set':>11}  {'condensed':>11}  {'saved %':>7}  {'fill %':>7}  {'condensed %':>11}",
+    ]
+    for tile in facts["tiles"]:
+        shape = f"{tile['window']} x {tile['width']}"
+        shares = (100 * tile[key] for key in ("reduction", "fill_before", "fill_after"))
+        saved, before, after = (f"{share:.2f}" for share in shares)
+        counts = f"{tile['total']:>13}  {tile['before']:>11}  {tile['after']:>11}"
+        lines.append(f"{shape:>9}  {counts}  {saved:>7}  {before:>7}  {after:>11}")
+    frdc = facts["frdc"]
+    lines += [
+        "",
+        f"FRDC: {frdc['tiles']} blocks of 4 x 4, {frdc['entries_per_tile']:.2f} entries each",
+        "bytes: " + ", ".join(f"{form} {size} ({size / max(sizes['csr'], 1):.2f})" for form, size in sizes.items()),
+    ]
+    if facts["batches"] is not None:
+        batches = facts["batches"]
+        lines.append(
+            f"batches of {batches['parts_per_batch']} of {batches['parts']} parts: {100 * batches['zero_tile_share']:.2f} % of the 8 x 128 "
+            f"tiles are zero, {100 * batches['dropped_share']:.2f} % of the entries lie between parts"
+        )
+    return "\n".join(lines)

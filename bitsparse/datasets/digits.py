@@ -1,0 +1,61 @@
+"""A real graph that comes with scikit-learn: nearest neighbours among its handwritten digits."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bitsparse.datasets.graph_data import GraphData
+
+__all__ = ["digits"]
+
+
+def digits(neighbors: int = 10, *, seed: int = 0) -> GraphData:
+    """The k-nearest-neighbour graph of scikit-learn's digits: 1797 images of 8 x 8 pixels, ten classes.
+
+    An edge joins two images if one is among the other's nearest neighbours by Euclidean distance. Features are the pixels, 0..16.
+
+    Parameters
+    ----------
+    neighbors : int, default 10
+    seed : int, default 0
+        Of the split: 20 training nodes of each class, 500 for validation and 1000 for testing.
+
+    Returns
+    -------
+    GraphData
+
+    Raises
+    ------
+    ImportError
+        scikit-learn is not installed.
+    ValueError
+        `neighbors` is not in 1..1796.
+
+    Examples
+    --------
+    >>> from bitsparse.datasets import digits
+    >>> graph = digits()
+    >>> graph.num_nodes, graph.num_classes, int(graph.test_mask.sum())
+    (1797, 10, 1000)
+    """
+    try:
+        from sklearn.datasets import load_digits
+        from sklearn.neighbors import kneighbors_graph
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "sklearn":
+            raise
+        raise ImportError("digits: scikit-learn is not installed; run: pip install 'bitsparse[data]'") from None
+    pixels, labels = load_digits(return_X_y=True)
+    if not 1 <= neighbors < len(pixels):
+        raise ValueError(f"digits: neighbors must lie in 1..{len(pixels) - 1}, got {neighbors}")
+    near = kneighbors_graph(pixels, neighbors, mode="connectivity").tocsr()
+    pattern = (near + near.T).tocsr()
+    pattern.sort_indices()
+    graph = GraphData(
+        indptr=pattern.indptr.astype(np.int32),
+        indices=pattern.indices.astype(np.int32),
+        x=pixels.astype(np.float32),
+        labels=labels.astype(np.int32),
+        name="digits",
+    )
+    return graph.with_split(seed=seed)

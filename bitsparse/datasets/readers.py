@@ -1,0 +1,283 @@
+"""Readers of npz files, and of any file whose form they recognise.
+
+Nothing is unpickled, and what a file announces is checked before memory is spent on it.
+"""
+
+from __future__ import annotations
+
+import os
+import tokenize
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse.datasets.graph_data import GraphData
+from bitsparse.datasets.planetoid import PIECES, read_planetoid
+from bitsparse.datasets.sources import existing_file, graph_of_pairs, plain_bytes
+from bitsparse.datasets.text import read_edges, read_mtx
+from bitsparse.errors import DTypeError, ShapeError
+
+__all__ = ["read", "read_npz", "recognise"]
+
+_FEATURES = ("x_indptr", "x_indices", "x_data", "x_shape")
+_MASKS = ("train_mask", "val_mask", "test_mask")
+
+
+def read_npz(path: str | os.PathLike[str]) -> GraphData:
+    """Read a graph from a ``.npz`` file.
+
+    ========================================  =========================================================================
+    array                                     content
+    ========================================  =========================================================================
+    ``indptr``, ``indices``                   adjacency pattern in CSR form, integers (needed; all others are optional)
+    ``num_nodes``                             scalar, must agree with ``indptr``
+    ``x_indptr, x_indices, x_data, x_shape``  node features in CSR form, or else
+    ``features``                              node features as one dense array
+    ``labels``                                one integer per node, -1 for none
+    ``train_mask, val_mask, test_mask``       one bool per node, all three or none
+    ``weights``                               one number per entry of ``indices``
+    ========================================  =========================================================================
+
+    The form of TC-GNN and QGTC is read as well: ``src_li, dst_li`` (source and target of every edge) and ``num_nodes``; repeated edges are
+    merged.
+
+    Parameters
+    ----------
+    path : path
+
+    Returns
+    -------
+    GraphData
+        Named after the file.
+
+    Raises
+    ------
+    FileNotFoundError, OSError
+        The file cannot be read.
+    ValueError, ShapeError, DTypeError
+        It is not an npz file, is damaged, holds pickled objects, or its arrays are not a graph; the message names the file and the array.
+
+    Examples
+    --------
+    >>> import tempfile, pathlib
+    >>> from bitsparse.datasets import read_npz
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = pathlib.Path(folder, "pair.npz")
+    ...     np.savez(file, indptr=[0, 1, 2], indices=[1, 0])
+    ...     read_npz(file)
+    GraphData(pair: 2 nodes, 2 edges)
+    """
+    file = existing_file("read_npz", path)
+    try:
+        with zipfile.ZipFile(file) as archive:
+            return _graph(_Archive(archive), file.stem)
+    except (ShapeError, DTypeError, _DamagedError) as error:
+        raise type(error)(f"read_npz: {file}: {error}") from None
+    except MemoryError:
+        raise ValueError(
+            f"read_npz: {file}: its arrays do not fit in memory; use a machine with more, or a smaller graph"
+        ) from None
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        raise ValueError(f"read_npz: {file} is not a readable .npz file ({error}); write it with numpy.savez") from None
+    except ValueError as error:
+        raise ValueError(f"read_npz: {file}: {error}") from None
+
+
+class _DamagedError(ValueError):
+    """A member of the archive is not a plain array."""
+
+
+class _Archive:
+    """Arrays of an npz file by name."""
+
+    def __init__(self, archive: zipfile.ZipFile) -> None:
+        self._archive = archive
+        self._names = set(archive.namelist())
+
+    def __contains__(self, name: str) -> bool:
+        return f"{name}.npy" in self._names
+
+    def find(self, name: str) -> NDArray[Any] | None:
+        """The array, or None if there is none of this name."""
+        if name not in self:
+            return None
+        return self[name]
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        info = self._archive.getinfo(f"{name}.npy")
+        with self._archive.open(info) as stream:
+            try:
+                version = np.lib.format.read_magic(stream)
+                if version not in ((1, 0), (2, 0)):
+                    raise ValueError(f"format version {version}")
+                read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+                shape, fortran, dtype = read(stream)
+            except (ValueError, SyntaxError, tokenize.TokenError) as error:
+                raise _DamagedError(f"{name} is not a plain array ({error}); write it with numpy.savez") from None
+            if dtype.hasobject:
+                raise _DamagedError(f"{name} holds pickled Python objects, which are never loaded; store it as numbers")
+            count = 1
+            for size in shape:
+                count *= size
+            held = info.file_size - stream.tell()
+            if count * dtype.itemsize != held:
+                raise _DamagedError(
+                    f"{name} announces {count * dtype.itemsize} bytes, but the file holds {held}; it is damaged"
+                )
+            data = stream.read(held)
+        if len(data) != held:
+            raise _DamagedError(f"{name} ends after {len(data)} of {held} bytes; the file is truncated")
+        array = np.frombuffer(data, dtype=dtype)
+        array = array.reshape(shape, order="F" if fortran else "C")
+        return array if dtype.isnative else array.astype(dtype.newbyteorder("="))
+
+
+def recognise(path: str | os.PathLike[str]) -> str:
+    """Which form a file has: ``"planetoid"``, ``"npz"``, ``"mtx"`` or ``"edges"``, by its name and first bytes.
+
+    Examples
+    --------
+    >>> import tempfile, pathlib
+    >>> from bitsparse.datasets.readers import recognise
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = pathlib.Path(folder, "edges.txt")
+    ...     _ = file.write_text("0 1")
+    ...     recognise(file)
+    'edges'
+    """
+    file = Path(path)
+    named = file.name.startswith("ind.") and any(file.name.endswith(f".{piece}") for piece in PIECES)
+    if named or (file.is_dir() and any(file.glob("ind.*.graph"))):
+        return "planetoid"
+    first = plain_bytes("read", existing_file("read", file), 64)
+    if first.startswith(b"PK") or file.suffix == ".npz":
+        return "npz"
+    if first.lower().startswith(b"%%matrixmarket") or file.name.removesuffix(".gz").endswith(".mtx"):
+        return "mtx"
+    if b"\0" in first:
+        raise ValueError(
+            f"read: {file} is of no form that is known; npz, Matrix Market, Planetoid's raw files and text edge lists are"
+        )
+    return "edges"
+
+
+def read(path: str | os.PathLike[str], *, weights: bool = False, base: int = 0, symmetric: bool = False) -> GraphData:
+    r"""Read a graph from a file of any form that is known, told apart by its name and first bytes.
+
+    Parameters
+    ----------
+    path : path
+        For :func:`read_npz`, :func:`read_mtx`, :func:`read_planetoid` or :func:`read_edges`.
+    weights : bool, default False
+        Keep edge weights of text files (npz files always give theirs).
+    base, symmetric
+        Of edge lists; see :func:`read_edges`.
+
+    Returns
+    -------
+    GraphData
+
+    Raises
+    ------
+    FileNotFoundError, OSError
+        The file cannot be read.
+    ValueError, ShapeError, DTypeError
+        It has no known form, is damaged, or is not a graph.
+
+    Examples
+    --------
+    >>> import tempfile, pathlib
+    >>> from bitsparse.datasets import read
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = pathlib.Path(folder, "star.txt")
+    ...     _ = file.write_text("0 1\n0 2\n")
+    ...     read(file, symmetric=True)
+    GraphData(star: 3 nodes, 4 edges)
+    """
+    form = recognise(path)
+    if form == "edges":
+        return read_edges(path, base=base, weights=weights, symmetric=symmetric)
+    if base or symmetric:
+        raise ValueError(f"read: base and symmetric belong to edge lists, but {Path(path).name} is of the form {form}")
+    if form == "mtx":
+        return read_mtx(path, weights=weights)
+    return read_planetoid(path) if form == "planetoid" else read_npz(path)
+
+
+def _pairs(archive: _Archive, name: str) -> GraphData:
+    """TC-GNN's form."""
+    source, target, nodes = archive["src_li"], archive.find("dst_li"), archive.find("num_nodes")
+    if target is None or nodes is None:
+        raise ValueError("src_li is there, but dst_li or num_nodes is missing; that form needs all three")
+    for key, array in (("src_li", source), ("dst_li", target)):
+        if array.ndim != 1:
+            raise ShapeError(f"{key} has shape {array.shape}, but it must be one-dimensional")
+        if array.dtype.kind not in "iu":
+            raise DTypeError(f"{key} has dtype {array.dtype}, but integers are needed; convert it with astype")
+    if nodes.size != 1 or nodes.dtype.kind not in "iu":
+        raise ShapeError(f"num_nodes must be one integer, got shape {nodes.shape} of {nodes.dtype}")
+    return graph_of_pairs(source, target, int(nodes.item()), name)
+
+
+def _graph(archive: _Archive, name: str) -> GraphData:
+    if "src_li" in archive and "indptr" not in archive:
+        return _pairs(archive, name)
+    missing = [key for key in ("indptr", "indices") if key not in archive]
+    if missing:
+        raise ValueError(
+            f"{', '.join(missing)} missing; a graph needs indptr and indices, the CSR form of its adjacency"
+        )
+    indptr = archive["indptr"]
+    nodes = archive.find("num_nodes")
+    if nodes is not None:
+        if nodes.size != 1 or nodes.dtype.kind not in "iu":
+            raise ShapeError(
+                f"num_nodes must be one integer, got shape {nodes.shape} of {nodes.dtype}; leave it out if in doubt"
+            )
+        if int(nodes.item()) != indptr.size - 1:
+            raise ShapeError(
+                f"num_nodes is {int(nodes.item())}, but indptr has {indptr.size} entries, not one more; mend one"
+            )
+    parts = {key: archive.find(key) for key in ("labels", "weights", *_MASKS)}
+    return GraphData(indptr=indptr, indices=archive["indices"], x=_features(archive), name=name, **parts)
+
+
+def _features(archive: _Archive) -> Any:
+    """Sparse features, or dense ones, or None."""
+    missing = [key for key in _FEATURES if key not in archive]
+    if len(missing) == len(_FEATURES):
+        return archive.find("features")
+    if missing:
+        raise ValueError(f"{', '.join(missing)} missing; sparse features need all of {', '.join(_FEATURES)}")
+    indptr, indices, data, shape = (archive[key] for key in _FEATURES)
+    for key, array in zip(_FEATURES, (indptr, indices, data, shape), strict=True):
+        if array.ndim != 1:
+            raise ShapeError(f"{key} has shape {array.shape}, but it must be one-dimensional")
+        if key != "x_data" and array.dtype.kind not in "iu":
+            raise DTypeError(f"{key} has dtype {array.dtype}, but integers are needed; convert it with astype")
+    if data.dtype.kind not in "biuf":
+        raise DTypeError(f"x_data has dtype {data.dtype}, but real numbers are needed; convert it with astype")
+    if shape.size != 2 or int(shape.min()) < 0:
+        raise ShapeError(f"x_shape is {shape.tolist()}, but two sizes are needed, nodes and features")
+    rows, cols = (int(size) for size in shape)
+    if indptr.size != rows + 1:
+        raise ShapeError(f"x_indptr has {indptr.size} entries, but x_shape {(rows, cols)} needs {rows + 1}")
+    if (indptr[1:] < indptr[:-1]).any() or int(indptr[0]) != 0 or int(indptr[-1]) != indices.size:
+        raise ValueError(
+            f"x_indptr must rise from 0 to the {indices.size} entries of x_indices; it runs from {indptr[0]} to {indptr[-1]}"
+        )
+    if data.size != indices.size:
+        raise ShapeError(
+            f"x_data has {data.size} entries, but x_indices has {indices.size}; each value needs its column"
+        )
+    if indices.size and (int(indices.min()) < 0 or int(indices.max()) >= cols):
+        raise ValueError(
+            f"x_indices runs from {int(indices.min())} to {int(indices.max())}, but the features are 0..{cols - 1}"
+        )
+    from scipy import sparse
+
+    return sparse.csr_array((data, indices, indptr), shape=(rows, cols))

@@ -1,0 +1,110 @@
+"""What the readers share: opening files, bounding what they announce, and CSR patterns from pairs of nodes."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse.datasets.graph_data import GraphData
+from bitsparse.errors import ShapeError
+
+__all__ = ["csr_of_pairs", "existing_file", "graph_of_pairs", "node_limit", "plain_bytes"]
+
+#: Nodes that a file may announce without a line for any of them, and how many more each of its entries allows.
+_FREE_NODES = 1 << 24
+_NODES_PER_ENTRY = 16
+_CHUNK = 1 << 20
+
+
+def existing_file(function: str, path: str | os.PathLike[str]) -> Path:
+    """The path, if there is a file; else an error that says so."""
+    file = Path(path)
+    if "\0" in str(file):
+        raise ValueError(f"{function}: the path {str(file)!r} holds a zero byte; check it")
+    if file.is_dir():
+        raise IsADirectoryError(f"{function}: {str(file)!r} is a folder; name one file in it")
+    if not file.exists():
+        raise FileNotFoundError(f"{function}: there is no file {str(file)!r}; check the path")
+    return file
+
+
+def plain_bytes(function: str, file: Path, limit: int | None = None) -> bytes:
+    """The file's bytes, gzip undone where the file begins like it; at most `limit` of them.
+
+    Memory grows with what is really read, never with what a header says.
+    """
+    try:
+        with file.open("rb") as raw:
+            zipped = raw.read(2) == b"\x1f\x8b"
+            raw.seek(0)
+            stream: Any = gzip.GzipFile(fileobj=raw) if zipped else raw
+            if limit is not None:
+                return bytes(stream.read(limit))
+            parts = []
+            while part := stream.read(_CHUNK):
+                parts.append(part)
+            return b"".join(parts)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ValueError(f"{function}: {file} is a damaged gzip file ({error}); copy it again") from None
+    except MemoryError:
+        raise ValueError(f"{function}: {file} does not fit in memory; use a machine with more") from None
+
+
+def node_limit(nodes: int, entries: int, what: str) -> None:
+    """Refuse a number of nodes that a few bytes could announce and that nothing in the file needs."""
+    most = _FREE_NODES + _NODES_PER_ENTRY * entries
+    if not 0 <= nodes <= most:
+        raise ValueError(
+            f"{what} is {nodes}, but with {entries} entries at most {most} are believed; number the nodes without gaps"
+        )
+
+
+def csr_of_pairs(
+    rows: NDArray[Any], cols: NDArray[Any], nodes: int, weights: NDArray[Any] | None = None
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
+    """Sorted CSR arrays of a list of pairs; repeated pairs become one, with their weights added."""
+    from scipy import sparse
+
+    values = np.ones(rows.size, np.bool_) if weights is None else weights
+    made = sparse.coo_array((values, (rows, cols)), shape=(nodes, nodes)).tocsr()
+    made.sort_indices()
+    dtype = np.int64 if max(nodes, made.nnz) >= 1 << 31 else np.int32
+    return (
+        made.indptr.astype(dtype, copy=False),
+        made.indices.astype(dtype, copy=False),
+        None if weights is None else made.data,
+    )
+
+
+def graph_of_pairs(
+    rows: NDArray[Any],
+    cols: NDArray[Any],
+    nodes: int | None,
+    name: str,
+    *,
+    weights: NDArray[Any] | None = None,
+    symmetric: bool = False,
+) -> GraphData:
+    """A graph from source and target of every edge, both checked against the number of nodes."""
+    if rows.size != cols.size:
+        raise ShapeError(f"there are {rows.size} sources but {cols.size} targets; each edge needs both")
+    low = min(int(rows.min()), int(cols.min())) if rows.size else 0
+    high = max(int(rows.max()), int(cols.max())) if rows.size else -1
+    if low < 0:
+        raise ValueError(f"a node has number {low}, but nodes count from 0; pass base=1 only if the file counts from 1")
+    count = high + 1 if nodes is None else nodes
+    node_limit(count, rows.size, "the number of nodes")
+    if high >= count:
+        raise ValueError(f"a node has number {high}, but there are {count} nodes, 0..{count - 1}")
+    if symmetric:
+        loops = rows == cols
+        rows, cols = np.concatenate([rows, cols[~loops]]), np.concatenate([cols, rows[~loops]])
+        weights = None if weights is None else np.concatenate([weights, weights[~loops]])
+    indptr, indices, kept = csr_of_pairs(rows, cols, count, weights)
+    return GraphData(indptr=indptr, indices=indices, weights=kept, name=name)

@@ -1,0 +1,316 @@
+"""Seeded synthetic graphs with the sizes of published ones; integers decide everything, so that every device makes the same graph."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse.backends.reference.scalar import philox4x32_10
+from bitsparse.datasets.graph_data import GraphData
+from bitsparse.errors import DTypeError
+
+__all__ = ["SIZES", "synthetic"]
+
+#: Nodes and stored entries (both directions of every edge) of the graphs that are imitated.
+SIZES = {
+    "arxiv": (169_343, 2_332_486),
+    "ppi": (56_944, 1_637_432),
+    "blogcatalog": (88_784, 4_186_390),
+    "proteins": (132_534, 79_122_504),
+    "reddit": (232_965, 114_615_892),
+    "products": (2_449_029, 123_718_280),
+    "papers": (111_059_956, 1_615_685_872),
+}
+KINDS = ("power_law", "communities")
+_EXPONENT = 2.1
+_HIGHEST_DEGREE = 30_000
+_COMMUNITY = 500
+#: Entries of the inverse distribution table of degrees.
+_TABLE = 1 << 16
+#: Streams of the generator: degrees, community sizes, edges anywhere, edges inside a community.
+_DEGREES, _SIZES, _OUTSIDE, _INSIDE = range(4)
+_CHUNK = 1 << 20
+_MOST_ROUNDS = 400
+_LOW = np.uint64(0xFFFFFFFF)
+_32 = np.uint64(32)
+
+_Keys = NDArray[np.int64]
+
+
+def synthetic(
+    size: str | tuple[int, int], kind: Literal["power_law", "communities"] = "power_law", *, seed: int = 0
+) -> GraphData:
+    """A random undirected graph with power-law degrees and exactly the asked number of stored entries.
+
+    ``"power_law"``: degrees follow a power law of exponent 2.1 up to ``min(n / 8, 30000)``, and the two ends of an edge are independent,
+    each node being chosen in proportion to its degree. ``"communities"``: the same degrees, nodes numbered by community; communities have
+    251 to 750 nodes, and of a node's edges 80 %, but no more than half its community, stay inside.
+
+    No edge occurs twice and no node is its own neighbour: pairs that would are drawn again, until the count is exact. Everything random
+    is an integer of the Philox generator looked up in integer tables, so that the same seed gives the same graph on every device.
+
+    Parameters
+    ----------
+    size : str or tuple
+        A key of :data:`SIZES`, or (nodes, stored entries); the entries are even, as each edge has two.
+    kind : {"power_law", "communities"}
+    seed : int, default 0
+
+    Returns
+    -------
+    GraphData
+        Symmetric, columns ascending. Making it takes about four times the memory of its arrays.
+
+    Raises
+    ------
+    ValueError, DTypeError
+        A size is not known or impossible, `kind` is not known, or `seed` is not in 0..2**64 - 1.
+
+    Examples
+    --------
+    >>> from bitsparse.datasets import synthetic
+    >>> graph = synthetic((1000, 8000))
+    >>> graph, int(np.diff(graph.indptr).max()) <= 125
+    (GraphData(power_law-1000-8000: 1000 nodes, 8000 edges), True)
+    """
+    nodes, entries, name = _checked_size(size, kind)
+    if kind not in KINDS:
+        raise ValueError(f"synthetic: kind must be one of {', '.join(KINDS)}, got {kind!r}")
+    if not 0 <= operator.index(seed) < 1 << 64:
+        raise ValueError(f"synthetic: seed must be an integer in 0..2**64 - 1, got {seed!r}")
+    highest = max(1, min(nodes // 8, _HIGHEST_DEGREE))
+    if entries > nodes * highest // 2:
+        raise ValueError(
+            f"synthetic: {entries} entries over {nodes} nodes of at most {highest} neighbours are too many; {nodes * highest // 2} fit"
+        )
+    degrees = _degrees(nodes, entries, highest, int(seed))
+    if kind == "power_law":
+        pools = [_Pool(degrees, np.array([0, nodes]), entries // 2, _OUTSIDE)]
+    else:
+        bounds = _communities(nodes, int(seed))
+        sizes = np.diff(bounds)
+        inside = np.minimum(4 * degrees // 5, np.repeat(sizes // 2, sizes).astype(np.int32))
+        total = int(degrees.sum(dtype=np.int64))
+        within = int(inside.sum(dtype=np.int64)) * (entries // 2) // max(total, 1)
+        pools = [
+            _Pool(inside, bounds, within, _INSIDE),
+            _Pool(degrees - inside, np.array([0, nodes]), entries // 2 - within, _OUTSIDE),
+        ]
+    del degrees
+    keys = _distinct_pairs(pools, nodes, highest, int(seed))
+    del pools
+    indptr, indices = _both_directions(keys, nodes)
+    return GraphData(indptr=indptr, indices=indices, name=name)
+
+
+def _checked_size(size: str | tuple[int, int], kind: str) -> tuple[int, int, str]:
+    if isinstance(size, str):
+        if size not in SIZES:
+            raise ValueError(
+                f"synthetic: size {size!r} is not known; take one of {', '.join(SIZES)}, or (nodes, entries)"
+            )
+        return (*SIZES[size], f"{kind}-{size}")
+    try:
+        nodes, entries = (operator.index(part) for part in size)
+    except (TypeError, ValueError):
+        raise DTypeError(
+            f"synthetic: size must be a name or a tuple (nodes, entries) of integers, got {size!r}"
+        ) from None
+    if not 0 <= nodes < 1 << 31 or entries < 0 or entries % 2:
+        raise ValueError(
+            f"synthetic: size is {size}, but nodes lie in 0..2**31 - 1 and entries are an even number from 0"
+        )
+    return nodes, entries, f"{kind}-{nodes}-{entries}"
+
+
+# -- random integers --------------------------------------------------------------------------------------------------
+def _words(first: int, count: int, stream: int, seed: int) -> tuple[NDArray[np.uint32], ...]:
+    """Four random words for each of `count` draws from number `first` on."""
+    draw = np.arange(first, first + count, dtype=np.uint64)
+    return philox4x32_10((draw & _LOW, draw >> _32, stream, 0), (seed & 0xFFFFFFFF, seed >> 32))
+
+
+def _below(
+    high: NDArray[np.uint32], low: NDArray[np.uint32], limit: NDArray[np.uint64] | np.uint64
+) -> NDArray[np.int64]:
+    """Integers in [0, limit), limit < 2**32, from 64 random bits: the top of their product with it."""
+    carry = (low.astype(np.uint64) * limit) >> _32
+    return np.asarray((high.astype(np.uint64) * limit + carry) >> _32).astype(np.int64)
+
+
+# -- degrees and communities ------------------------------------------------------------------------------------------
+def _degrees(nodes: int, entries: int, highest: int, seed: int) -> NDArray[np.int32]:
+    """A degree for every node: the table's entry at 16 random bits."""
+    table = _degree_table(entries / max(nodes, 1), highest)
+    result = np.empty(nodes, np.int32)
+    for start in range(0, nodes, 8 * _CHUNK):
+        count = min(8 * _CHUNK, nodes - start)
+        words = np.stack(_words(start // 8, -(-count // 8), _DEGREES, seed), axis=1)
+        result[start : start + count] = table[words.astype("<u4").view("<u2").reshape(-1)[:count]]
+    return result
+
+
+def _degree_table(mean: float, highest: int) -> NDArray[np.int32]:
+    """Quantiles of a power law between a lowest degree, found by bisection so that the mean fits, and `highest`."""
+    share = (np.arange(_TABLE) + 0.5) / _TABLE
+
+    def quantiles(lowest: float) -> NDArray[np.float64]:
+        power = 1.0 - _EXPONENT
+        top = float(highest) ** power
+        return np.asarray((lowest**power + share * (top - lowest**power)) ** (1.0 / power))
+
+    low, high = 1e-3, float(highest)
+    for _ in range(60):
+        middle = (low * high) ** 0.5
+        low, high = (middle, high) if float(quantiles(middle).mean()) < mean else (low, middle)
+    return np.clip(np.rint(quantiles(low)), 1, highest).astype(np.int32)
+
+
+def _communities(nodes: int, seed: int) -> NDArray[np.int64]:
+    """Where each community starts, and the end: 251 to 750 nodes each, the last one what is left."""
+    most = nodes // (_COMMUNITY // 2) + 1
+    (word, *_) = _words(0, most, _SIZES, seed)
+    sizes = _COMMUNITY // 2 + 1 + _below(word, np.zeros_like(word), np.uint64(_COMMUNITY))
+    ends = np.cumsum(sizes)
+    return np.concatenate([[0], ends[ends < nodes], [nodes] if nodes else []]).astype(np.int64)
+
+
+# -- edges ------------------------------------------------------------------------------------------------------------
+@dataclass
+class _Pool:
+    """Ends of edges to draw from: each node as often as its share of edges; both ends of a pair lie in one group of nodes."""
+
+    share: NDArray[np.int32]
+    bounds: NDArray[np.int64]
+    wanted: int
+    stream: int
+    drawn: int = 0
+
+    def __post_init__(self) -> None:
+        self.ends = np.repeat(np.arange(self.share.size, dtype=np.int32), self.share)
+        before = np.concatenate([[0], np.cumsum(self.share, dtype=np.int64)])
+        self.starts = before[self.bounds]
+        self.share = self.share[:0]
+
+    def pairs(self, count: int, nodes: int, seed: int) -> Iterator[_Keys]:
+        """The next `count` pairs as ``smaller * nodes + larger``, a piece at a time; pairs of a node with itself are left out."""
+        for start in range(self.drawn, self.drawn + count, _CHUNK):
+            words = _words(start, min(_CHUNK, self.drawn + count - start), self.stream, seed)
+            first = _below(words[0], words[1], np.uint64(self.ends.size))
+            if self.starts.size == 2:
+                second = _below(words[2], words[3], np.uint64(self.ends.size))
+            else:
+                group = np.searchsorted(self.starts, first, side="right") - 1
+                low, high = self.starts[group], self.starts[group + 1]
+                second = low + _below(words[2], words[3], (high - low).astype(np.uint64))
+            one, other = self.ends[first].astype(np.int64), self.ends[second].astype(np.int64)
+            keep = one != other
+            yield np.minimum(one, other)[keep] * nodes + np.maximum(one, other)[keep]
+        self.drawn += count
+
+
+def _distinct_pairs(pools: list[_Pool], nodes: int, highest: int, seed: int) -> _Keys:
+    """As many distinct pairs as the pools want, ascending, with no node in more than `highest` of them."""
+    target = sum(pool.wanted for pool in pools)
+    keys = np.empty(0, np.int64)
+    degree = np.zeros(nodes, np.int32)
+    for _ in range(_MOST_ROUNDS):
+        missing = [pool.wanted for pool in pools]
+        if not any(missing):
+            return keys
+        for pool, count in zip(pools, missing, strict=True):
+            if not count or not pool.ends.size:
+                continue
+            new = _distinct(pool, count, keys, nodes, seed)
+            new = _within_degrees(new, degree, nodes, highest)
+            pool.wanted -= new.size
+            keys = np.concatenate([keys, new])
+            del new
+            keys.sort(kind="stable" if keys.size > 4 * count else "quicksort")
+    raise ValueError(
+        f"synthetic: {target - keys.size} of {target} edges found no free pair of nodes; ask for fewer entries or more nodes"
+    )
+
+
+def _distinct(pool: _Pool, count: int, keys: _Keys, nodes: int, seed: int) -> _Keys:
+    """Of the pool's next pairs those that are new, ascending."""
+    new = np.empty(count, np.int64)
+    filled = 0
+    for piece in pool.pairs(count, nodes, seed):
+        new[filled : filled + piece.size] = piece
+        filled += piece.size
+    new = new[:filled]
+    new.sort()
+    keep = np.ones(new.size, np.bool_)
+    np.not_equal(new[1:], new[:-1], out=keep[1:])
+    for start in range(0, new.size if keys.size else 0, _CHUNK):
+        part = new[start : start + _CHUNK]
+        at = np.minimum(np.searchsorted(keys, part), keys.size - 1)
+        keep[start : start + _CHUNK] &= keys[at] != part
+    return np.asarray(new[keep])
+
+
+def _within_degrees(new: _Keys, degree: NDArray[np.int32], nodes: int, highest: int) -> _Keys:
+    """Of new pairs, in ascending order, those that take no node beyond `highest`; degrees are counted up."""
+
+    def counted(keys: _Keys) -> NDArray[np.int32]:
+        total = np.zeros(nodes, np.int32)
+        for start in range(0, keys.size, 16 * _CHUNK):
+            part = keys[start : start + 16 * _CHUNK]
+            if part.size * 4 < nodes:
+                np.add.at(total, np.concatenate([part // nodes, part % nodes]), 1)
+            else:
+                total += np.bincount(part // nodes, minlength=nodes).astype(np.int32)
+                total += np.bincount(part % nodes, minlength=nodes).astype(np.int32)
+        return total
+
+    more = counted(new)
+    full = degree + more > highest
+    if full.any():
+        keep = np.ones(new.size, np.bool_)
+        for side, end in enumerate((new // nodes, new % nodes)):
+            at = np.flatnonzero(full[end])
+            order = at[np.argsort(end[at], kind="stable")]
+            owner = end[order]
+            rank = np.arange(owner.size) - np.searchsorted(owner, owner)
+            # Each of the two sides gets half of the room that is left, so that together they cannot use more.
+            room = np.maximum(highest - degree[owner], 0)
+            keep[order[rank >= (room + 1 - side) // 2]] = False
+        new = new[keep]
+        more = counted(new)
+    degree += more
+    return new
+
+
+def _both_directions(keys: _Keys, nodes: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """CSR arrays of a symmetric pattern from its ascending upper half."""
+    from scipy import sparse
+
+    dtype = np.int32 if 2 * keys.size < 1 << 31 else np.int64
+    upper = np.empty(keys.size, dtype)
+    for start in range(0, keys.size, _CHUNK):
+        upper[start : start + _CHUNK] = keys[start : start + _CHUNK] % max(nodes, 1)
+    starts = np.searchsorted(keys, np.arange(nodes + 1, dtype=np.int64) * nodes)
+    del keys
+    half = sparse.csr_array((np.ones(upper.size, np.int8), upper, starts.astype(dtype)), shape=(nodes, nodes))
+    lower = half.tocsc()
+    before, after = lower.indptr.astype(np.int64), starts.astype(np.int64)
+    indptr = (before + after).astype(dtype)
+    indices = np.empty(2 * upper.size, dtype)
+    # A row holds its smaller neighbours, then its larger ones; both halves ascend already.
+    step = max(1, nodes // 256)
+    for first in range(0, nodes, step):
+        last = min(first + step, nodes)
+        for source, own, other in (
+            (lower.indices, before, after[first:last]),
+            (upper, after, before[first + 1 : last + 1]),
+        ):
+            part = slice(int(own[first]), int(own[last]))
+            lengths = np.diff(own[first : last + 1])
+            indices[np.arange(part.start, part.stop) + np.repeat(other, lengths)] = source[part]
+    return indptr, indices

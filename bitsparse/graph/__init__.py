@@ -1,0 +1,22 @@
+"""Preparing graphs: translation for tensor cores, partitions, batches of subgraphs, orderings, incidence, and statistics of tiles."""
+
+from bitsparse.graph.batches import SubgraphBatch, batch
+from bitsparse.graph.incidence import Incidence, incidence
+from bitsparse.graph.partition import partition
+from bitsparse.graph.reorder import permute, reorder
+from bitsparse.graph.statistics import TileStatistics, tile_statistics, zero_tile_share
+from bitsparse.graph.translate import translate
+
+__all__ = [
+    "Incidence",
+    "SubgraphBatch",
+    "TileStatistics",
+    "batch",
+    "incidence",
+    "partition",
+    "permute",
+    "reorder",
+    "tile_statistics",
+    "translate",
+    "zero_tile_share",
+]

@@ -1,0 +1,89 @@
+"""The incidence matrix of a graph: edges summed at the nodes they touch (TANGO section 3.3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import _check
+from bitsparse.graph.adjacency import pattern_of
+
+__all__ = ["Incidence", "incidence"]
+
+
+@dataclass(frozen=True)
+class Incidence:
+    """Which edges meet at each node: a 0/1 matrix of nodes by edges in CSR form, one entry per edge.
+
+    A sum over the edges of a node then reads two arrays (this and the edge features) instead of three (adjacency, edge features and
+    node features of ones), and, by rows, touches the edges in order.
+
+    Attributes
+    ----------
+    indptr : ndarray, shape (nodes + 1,)
+    edges : ndarray, shape (nnz,)
+        Positions in the CSR order of the graph, ascending for each node.
+    side : str
+        ``"rows"`` or ``"cols"``.
+    """
+
+    indptr: NDArray[Any]
+    edges: NDArray[Any]
+    side: str
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(nodes, edges)."""
+        return self.indptr.size - 1, self.edges.size
+
+    @property
+    def in_order(self) -> bool:
+        """Whether `edges` counts up from 0, so that the sum is one over consecutive segments and no gather."""
+        return self.side == "rows"
+
+    def csr_arrays(self) -> tuple[NDArray[Any], NDArray[Any], None]:
+        """``(indptr, indices, None)``: the pattern as every bitsparse function takes it."""
+        return self.indptr, self.edges, None
+
+    def tocsr(self) -> Any:
+        """The matrix as :class:`scipy.sparse.csr_array` of uint8 ones."""
+        from scipy import sparse
+
+        return sparse.csr_array((np.ones(self.edges.size, np.uint8), self.edges, self.indptr), shape=self.shape)
+
+
+def incidence(graph: Any, side: str = "rows") -> Incidence:
+    """Plan sums of edge features at the nodes of one side.
+
+    Parameters
+    ----------
+    graph : sparse array of shape (m, n), tuple, TCTiledCSR, FRDC, BitTensor
+        Edges are counted in its CSR order.
+    side : {"rows", "cols"}, default "rows"
+        ``"rows"``: node i gets the edges of row i (the in-edges, for ``A @ X``); ``"cols"``: node j gets those of column j.
+
+    Returns
+    -------
+    Incidence
+
+    Examples
+    --------
+    >>> from bitsparse import graph
+    >>> plan = graph.incidence(np.array([[0, 1, 1], [1, 0, 0]]), "cols")
+    >>> plan.tocsr().toarray()
+    array([[0, 0, 1],
+           [1, 0, 0],
+           [0, 1, 0]], dtype=uint8)
+    """
+    _check.choice("incidence", "side", side, ("rows", "cols"))
+    made = pattern_of("incidence", graph)
+    if side == "rows":
+        return Incidence(made.indptr, np.arange(made.indices.size, dtype=made.indptr.dtype), side)
+    from scipy import sparse
+
+    numbers = np.arange(made.indices.size, dtype=made.indptr.dtype)
+    by_column = sparse.csr_array((numbers, made.indices, made.indptr), shape=made.shape).tocsc()
+    return Incidence(by_column.indptr.astype(numbers.dtype, copy=False), by_column.data, side)

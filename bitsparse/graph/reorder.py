@@ -1,0 +1,117 @@
+"""Orderings of the nodes that bring edges together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import _check
+from bitsparse.arrays import FRDC, TCTiledCSR
+from bitsparse.arrays.indices import index_array
+from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.graph.adjacency import scipy_pattern, square_pattern
+from bitsparse.graph.partition import partition
+
+__all__ = ["permute", "reorder"]
+
+METHODS = ("rcm", "degree", "partition")
+
+
+def reorder(graph: Any, method: str = "rcm", *, parts: int | None = None, seed: int = 0) -> NDArray[np.int64]:
+    """An order of the nodes in which windows of rows share columns.
+
+    Parameters
+    ----------
+    graph : sparse array of shape (n, n), tuple, TCTiledCSR, FRDC, BitTensor
+    method : {"rcm", "degree", "partition"}
+        ``"rcm"``: reverse Cuthill-McKee on the symmetric pattern, which narrows the band. ``"degree"``: most edges first, ties by
+        number. ``"partition"``: the parts of :func:`partition` one after the other, nodes of a part by number.
+    parts : int, optional
+        For ``"partition"``; by default parts of about 256 nodes.
+    seed : int, default 0
+        For ``"partition"``.
+
+    Returns
+    -------
+    ndarray of int64, shape (n,)
+        ``order[i]`` is the old number of new node i, as :func:`permute` takes it.
+
+    Examples
+    --------
+    >>> from bitsparse import graph
+    >>> star = bs.TCTiledCSR.from_edges([2, 2, 2], [0, 1, 3], symmetric=True)
+    >>> graph.reorder(star, "degree")
+    array([2, 0, 1, 3])
+    """
+    _check.choice("reorder", "method", method, METHODS)
+    made = square_pattern("reorder", graph)
+    if parts is not None and method != "partition":
+        raise ValueError(f"reorder: parts goes with method='partition', got method={method!r} and parts={parts}")
+    if method == "degree":
+        return np.argsort(-np.diff(made.indptr).astype(np.int64), kind="stable").astype(np.int64)
+    if method == "partition":
+        count = max(1, -(-made.shape[0] // 256)) if parts is None else parts
+        return np.argsort(partition(graph, count, seed=seed), kind="stable").astype(np.int64)
+    if made.shape[0] == 0:  # which SciPy refuses
+        return np.empty(0, np.int64)
+    from scipy.sparse import csgraph, csr_array
+
+    csr = scipy_pattern(made)
+    both = csr_array(csr + csr.T)
+    both.data = np.ones(both.data.size, np.int8)
+    return np.asarray(csgraph.reverse_cuthill_mckee(both, symmetric_mode=True), dtype=np.int64)
+
+
+def permute(graph: Any, order: Any) -> Any:
+    """Rows and columns of a graph in another order.
+
+    Parameters
+    ----------
+    graph : TCTiledCSR, FRDC or scipy.sparse array of shape (n, n)
+    order : array_like of int, shape (n,)
+        The old number of each new node, as :func:`reorder` gives it.
+
+    Returns
+    -------
+    TCTiledCSR, FRDC or scipy.sparse array
+        Of the type of `graph`, with values and scales moved along.
+
+    Examples
+    --------
+    >>> from bitsparse import graph
+    >>> graph.permute(bs.FRDC(np.array([[0, 1], [0, 0]])), [1, 0]).toarray()
+    array([[0, 0],
+           [1, 0]], dtype=uint8)
+    """
+    from scipy import sparse
+
+    if not isinstance(graph, (TCTiledCSR, FRDC)) and not hasattr(graph, "tocsr"):
+        raise DTypeError(f"permute: graph must be a TCTiledCSR, an FRDC or a sparse array, got {type(graph).__name__}")
+    nodes = graph.shape[0]
+    if graph.shape[0] != graph.shape[1]:
+        raise ShapeError(f"permute: a graph has as many rows as columns, got shape {graph.shape}")
+    old = index_array("permute", "order", order).astype(np.int64)
+    if old.size != nodes or not np.array_equal(np.sort(old), np.arange(nodes)):
+        raise ValueError(f"permute: order must hold each of 0..{nodes - 1} once; it has {old.size} entries")
+    new = np.empty(nodes, np.int64)
+    new[old] = np.arange(nodes)
+    if not isinstance(graph, (TCTiledCSR, FRDC)):
+        csr = graph.tocsr()[old]
+        moved = type(csr)((csr.data, new[csr.indices].astype(csr.indices.dtype), csr.indptr), shape=csr.shape)
+        moved.sort_indices()
+        return moved
+    indptr, indices, values = graph.csr_arrays()
+    numbered = sparse.csr_array((np.arange(indices.size, dtype=indices.dtype), indices, indptr), shape=graph.shape)[old]
+    columns = new[numbered.indices].astype(indices.dtype)
+    kept = None if values is None else values[numbered.data]
+    scales: dict[str, Any] = {
+        "row_scale": None if graph.row_scale is None else graph.row_scale[old],
+        "col_scale": None if graph.col_scale is None else graph.col_scale[old],
+    }
+    if isinstance(graph, FRDC):
+        return FRDC.from_csr_arrays(numbered.indptr, columns, graph.shape, index_dtype=graph.index_dtype, **scales)
+    return TCTiledCSR.from_csr_arrays(
+        numbered.indptr, columns, graph.shape, kept, window=graph.window, index_dtype=graph.index_dtype, **scales
+    )

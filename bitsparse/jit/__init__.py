@@ -1,0 +1,28 @@
+"""CUDA C++ from ``cuda_src`` to loaded kernels: compilation with NVRTC, a cache of cubins on disk, launches, device properties.
+
+Every kernel takes one structure by value, given here as a :class:`ctypes.Structure`. Nothing in this package needs a GPU before a
+kernel is loaded; :func:`compile_all` builds for any list of architectures on a machine without one.
+"""
+
+from bitsparse.jit.cache import cache_dir, compile_all, compile_kernel, source_dir
+from bitsparse.jit.device import Capability, capability, require_cupy
+from bitsparse.jit.kernel import Kernel, Launch, TensorMap, kernel, tensor_map
+from bitsparse.jit.variants import ARCHS, Variant, variants
+
+__all__ = [
+    "ARCHS",
+    "Capability",
+    "Kernel",
+    "Launch",
+    "TensorMap",
+    "Variant",
+    "cache_dir",
+    "capability",
+    "compile_all",
+    "compile_kernel",
+    "kernel",
+    "require_cupy",
+    "source_dir",
+    "tensor_map",
+    "variants",
+]

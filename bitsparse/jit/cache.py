@@ -1,0 +1,164 @@
+"""Source text to cubin: NVRTC, and a cache keyed by everything that goes into a compilation."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bitsparse.errors import KernelError
+from bitsparse.jit.device import require_cupy
+
+if TYPE_CHECKING:
+    from bitsparse.jit.variants import Variant
+
+__all__ = ["cache_dir", "compile_all", "compile_kernel", "source_dir", "with_headers"]
+
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
+_RESOURCES = re.compile(r"bytes stack frame|registers|spill")
+
+
+def source_dir() -> Path:
+    """The folder of the CUDA sources: inside the installed package, or beside it in a source tree."""
+    package = Path(__file__).resolve().parent.parent
+    for folder in (package / "cuda_src", package.parent / "cuda_src"):
+        if (folder / "ptx.cuh").is_file():
+            return folder
+    raise KernelError(
+        f"bitsparse.jit: the CUDA sources are missing from {package / 'cuda_src'}; install bitsparse again"
+    )
+
+
+def cache_dir() -> Path:
+    """Where cubins are kept: ``BITSPARSE_CACHE_DIR``, else ``bitsparse`` in the user's cache folder."""
+    named = os.environ.get("BITSPARSE_CACHE_DIR")
+    if named:
+        return Path(named)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bitsparse"
+
+
+@cache
+def with_headers(name: str) -> dict[str, str]:
+    """The text of ``name`` and of every header it includes, directly or not, by name."""
+    folder, texts, todo = source_dir(), {}, [name]
+    while todo:
+        current = todo.pop()
+        if current not in texts:
+            texts[current] = (folder / current).read_text(encoding="utf-8")
+            todo += _INCLUDE.findall(texts[current])
+    return texts
+
+
+@cache
+def _nvrtc() -> tuple[Any, tuple[int, int]]:
+    require_cupy("bitsparse.jit")
+    try:
+        from cupy.cuda import nvrtc
+
+        return nvrtc, nvrtc.getVersion()
+    except Exception as error:
+        raise KernelError(
+            f"bitsparse.jit: NVRTC, CUDA's run-time compiler, cannot be loaded ({error}); "
+            'install "nvidia-cuda-nvrtc==13.0.*" and "nvidia-cuda-runtime==13.0.*", or bitsparse[cuda12]'
+        ) from error
+
+
+def _options(defines: Mapping[str, int], arch: str) -> tuple[str, ...]:
+    named = (f"-D{name}={value}" for name, value in sorted(defines.items()))
+    return (f"-arch={arch}", "-std=c++17", "-default-device", "--ptxas-options=-v", *named)
+
+
+def compile_kernel(source: str, defines: Mapping[str, int], arch: str) -> tuple[Path, str]:
+    """Compile one file of ``cuda_src``, or find it compiled.
+
+    Parameters
+    ----------
+    source : str
+        Name of the file.
+    defines : mapping
+        Preprocessor constants.
+    arch : str
+        For example ``"sm_90a"``.
+
+    Returns
+    -------
+    path, log : Path, str
+        The cubin, and what the assembler said about registers and spills.
+
+    Raises
+    ------
+    KernelError
+        NVRTC is missing, does not know ``arch``, or refuses the source.
+    """
+    nvrtc, version = _nvrtc()
+    texts, options = with_headers(source), _options(defines, arch)
+    parts = [repr(version), repr(options), source, *(f"{name}\0{text}" for name, text in sorted(texts.items()))]
+    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+    path = cache_dir() / arch / f"{source.removesuffix('.cu')}-{key}.cubin"
+    log_path = path.with_suffix(".log")
+    if path.is_file() and log_path.is_file():
+        return path, log_path.read_text(encoding="utf-8")
+    cubin, log = _run_nvrtc(nvrtc, source, texts, options)
+    _write(log_path, log.encode())
+    _write(path, cubin)
+    return path, log
+
+
+def _run_nvrtc(nvrtc: Any, source: str, texts: Mapping[str, str], options: tuple[str, ...]) -> tuple[bytes, str]:
+    headers = [name for name in texts if name != source]
+    program = nvrtc.createProgram(
+        texts[source], source, [texts[name].encode() for name in headers], [name.encode() for name in headers]
+    )
+    try:
+        try:
+            nvrtc.compileProgram(program, options)
+        except nvrtc.NVRTCError as error:
+            log = nvrtc.getProgramLog(program).strip()
+            raise KernelError(
+                f"bitsparse.jit: NVRTC cannot compile {source} with {' '.join(options)}: {error}\n{log}"
+            ) from error
+        lines = nvrtc.getProgramLog(program).splitlines()
+        return bytes(nvrtc.getCUBIN(program)), "\n".join(line.strip() for line in lines if _RESOURCES.search(line))
+    finally:
+        nvrtc.destroyProgram(program)
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write so that another process sees the whole file or none."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
+        try:
+            with os.fdopen(handle, "wb") as f:
+                f.write(content)
+            os.replace(name, path)
+        except BaseException:
+            os.unlink(name)
+            raise
+    except OSError as error:
+        raise KernelError(
+            f"bitsparse.jit: cannot write the compiled kernel {path} ({error}); "
+            "set BITSPARSE_CACHE_DIR to a folder that can be written"
+        ) from error
+
+
+def compile_all(archs: Iterable[str], chosen: Iterable[Variant]) -> list[tuple[str, Variant, Path, str]]:
+    """Compile kernels ahead of time; needs NVRTC but no GPU.
+
+    Returns
+    -------
+    list of (arch, variant, path, log)
+        One entry for each variant that ``arch`` can run.
+    """
+    wanted = list(chosen)
+    return [
+        (arch, variant, *compile_kernel(variant.source, dict(variant.defines), arch))
+        for arch in archs
+        for variant in wanted
+        if variant.runs_on(arch)
+    ]

@@ -1,0 +1,53 @@
+"""Which compile-time variants of which kernels exist: what is built ahead of time and checked for every architecture."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["ARCHS", "Variant", "variants"]
+
+#: Every architecture that a release is checked against.
+ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
+
+
+class Variant(NamedTuple):
+    """One compilation: a file, the function in it, and its constants; ``only`` names the one architecture that has the instructions."""
+
+    source: str
+    function: str
+    defines: tuple[tuple[str, int], ...] = ()
+    only: str | None = None
+
+    def runs_on(self, arch: str) -> bool:
+        """Whether ``arch`` can run it.
+
+        Examples
+        --------
+        >>> Variant("matmul_wgmma.cu", "matmul_wgmma", only="sm_90a").runs_on("sm_80")
+        False
+        """
+        return self.only is None or self.only == arch
+
+
+def _wgmma() -> list[Variant]:
+    """The tilings of the Hopper product: row blocks, column blocks, stages that fit, bits or bytes, int32 or int64."""
+    found = []
+    two = ((2, 1, 1, 8), (2, 1, 2, 6), (2, 1, 3, 4), (2, 1, 4, 4), (2, 2, 1, 4), (2, 2, 2, 4))
+    for groups, mb, nb, stages in (*two, (1, 1, 1, 8), (1, 1, 2, 8), (1, 1, 4, 5)):
+        for extra in ((), ("BS_BYTES",), ("BS_OUT64",), ("BS_BYTES", "BS_OUT64")):
+            if "BS_OUT64" not in extra or mb * nb <= 2:
+                constants = {"BS_GROUPS": groups, "BS_MB": mb, "BS_NB": nb, "BS_STAGES": stages} | dict.fromkeys(
+                    extra, 1
+                )
+                found.append(Variant("matmul_wgmma.cu", "matmul_wgmma", tuple(sorted(constants.items())), "sm_90a"))
+    return found
+
+
+def variants() -> list[Variant]:
+    """Every variant of a release."""
+    rates = [
+        Variant("limits.cu", "matrix_rate", (*kind, ("BS_NB", nb), *group), only)
+        for kind in ((), (("BS_BYTES", 1),))
+        for nb, group, only in ((1, (), None), *((nb, (("BS_WARPGROUP", 1),), "sm_90a") for nb in (1, 2, 4)))
+    ]
+    return [*_wgmma(), Variant("bits_stats.cu", "code_sums"), *rates, Variant("limits_memory.cu", "read_all")]

@@ -1,0 +1,92 @@
+"""The 1-bit adjacency of a quantised network in three forms, all giving the same exact sums: dense bits, FRDC, TCTiledCSR."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import backends
+from bitsparse.arrays import FRDC, BitTensor, TCTiledCSR
+from bitsparse.ops import Epilogue, bspmm, matmul, spmm
+from bitsparse.ops.matmul import operand_terms
+
+__all__ = ["ADJACENCIES", "Aggregation", "chosen_adjacency"]
+
+ADJACENCIES = ("dense", "frdc", "tiled", "auto")
+#: Dense bits above this many bytes are never made unasked.
+_DENSE_BYTES = 1 << 26
+#: "auto" aggregates edge by edge where fewer than one in so many positions holds one.
+_SPARSE_BELOW = 64
+
+
+def chosen_adjacency(asked: str, nodes: int, edges: int) -> Literal["dense", "frdc", "tiled"]:
+    """The form to use: what is asked for, or for ``"auto"`` the sparse one where dense bits are large or slower.
+
+    Examples
+    --------
+    >>> chosen_adjacency("auto", 500_000, 10**6), chosen_adjacency("auto", 100, 900), chosen_adjacency("tiled", 100, 900)
+    ('frdc', 'dense', 'tiled')
+    """
+    if asked not in ADJACENCIES:
+        raise ValueError(f"adjacency must be one of {', '.join(ADJACENCIES)}, got {asked!r}")
+    if asked != "auto":
+        return asked  # type: ignore[return-value]
+    large = nodes * -(-nodes // 8) > _DENSE_BYTES
+    return "frdc" if large or edges * _SPARSE_BELOW < nodes * nodes else "dense"
+
+
+class Aggregation:
+    """``A @ messages`` with an epilogue, for a 1-bit A in any of its forms.
+
+    The sparse forms add up the messages' codes edge by edge, in integers, and send the sums through the same epilogue as the dense product
+    with the same corrections for offsets: equal sums, equal steps, equal results.
+
+    Parameters
+    ----------
+    adjacency : BitTensor of one bit, FRDC or TCTiledCSR
+        Without scales and values.
+
+    Examples
+    --------
+    >>> from bitsparse.nn.aggregate import Aggregation
+    >>> pattern = np.array([[1, 1, 0], [0, 1, 0], [1, 1, 1]], dtype=bool)
+    >>> messages = bs.quantize(np.array([[0.0], [1.0], [3.0]]), 2)
+    >>> plain = bs.Epilogue(offset_correction=True)
+    >>> [Aggregation(form(pattern))(messages, plain).ravel().tolist() for form in (bs.BitTensor, bs.FRDC, bs.TCTiledCSR)]
+    [[1.0, 1.0, 4.0], [1.0, 1.0, 4.0], [1.0, 1.0, 4.0]]
+    """
+
+    def __init__(self, adjacency: BitTensor | FRDC | TCTiledCSR) -> None:
+        self.adjacency = adjacency
+        self.shape: tuple[int, ...] = adjacency.shape
+        #: As :func:`bitsparse.ops.matmul.operand_terms` reads them; the sparse forms hold no scale or offset.
+        self.scale: NDArray[np.float32] | None = None
+        self.offset: NDArray[np.float32] | None = None
+        self.line_sums: NDArray[np.int64] = np.empty(0, np.int64)
+        if not isinstance(adjacency, BitTensor):
+            self.line_sums = np.diff(adjacency.csr_arrays()[0]).astype(np.int64)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the form as stored."""
+        return int(self.adjacency.nbytes)
+
+    def message_form(self, bits: int) -> dict[str, Any]:
+        """Packed axis and layout in which this adjacency reads messages without converting them."""
+        if isinstance(self.adjacency, BitTensor):
+            return {"axis": -2, "layout": "planes"}
+        return {"axis": -1, "layout": "rows" if bits in (2, 4, 8, 16) else "planes"}
+
+    def __call__(self, messages: BitTensor, epilogue: Epilogue) -> Any:
+        """The sums through the epilogue: float32, or a BitTensor if it requantises."""
+        if isinstance(self.adjacency, BitTensor):
+            return matmul(self.adjacency, messages, epilogue=epilogue)
+        function = "aggregate"
+        codes = messages.with_affine()
+        sums = bspmm(self.adjacency, codes, "BBF") if messages.bits == 1 else spmm(self.adjacency, codes)
+        operands = operand_terms(function, self, messages, epilogue.offset_correction)
+        params = epilogue.params(function, sums.shape, operands)
+        result = backends.family("cpu", "matmul").epilogue(np.ascontiguousarray(sums), params)
+        return epilogue.wrap(result, sums.shape, messages._family, function)

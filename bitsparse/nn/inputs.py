@@ -1,0 +1,251 @@
+"""What a graph network reads, in full precision and in bits: the normalised adjacency and the node features."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse.arrays import FRDC, BitTensor, TCTiledCSR
+from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.nn.aggregate import Aggregation, chosen_adjacency
+from bitsparse.ops import quantize
+
+__all__ = ["Features", "Propagation"]
+
+#: Bytes of features that are dense at one time while they are quantised.
+_CHUNK_BYTES = 1 << 26
+#: Shares of a row's maximum tried as the upper end of its range.
+_CLIPS = np.linspace(0.15, 1.0, 35)
+
+
+class Propagation:
+    """The GCN propagation ``D^-1/2 (A + I) D^-1/2`` (Kipf and Welling 2017, Eq. 2), as a CSR array and as bits with scales.
+
+    Every stored position counts as one edge, whatever its value; self loops that are there already stay single. For a directed graph the
+    left factor is made of row sums and the right one of column sums, which is the same thing for a symmetric one.
+
+    Parameters
+    ----------
+    adjacency : sparse array (n, n)
+        Any scipy.sparse format.
+
+    Attributes
+    ----------
+    pattern : csr_array (n, n) of float32
+        ``A + I`` with all values 1.
+    row_scale, col_scale : ndarray (n,) of float32
+        The diagonals of the left and the right ``D^-1/2``.
+
+    Raises
+    ------
+    ShapeError
+        `adjacency` is not square.
+
+    Examples
+    --------
+    >>> from scipy import sparse
+    >>> from bitsparse import nn
+    >>> graph = nn.Propagation(sparse.csr_array([[0, 1], [1, 0]]))
+    >>> graph.matrix.toarray().round(3)
+    array([[0.5, 0.5],
+           [0.5, 0.5]], dtype=float32)
+    >>> graph.bits.shape, graph.bits.bits
+    ((2, 2), 1)
+    """
+
+    def __init__(self, adjacency: Any) -> None:
+        from scipy import sparse
+
+        if not sparse.issparse(adjacency):
+            raise DTypeError(
+                f"Propagation: adjacency must be a scipy.sparse array, got {type(adjacency).__name__}; wrap it in csr_array"
+            )
+        if adjacency.ndim != 2 or adjacency.shape[0] != adjacency.shape[1]:
+            raise ShapeError(
+                f"Propagation: adjacency has shape {adjacency.shape}, but a graph needs a square array; pad it"
+            )
+        n = adjacency.shape[0]
+        coo = adjacency.tocoo()
+        loops = np.arange(n, dtype=coo.coords[0].dtype)
+        ends = (np.concatenate((coo.coords[0], loops)), np.concatenate((coo.coords[1], loops)))
+        pattern = sparse.coo_array((np.ones(ends[0].size, np.float32), ends), shape=(n, n)).tocsr()
+        pattern.data[:] = 1.0
+        self.pattern = pattern
+        self.row_scale: NDArray[np.float32] = (1.0 / np.sqrt(pattern.sum(axis=1, dtype=np.float64))).astype(np.float32)
+        self.col_scale: NDArray[np.float32] = (1.0 / np.sqrt(pattern.sum(axis=0, dtype=np.float64))).astype(np.float32)
+
+    @cached_property
+    def matrix(self) -> Any:
+        """``D^-1/2 (A + I) D^-1/2`` as a csr_array of float32."""
+        scaled = self.pattern.copy()
+        scaled.data = np.repeat(self.row_scale, np.diff(scaled.indptr)) * self.col_scale[scaled.indices]
+        return scaled
+
+    @cached_property
+    def bits(self) -> BitTensor:
+        """``A + I`` as a 1-bit BitTensor; the scales stay outside the bits (QGTC section 3.2)."""
+        pattern = self.pattern
+        return BitTensor((np.ones(pattern.nnz, np.bool_), pattern.indices, pattern.indptr), bits=1, shape=pattern.shape)
+
+    @cached_property
+    def frdc(self) -> FRDC:
+        """``A + I`` in 4 x 4 bit blocks, without scales: memory in proportion to the edges."""
+        pattern = self.pattern
+        return FRDC.from_csr_arrays(pattern.indptr, pattern.indices, pattern.shape)
+
+    @cached_property
+    def tiled(self) -> TCTiledCSR:
+        """``A + I`` translated, without values and scales."""
+        pattern = self.pattern
+        return TCTiledCSR.from_csr_arrays(pattern.indptr, pattern.indices, pattern.shape)
+
+    def aggregation(self, adjacency: str = "dense") -> Aggregation:
+        """``A + I`` as ``"dense"`` bits, ``"frdc"``, ``"tiled"``, or ``"auto"``: sparse where dense bits are large or slower."""
+        form = chosen_adjacency(adjacency, self.pattern.shape[0], self.pattern.nnz)
+        if form == "dense":
+            return Aggregation(self.bits)
+        return Aggregation(self.frdc if form == "frdc" else self.tiled)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the CSR form."""
+        return _csr_bytes(self.matrix)
+
+    @property
+    def scales_nbytes(self) -> int:
+        """Bytes of the two scales."""
+        return self.row_scale.nbytes + self.col_scale.nbytes
+
+    @property
+    def bits_nbytes(self) -> int:
+        """Bytes of the dense bits and their two scales."""
+        return self.bits.nbytes + self.scales_nbytes
+
+
+class Features:
+    """Node features with rows normalised to an absolute sum of 1, in full precision and quantised.
+
+    Parameters
+    ----------
+    x : array_like (n, features) or sparse array
+        Rows of zeros stay zero.
+
+    Attributes
+    ----------
+    row_factor : ndarray (n,) of float32
+        What each row is multiplied by.
+
+    Examples
+    --------
+    >>> from bitsparse import nn
+    >>> words = nn.Features(np.array([[1, 0, 1], [0, 1, 0]]))
+    >>> words.normalized
+    array([[0.5, 0. , 0.5],
+           [0. , 1. , 0. ]], dtype=float32)
+    >>> words.quantized(8)
+    <BitTensor shape=(2, 3) bits=1 unsigned axis=-1 layout=planes scale device=cpu, 40 B (1.67 of float32)>
+    """
+
+    def __init__(self, x: Any) -> None:
+        from scipy import sparse
+
+        self._dense = not sparse.issparse(x)
+        raw = sparse.csr_array(np.asarray(x) if self._dense else x)
+        if raw.ndim != 2:
+            raise ShapeError(
+                f"Features: x has shape {raw.shape}, but one row per node is needed; pass x[:, None] for a single feature"
+            )
+        if raw.dtype.kind not in "biuf":
+            raise DTypeError(f"Features: x has dtype {raw.dtype}, but real numbers are needed; convert it with astype")
+        raw = raw.astype(np.float32)
+        raw.sum_duplicates()
+        if not np.isfinite(raw.data).all():
+            raise ValueError("Features: x holds NaN or infinity; replace them, as with numpy.nan_to_num")
+        self._raw = raw
+        sums = np.asarray(abs(raw).sum(axis=1, dtype=np.float64)).ravel()
+        self.row_factor: NDArray[np.float32] = (1.0 / np.where(sums > 0, sums, 1.0)).astype(np.float32)
+        self._quantized: dict[int, BitTensor] = {}
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Nodes and features."""
+        rows, cols = self._raw.shape
+        return int(rows), int(cols)
+
+    @cached_property
+    def csr(self) -> Any:
+        """The normalised features as a csr_array of float32."""
+        scaled = self._raw.copy()
+        scaled.data = scaled.data * np.repeat(self.row_factor, np.diff(scaled.indptr))
+        return scaled
+
+    @cached_property
+    def normalized(self) -> Any:
+        """The normalised features in the form they came in: an ndarray or a csr_array of float32."""
+        return self.csr.toarray() if self._dense else self.csr
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of `normalized`."""
+        return int(self.normalized.nbytes) if self._dense else _csr_bytes(self.csr)
+
+    def quantized(self, bits: int) -> BitTensor:
+        """The normalised features in at most ``bits`` bits, with one scale per row that holds the normalisation as well.
+
+        Non-negative integers, such as the 0/1 of a bag of words, are stored exactly, in no more bits than they need, if
+        ``bits`` suffice. Other non-negative features keep zero at zero, and the upper end of each row's range is the one
+        with the least squared error. Negative values take part through an offset per row, from the row's extremes.
+        """
+        if bits not in self._quantized:
+            low, high, bits_used = self._ranges(bits)
+            step = max(1, _CHUNK_BYTES // (4 * max(self.shape[1], 1)))
+            parts = [
+                quantize(
+                    self._raw[start : start + step].toarray(),
+                    bits_used,
+                    rounding="nearest",
+                    granularity="row",
+                    range=(low[start : start + step, None], high[start : start + step, None]),
+                )
+                for start in range(0, max(self.shape[0], 1), step)
+            ]
+            factor = self.row_factor[:, None]
+            words, scale = (
+                np.concatenate([np.asarray(getattr(part, name)) for part in parts]) for name in ("words", "scale")
+            )
+            offset = low[:, None] * factor if low.any() else None
+            self._quantized[bits] = BitTensor.from_words(
+                words, self.shape, bits_used, scale=scale * factor, offset=offset
+            )
+        return self._quantized[bits]
+
+    def _ranges(self, bits: int) -> tuple[NDArray[np.float32], NDArray[np.float32], int]:
+        """Lower and upper end of each row, and the bits to store."""
+        raw, n = self._raw, self.shape[0]
+        top = 2**bits - 1
+        smallest, largest = (float(raw.data.min()), float(raw.data.max())) if raw.nnz else (0.0, 0.0)
+        if smallest >= 0 and largest <= top and bool((raw.data == np.rint(raw.data)).all()):
+            needed = max(1, int(largest).bit_length())
+            return np.zeros(n, np.float32), np.full(n, 2**needed - 1, np.float32), needed
+        high = np.asarray(raw.max(axis=1).toarray(), dtype=np.float32).ravel()
+        if smallest < 0:
+            low = np.asarray(raw.min(axis=1).toarray(), dtype=np.float32).ravel()
+            return np.minimum(low, 0), np.maximum(high, 0), bits
+        high = np.where(high > 0, high, np.float32(1))
+        rows = np.repeat(np.arange(n), np.diff(raw.indptr))
+        least, best = np.full(n, np.inf), high
+        for clip in _CLIPS:
+            step = (high * np.float32(clip / top)).astype(np.float64)
+            of_row = step[rows]
+            error = raw.data - of_row * np.minimum(np.rint(raw.data / of_row), top)
+            total = np.bincount(rows, error * error, minlength=n)
+            best = np.where(total < least, (step * top).astype(np.float32), best)
+            least = np.minimum(total, least)
+        return np.zeros(n, np.float32), best, bits
+
+
+def _csr_bytes(matrix: Any) -> int:
+    return int(matrix.data.nbytes + matrix.indices.nbytes + matrix.indptr.nbytes)

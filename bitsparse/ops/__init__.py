@@ -1,0 +1,49 @@
+"""The public functions: check the arguments, choose a kernel, call the backend."""
+
+from bitsparse.ops.attention import attention
+from bitsparse.ops.bits import (
+    choose_bits,
+    dequantize,
+    pack_bits,
+    quantization_error,
+    quantize,
+    stochastic_round,
+    unpack_bits,
+)
+from bitsparse.ops.bmm import bmm
+from bitsparse.ops.bspmm import bspmm
+from bitsparse.ops.combine import add, concat
+from bitsparse.ops.epilogue import BatchNorm, Epilogue
+from bitsparse.ops.matmul import MatmulPlan, matmul, plan_matmul
+from bitsparse.ops.sample import EdgeSample, edge_sample, sampled_spmm
+from bitsparse.ops.sddmm import edge_softmax, sddmm
+from bitsparse.ops.spmm import SpmmPlan, aggregate_edges, plan_spmm, spmm
+
+__all__ = [
+    "BatchNorm",
+    "EdgeSample",
+    "Epilogue",
+    "MatmulPlan",
+    "SpmmPlan",
+    "add",
+    "aggregate_edges",
+    "attention",
+    "bmm",
+    "bspmm",
+    "choose_bits",
+    "concat",
+    "dequantize",
+    "edge_sample",
+    "edge_softmax",
+    "matmul",
+    "pack_bits",
+    "plan_matmul",
+    "plan_spmm",
+    "quantization_error",
+    "quantize",
+    "sampled_spmm",
+    "sddmm",
+    "spmm",
+    "stochastic_round",
+    "unpack_bits",
+]

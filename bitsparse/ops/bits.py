@@ -1,0 +1,410 @@
+"""Quantising, packing and their inverses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import _check, backends, interop
+from bitsparse.arrays import construct
+from bitsparse.arrays.bit_tensor import BitTensor, Encoding, Layout
+from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.ops import schemes
+
+__all__ = [
+    "choose_bits",
+    "dequantize",
+    "pack_bits",
+    "quantization_error",
+    "quantize",
+    "stochastic_round",
+    "unpack_bits",
+]
+
+Scheme = Literal["affine", "affine-pow2", "symmetric"]
+Granularity = Literal["tensor", "row", "col"]
+Rounding = Literal["floor", "nearest", "stochastic"]
+
+
+def pack_bits(
+    x: Any, bits: int | None = None, *, encoding: Encoding = "unsigned", axis: int = -1, layout: Layout = "planes"
+) -> BitTensor:
+    """Pack an array of integers into bits (3D-stacked bit compression, QGTC section 4.2).
+
+    Parameters
+    ----------
+    x : array_like of bool or integer, or of floating dtype at ``bits=1``
+        At least two dimensions. Floats are binarised: the bit is ``x >= 0`` (BitGNN section 2; the sign of zero is +1).
+    bits : int, optional
+        1..32; by default as few as hold the data.
+    encoding : {"unsigned", "signed", "bipolar"}
+        How bits mean integers; see :class:`BitTensor`.
+    axis : int, default -1
+        The packed axis, -1 or -2.
+    layout : {"planes", "rows"}
+        See :class:`BitTensor`.
+
+    Returns
+    -------
+    BitTensor
+
+    Raises
+    ------
+    ValueError
+        A value does not fit, or `x` holds NaN.
+    DTypeError, ShapeError
+        `x` is not integral (beyond 1 bit) or has fewer than two dimensions.
+
+    Examples
+    --------
+    >>> bs.pack_bits(np.array([[3, 0], [1, 2]])).bits
+    2
+    >>> bs.pack_bits(np.array([[-0.5, 0.0]]), encoding="bipolar").toarray()
+    array([[-1,  1]], dtype=int8)
+    """
+    return BitTensor._make(*construct.pack("pack_bits", x, bits, encoding=encoding, axis=axis, layout=layout))
+
+
+def unpack_bits(q: BitTensor, dtype: Any = None) -> Any:
+    """The stored integers of a BitTensor as an ordinary array; :meth:`BitTensor.toarray` as a function.
+
+    Parameters
+    ----------
+    q : BitTensor
+    dtype : dtype, optional
+        By default the smallest integer dtype that holds every value.
+
+    Raises
+    ------
+    DTypeError
+        `q` is not a BitTensor, or `dtype` cannot hold its values exactly.
+
+    Examples
+    --------
+    >>> bs.unpack_bits(bs.pack_bits([[1, 0, 1]]), np.int32)
+    array([[1, 0, 1]], dtype=int32)
+    """
+    return _bit_tensor("unpack_bits", "q", q).toarray(dtype)
+
+
+def quantize(
+    x: Any,
+    bits: int,
+    *,
+    scheme: Scheme = "affine",
+    rounding: Rounding | None = None,
+    range: Any = None,
+    granularity: Granularity = "tensor",
+    axis: int = -1,
+    layout: Layout = "planes",
+    seed: int | None = None,
+    stream: int = 0,
+) -> BitTensor:
+    """Quantise real numbers to ``bits``-bit integers with an affine scale.
+
+    Parameters
+    ----------
+    x : array_like of float16, bfloat16, float32, float64, integer or bool
+        At least two dimensions. float64 and integers of 32 bits and more are computed in float64, the others in float32.
+    bits : int
+        1..32 (2..32 for ``symmetric``). Above 24 the steps are float64.
+    scheme : {"affine", "affine-pow2", "symmetric"}
+        * ``"affine"`` (AES-SpMM Eq. 1): ``floor(((x - low) / (high - low)) * (2**bits - 1))``, unsigned.
+        * ``"affine-pow2"`` (QGTC Eq. 2): ``floor((x - low) / ((high - low) / 2**bits))`` clipped to ``2**bits - 1``, unsigned.
+        * ``"symmetric"`` (TANGO section 3.1): ``round(x / (absmax / (2**(bits-1) - 1)))``, signed, no offset.
+    rounding : {"floor", "nearest", "stochastic"}, optional
+        affine: floor (default), nearest (ties to even), stochastic; affine-pow2: floor; symmetric: nearest (default), stochastic.
+    range : optional
+        ``(low, high)``, or the absmax for ``symmetric``: numbers, or arrays of the granularity's shape. Values outside are clipped. By
+        default calibrated from `x`.
+    granularity : {"tensor", "row", "col"}
+        One scale altogether, per row ``(..., M, 1)`` or per column ``(..., 1, N)``.
+    axis, layout
+        The packed axis and the layout of the result; see :class:`BitTensor`.
+    seed, stream : int, optional
+        Of stochastic rounding (Philox4x32-10). The same seed gives the same bits on every device; None draws a fresh one.
+
+    Returns
+    -------
+    BitTensor
+        With `scale`, and `offset` for the affine schemes, so that :func:`dequantize` undoes it.
+
+    Raises
+    ------
+    ValueError
+        NaN or infinity, an unusable range, bits out of 1..32, an unknown option.
+    DTypeError, ShapeError, DeviceError
+        As for :class:`BitTensor`.
+
+    Examples
+    --------
+    >>> x = np.array([[0.0, 0.3, 1.0], [0.5, 0.9, 0.1]], dtype=np.float32)
+    >>> q = bs.quantize(x, 2)
+    >>> q.toarray()
+    array([[0, 0, 3],
+           [1, 2, 0]], dtype=uint8)
+    >>> bs.quantize(x, 8, scheme="symmetric").dequantize().round(2)
+    array([[0. , 0.3, 1. ],
+           [0.5, 0.9, 0.1]], dtype=float32)
+    """
+    function = "quantize"
+    array, family = interop.as_numpy(x, function)
+    _check.numeric(function, "x", array)
+    _check.at_least_2d(function, "x", array.shape)
+    scheme_name, bits = schemes.scheme_bits(function, scheme, bits)
+    rounding_name = _check.rounding_of(function, scheme_name, rounding)
+    granularity_name = _check.choice(function, "granularity", granularity, _check.GRANULARITIES)
+    packed = _check.axis(function, axis, array.ndim)
+    layout_name = _check.layout(function, layout, bits)
+    seed_number, stream = schemes.checked_seed(function, rounding_name, seed, stream)
+    if array.dtype.kind in "biu":  # exactly, except for integers beyond 2**53
+        array = array.astype(np.float64 if array.dtype.itemsize >= 4 else np.float32)
+    low, high = _range(function, array, scheme_name, granularity_name, range)
+    wide = bits > schemes.MAX_FLOAT32_BITS or array.dtype == np.float64
+    grid = schemes.grid_from_range(function, scheme_name, bits, low, high, np.float64 if wide else np.float32)
+    words = backends.family("cpu", "bits").quantize(
+        array,
+        bits,
+        offset=grid.offset,
+        divisor=grid.divisor,
+        multiplier=grid.multiplier,
+        qmin=grid.qmin,
+        qmax=grid.qmax,
+        rounding=rounding_name,
+        seed=seed_number,
+        stream=stream,
+        axis=packed,
+        layout=layout_name,
+    )
+    return BitTensor._make(
+        words, array.shape, bits, packed, layout_name, grid.encoding, family, grid.scale, grid.stored_offset
+    )
+
+
+def _range(
+    function: str, array: NDArray[Any], scheme: str, granularity: str, given: Any
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Lower and upper end of the range, calibrated or as given, in the granularity's shape."""
+    low, high, is_finite = backends.family("cpu", "bits").calibrate(array, granularity if given is None else "tensor")
+    _check.finite(function, "x", is_finite)
+    if given is None:
+        return low, high
+    if scheme == "symmetric":
+        high = _range_part(function, "range (the absmax)", given, array.shape, granularity)
+        if (high < 0).any():
+            raise ValueError(
+                f"{function}: range is the absmax for scheme='symmetric' and cannot be negative, got {high.min()}"
+            )
+        return high, high
+    if not isinstance(given, (tuple, list)) or len(given) != 2:
+        raise ValueError(f"{function}: range must be (low, high) for scheme={scheme!r}, got {given!r}")
+    low, high = (
+        _range_part(function, name, part, array.shape, granularity)
+        for name, part in zip(("low", "high"), given, strict=True)
+    )
+    if (low > high).any():
+        raise ValueError(f"{function}: range has low > high ({np.max(low)} and {np.min(high)}); swap them")
+    return np.broadcast_arrays(low, high)[0], np.broadcast_arrays(low, high)[1]
+
+
+def _range_part(function: str, name: str, value: Any, shape: tuple[int, ...], granularity: str) -> NDArray[Any]:
+    array, _ = interop.as_numpy(value, function, name)
+    _check.numeric(function, name, array)
+    array = array.astype(np.float64)
+    _check.finite(function, name, bool(np.isfinite(array).all()))
+    wanted = {"tensor": (), "row": (*shape[:-1], 1), "col": (*shape[:-2], 1, shape[-1])}[granularity]
+    if array.shape not in ((), wanted):
+        raise ShapeError(
+            f"{function}: {name} has shape {array.shape}, but granularity={granularity!r} of an array {shape} takes () or {wanted}"
+        )
+    return array
+
+
+def dequantize(q: BitTensor, dtype: Any = np.float32) -> Any:
+    """Real values ``q * scale + offset`` (AES-SpMM Eq. 2), each step rounded once in float32 (float64 for ``dtype=float64``).
+
+    Parameters
+    ----------
+    q : BitTensor
+        A missing scale counts as 1, a missing offset as 0.
+    dtype : dtype, default float32
+        float16, bfloat16 (of ml_dtypes), float32 or float64.
+
+    Returns
+    -------
+    array of `dtype`, in the family of the data that `q` was made from
+
+    Examples
+    --------
+    >>> q = bs.BitTensor([[0, 3]], bits=2, scale=0.5, offset=-1.0)
+    >>> bs.dequantize(q)
+    array([[-1. ,  0.5]], dtype=float32)
+    """
+    q = _bit_tensor("dequantize", "q", q)
+    wanted = np.dtype(dtype)
+    if wanted.name not in ("float16", "bfloat16", "float32", "float64"):
+        raise DTypeError(
+            f"dequantize: dtype {wanted} is not floating; use float16, bfloat16, float32 or float64, or unpack_bits for integers"
+        )
+    return interop.from_numpy(_decode(q, wanted), q._family, "dequantize")
+
+
+def _decode(q: BitTensor, dtype: Any) -> NDArray[Any]:
+    """:func:`dequantize` as a NumPy array, whatever the family of `q`."""
+    decoded: NDArray[Any] = backends.family("cpu", "bits").dequantize(
+        q.words,
+        q.shape,
+        q.bits,
+        axis=q.axis,
+        layout=q.layout,
+        encoding=q.encoding,
+        scale=np.ones((), np.float32) if q.scale is None else q.scale,
+        offset=np.zeros((), np.float32) if q.offset is None else q.offset,
+        dtype=np.dtype(dtype),
+    )
+    return decoded
+
+
+def stochastic_round(x: Any, *, seed: int | None = None, stream: int = 0) -> Any:
+    """Round down or up at random, with the fraction as probability of up (TANGO section 3.1), so that the mean is kept.
+
+    Parameters
+    ----------
+    x : array_like of float16, bfloat16, float32 or float64
+        Any shape. bfloat16 comes back as float32.
+    seed, stream : int, optional
+        The same seed and stream give the same result on every device and thread count; None draws a fresh seed.
+
+    Returns
+    -------
+    array of the dtype of `x`, holding integers
+        ``floor(x) + (u < (x - floor(x)) * 65536)`` with 16 random bits u of Philox4x32-10 for each C-order index.
+
+    Raises
+    ------
+    ValueError
+        NaN or infinity.
+
+    Examples
+    --------
+    >>> bs.stochastic_round(np.array([0.25, 2.0, -1.5]), seed=1)
+    array([ 1.,  2., -1.])
+    """
+    function = "stochastic_round"
+    array, family = interop.as_numpy(x, function)
+    _check.numeric(function, "x", array, "f")
+    seed_number, stream = schemes.checked_seed(function, "stochastic", seed, stream)
+    if array.dtype.name == "bfloat16":
+        array = array.astype(np.float32)
+    _check.finite(function, "x", bool(np.isfinite(array).all()))
+    return interop.from_numpy(
+        backends.family("cpu", "bits").stochastic_round(array, seed_number, stream), family, function
+    )
+
+
+def quantization_error(x: Any, q: Any) -> float:
+    """Relative quantisation error (TANGO Eq. 4): the mean of ``|x - y| / (|x| + |y| + 0.0005)`` with y the dequantised value.
+
+    As printed, the denominator takes x and y without absolute values and can vanish; both are taken absolutely here.
+
+    Parameters
+    ----------
+    x : array_like
+        The real values.
+    q : BitTensor or array_like
+        Their quantisation (dequantised here), or the dequantised values themselves.
+
+    Returns
+    -------
+    float
+        In 0..1; 0 for an empty array. Accumulated in float64.
+
+    Examples
+    --------
+    >>> x = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)
+    >>> errors = [bs.quantization_error(x, bs.quantize(x, bits, scheme="symmetric")) for bits in (2, 4, 8)]
+    >>> errors[0] > errors[1] > errors[2]
+    True
+    """
+    function = "quantization_error"
+    values, _ = interop.as_numpy(x, function)
+    _check.numeric(function, "x", values)
+    back, _ = interop.as_numpy(_decode(q, np.float64) if isinstance(q, BitTensor) else q, function, "q")
+    _check.numeric(function, "q", back)
+    if values.shape != back.shape:
+        raise ShapeError(
+            f"{function}: x has shape {values.shape} but q has shape {back.shape}; pass the quantisation of this very array"
+        )
+    error = float(backends.family("cpu", "stats").relative_error(values, back))
+    _check.finite(function, "x or q", bool(np.isfinite(error)))
+    return error
+
+
+def choose_bits(
+    x: Any,
+    *,
+    threshold: float = 0.3,
+    bits: Iterable[int] = range(2, 9),
+    scheme: Scheme = "symmetric",
+    rounding: Rounding | None = None,
+    granularity: Granularity = "tensor",
+    seed: int | None = None,
+) -> int:
+    """Fewest bits whose :func:`quantization_error` is at most `threshold` (TANGO section 3.1: 0.3 keeps the accuracy).
+
+    TANGO measures it on the output of the first layer, not on the input features.
+
+    Parameters
+    ----------
+    x : array_like
+        At least two dimensions.
+    threshold : float, default 0.3
+    bits : iterable of int, default 2..8
+        Candidates, tried in ascending order.
+    scheme, rounding, granularity, seed
+        As in :func:`quantize`.
+
+    Returns
+    -------
+    int
+
+    Raises
+    ------
+    ValueError
+        No candidate reaches the threshold; the message names the smallest error found.
+
+    Examples
+    --------
+    >>> x = np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32)
+    >>> bs.choose_bits(x)
+    4
+    """
+    function = "choose_bits"
+    candidates = sorted({_check.bit_count(function, one) for one in bits})
+    if not candidates:
+        raise ValueError(f"{function}: bits holds no candidate; pass for example range(2, 9)")
+    if not 0 <= threshold <= 1:
+        raise ValueError(f"{function}: threshold must be a number in 0..1, got {threshold!r}")
+    smallest = 1.0
+    for count in candidates:
+        error = quantization_error(
+            x, quantize(x, count, scheme=scheme, rounding=rounding, granularity=granularity, seed=seed)
+        )
+        if error <= threshold:
+            return count
+        smallest = min(smallest, error)
+    raise ValueError(
+        f"{function}: {candidates[0]}..{candidates[-1]} bits leave an error of {smallest:.3f}, above threshold={threshold}; "
+        f"pass more bits, a finer granularity or a larger threshold"
+    )
+
+
+def _bit_tensor(function: str, name: str, q: Any) -> BitTensor:
+    if not isinstance(q, BitTensor):
+        raise DTypeError(
+            f"{function}: {name} must be a BitTensor, got {type(q).__name__}; make one with quantize or pack_bits"
+        )
+    return q

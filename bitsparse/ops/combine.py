@@ -1,0 +1,266 @@
+"""ADD and CONCAT, the small operations around aggregation (BitGNN section 3.1.2, third group)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import _check, interop
+from bitsparse.arrays.bit_tensor import BitTensor
+from bitsparse.backends.params import packed_words
+from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.ops import letters
+from bitsparse.ops.epilogue import Epilogue
+
+__all__ = ["add", "concat"]
+
+Array = NDArray[Any]
+
+
+def add(a: Any, b: Any, variant: str | None = None, *, epilogue: Epilogue | None = None) -> Any:
+    """Sum of two activations of one precision: BitGNN's ADD, as for a node's own features beside its neighbours'.
+
+    Parameters
+    ----------
+    a, b : two arrays or two one-bit bipolar BitTensors, of equal shape (..., m, n)
+        Mixed precisions are refused, as in the paper.
+    variant : {"FFF", "FFB", "BBF", "BBB"}, optional
+        Letters of `a`, `b` and the result; by default those of the operands, and B out if the epilogue binarises.
+    epilogue : Epilogue, optional
+        Applied to the sum (int32 of bits, else float32).
+
+    Returns
+    -------
+    array or BitTensor (..., m, n)
+        BBF without an epilogue: int32 in {-2, 0, 2}. BBB: sign of the sum with sign(0) = +1, which is the bitwise or. FFF without an
+        epilogue: as NumPy adds floats; integers and bools exactly, in int32 or int64. Else float32, or a BitTensor for B out.
+
+    Raises
+    ------
+    ShapeError, DTypeError
+        Shapes or precisions differ.
+
+    Examples
+    --------
+    >>> a = bs.pack_bits(np.array([[1.0, -1.0, -1.0]]), encoding="bipolar")
+    >>> b = bs.pack_bits(np.array([[1.0, 1.0, -1.0]]), encoding="bipolar")
+    >>> bs.add(a, b), bs.add(a, b, "BBB").toarray()
+    (array([[ 2,  0, -2]], dtype=int32), array([[ 1,  1, -1]], dtype=int8))
+    """
+    function = "add"
+    found = "".join(letters.activation_letter(function, name, x) for name, x in (("a", a), ("b", b)))
+    if found not in ("FF", "BB"):
+        raise DTypeError(
+            f"{function}: a is {'bits' if found[0] == 'B' else 'an array'} and b is {'bits' if found[1] == 'B' else 'an array'}, but both "
+            f"have one precision; pass both as BitTensors, or both as arrays (x.toarray())"
+        )
+    chosen = letters.checked(function, variant, found, epilogue)
+    if chosen[:2] != found:
+        raise DTypeError(f"{function}: variant {chosen!r} does not fit operands {found!r}; pass {found + chosen[2]!r}")
+    finish = letters.with_output(function, chosen[2], epilogue)
+    if a_shape(a) != a_shape(b):
+        raise ShapeError(f"{function}: a has shape {a_shape(a)} but b has {a_shape(b)}; make them equal")
+    if found == "BB":
+        for name, x in (("a", a), ("b", b)):
+            _bipolar(function, name, x)
+        if chosen == "BBB" and epilogue is None:
+            other = b.repack(axis=a.axis, layout=a.layout)
+            family = interop.common_family([a._family, b._family])
+            return BitTensor._make(a.words | other.words, a.shape, 1, a.axis, a.layout, "bipolar", family)
+        family = interop.common_family([a._family, b._family])
+        total: Any = sum(_numbers(x).astype(np.int32) for x in (a, b))
+    else:
+        (left, one), (right, two) = (interop.as_numpy(x, function, name) for name, x in (("a", a), ("b", b)))
+        for name, x in (("a", left), ("b", right)):
+            _check.numeric(function, name, x)
+        family = interop.common_family([one, two])
+        total = _sum(function, left, right) if finish is None else left.astype(np.float32) + right.astype(np.float32)
+    result = interop.from_numpy(np.asarray(total), family, function)
+    return result if finish is None else finish(result)
+
+
+def _sum(function: str, left: Array, right: Array) -> Array:
+    """Floats as NumPy adds them; integers in a type that cannot wrap (NumPy would wrap them, and or two bools)."""
+    if left.dtype.kind not in "biu" or right.dtype.kind not in "biu":
+        return np.asarray(left + right)
+    if max(left.dtype.itemsize, right.dtype.itemsize) < 4:
+        return left.astype(np.int32) + right.astype(np.int32)
+    for name, x in (("a", left), ("b", right)):
+        if x.size and not (int(x.min()) >= -(1 << 62) and int(x.max()) < 1 << 62):
+            raise ValueError(
+                f"{function}: {name} reaches {int(x.min())}..{int(x.max())}, and a sum beyond 2**62 may not fit int64; use floats"
+            )
+    return left.astype(np.int64) + right.astype(np.int64)
+
+
+def concat(parts: Any, axis: int = -1) -> Any:
+    """Join activations of one precision along an axis: BitGNN's CONCAT (a node's own features beside its neighbours').
+
+    Bits are joined packed: whole words where lengths allow it, shifted ones elsewhere.
+
+    Parameters
+    ----------
+    parts : sequence of arrays, or of BitTensors of equal bits and encoding
+        Of equal shape but for `axis`. Scales and offsets are refused: two tensors need not share a grid.
+    axis : int, default -1
+
+    Returns
+    -------
+    array or BitTensor
+        A BitTensor in the packed axis and layout of the first part.
+
+    Raises
+    ------
+    ShapeError, DTypeError, ValueError
+        Nothing to join, or parts that do not fit.
+
+    Examples
+    --------
+    >>> a = bs.pack_bits(np.array([[1, 0, 1]]), axis=-1)
+    >>> bs.concat([a, a, a]).toarray()
+    array([[1, 0, 1, 1, 0, 1, 1, 0, 1]], dtype=uint8)
+    """
+    function = "concat"
+    if isinstance(parts, (BitTensor, np.ndarray)) or not isinstance(parts, Sequence) or not parts:
+        raise ShapeError(
+            f"{function}: parts must be a sequence of at least one array or BitTensor, got {type(parts).__name__}"
+        )
+    packed = [part for part in parts if isinstance(part, BitTensor)]
+    if len(packed) not in (0, len(parts)):
+        raise DTypeError(
+            f"{function}: {len(packed)} of {len(parts)} parts are BitTensors, but all have one precision; pack or unpack the others"
+        )
+    shapes = [a_shape(part) for part in parts]
+    ndim = len(shapes[0])
+    place = _check.integer(function, "axis", axis, -ndim, ndim - 1) % ndim
+    for shape in shapes[1:]:
+        if len(shape) != ndim or any(
+            i != place and s != t for i, (s, t) in enumerate(zip(shape, shapes[0], strict=True))
+        ):
+            raise ShapeError(
+                f"{function}: shapes {shapes[0]} and {shape} differ beside axis {axis}; make them equal there"
+            )
+    if packed:
+        return _concat_bits(packed, place - ndim)
+    arrays = [interop.as_numpy(part, function, f"parts[{i}]") for i, part in enumerate(parts)]
+    family = interop.common_family([each for _, each in arrays])
+    return interop.from_numpy(np.concatenate([array for array, _ in arrays], axis=place), family, function)
+
+
+def _concat_bits(parts: list[BitTensor], axis: int) -> BitTensor:
+    function, first = "concat", parts[0]
+    for part in parts:
+        if (part.bits, part.encoding) != (first.bits, first.encoding):
+            raise DTypeError(
+                f"{function}: parts have {first.bits} {first.encoding} and {part.bits} {part.encoding} bits; convert one with "
+                f"BitTensor(x, bits, encoding=...)"
+            )
+        if part.scale is not None or part.offset is not None:
+            raise ValueError(
+                f"{function}: a part has a scale or an offset, which the parts need not share; pass part.with_affine() and keep them apart"
+            )
+    same = [part.repack(axis=first.axis, layout=first.layout) for part in parts]  # type: ignore[arg-type]
+    shape = (*first.shape[: len(first.shape) + axis], sum(part.shape[axis] for part in same))
+    shape = (*shape, *first.shape[len(first.shape) + axis + 1 :])
+    if axis != first.axis:
+        # Batch dimensions stand where they do in the logical shape; the outer axis comes right after them.
+        words_axis = len(shape) + axis if axis < -2 else len(shape) - 2
+        words = np.concatenate([part.words for part in same], axis=words_axis)
+    else:
+        fields = first.bits if first.layout == "rows" else 1
+        words = _joined(
+            [(part.words, part.shape[axis] * fields) for part in same],
+            packed_words(shape[axis], first.bits, first.layout),
+        )
+    family = interop.common_family([part._family for part in same])
+    return BitTensor._make(words, shape, first.bits, first.axis, first.layout, first.encoding, family)
+
+
+def _joined(parts: list[tuple[NDArray[np.uint32], int]], width: int) -> NDArray[np.uint32]:
+    """Runs of bits one behind the other: words and used bits of each, pad bits zero."""
+    out = np.zeros((*parts[0][0].shape[:-1], width), np.uint32)
+    at = 0
+    for words, used in parts:
+        n, word, shift = -(-used // 32), at // 32, np.uint32(at % 32)
+        out[..., word : word + n] |= words[..., :n] << shift
+        if shift and n:
+            spill = min(n, width - word - 1)
+            out[..., word + 1 : word + 1 + spill] |= words[..., :spill] >> (np.uint32(32) - shift)
+        at += used
+    return out
+
+
+def a_shape(x: Any) -> tuple[int, ...]:
+    """Shape of an array, BitTensor or nested list."""
+    return tuple(x.shape) if hasattr(x, "shape") else np.shape(x)
+
+
+def _bipolar(function: str, name: str, x: BitTensor) -> None:
+    if x.encoding != "bipolar":
+        raise DTypeError(
+            f"{function}: {name} holds {x.encoding} bits, but binary activations are bipolar (-1/+1); pass "
+            f"BitTensor.from_words({name}.words, {name}.shape, 1, encoding='bipolar')"
+        )
+
+
+def _numbers(x: BitTensor) -> Array:
+    return interop.as_numpy(x.toarray(), "add")[0]
+
+
+def addend(function: str, value: Any, shape: tuple[int, int]) -> tuple[Array, interop.Family]:
+    """What :func:`bspmm` adds to an aggregate, checked: integers or floats of the result's shape."""
+    if isinstance(value, BitTensor):
+        letters.activation_letter(function, "add", value)
+        array, family = interop.as_numpy(value.toarray(), function, "add")
+    else:
+        array, family = interop.as_numpy(value, function, "add")
+        _check.numeric(function, "add", array)
+    if array.shape != shape:
+        raise ShapeError(
+            f"{function}: add has shape {array.shape}, but the aggregate has shape {shape}; make them equal"
+        )
+    return array, family
+
+
+def exact_sum(sums: NDArray[np.int32], extra: Array) -> Array:
+    """Integer sums stay integers: int32 where every sum fits, else int64; floats give float32."""
+    if extra.dtype.kind not in "biu":
+        return np.asarray(sums.astype(np.float32) + extra.astype(np.float32))
+    low, high = (
+        (int(part.min(initial=0)) for part in (sums, extra)),
+        (int(part.max(initial=0)) for part in (sums, extra)),
+    )
+    if sum(low) >= -(1 << 31) and sum(high) < 1 << 31:
+        return np.asarray(sums + extra.astype(np.int32))
+    if extra.dtype == np.uint64 and int(extra.max(initial=0)) >= 1 << 62:
+        raise ValueError(f"bspmm: add reaches {int(extra.max())}, too close to the end of int64; use smaller integers")
+    return np.asarray(sums.astype(np.int64) + extra.astype(np.int64))
+
+
+def store(function: str, out: Any, result: Array, shape: tuple[int, int], epilogue: Epilogue | None) -> Any:
+    """Write a result into the caller's array or BitTensor, checked first."""
+    if epilogue is not None and epilogue.gives_bits:
+        model = epilogue.wrap(result, shape, interop.NUMPY, function)
+        if not isinstance(out, BitTensor):
+            raise DTypeError(
+                f"{function}: the result is a BitTensor, so out must be one, got {type(out).__name__}; pass out=None"
+            )
+        wanted, found = ((each.shape, each.bits, each.axis, each.layout, each.encoding) for each in (model, out))
+        if wanted != found:
+            raise ShapeError(
+                f"{function}: out is (shape, bits, axis, layout, encoding) {found}, but the result is {wanted}"
+            )
+        out.words[...] = result.reshape(out.words.shape)
+        out._bitmap = None
+        return out
+    if isinstance(out, BitTensor):
+        raise DTypeError(
+            f"{function}: the result is an ordinary array, but out is a BitTensor; pass a variant that ends in B"
+        )
+    target = interop.writable_numpy(out, function)
+    _check.out_array(function, target, result.shape, result.dtype)
+    target[...] = result
+    return out

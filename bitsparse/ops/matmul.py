@@ -1,0 +1,360 @@
+"""Products of BitTensors: any number of bits times any number of bits, exact."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import _check, backends, interop
+from bitsparse.arrays import construct
+from bitsparse.arrays.bit_tensor import BitTensor, Encoding
+from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.ops.epilogue import Epilogue, Operands
+
+__all__ = ["MatmulPlan", "matmul", "operand_terms", "plan_matmul"]
+
+KERNELS = ("planes", "digits")
+
+
+class LeftOperand(Protocol):
+    """What the corrections need of the left factor: a BitTensor, or a sparse adjacency with the sums of its rows."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def scale(self) -> NDArray[np.float32] | None: ...
+    @property
+    def offset(self) -> NDArray[np.float32] | None: ...
+    @property
+    def line_sums(self) -> NDArray[np.int64]: ...
+
+
+def matmul(
+    a: Any,
+    b: Any,
+    *,
+    epilogue: Epilogue | None = None,
+    out: Any = None,
+    kernel: str | None = None,
+    skip_zero_tiles: bool = True,
+) -> Any:
+    """Matrix product of two BitTensors, exact in integers; ``a @ b``.
+
+    A product of ``s``-bit by ``t``-bit integers is a sum of one-bit products, ``popcount(a_p & b_q)`` weighted by powers of two (QGTC
+    Eqs. 3-7), or of small-integer products where that is cheaper. 8 x 128 tiles of `a` without a set bit are skipped (section 4.3).
+
+    Parameters
+    ----------
+    a : BitTensor (..., m, k)
+        Or an ordinary integer or bool array, which is packed first.
+    b : BitTensor (..., k, n)
+        Likewise. Batch dimensions broadcast. Fastest when the contraction axis is packed in planes, `axis` -1 in `a` and -2 in `b`; other
+        operands are repacked first, which is exact and costs one pass over them.
+    epilogue : Epilogue, optional
+        Steps fused behind the product. Without one the stored integers are multiplied and scales and offsets are not applied. With one,
+        scalar and per-outer scales of the operands (`a` per row, `b` per column) are multiplied into its row and column scale; offsets
+        need ``offset_correction=True``; scales along the contraction axis are refused.
+    out : array or BitTensor, optional
+        Where to write, of exactly the result's kind, shape and dtype; also returned. Every check comes before the first
+        write, except for NaN that an epilogue meets on its way to bits: then `out` holds no result.
+    kernel : {None, "planes", "digits"}
+        Force a kernel; all give the same integers.
+    skip_zero_tiles : bool, default True
+        Look for zero tiles in `a` and skip them. The share skipped is :attr:`MatmulPlan.share_skipped`.
+
+    Returns
+    -------
+    array (..., m, n) of int32 or int64, float32 with an epilogue, or BitTensor if the epilogue requantises
+        In the family of the operands' data. int32 if ``k * max|a| * max|b| < 2**31`` by bits and encoding, else int64.
+
+    Raises
+    ------
+    ShapeError
+        ``a`` and ``b`` do not fit.
+    ValueError
+        The result might exceed int64, or affine parameters would be dropped silently.
+    DTypeError
+        An operand is floating; quantise it, or multiply ``b.dequantize()``.
+
+    Examples
+    --------
+    >>> a = bs.pack_bits([[1, 0, 1], [0, 1, 1]])
+    >>> b = bs.pack_bits([[5, 0], [2, 7], [1, 1]], bits=3, axis=-2)
+    >>> bs.matmul(a, b)
+    array([[6, 1],
+           [3, 8]], dtype=int32)
+    """
+    left = _operand("matmul", "a", a, -1)
+    right = _operand("matmul", "b", b, -2)
+    _check.matmul_shapes("matmul", left.shape, right.shape)
+    plan = MatmulPlan(
+        "matmul", left, right.shape[-1], right.bits, right.encoding, right.shape[:-2], epilogue, kernel, skip_zero_tiles
+    )
+    return plan(right, out=out)
+
+
+def plan_matmul(
+    a: Any,
+    n: int,
+    *,
+    bits: int = 1,
+    encoding: Encoding = "unsigned",
+    batch: tuple[int, ...] = (),
+    epilogue: Epilogue | None = None,
+    kernel: str | None = None,
+    skip_zero_tiles: bool = True,
+) -> MatmulPlan:
+    """Prepare products of one left operand with many right operands of the same kind.
+
+    Parameters
+    ----------
+    a : BitTensor (..., m, k)
+    n : int
+        Columns of the right operands.
+    bits, encoding, batch
+        Of the right operands.
+    epilogue, kernel, skip_zero_tiles
+        As in :func:`matmul`.
+
+    Returns
+    -------
+    MatmulPlan
+
+    Examples
+    --------
+    >>> plan = bs.plan_matmul(bs.pack_bits(np.eye(256, dtype=int)), 4, bits=2)
+    >>> plan(bs.BitTensor(np.full((256, 4), 3), 2, axis=-2)).sum()
+    np.int64(3072)
+    >>> plan.share_skipped
+    0.5
+    """
+    function = "plan_matmul"
+    bits = _check.bit_count(function, bits)
+    return MatmulPlan(
+        function,
+        _operand(function, "a", a, -1),
+        _check.integer(function, "n", n, 0),
+        bits,
+        _check.encoding(function, encoding, bits),
+        tuple(_check.integer(function, "each size of batch", size, 0) for size in batch),
+        epilogue,
+        kernel,
+        skip_zero_tiles,
+    )
+
+
+class MatmulPlan:
+    """A prepared product ``plan(b)``; made by :func:`plan_matmul`.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Shape of the result.
+    kernel : str
+        The kernel chosen or forced.
+    acc_dtype : dtype
+        int32 or int64, whichever cannot overflow.
+    share_skipped : float
+        Share of the 8 x 128 tiles of `a` that are zero and skipped.
+    """
+
+    def __init__(
+        self,
+        function: str,
+        a: BitTensor,
+        n: int,
+        bits: int,
+        encoding: str,
+        batch: tuple[int, ...],
+        epilogue: Epilogue | None,
+        kernel: str | None,
+        skip_zero_tiles: bool,
+    ) -> None:
+        if epilogue is not None and not isinstance(epilogue, Epilogue):
+            raise DTypeError(f"{function}: epilogue must be an Epilogue, got {type(epilogue).__name__}")
+        forced = _check.kernel(function, kernel, KERNELS)
+        self._function, self._a, self._epilogue = function, a, epilogue
+        self._b_shape, self._b_bits, self._b_encoding = (*batch, a.shape[-1], n), bits, encoding
+        self.shape = (*_check.batches(function, a.shape[:-2], batch), a.shape[-2], n)
+        self.acc_dtype = _check.accumulator(
+            function, a.shape[-1], _largest(a.bits, a.encoding), _largest(bits, encoding)
+        )
+        self._left = a.repack(axis=-1, layout="planes")
+        density = self._left.tile_density if skip_zero_tiles and a.size else 1.0
+        self.costs = {
+            name: backends.family("cpu", "matmul").cost(
+                name, int(np.prod(self.shape[:-1], dtype=object)), n, a.shape[-1], a.bits, bits, density
+            )
+            for name in KERNELS
+        }
+        self.forced = forced is not None
+        self.kernel = forced if forced is not None else min(KERNELS, key=self.costs.__getitem__)
+        self.share_skipped = 1.0 - density
+        # A bitmap without a zero tile only costs the kernel its run lists.
+        self._bitmap = self._left.tile_bitmap if self.share_skipped > 0 else None
+
+    def explain(self) -> str:
+        """Which kernel runs, why, and what is skipped, in a few lines."""
+        *batch, m, n = self.shape
+        k = self._a.shape[-1]
+        repacked = " (a repacked to axis -1, planes)" if self._left is not self._a else ""
+        costs = ", ".join(f"{name} {cost / 1e6:.3g} ms" for name, cost in self.costs.items())
+        return "\n".join(
+            (
+                f"{m} x {k} x {n}{f' in batches {tuple(batch)}' if batch else ''}: "
+                f"{self._a.bits} {self._a.encoding} x {self._b_bits} {self._b_encoding}{repacked}",
+                f"kernel {self.kernel} ({'forced' if self.forced else 'lowest estimated cost'}; {costs})",
+                f"accumulator {self.acc_dtype}, zero tiles skipped {100 * self.share_skipped:.1f} %",
+            )
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"<MatmulPlan shape={self.shape} kernel={self.kernel} skips {100 * self.share_skipped:.1f} % of the tiles>"
+        )
+
+    def __call__(self, b: Any, out: Any = None) -> Any:
+        """The product with one right operand of the planned shape, bits and encoding."""
+        function = self._function
+        b = _operand(function, "b", b, -2)
+        if b.shape != self._b_shape:
+            raise ShapeError(
+                f"{function}: b has shape {b.shape}, but the plan is for {self._b_shape}; make another plan"
+            )
+        if (b.bits, b.encoding) != (self._b_bits, self._b_encoding):
+            raise DTypeError(
+                f"{function}: b has {b.bits} {b.encoding} bits, but the plan is for {self._b_bits} {self._b_encoding}; make another plan"
+            )
+        _check.same_device(function, (self._a.device, b.device))
+        family = interop.common_family((self._a._family, b._family))
+        right = b.repack(axis=-2, layout="planes")
+        params = None
+        if self._epilogue is not None:
+            operands = operand_terms(function, self._left, right, self._epilogue.offset_correction)
+            params = self._epilogue.params(function, self.shape, operands)
+        target = None if out is None else self._target(out, self._left.words, right.words)
+        result = backends.family("cpu", "matmul").matmul(
+            self._left.words,
+            right.words,
+            k=self._a.shape[-1],
+            a_bits=self._a.bits,
+            b_bits=b.bits,
+            a_encoding=self._a.encoding,
+            b_encoding=b.encoding,
+            acc_dtype=self.acc_dtype,
+            bitmap=self._bitmap,
+            epilogue=params,
+            out=target,
+            kernel=self.kernel,
+        )
+        if out is not None:
+            return out
+        if self._epilogue is None:
+            return interop.from_numpy(result, family, function)
+        return self._epilogue.wrap(result, self.shape, family, function)
+
+    def _target(self, out: Any, *operands: NDArray[Any]) -> NDArray[Any]:
+        """The NumPy memory behind ``out``, checked before anything is written."""
+        function, epilogue = self._function, self._epilogue
+        if epilogue is not None and epilogue.gives_bits:
+            if not isinstance(out, BitTensor):
+                raise DTypeError(
+                    f"{function}: the epilogue gives bits, so out must be a BitTensor, got {type(out).__name__}; pass out=None"
+                )
+            model = epilogue.wrap(np.empty(0, np.uint32), self.shape, interop.NUMPY, function)
+            wanted = (model.shape, model.bits, model.axis, model.layout, model.encoding)
+            found = (out.shape, out.bits, out.axis, out.layout, out.encoding)
+            if found != wanted:
+                raise ShapeError(
+                    f"{function}: out is (shape, bits, axis, layout, encoding) {found}, but the result is {wanted}"
+                )
+            for name in ("scale", "offset"):
+                mine, theirs = getattr(model, name), getattr(out, name)
+                if not (mine is theirs or (mine is not None and theirs is not None and np.array_equal(mine, theirs))):
+                    raise ValueError(
+                        f"{function}: out has another {name} than the epilogue writes; make it with_affine(scale, offset)"
+                    )
+            words = out.words
+            out._bitmap = out._sums = None
+        else:
+            if isinstance(out, BitTensor):
+                raise DTypeError(
+                    f"{function}: the result is an ordinary array, but out is a BitTensor; pass Epilogue(bits=...) or another out"
+                )
+            words = interop.writable_numpy(out, function)
+            dtype = self.acc_dtype if epilogue is None else np.dtype(np.float32)
+            _check.out_array(function, words, self.shape, dtype)
+        _check.no_overlap(function, words, *operands)
+        return words
+
+
+def _largest(bits: int, encoding: str) -> int:
+    return max(abs(limit) for limit in _check.limits_of(bits, encoding))
+
+
+def _operand(function: str, name: str, x: Any, axis: int) -> BitTensor:
+    """A BitTensor as it is; an ordinary integer array packed along the contraction axis."""
+    if isinstance(x, BitTensor):
+        return x
+    array, family = interop.as_numpy(x, function, name)
+    if array.dtype.kind not in "biu":
+        raise DTypeError(
+            f"{function}: {name} has dtype {array.dtype}, but products of bits are exact integers; quantize {name}, or multiply with "
+            f".dequantize() of the other operand"
+        )
+    signed = array.dtype.kind == "i" and array.size > 0 and int(array.min()) < 0
+    parts = construct.pack(
+        function, array, None, encoding="signed" if signed else "unsigned", axis=axis, layout="planes"
+    )
+    return BitTensor._make(*parts._replace(family=family))
+
+
+def operand_terms(function: str, a: LeftOperand, b: BitTensor, correct: bool) -> Operands:
+    """Scales and offset corrections of the operands, as vectors over rows and columns.
+
+    ``sum_k (sa qa + oa)(sb qb + ob) = sa sb (qa @ qb) + (sa rowsum(qa)) ob + oa (sb colsum(qb) + k ob)``
+    """
+    row_scale, a_offset = (
+        _outer(function, "a", name, part, -1) for name, part in (("scale", a.scale), ("offset", a.offset))
+    )
+    col_scale, b_offset = (
+        _outer(function, "b", name, part, -2) for name, part in (("scale", b.scale), ("offset", b.offset))
+    )
+    a_offset = None if a_offset is not None and not a_offset.any() else a_offset
+    b_offset = None if b_offset is not None and not b_offset.any() else b_offset
+    if a_offset is None and b_offset is None:
+        return Operands(row_scale, col_scale)
+    if not correct:
+        which = "a" if a_offset is not None else "b"
+        raise ValueError(
+            f"{function}: {which} has an offset, which the product of integers leaves out; pass Epilogue(offset_correction=True), or "
+            f"quantize with scheme='symmetric'"
+        )
+    k = a.shape[-1]
+    one = np.ones((), np.float64)
+    row_term = col_term = None
+    if b_offset is not None:
+        sums = a.line_sums.astype(np.float64)
+        row_term = (sums * (one if row_scale is None else row_scale.astype(np.float64)), b_offset.astype(np.float64))
+    if a_offset is not None:
+        sums = b.line_sums.astype(np.float64)
+        sums = sums * (one if col_scale is None else col_scale.astype(np.float64))
+        extra = 0.0 if b_offset is None else k * b_offset.astype(np.float64)
+        col_term = (a_offset.astype(np.float64), sums + extra)
+    return Operands(row_scale, col_scale, row_term, col_term)
+
+
+def _outer(
+    function: str, which: str, name: str, part: NDArray[np.float32] | None, packed: int
+) -> NDArray[np.float32] | None:
+    """A scalar or per-outer parameter as a vector over the outer axis; one that varies along the contraction axis is refused."""
+    if part is None or part.ndim == 0:
+        return part
+    if part.shape[packed] != 1:
+        raise ValueError(
+            f"{function}: {which} has a {name} of shape {part.shape} along the contraction axis, which cannot be taken out of the sum; "
+            f"quantize {which} with one {name} per {'row' if packed == -1 else 'column'} or for the whole tensor"
+        )
+    return np.squeeze(part, axis=packed)

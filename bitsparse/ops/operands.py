@@ -1,0 +1,240 @@
+"""The sparse operand of every sparse function: CSR arrays from whatever holds a sparse matrix, and the caller's edge order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import _check, backends
+from bitsparse.arrays.bit_tensor import BitTensor
+from bitsparse.errors import DTypeError, ShapeError
+
+__all__ = ["CSROperand", "as_csr", "incidence_csr"]
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class CSROperand:
+    """Canonical CSR arrays (columns ascending in each row, no duplicates) and what belongs to them.
+
+    Attributes
+    ----------
+    indptr, indices : ndarray
+        Of one dtype, int32 or int64. `indices` is None in the incidence matrix of rows and edges, whose edge e lies in column e.
+    values : ndarray (nnz,) or None
+        None for a pattern.
+    row_scale, col_scale : ndarray of float32 or None
+    shape : tuple of int
+    order : ndarray or None
+        ``order[e]`` is the caller's position of canonical edge e; None if the caller's order is canonical.
+    summed : bool
+        Duplicates were summed, so that there are no edges of the caller's any more.
+    """
+
+    indptr: Array
+    indices: Array | None
+    values: Array | None
+    row_scale: NDArray[np.float32] | None
+    col_scale: NDArray[np.float32] | None
+    shape: tuple[int, int]
+    order: Array | None = None
+    summed: bool = False
+
+    @property
+    def nnz(self) -> int:
+        """Number of edges."""
+        return int(self.indptr[-1])
+
+    @property
+    def columns(self) -> Array:
+        """Column of each edge, also where an edge is its own column."""
+        return np.arange(self.nnz, dtype=self.indptr.dtype) if self.indices is None else self.indices
+
+    @property
+    def longest_row(self) -> int:
+        """Most edges in a row."""
+        return int(backends.family("cpu", "spmm").longest_row(self.indptr, self.nnz))
+
+    def edge_values(self, function: str, name: str, given: Array) -> Array:
+        """Values per edge, given in the caller's order, in canonical order; the leading size is checked."""
+        self.has_edges(function)
+        if given.ndim == 0 or given.shape[0] != self.nnz:
+            raise ShapeError(
+                f"{function}: {name} has shape {given.shape}, but A has {self.nnz} edges; pass one entry per edge, in the order of "
+                f"A's CSR arrays"
+            )
+        return given if self.order is None else given[self.order]
+
+    def has_edges(self, function: str) -> None:
+        """Refuse an operand whose duplicates were summed, where values per edge come or go."""
+        if self.summed:
+            raise ValueError(
+                f"{function}: A holds duplicate entries, so that an edge has no single position; call A.sum_duplicates() first"
+            )
+
+    def to_caller(self, result: Array, out: Array | None) -> Array:
+        """A result per edge in the caller's order, into `out` if it is given."""
+        if self.order is None:
+            return result
+        target = np.empty_like(result) if out is None else out
+        target[self.order] = result
+        return target
+
+
+def as_csr(function: str, A: Any) -> CSROperand:
+    """CSR arrays of a bitsparse container or incidence matrix, a BitTensor or any :mod:`scipy.sparse` array; nothing is copied that is
+    canonical already.
+
+    Raises
+    ------
+    DTypeError
+        `A` is not sparse, or its values are not real numbers.
+    ShapeError
+        `A` does not have two dimensions.
+    ValueError
+        Its arrays do not describe a matrix.
+
+    Examples
+    --------
+    >>> import scipy.sparse as sp
+    >>> a = as_csr("example", sp.csr_array(np.array([[0, 2.5], [1.5, 0]])))
+    >>> a.indptr, a.indices, a.values
+    (array([0, 1, 2], dtype=int32), array([1, 0], dtype=int32), array([2.5, 1.5]))
+    """
+    if hasattr(A, "csr_arrays"):
+        indptr, indices, values = A.csr_arrays()
+        scales = (getattr(A, name, None) for name in ("row_scale", "col_scale"))
+        made = _operand(function, indptr, indices, values, A.shape, *scales)
+        # In the incidence matrix of rows and edges an edge's column is the edge itself.
+        return replace(made, indices=None) if getattr(A, "in_order", False) else made
+    if isinstance(A, BitTensor):
+        return _from_bits(function, A)
+    if not (hasattr(A, "tocsr") and hasattr(A, "format") and hasattr(A, "nnz")):
+        raise DTypeError(
+            f"{function}: A must be sparse (TCTiledCSR, FRDC, BitTensor or a scipy.sparse array), got {type(A).__name__}; "
+            f"pass scipy.sparse.csr_array(A)"
+        )
+    if len(A.shape) != 2:
+        raise ShapeError(f"{function}: A has shape {A.shape}, but a sparse operand has 2 dimensions; reshape it")
+    return _from_scipy(function, A if A.format == "csr" else A.tocsr())
+
+
+def _from_bits(function: str, A: BitTensor) -> CSROperand:
+    if A.scale is not None or A.offset is not None:
+        raise ValueError(
+            f"{function}: A is a BitTensor with a scale or an offset, which a sparse operand leaves out; pass A.with_affine() and "
+            f"scale the result"
+        )
+    if A.encoding == "bipolar":
+        raise ValueError(f"{function}: A is bipolar, so that it has no zeros to leave out; multiply with matmul")
+    made = A.tocsr()
+    values = None if (A.bits, A.encoding) == (1, "unsigned") else made.data
+    return _operand(function, made.indptr, made.indices, values, A.shape, None, None)
+
+
+def _from_scipy(function: str, A: Any) -> CSROperand:
+    operand = _operand(function, A.indptr, A.indices, A.data, A.shape, None, None)
+    if A.has_canonical_format:
+        return operand
+    # SciPy's sort carries positions along as if they were values.
+    import scipy.sparse as sp
+
+    position = np.arange(operand.nnz, dtype=operand.indptr.dtype)
+    indices = np.array(operand.indices)
+    carried = sp.csr_array((position, indices, operand.indptr), shape=operand.shape)
+    carried.sort_indices()
+    if not _has_duplicates(carried.indptr, carried.indices):
+        order, indices = (np.ascontiguousarray(part, operand.indptr.dtype) for part in (carried.data, carried.indices))
+        values = None if operand.values is None else operand.values[order]
+        return CSROperand(operand.indptr, indices, values, None, None, operand.shape, order)
+    summed = sp.csr_array((A.data[: operand.nnz], operand.indices, operand.indptr), shape=operand.shape, copy=True)
+    summed.sum_duplicates()
+    made = _operand(function, summed.indptr, summed.indices, summed.data, operand.shape, None, None)
+    return CSROperand(made.indptr, made.indices, made.values, None, None, made.shape, None, True)
+
+
+def _has_duplicates(indptr: Array, indices: Array) -> bool:
+    """Whether sorted rows repeat a column."""
+    same = indices[1:] == indices[:-1]
+    starts = indptr[1:-1]
+    same[starts[(starts > 0) & (starts < indices.size)] - 1] = False
+    return bool(same.any())
+
+
+def _operand(
+    function: str, indptr: Any, indices: Any, values: Any, shape: Any, row_scale: Any, col_scale: Any
+) -> CSROperand:
+    """Sizes and dtypes checked; what only a pass over the indices shows is checked by the kernels on the way."""
+    rows, cols = (int(size) for size in shape)
+    indptr, indices = np.asarray(indptr), np.asarray(indices)
+    if indptr.dtype.kind not in "iu" or indices.dtype.kind not in "iu":
+        raise DTypeError(f"{function}: A has indices of dtype {indptr.dtype} and {indices.dtype}; pass integers")
+    wide = np.int64 if 8 in (indptr.dtype.itemsize, indices.dtype.itemsize) else np.int32
+    indptr, indices = np.ascontiguousarray(indptr, wide), np.ascontiguousarray(indices, wide)
+    if indptr.shape != (rows + 1,) or indices.ndim != 1:
+        raise ShapeError(
+            f"{function}: A has {rows} rows but indptr of shape {indptr.shape} and indices of shape {indices.shape}; rebuild A"
+        )
+    nnz = int(indptr[-1])
+    if not 0 <= nnz <= indices.size:
+        raise ValueError(f"{function}: A's indptr ends at {nnz}, but it has {indices.size} indices; rebuild A")
+    try:
+        backends.family("cpu", "spmm").longest_row(indptr, nnz)
+    except ValueError as error:
+        raise ValueError(f"{function}: A is not a sparse matrix: {error}") from None
+    indices = indices[:nnz]
+    return CSROperand(indptr, indices, _values(function, values, nnz), row_scale, col_scale, (rows, cols))
+
+
+def _values(function: str, values: Any, nnz: int) -> Array | None:
+    """None where every value is a stored True, as in a pattern."""
+    if values is None:
+        return None
+    values = np.asarray(values)
+    if values.ndim != 1 or values.size < nnz:
+        raise ShapeError(f"{function}: A has {nnz} edges but values of shape {values.shape}; rebuild A")
+    values = values[:nnz]
+    _check.numeric(function, "A", values)
+    if not values.dtype.isnative:
+        values = values.astype(values.dtype.newbyteorder("="))
+    return None if values.dtype == np.bool_ and bool(values.all()) else values
+
+
+def incidence_csr(function: str, A: Any, side: str) -> CSROperand:
+    """The incidence matrix of nodes and edges (TANGO section 3.3): row v marks the edges of node v.
+
+    Parameters
+    ----------
+    side : {"rows", "cols"}
+        Which end of an edge counts as its node. By rows the matrix needs no column indices: the edges of a row lie side by side.
+
+    Examples
+    --------
+    >>> import scipy.sparse as sp
+    >>> a = sp.csr_array(np.array([[0, 1, 1], [0, 0, 1]]))
+    >>> incidence_csr("example", a, "cols").indices
+    array([0, 1, 2], dtype=int32)
+    """
+    operand = as_csr(function, A)
+    operand.has_edges(function)
+    if side == "rows":
+        indptr, indices, nodes = operand.indptr, operand.order, operand.shape[0]
+    else:
+        import scipy.sparse as sp
+
+        # SciPy's conversion counts by column before any kernel has looked at the columns.
+        found = operand.columns
+        if found.size and (int(found.min()) < 0 or int(found.max()) >= operand.shape[1]):
+            raise ValueError(
+                f"{function}: A has {operand.shape[1]} columns but indices {found.min()}..{found.max()}; rebuild A"
+            )
+        position = np.arange(operand.nnz, dtype=operand.indptr.dtype) if operand.order is None else operand.order
+        by_column = sp.csr_array((position, found, operand.indptr), shape=operand.shape).tocsc()
+        indptr, indices, nodes = by_column.indptr, by_column.data, operand.shape[1]
+    if indices is not None:
+        indices = np.ascontiguousarray(indices, indptr.dtype)
+    return CSROperand(indptr, indices, None, None, None, (nodes, operand.nnz))

@@ -1,0 +1,99 @@
+"""The three quantisation schemes as one formula: ``q = clip(round(((x - offset) / divisor) * multiplier), qmin, qmax)``."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import _check
+
+__all__ = ["Grid", "checked_seed", "grid_from_range", "grid_from_scale", "scheme_bits"]
+
+#: From this many bits on, codes are not exact in float32 and the steps are float64.
+MAX_FLOAT32_BITS = 24
+_SMALLEST_NORMAL = float(np.finfo(np.float32).smallest_normal)
+
+
+class Grid(NamedTuple):
+    """A quantisation grid: the steps of the formula, and what the BitTensor remembers to undo it."""
+
+    offset: NDArray[Any]
+    divisor: NDArray[Any]
+    multiplier: float
+    qmin: int
+    qmax: int
+    encoding: str
+    scale: NDArray[np.float32]
+    stored_offset: NDArray[np.float32] | None
+
+
+def scheme_bits(function: str, scheme: Any, bits: Any) -> tuple[str, int]:
+    """Check a scheme and its bit count; ``symmetric`` needs a sign and a value."""
+    name = _check.choice(function, "scheme", scheme, tuple(_check.ROUNDINGS_OF_SCHEME))
+    return name, _check.bit_count(function, bits, low=2 if name == "symmetric" else 1)
+
+
+def checked_seed(function: str, rounding: str, seed: Any, stream: Any) -> tuple[int, int]:
+    """The seed (fresh entropy for None) and stream of stochastic rounding; a seed without it is refused."""
+    stream = _check.integer(function, "stream", stream, 0, (1 << 32) - 1)
+    if seed is None:
+        return (secrets.randbits(64) if rounding == "stochastic" else 0), stream
+    number = _check.integer(function, "seed", seed, 0, (1 << 64) - 1)
+    if rounding != "stochastic":
+        raise ValueError(
+            f"{function}: seed={number} has no meaning with rounding={rounding!r}; pass rounding='stochastic' or seed=None"
+        )
+    return number, stream
+
+
+def grid_from_range(function: str, scheme: str, bits: int, low: NDArray[Any], high: NDArray[Any], dtype: Any) -> Grid:
+    """The grid that covers ``low..high`` (``symmetric``: ``-absmax..absmax``), in steps of ``dtype``."""
+    low, high = np.asarray(low, dtype=dtype), np.asarray(high, dtype=dtype)
+    if scheme == "symmetric":
+        top = (1 << (bits - 1)) - 1
+        scale = _usable(np.maximum(np.abs(low), np.abs(high)) / dtype(top))
+        _finite_in_float32(function, scale)
+        return Grid(np.zeros_like(scale), scale.astype(dtype), 1.0, -top, top, "signed", scale.astype(np.float32), None)
+    levels = (1 << bits) - (0 if scheme == "affine-pow2" else 1)
+    with np.errstate(over="ignore"):
+        stored_offset = low.astype(np.float32)
+        offset = stored_offset.astype(dtype)
+        extent = high - offset
+    _finite_in_float32(function, extent)
+    exact = extent / dtype(levels)
+    scale = _usable(exact)
+    if scheme == "affine-pow2":
+        divisor, multiplier = scale.astype(dtype), 1.0
+    else:
+        divisor, multiplier = np.where(scale == exact, extent, scale * dtype(levels)).astype(dtype), float(levels)
+    return Grid(offset, divisor, multiplier, 0, (1 << bits) - 1, "unsigned", scale.astype(np.float32), stored_offset)
+
+
+def grid_from_scale(scheme: str, bits: int, scale: NDArray[np.float32], offset: NDArray[np.float32] | None) -> Grid:
+    """The float32 grid of a given scale and offset, as an Epilogue uses it."""
+    stored = None if scheme == "symmetric" else np.float32(0) if offset is None else offset
+    start = np.zeros((), np.float32) if stored is None else np.asarray(stored, dtype=np.float32)
+    if scheme == "symmetric":
+        top = (1 << (bits - 1)) - 1
+        return Grid(start, scale, 1.0, -top, top, "signed", scale, None)
+    if scheme == "affine-pow2":
+        return Grid(start, scale, 1.0, 0, (1 << bits) - 1, "unsigned", scale, offset)
+    levels = (1 << bits) - 1
+    with np.errstate(over="ignore"):  # the caller looks for infinity
+        divisor = (scale.astype(np.float64) * levels).astype(np.float32)
+    return Grid(start, divisor, float(levels), 0, levels, "unsigned", scale, offset)
+
+
+def _usable(scale: NDArray[Any]) -> NDArray[Any]:
+    """A constant range or a scale that is subnormal in float32 becomes 1."""
+    return np.where(scale >= _SMALLEST_NORMAL, scale, np.ones_like(scale))
+
+
+def _finite_in_float32(function: str, extent: NDArray[Any]) -> None:
+    with np.errstate(over="ignore"):
+        extent = extent.astype(np.float32)
+    if not np.isfinite(extent).all():
+        raise ValueError(f"{function}: the range of x is wider than float32 holds; clip x or pass range=(low, high)")

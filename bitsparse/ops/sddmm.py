@@ -1,0 +1,199 @@
+"""Products of node features per edge, and the softmax over the edges of a row."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import _check, backends, interop
+from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.ops.features import Features, exact_accumulator, native, plain_features
+from bitsparse.ops.operands import as_csr
+
+__all__ = ["edge_softmax", "sddmm"]
+
+Array = NDArray[Any]
+OPS = ("dot", "add", "mul")
+
+
+def sddmm(A: Any, x: Any, y: Any = None, *, op: Literal["dot", "add", "mul"] = "dot", out: Any = None) -> Any:
+    """Combine the features of both ends of every edge: ``e[i, j] = x[i] op y[j]`` where A has an entry.
+
+    Parameters
+    ----------
+    A : TCTiledCSR, FRDC, BitTensor of one bit or scipy.sparse array, (M, N)
+        Only its pattern counts.
+    x : array (M,), (M, D) or (M, H, D), or BitTensor
+        Features of the rows: integers, float16, bfloat16, float32 or float64. A BitTensor stands for its integers, or for the real values
+        if it has a scale or an offset (TANGO section 3.3 dequantises on the fly for the same reason: sums of differently scaled integers
+        mean nothing).
+    y : array (N,), (N, D) or (N, H, D), or BitTensor, optional
+        Features of the columns; `x` by default.
+    op : {"dot", "add", "mul"}
+        ``"dot"`` gives one number per edge and head, the others work element by element. ``sddmm(A, target, source, op="add")`` makes the
+        scores of graph attention.
+    out : array, optional
+        Where to write; also returned.
+
+    Returns
+    -------
+    array (nnz,) or (nnz, H) for dot products, else (nnz,), (nnz, D) or (nnz, H, D)
+        In the order of A's CSR arrays as the caller holds them (for other formats that of ``A.tocsr()`` with sorted indices). Floating
+        dtypes follow NumPy's promotion; integers give exact int32 or int64, by the bounds of their dtypes.
+
+    Raises
+    ------
+    ShapeError
+        `A`, `x`, `y` or `out` do not fit.
+    ValueError
+        `A` holds duplicates, or an integer result might exceed int64.
+    DTypeError, DeviceError
+        An operand is not numeric, not sparse or not on the CPU.
+
+    Notes
+    -----
+    A dot product of D terms is summed in 16 interleaved lanes (8 for float64) that are then folded in halves, every step rounded once: the
+    bits depend neither on threads nor on the processor, and with u = 2**-24 (2**-53) the error is at most
+    ``(ceil(D / 16) + 5) * u * sum |x y|`` (with 8 in place of 16 for float64). 16-bit floats are computed in float32 and rounded once.
+
+    Examples
+    --------
+    >>> import scipy.sparse as sp
+    >>> A = sp.csr_array(np.array([[0, 1, 1], [0, 0, 1], [0, 0, 0]]))
+    >>> x = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+    >>> bs.sddmm(A, x)
+    array([11., 17., 39.])
+    """
+    function = "sddmm"
+    _check.choice(function, "op", op, OPS)
+    operand = as_csr(function, A)
+    operand.has_edges(function)
+    left = plain_features(function, "x", x)
+    right = left if y is None else plain_features(function, "y", y)
+    for name, side, rows, what in (("x", left, operand.shape[0], "rows"), ("y", right, operand.shape[1], "columns")):
+        if side.shape[0] != rows:
+            raise ShapeError(
+                f"{function}: A has {rows} {what} but {name if y is not None else 'x (as y)' if name == 'y' else 'x'} has "
+                f"{side.shape[0]} rows (shapes {operand.shape} and {side.shape}); pass x for A's rows and y for its columns"
+            )
+    if left.shape[1:] != right.shape[1:]:
+        raise ShapeError(f"{function}: x has shape {left.shape} and y {right.shape}; make all but the first size equal")
+    dtype, compute = _dtypes(left, right, op)
+    inner = left.shape[1:]
+    heads = inner[0] if len(inner) == 2 else 1
+    shape = (operand.nnz, *(inner[:-1] if op == "dot" else inner))
+    target = None
+    if out is not None:
+        target = interop.writable_numpy(out, function)
+        _check.out_array(function, target, shape, dtype)
+        _check.no_overlap(function, target, left.data, right.data)
+    direct = target if operand.order is None and compute == dtype else None
+    columns = heads if op == "dot" else left.columns
+    a, b = (side.data.reshape(side.shape[0], left.columns).astype(compute, copy=False) for side in (left, right))
+    if 0 in shape:
+        result = np.empty(shape, dtype)
+    else:
+        flat = backends.family("cpu", "sddmm").sddmm(
+            operand.indptr,
+            operand.columns,
+            operand.shape,
+            a,
+            b,
+            op=op,
+            heads=heads,
+            out=None if direct is None else direct.reshape(operand.nnz, columns),
+        )
+        result = operand.to_caller(
+            flat.reshape(shape).astype(dtype, copy=False), None if direct is not None else target
+        )
+    if out is None:
+        return interop.from_numpy(result, interop.common_family((left.family, right.family)), function)
+    if target is not None and direct is None and operand.order is None:
+        target[...] = result
+    return out
+
+
+def _dtypes(x: Features, y: Features, op: str) -> tuple[np.dtype[Any], np.dtype[Any]]:
+    """(dtype of the result, dtype that it is computed in)."""
+    if x.dtype.kind in "biu" and y.dtype.kind in "biu":
+        width = x.shape[-1] if op == "dot" and len(x.shape) > 1 else 1
+
+        def factors(by_data: bool) -> tuple[int, int]:
+            a, b = x.largest(by_data), y.largest(by_data)
+            return (a + b, 1) if op == "add" else (a, b)
+
+        acc = exact_accumulator("sddmm", width, (x.dtype, y.dtype), factors)
+        return acc, acc
+    try:
+        dtype = np.result_type(x.dtype, y.dtype)
+    except TypeError:
+        raise DTypeError(
+            f"sddmm: x of {x.dtype} and y of {y.dtype} have no common dtype; convert one with astype"
+        ) from None
+    return dtype, np.dtype(np.float64) if dtype == np.float64 else np.dtype(np.float32)
+
+
+def edge_softmax(A: Any, scores: Any, *, out: Any = None) -> Any:
+    """Softmax of the edges' scores over each row of A: ``exp(s) / sum of exp(s) over the row``, shifted by the row's largest score.
+
+    Parameters
+    ----------
+    A : sparse (M, N)
+        Only its pattern counts.
+    scores : array (nnz,) or (nnz, H)
+        float16, bfloat16, float32 or float64, one per edge and head, in the order of A's CSR arrays.
+    out : array, optional
+        Where to write; also returned. `scores` itself is allowed.
+
+    Returns
+    -------
+    array of the shape and dtype of `scores`
+        NaN fills its row and head. A row whose scores are all minus infinity, or one with plus infinity, gives NaN.
+
+    Raises
+    ------
+    ShapeError, DTypeError
+        `scores` do not fit `A` or are not floating.
+    ValueError
+        `A` holds duplicates.
+
+    Notes
+    -----
+    float32 uses its own exp (relative error below 2e-7) and sums in a fixed order, so that the bits depend neither on threads nor on the
+    processor; float64 uses the C library's exp. With u = 2**-24 (2**-53) the relative error of a weight above 2**-126 is at most
+    ``(|s - max| + ceil(n / 16) + 16) * u`` in a row of n <= 1024 edges (with 8 in place of 16 for float64); 16-bit floats are computed in
+    float32. TANGO (Tang et al., SC 2023, section 3.2) keeps this step in full precision.
+
+    Examples
+    --------
+    >>> import scipy.sparse as sp
+    >>> A = sp.csr_array(np.array([[0, 1, 1], [0, 0, 1]]))
+    >>> bs.edge_softmax(A, np.array([0.0, 0.0, 5.0]))
+    array([0.5, 0.5, 1. ])
+    """
+    function = "edge_softmax"
+    operand = as_csr(function, A)
+    given, family = interop.as_numpy(scores, function, "scores")
+    _check.numeric(function, "scores", given, "f")
+    if given.ndim not in (1, 2):
+        raise ShapeError(
+            f"{function}: scores have shape {given.shape}, but edges take (nnz,) or (nnz, heads); reshape them"
+        )
+    dtype = native(given[:0]).dtype
+    compute = np.dtype(np.float64) if dtype == np.float64 else np.dtype(np.float32)
+    target = None
+    if out is not None:
+        target = interop.writable_numpy(out, function)
+        _check.out_array(function, target, given.shape, dtype)
+    canonical = np.ascontiguousarray(operand.edge_values(function, "scores", given), compute)
+    if given.size:
+        flat = canonical.reshape(operand.nnz, -1)
+        canonical = backends.family("cpu", "sddmm").edge_softmax(operand.indptr, flat).reshape(given.shape)
+    result = operand.to_caller(canonical.astype(dtype, copy=False), target)
+    if target is None:
+        return interop.from_numpy(result, family, function)
+    if operand.order is None:
+        target[...] = result
+    return out

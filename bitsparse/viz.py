@@ -1,0 +1,170 @@
+"""Pictures of bit arrays and sparse arrays, through the ``[viz]`` extra."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse.arrays import BitTensor
+from bitsparse.backends.params import TILE_COLS, TILE_ROWS
+from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.graph.adjacency import pattern_of
+
+__all__ = ["spy", "tile_fill"]
+
+#: Words looked at in one go.
+_CHUNK_WORDS = 1 << 22
+#: Cells of a picture along its longer side: where an array has more tiles, each cell stands for several.
+_CELLS = 512
+_BITS_SET = np.array([value.bit_count() for value in range(256)], dtype=np.uint8)
+
+
+def tile_fill(x: BitTensor) -> NDArray[np.float64]:
+    """Share of set elements in each 8 x 128 tile, the unit in which a product skips zeros (QGTC section 4.3).
+
+    Parameters
+    ----------
+    x : BitTensor (m, k)
+        Multi-bit elements count as set if any of their bits is.
+
+    Returns
+    -------
+    ndarray (ceil(m / 8), ceil(k / 128)) of float64
+        Between 0 and 1; tiles at the edges are measured by the elements they have.
+
+    Raises
+    ------
+    DTypeError, ShapeError
+        `x` is not a BitTensor of two dimensions.
+
+    Examples
+    --------
+    >>> from bitsparse import viz
+    >>> viz.tile_fill(bs.pack_bits(np.eye(16, 256, dtype=int)))
+    array([[0.0078125, 0.       ],
+           [0.0078125, 0.       ]])
+    """
+    if not isinstance(x, BitTensor):
+        raise DTypeError(f"tile_fill: x must be a BitTensor, got {type(x).__name__}; make one with pack_bits")
+    if x.ndim != 2:
+        raise ShapeError(f"tile_fill: x has shape {x.shape}, but a picture needs two dimensions; pick one of the batch")
+    left = x.repack(axis=-1, layout="planes")
+    rows, cols = left.shape
+    shape = (-(-rows // TILE_ROWS), -(-cols // TILE_COLS))
+    counts = np.zeros(shape, np.int64)
+    step = TILE_ROWS * max(1, _CHUNK_WORDS // max(1, TILE_ROWS * left.words[0].size if rows else 1))
+    for start in range(0, rows, step):
+        words = np.bitwise_or.reduce(left.words[start : start + step], axis=1)
+        per_row = _BITS_SET[words.view(np.uint8)].reshape(len(words), shape[1], -1).sum(axis=2, dtype=np.int64)
+        edges = np.arange(0, len(words), TILE_ROWS)
+        counts[start // TILE_ROWS : start // TILE_ROWS + edges.size] = np.add.reduceat(per_row, edges, axis=0)
+    heights = np.minimum(TILE_ROWS, rows - TILE_ROWS * np.arange(shape[0]))
+    widths = np.minimum(TILE_COLS, cols - TILE_COLS * np.arange(shape[1]))
+    return np.asarray(counts / np.outer(heights, widths))
+
+
+class _Picture(NamedTuple):
+    """What is drawn: the mean fill of the non-empty tiles in each cell, and counts over all tiles."""
+
+    fill: NDArray[np.float64]
+    step: int  # tiles of a cell along a side that has more tiles than cells: rows
+    width: int  # and columns
+    filled: int
+    tiles: int
+    mean: float
+
+
+def _picture_of_bits(x: BitTensor) -> _Picture:
+    fill = tile_fill(x)
+    filled = fill > 0
+    mean = float(fill[filled].mean()) if filled.any() else 0.0
+    return _Picture(fill, 1, 1, int(filled.sum()), fill.size, mean)
+
+
+def _picture_of_entries(x: Any) -> _Picture:
+    """Counts entries per tile from the CSR pattern: memory in proportion to the entries, whatever the shape."""
+    made = pattern_of("spy", x)
+    rows, cols = made.shape
+    tiles = (-(-rows // TILE_ROWS), -(-cols // TILE_COLS))
+    numbers = np.repeat(np.arange(rows, dtype=np.int64) // TILE_ROWS * tiles[1], np.diff(made.indptr))
+    numbers += made.indices // TILE_COLS
+    numbers.sort()
+    first = np.flatnonzero(np.concatenate([[True], numbers[1:] != numbers[:-1]])) if numbers.size else numbers
+    counts = np.diff(first, append=numbers.size)
+    down, across = np.divmod(numbers[first], max(tiles[1], 1))
+    height = np.minimum(TILE_ROWS, rows - TILE_ROWS * down)
+    width = np.minimum(TILE_COLS, cols - TILE_COLS * across)
+    fill = counts / (height * width)
+    step, wide = (max(1, -(-count // _CELLS)) for count in tiles)
+    cells = (-(-tiles[0] // step), -(-tiles[1] // wide))
+    cell = down // step * cells[1] + across // wide
+    sums, filled = (np.bincount(cell, weights, minlength=cells[0] * cells[1]) for weights in (fill, None))
+    picture = (sums / np.maximum(filled, 1)).reshape(cells)
+    mean = float(fill.mean()) if fill.size else 0.0
+    return _Picture(picture, step, wide, fill.size, tiles[0] * tiles[1], mean)
+
+
+def spy(x: Any, ax: Any = None) -> Any:
+    """Draw the 8 x 128 tiles of a matrix, shaded by their fill; empty tiles, which products skip, stay white.
+
+    Parameters
+    ----------
+    x : BitTensor (m, k), or TCTiledCSR, FRDC, :mod:`scipy.sparse` array or graph (m, k)
+        Of a sparse array every stored entry counts, and nothing is made dense: beyond 512 tiles along a side, a cell of the picture shows
+        the mean fill of the non-empty ones of several.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; by default on a new figure (``ax.figure``), which no window shows.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    ImportError
+        matplotlib is not installed.
+    DTypeError, ShapeError
+        As :func:`tile_fill`; or `x` has no elements.
+
+    Examples
+    --------
+    >>> from bitsparse import viz
+    >>> ax = viz.spy(bs.pack_bits(np.eye(64, dtype=int)))
+    >>> ax.get_title()
+    '64 x 64, 8 of 8 tiles set, mean fill 1.56 %'
+    """
+    shape = getattr(x, "shape", None) or (getattr(x, "num_nodes", 0),) * 2
+    sparse = not isinstance(x, BitTensor) and (hasattr(x, "indptr") or hasattr(x, "tocsr"))
+    if 0 in shape:
+        raise ShapeError(f"spy: x has shape {shape}, so there is nothing to draw; pass an array with rows and columns")
+    picture = _picture_of_entries(x) if sparse else _picture_of_bits(x)
+    fill = picture.fill
+    try:
+        from matplotlib.colors import LogNorm
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "matplotlib":
+            raise
+        raise ImportError("spy: matplotlib is not installed; run: pip install 'bitsparse[viz]'") from None
+    if ax is None:
+        ax = Figure(figsize=(6.4, 5.6), layout="constrained").subplots()
+    rows, cols = shape
+    filled = fill > 0
+    least = 1.0 / (TILE_ROWS * TILE_COLS)
+    image = ax.imshow(
+        np.ma.masked_array(fill, mask=~filled),
+        norm=LogNorm(vmin=least, vmax=max(float(fill.max(initial=least)), 2 * least)),
+        extent=(0, fill.shape[1] * picture.width * TILE_COLS, fill.shape[0] * picture.step * TILE_ROWS, 0),
+        cmap="viridis_r",
+        interpolation="nearest",
+        aspect="equal" if cols and 0.2 < rows / cols < 5 else "auto",
+    )
+    ax.set_title(
+        f"{rows} x {cols}, {picture.filled} of {picture.tiles} tiles set, mean fill {100 * picture.mean:.2f} %"
+    )
+    ax.set_xlabel("column")
+    ax.set_ylabel("row")
+    ax.figure.colorbar(image, ax=ax, label=f"fill of a {TILE_ROWS} x {TILE_COLS} tile", shrink=0.8)
+    return ax

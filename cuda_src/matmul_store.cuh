@@ -1,0 +1,198 @@
+// From the accumulators to the result: weights of the planes, terms of rows and columns, the ways out of a tile.
+#ifndef BITSPARSE_MATMUL_STORE_CUH
+#define BITSPARSE_MATMUL_STORE_CUH
+
+#include "matmul_tiles.cuh"
+
+#ifndef BS_OUT64
+struct Weights {
+    int of_block[BS_NB];
+    bool plain; // all are 1
+};
+
+BS_INLINE Weights weights_of(const MatmulParams &g, const int *weight)
+{
+    Weights w;
+    w.plain = true;
+#pragma unroll
+    for (int j = 0; j < BS_NB; j++) {
+        w.of_block[j] = weight[plane_of(g, j)];
+        w.plain = w.plain && w.of_block[j] == 1;
+    }
+    return w;
+}
+
+BS_INLINE void multiply(int (&acc)[32 * BS_NB], const Weights &w)
+{
+    if (!w.plain)
+#pragma unroll
+        for (int i = 0; i < 32 * BS_NB; i++)
+            acc[i] *= w.of_block[i / 32];
+}
+
+// Sums the planes of B that lie side by side; blocks of columns come out first.
+BS_INLINE void combine_planes(int (&acc)[32 * BS_NB], int nb, const Weights &weights)
+{
+    multiply(acc, weights);
+    if (nb == 1) {
+#pragma unroll
+        for (int i = 32; i < 32 * BS_NB; i++)
+            acc[i & 31] += acc[i];
+    }
+#if BS_NB == 4
+    else if (nb == 2) {
+#pragma unroll
+        for (int i = 0; i < 64; i++)
+            acc[i] += acc[i + 64];
+    }
+#endif
+}
+#endif
+
+// Where a thread's accumulators lie: register 4 i + e of a block of 64 columns is row g + 8 (e / 2), column 8 i + 2 t + e % 2, for lane
+// 4 g + t. The loops below keep the common path short: it runs once a tile, so every instruction of it comes from afar.
+BS_INLINE Out row_term(const MatmulParams &g, const Work &w, int row)
+{
+    return g.row_term && row < g.m ? g.row_term[(long long)w.operand.x * g.m + row] : 0;
+}
+
+BS_INLINE Out col_term(const MatmulParams &g, const Work &w, int column)
+{
+    return g.col_term && column < g.n ? g.col_term[(long long)w.operand.y * g.n + column] : 0;
+}
+
+#ifdef BS_OUT64
+// Adds one pass, whose sums are below 2^32, to the result; the thread that owns an element is the only one to touch it.
+BS_INLINE void flush_pass(const MatmulParams &g, const int (&acc)[32 * BS_NB], const Work &w, int row0, int shift, bool first)
+{
+    const int lane = threadIdx.x & 31;
+#pragma unroll 1
+    for (int half = 0; half < 2; half++) {
+        const int row = row0 + (lane >> 2) + 8 * half;
+        if (row >= g.m)
+            break;
+        Out *out = g.out + ((long long)w.batch * g.m + row) * g.n;
+        const Out here = first ? row_term(g, w, row) : 0;
+#pragma unroll
+        for (int at = 0; at < 16 * BS_NB; at++) {
+            const int column = w.n_tile * g.nb * 64 + 8 * (at >> 1) + 2 * (lane & 3) + (at & 1);
+            if (column >= g.n || at >= 16 * g.nb)
+                continue;
+            const u32 low = half ? acc[2 * at - (at & 1) + 2] : acc[2 * at - (at & 1)];
+            const Out x = (Out)((u64)low << (shift & 63)); // a set bit 6 of the shift means a negative weight
+            out[column] = (shift & 64 ? -x : x) + (first ? here + col_term(g, w, column) : out[column]);
+        }
+    }
+}
+#else
+BS_INLINE void add_terms(const MatmulParams &g, int (&acc)[32 * BS_NB], const Work &w, int row0)
+{
+    const int lane = threadIdx.x & 31, row = row0 + (lane >> 2);
+    const int upper = row_term(g, w, row), lower = row_term(g, w, row + 8);
+#pragma unroll
+    for (int i = 0; i < 16 * BS_NB; i++) {
+        const int here = col_term(g, w, w.n_tile * g.nb * 64 + 8 * (i >> 1) + 2 * (lane & 3) + (i & 1));
+        const int at = 4 * (i >> 1) + (i & 1);
+        acc[at] += upper + here;
+        acc[at + 2] += lower + here;
+    }
+}
+
+// Straight from the registers: every four lanes write 32 bytes of a row.
+BS_INLINE void store_tile(const MatmulParams &g, const int (&acc)[32 * BS_NB], const Work &w, int row0)
+{
+    const int lane = threadIdx.x & 31, row = row0 + (lane >> 2), column0 = w.n_tile * g.nb * 64 + 2 * (lane & 3);
+    int *out = g.out + ((long long)w.batch * g.m + row) * g.n + column0;
+    const bool upper = row < g.m, lower = row + 8 < g.m;
+    const long long eight_rows = 8ll * g.n;
+    const int columns = min(g.n - column0, g.nb * 64 - 2 * (lane & 3));
+    if ((g.n & 1) == 0) {
+#pragma unroll
+        for (int i = 0; i < 8 * BS_NB; i++) {
+            if (upper && 8 * i < columns)
+                *(int2 *)(out + 8 * i) = make_int2(acc[4 * i], acc[4 * i + 1]);
+            if (lower && 8 * i < columns)
+                *(int2 *)(out + eight_rows + 8 * i) = make_int2(acc[4 * i + 2], acc[4 * i + 3]);
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < 16 * BS_NB; i++) {
+            const int c = 8 * (i >> 1) + (i & 1), at = 4 * (i >> 1) + (i & 1);
+            if (upper && c < columns)
+                out[c] = acc[at];
+            if (lower && c < columns)
+                out[eight_rows + c] = acc[at + 2];
+        }
+    }
+}
+
+// Leaves a warpgroup's 64 rows to the copy engine, 32 columns at a time through two slots of 8 KB with the 128-byte swizzle, so that the
+// result is written while the next tile is being multiplied. Few large copies: the engine takes one every 40 clocks or so. Two warps
+// take turns at starting them, one for each slot, since only who started a copy can wait for it.
+BS_INLINE void store_tile_bulk(const MatmulParams &g, const Shared &s, const int (&acc)[32 * BS_NB], const Work &w, int row0)
+{
+    const int lane = threadIdx.x & 31, group = threadIdx.x >> 7, warp = (threadIdx.x >> 5) & 3, r = lane >> 2, t = lane & 3;
+    const u32 slots = s.staging + group * 16384;
+    // Odd rows take the columns in another order, so that the 16 lanes of a half warp touch all 32 banks.
+    const bool odd = r & 1;
+    const u32 to = slots + (16 * warp + r) * 128 + (t & 1) * 8, chunk = ((t >> 1) ^ r ^ (odd ? 4 : 0)) << 4;
+#pragma unroll
+    for (int j = 0; j < 2 * BS_NB; j++) {
+        const int column0 = w.n_tile * g.nb * 64 + 32 * j;
+        if (j >= 2 * g.nb || column0 >= g.n || row0 >= g.m)
+            break;
+        const bool starts = warp == (j & 1) && lane == 0;
+        if (starts)
+            bulk_wait_read<0>();
+        named_barrier(1 + group, 128);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const int at = 16 * j + 2 * i, other = 16 * j + 2 * (i ^ 4);
+            store_shared(to + (j & 1) * 8192 + (i & 1) * 1024 + (chunk ^ ((i & 6) << 4)), odd ? acc[other] : acc[at],
+                         odd ? acc[other + 1] : acc[at + 1]);
+        }
+        fence_async_proxy();
+        named_barrier(1 + group, 128);
+        if (starts) {
+            tma_store(&g.c, slots + (j & 1) * 8192, column0, row0, w.batch);
+            bulk_commit();
+        }
+    }
+}
+
+// The warps of a tile are dealt out to the parts: this one's rows are added up by this part of the cluster.
+BS_INLINE int owner_of(const MatmulParams &g) { return (int)(threadIdx.x >> 5) * g.rk * g.rp / kWarps; }
+
+// Where in its owner's shared memory a warp's sums from another part lie: 16 bytes a lane, 8 times.
+BS_INLINE u32 part_slot(const MatmulParams &g, const Shared &s, int owner, int from)
+{
+    const int owned = kWarps / (g.rk * g.rp), warp = (int)(threadIdx.x >> 5) - owner * owned;
+    return s.staging + ((from - (from > owner)) * owned + warp) * 4096 + (threadIdx.x & 31) * 16;
+}
+
+BS_INLINE void send_part(const MatmulParams &g, const Shared &s, const int (&acc)[32 * BS_NB], const Place &place, int owner)
+{
+    const u32 rank = owner * g.mc + place.member;
+    const u32 to = remote_address(part_slot(g, s, owner, place.part), rank), barrier = remote_address(s.reduced, rank);
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        store_remote(to + i * 512, acc[4 * i], acc[4 * i + 1], acc[4 * i + 2], acc[4 * i + 3], barrier);
+}
+
+BS_INLINE void add_parts(const MatmulParams &g, const Shared &s, int (&acc)[32 * BS_NB], const Place &place)
+{
+    barrier_wait(s.reduced, 0);
+    for (int part = 0; part < g.rk * g.rp; part++) {
+        if (part == place.part)
+            continue;
+        const u32 from = part_slot(g, s, place.part, part);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const int4 v = load_shared(from + i * 512);
+            acc[4 * i] += v.x, acc[4 * i + 1] += v.y, acc[4 * i + 2] += v.z, acc[4 * i + 3] += v.w;
+        }
+    }
+}
+#endif
+
+#endif

@@ -1,0 +1,116 @@
+// What a product of packed operands is cut into: parameters, tiles, parts of the contraction axis, places in a cluster.
+#ifndef BITSPARSE_MATMUL_TILES_CUH
+#define BITSPARSE_MATMUL_TILES_CUH
+
+#include "wgmma.cuh"
+
+#ifdef BS_OUT64
+typedef long long Out;
+#else
+typedef int Out;
+#endif
+
+constexpr int kConsumers = 128 * BS_GROUPS, kThreads = kConsumers + 128, kWarps = 4 * BS_GROUPS;
+constexpr int kBlockRows = 64 * BS_GROUPS * BS_MB, kRowBytes = 128;
+constexpr int kInlinePasses = 8; // so many lie in the parameters, more in memory
+constexpr int kStaging = 4096 * kWarps; // behind the ring: tiles on their way out
+constexpr int kBytesA = kBlockRows * kRowBytes, kBytesB = 64 * BS_NB * kRowBytes, kBytesStage = kBytesA + kBytesB;
+
+// A pass over the contraction blocks k0 .. k1 with plane p of A and planes q0 .. q0 + qb - 1 of B. For the j-th of these, ratio[j] is
+// the weight of the pass before over this one's and weight[j] this one's, modulo 2^32. With BS_OUT64 qb is 1 and weight[0] is the shift, plus 64 if the weight is negative.
+struct Pass {
+    int p, q0, k0, k1;
+    int ratio[4], weight[4];
+    int pad[4];
+};
+
+struct MatmulParams {
+    TensorMap a, b, c;
+    Out *out;
+    const Out *row_term, *col_term; // added to every row, column; may be null
+    const Pass *passes;
+    const u32 *blocks;         // which contraction blocks of a row tile hold anything, one bit each; null: all
+    const int2 *batch_indices; // batch -> index into a, b; null: the batch itself
+    int m, n, block_words;
+    int n_passes, nb, qb;
+    int mc, rk, rp, box_rows, boxes;
+    int m_groups, n_tiles, batches, raster;
+    int bulk;       // whether c is set: the result is stored by the copy engine
+    int pad[4];
+    Pass inline_passes[kInlinePasses];
+};
+
+struct Work {
+    int batch, m_tile, n_tile;
+    int2 operand; // batch indices of a and b
+};
+
+// A block's place in its cluster.
+struct Place {
+    int member, first_member; // among the mc blocks of one part, and the rank of the first of them
+    int part, k_part, pass_part;
+};
+
+BS_INLINE Place place_of(const MatmulParams &g, int rank)
+{
+    if (g.mc * g.rk * g.rp == 1)
+        return {0, 0, 0, 0, 0};
+    const int part = rank / g.mc;
+    return {rank - part * g.mc, part * g.mc, part, part % g.rk, part / g.rk};
+}
+
+BS_INLINE const Pass *passes_of(const MatmulParams &g) { return g.n_passes <= kInlinePasses ? g.inline_passes : g.passes; }
+
+BS_INLINE Work work_of(const MatmulParams &g, int unit, int member)
+{
+    if (g.batches == 1 && g.n_tiles == 1)
+        return {0, unit * g.mc + member, 0, g.batch_indices ? g.batch_indices[0] : make_int2(0, 0)};
+    const int per_batch = g.m_groups * g.n_tiles, batch = unit / per_batch;
+    unit -= batch * per_batch;
+    const int band = unit / (g.raster * g.n_tiles), first = band * g.raster;
+    const int height = min(g.raster, g.m_groups - first);
+    unit -= band * g.raster * g.n_tiles;
+    const int2 operand = g.batch_indices ? g.batch_indices[batch] : make_int2(batch, batch);
+    return {batch, (first + unit % height) * g.mc + member, unit / height, operand};
+}
+
+// Which of the planes side by side a block of 64 columns belongs to: block / nb without a division.
+BS_INLINE int plane_of(const MatmulParams &g, int block) { return g.qb == 1 ? 0 : g.nb == 1 ? block : block >> 1; }
+
+BS_INLINE const u32 *blocks_of(const MatmulParams &g, const Work &w)
+{
+    const long long tile = (long long)w.operand.x * g.m_groups * g.mc + w.m_tile;
+    return g.blocks ? g.blocks + tile * g.block_words : nullptr;
+}
+
+// The next contraction block at or after kb that is not all zero in this row tile, or at least `end`.
+BS_INLINE int next_block(const u32 *blocks, int kb, int end)
+{
+    if (blocks == nullptr)
+        return kb;
+    while (kb < end) {
+        const u32 rest = __ldg(blocks + (kb >> 5)) >> (kb & 31);
+        if (rest != 0)
+            return kb + __ffs(rest) - 1;
+        kb = (kb | 31) + 1;
+    }
+    return kb;
+}
+
+struct Range {
+    int begin, end;
+};
+
+BS_INLINE Range part_of(int begin, int end, int part, int parts)
+{
+    const int length = end - begin;
+    if (parts == 1)
+        return {begin, end};
+    return {begin + length * part / parts, begin + length * (part + 1) / parts};
+}
+
+struct Shared {
+    u32 tiles, staging, full, empty, reduced; // addresses: the ring's stages, the way out, barriers
+};
+
+#endif

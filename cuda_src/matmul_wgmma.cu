@@ -1,0 +1,231 @@
+// Product of two packed operands on Hopper's warpgroup matrix units: C (m, n) = sum over planes p, q of w_p w_q A_p B_q^T.
+//
+// Operands are (batch, outer, planes, 16-byte padded contraction axis); an element is a bit, or a byte with BS_BYTES.
+// A block computes 64 BS_GROUPS BS_MB rows by 64 BS_NB columns: consumer warpgroups of 64 BS_MB rows each, and one producer thread that
+// feeds a ring of stages (128 bytes of the contraction axis: 1024 bits) through TMA. The BS_NB column blocks are nb blocks of 64 columns
+// times qb planes of B (nb qb = BS_NB), so each tile of A is loaded once for qb planes. Planes that do not fit side by side follow in
+// passes, heaviest first: before pass t the accumulators are multiplied by the ratio of the weights, so no second set is needed.
+// A cluster holds mc row tiles that share the loads of B by multicast, times parts that split the contraction axis (rk) and the passes
+// (rp) and add their results through distributed shared memory (only with BS_MB = 1 and nb = 1).
+//
+// Compile-time: BS_GROUPS (1, 2), BS_MB (1, 2), BS_NB (1..4), BS_STAGES, BS_BYTES, BS_OUT64 (flushes every pass to an int64 result).
+// Floor on an H200: 2 m n k planes / 15.4e15 operations a second (1.93e15 for bytes), or bytes at 4.2 TB/s; about 2.4 us for a launch in a
+// graph. Reached there: 1 x 1 bits 16384^3 0.83 ms (floor 0.57), 8192^3 0.137 ms (0.071), 32768 x 32768 x 64 0.038 ms (0.036), 4 x 2 bits
+// 16384^3 5.1 ms (4.6), bytes 16384^3 5.9 ms with unpacking (4.6). All figures and what did not help: benchmarks/NOTES.md.
+#include "matmul_store.cuh"
+
+struct Ring {
+    int stage = 0;
+    u32 phase = 0;
+    __device__ __forceinline__ void advance()
+    {
+        if (++stage == BS_STAGES) {
+            stage = 0;
+            phase ^= 1;
+        }
+    }
+};
+
+BS_INLINE void load_stage(const MatmulParams &g, const Shared &s, int stage, const Work &w, const Pass &pass, int kb, const Place &place)
+{
+    const u32 a = s.tiles + stage * kBytesStage, b = a + kBytesA, bar = s.full + stage * 8;
+    barrier_expect(bar, kBytesStage);
+    tma_load(a, &g.a, bar, kb * 32, w.m_tile * kBlockRows, pass.p, w.operand.x);
+    for (int i = 0; i < g.boxes; i++) {
+        const int row = (place.member * g.boxes + i) * g.box_rows, block = row >> 6;
+        const int q = plane_of(g, block);
+        const int column = (w.n_tile * g.nb + block - q * g.nb) * 64 + (row & 63), plane = pass.q0 + q;
+        if (g.mc == 1)
+            tma_load(b + row * kRowBytes, &g.b, bar, kb * 32, column, plane, w.operand.y);
+        else
+            tma_load_multicast(b + row * kRowBytes, &g.b, bar, kb * 32, column, plane, w.operand.y,
+                               (unsigned short)(((1u << g.mc) - 1u) << place.first_member));
+    }
+}
+
+BS_INLINE void produce(const MatmulParams &g, const Shared &s, int first, int step, int units, const Place &place)
+{
+    Ring ring;
+    ring.phase = 1; // the stages start empty
+    const Pass *list = passes_of(g);
+    const Range passes = part_of(0, g.n_passes, place.pass_part, g.rp);
+    for (int unit = first; unit < units; unit += step) {
+        const Work w = work_of(g, unit, place.member);
+        const u32 *blocks = blocks_of(g, w);
+        for (int t = passes.begin; t < passes.end; t++) {
+            const Pass pass = list[t];
+            const Range k = part_of(pass.k0, pass.k1, place.k_part, g.rk);
+            for (int kb = next_block(blocks, k.begin, k.end); kb < k.end; kb = next_block(blocks, kb + 1, k.end)) {
+                barrier_wait(s.empty + ring.stage * 8, ring.phase);
+                load_stage(g, s, ring.stage, w, pass, kb, place);
+                ring.advance();
+            }
+        }
+    }
+}
+
+struct Consumer {
+    const MatmulParams &g;
+    const Shared &s;
+    const Place &place;
+    Ring ring;
+    int held = -1; // the stage whose products may still be running
+    int keep = 0;
+    int acc[BS_MB][32 * BS_NB];
+
+    // A stage is empty once every warp that reads it, here and in the blocks that it was multicast with, is done with it.
+    __device__ __forceinline__ void release()
+    {
+        const int lane = threadIdx.x & 31;
+        if (held >= 0 && lane < g.mc)
+            barrier_arrive_remote(s.empty + held * 8, place.first_member + lane);
+        held = -1;
+    }
+
+    __device__ __forceinline__ void finish()
+    {
+        wgmma_wait<0>();
+#pragma unroll
+        for (int i = 0; i < BS_MB; i++)
+            wgmma_pin(acc[i]);
+        release();
+    }
+
+    __device__ __forceinline__ void multiply_stage()
+    {
+        const int group = threadIdx.x >> 7;
+        barrier_wait(s.full + ring.stage * 8, ring.phase);
+        const u32 tile = s.tiles + ring.stage * kBytesStage;
+        const u64 a = wgmma_descriptor(tile + group * 64 * BS_MB * kRowBytes), b = wgmma_descriptor(tile + kBytesA);
+        wgmma_fence();
+#pragma unroll
+        for (int step = 0; step < 4; step++)
+#pragma unroll
+            for (int i = 0; i < BS_MB; i++)
+                Wgmma<BS_NB>::run(acc[i], a + 2 * step + i * (64 * kRowBytes / 16), b + 2 * step, step == 0 ? keep : 1);
+        wgmma_commit();
+        keep = 1;
+        wgmma_wait<1>();
+        release();
+        held = ring.stage;
+        ring.advance();
+    }
+
+    __device__ __forceinline__ void clear_if_untouched()
+    {
+        if (keep == 0)
+#pragma unroll
+            for (int i = 0; i < BS_MB; i++)
+#pragma unroll
+                for (int e = 0; e < 32 * BS_NB; e++)
+                    acc[i][e] = 0;
+    }
+};
+
+BS_INLINE void consume(const MatmulParams &g, const Shared &s, int first, int step, int units, const Place &place)
+{
+    Consumer me{g, s, place};
+    const Pass *list = passes_of(g);
+    const int row0 = (threadIdx.x >> 7) * 64 * BS_MB + ((threadIdx.x >> 5) & 3) * 16;
+    const Range passes = part_of(0, g.n_passes, place.pass_part, g.rp);
+    Work next = work_of(g, first, place.member);
+    for (int unit = first; unit < units; unit += step) {
+        const Work w = next;
+        const u32 *blocks = blocks_of(g, w);
+        me.keep = 0;
+        for (int t = passes.begin; t < passes.end; t++) {
+            const Pass *pass = list + t;
+            const Range k = part_of(pass->k0, pass->k1, place.k_part, g.rk);
+#ifdef BS_OUT64
+            me.keep = 0;
+#else
+            if (t > passes.begin && me.keep) {
+                const Weights ratio = weights_of(g, pass->ratio);
+                me.finish();
+#pragma unroll
+                for (int i = 0; i < BS_MB; i++)
+                    multiply(me.acc[i], ratio);
+            }
+#endif
+            for (int kb = next_block(blocks, k.begin, k.end); kb < k.end; kb = next_block(blocks, kb + 1, k.end))
+                me.multiply_stage();
+#ifdef BS_OUT64
+            me.finish();
+            me.clear_if_untouched();
+#pragma unroll
+            for (int i = 0; i < BS_MB; i++)
+                flush_pass(g, me.acc[i], w, w.m_tile * kBlockRows + row0 + 64 * i, pass->weight[0], t == passes.begin);
+#endif
+        }
+        next = work_of(g, unit + step, place.member); // while the last products run
+#ifndef BS_OUT64
+        const Weights weights = weights_of(g, list[passes.end - 1].weight);
+        me.finish();
+        me.clear_if_untouched();
+        const bool split = g.rk * g.rp > 1;
+        const int owner = split ? owner_of(g) : 0;
+#pragma unroll
+        for (int i = 0; i < BS_MB; i++) {
+            const int row = w.m_tile * kBlockRows + row0 + 64 * i;
+            combine_planes(me.acc[i], g.nb, weights);
+            if (split) {
+                if (owner != place.part) {
+                    send_part(g, s, me.acc[i], place, owner);
+                    continue;
+                }
+                add_parts(g, s, me.acc[i], place);
+            }
+            if (g.row_term || g.col_term)
+                add_terms(g, me.acc[i], w, row);
+            if (g.bulk)
+                store_tile_bulk(g, s, me.acc[i], w, row - ((threadIdx.x >> 5) & 3) * 16);
+            else
+                store_tile(g, me.acc[i], w, row);
+        }
+#endif
+    }
+    bulk_wait_read<0>();
+}
+
+// Grid: clusters of mc rk rp blocks; each takes units first, first + clusters, ... With rk rp > 1 there is one cluster a unit.
+extern "C" __global__ void __launch_bounds__(kThreads, 1) matmul_wgmma(const __grid_constant__ MatmulParams g)
+{
+    extern __shared__ __align__(1024) unsigned char memory[];
+    __shared__ alignas(8) u64 barriers[2 * BS_STAGES + 1];
+    const int cluster = g.mc * g.rk * g.rp;
+    const Place place = place_of(g, (int)cluster_rank());
+    const u32 base = (shared_address(memory) + 1023u) & ~1023u;
+    const u32 staging = base + BS_STAGES * kBytesStage;
+    const Shared s = {base, staging, shared_address(barriers), shared_address(barriers + BS_STAGES), shared_address(barriers + 2 * BS_STAGES)};
+    const bool is_producer = threadIdx.x >= kConsumers;
+    if (threadIdx.x == kConsumers) {
+        tma_prefetch(&g.a);
+        tma_prefetch(&g.b);
+        for (int i = 0; i < BS_STAGES; i++) {
+            barrier_init(s.full + i * 8, 1);
+            barrier_init(s.empty + i * 8, (kConsumers / 32) * g.mc);
+        }
+        barrier_init(s.reduced, 1);
+        barrier_expect(s.reduced, kStaging - kStaging / (g.rk * g.rp));
+        fence_barrier_init();
+    }
+    if (cluster > 1)
+        cluster_meet();
+    else
+        __syncthreads();
+    wait_for_previous_kernel();
+    let_next_kernel_start();
+    const int units = g.batches * g.m_groups * g.n_tiles, first = (int)blockIdx.x / cluster, step = (int)gridDim.x / cluster;
+    if (is_producer) {
+        registers_release<40>();
+        if (threadIdx.x == kConsumers) {
+            produce(g, s, first, step, units, place);
+        }
+        __syncwarp();
+    } else {
+        registers_claim<BS_GROUPS == 1 ? 240 : 232>();
+        consume(g, s, first, step, units, place);
+    }
+    if (g.mc > 1) // nobody leaves while another block may still signal its barriers
+        cluster_meet();
+}

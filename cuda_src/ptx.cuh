@@ -1,0 +1,139 @@
+// One wrapper per PTX instruction that the kernels use: barriers in shared memory, bulk tensor copies, clusters. No other header.
+#ifndef BITSPARSE_PTX_CUH
+#define BITSPARSE_PTX_CUH
+
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+#define BS_INLINE static __device__ __forceinline__
+
+// A TMA descriptor as the driver encodes it; opaque, 64-byte aligned, passed by value as a __grid_constant__ parameter.
+struct alignas(64) TensorMap {
+    u64 opaque[16];
+};
+
+BS_INLINE u32 shared_address(const void *p) { return (u32)__cvta_generic_to_shared(p); }
+
+BS_INLINE u32 cluster_rank()
+{
+    u32 r;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
+    return r;
+}
+
+// ---- barriers in shared memory
+BS_INLINE void barrier_init(u32 bar, u32 arrivals)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(arrivals) : "memory");
+}
+
+// Makes barrier_init visible to the copy engine and to the other blocks of the cluster.
+BS_INLINE void fence_barrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+
+BS_INLINE void barrier_expect(u32 bar, u32 bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
+}
+
+BS_INLINE bool barrier_test(u32 bar, u32 parity)
+{
+    u32 done;
+    asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+                 : "=r"(done)
+                 : "r"(bar), "r"(parity)
+                 : "memory");
+    return done != 0;
+}
+
+BS_INLINE void barrier_wait(u32 bar, u32 parity)
+{
+    while (!barrier_test(bar, parity)) {
+    }
+}
+
+// Arrives at the barrier of the same offset in block `rank` of the cluster. What it orders are reads by the matrix units, already waited
+// for, so the scope stays the block's: a release at cluster scope costs a fence of the whole GPU each time.
+BS_INLINE void barrier_arrive_remote(u32 bar, u32 rank)
+{
+    asm volatile("{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
+                 "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}" ::"r"(bar),
+                 "r"(rank)
+                 : "memory");
+}
+
+BS_INLINE void store_shared(u32 to, int x, int y) { asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(to), "r"(x), "r"(y) : "memory"); }
+
+BS_INLINE int4 load_shared(u32 from)
+{
+    int4 v;
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(from) : "memory");
+    return v;
+}
+
+// ---- bulk tensor copies, four coordinates, completing on a barrier
+BS_INLINE void tma_prefetch(const TensorMap *map) { asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory"); }
+
+BS_INLINE void tma_load(u32 dst, const TensorMap *map, u32 bar, int c0, int c1, int c2, int c3)
+{
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(
+                     dst),
+                 "l"(map), "r"(bar), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+                 : "memory");
+}
+
+// The same into every block of the cluster whose bit in `mask` is set, at the same offsets of data and barrier.
+BS_INLINE void tma_load_multicast(u32 dst, const TensorMap *map, u32 bar, int c0, int c1, int c2, int c3, unsigned short mask)
+{
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
+                 "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(dst),
+                 "l"(map), "r"(bar), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "h"(mask)
+                 : "memory");
+}
+
+// Shared to global memory, three coordinates; what lies beyond the array is left out. Results are the first to leave the L2 again, so that
+// operands stay.
+BS_INLINE void tma_store(const TensorMap *map, u32 src, int c0, int c1, int c2)
+{
+    const u64 evict_first = 0x12f0000000000000ull;
+    asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group.L2::cache_hint [%0, {%2, %3, %4}], [%1], %5;" ::"l"(map),
+                 "r"(src), "r"(c0), "r"(c1), "r"(c2), "l"(evict_first)
+                 : "memory");
+}
+
+BS_INLINE void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+
+// Waits until all but the last `pending` groups of this thread have read their shared memory.
+template <int pending> BS_INLINE void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(pending) : "memory"); }
+
+// Makes ordinary stores to shared memory visible to the copy engine.
+BS_INLINE void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// ---- the cluster
+// Starting together (after fence_barrier_init) and leaving together; does not order memory.
+BS_INLINE void cluster_meet() { asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory"); }
+
+BS_INLINE u32 remote_address(u32 address, u32 rank)
+{
+    u32 remote;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(address), "r"(rank));
+    return remote;
+}
+
+// Four words into another block's shared memory; its barrier counts the bytes.
+BS_INLINE void store_remote(u32 remote, int x, int y, int z, int w, u32 remote_barrier)
+{
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(remote), "r"(x),
+                 "r"(y), "r"(z), "r"(w), "r"(remote_barrier)
+                 : "memory");
+}
+
+// ---- parts of a block, dependent launches
+// Executed by all warps of a warpgroup: gives registers back to, or takes them from, the block's pool.
+template <int n> BS_INLINE void registers_release() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(n)); }
+template <int n> BS_INLINE void registers_claim() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(n)); }
+
+BS_INLINE void named_barrier(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
+BS_INLINE void wait_for_previous_kernel() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+BS_INLINE void let_next_kernel_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+
+#endif

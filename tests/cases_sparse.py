@@ -1,0 +1,145 @@
+"""Cases of the sparse builders for the shared table, and the sparsity patterns that other tests use too."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from bitsparse.backends.reference import build
+
+Pattern = tuple[np.ndarray, np.ndarray, tuple[int, int]]
+
+
+def random_pattern(m: int, n: int, density: float, seed: int = 0) -> Pattern:
+    """Canonical CSR of about ``density * m * n`` entries, without ever holding m * n of anything."""
+    rng = np.random.default_rng(seed)
+    count = int(density * m * n)
+    entries = {
+        (int(r), int(c))
+        for r, c in zip(rng.integers(0, max(m, 1), count), rng.integers(0, max(n, 1), count), strict=True)
+    }
+    return of_entries(sorted(entries), (m, n))
+
+
+def of_entries(entries: list[tuple[int, int]], shape: tuple[int, int]) -> Pattern:
+    indptr = np.zeros(shape[0] + 1, np.int32)
+    for row, _ in entries:
+        indptr[row + 1] += 1
+    return np.cumsum(indptr, dtype=np.int32), np.array([col for _, col in entries], np.int32), shape
+
+
+def hub_pattern() -> Pattern:
+    """A full row, a full column and a tail of empty rows."""
+    return of_entries(sorted({(7, c) for c in range(150)} | {(r, 3) for r in range(40)}), (61, 150))
+
+
+#: name -> canonical CSR pattern: empty in every way, ragged for 4 and 16, hubs, full, banded, and spread over millions of columns
+PATTERNS: dict[str, Callable[[], Pattern]] = {
+    "0x0": lambda: of_entries([], (0, 0)),
+    "0x7": lambda: of_entries([], (0, 7)),
+    "7x0": lambda: of_entries([], (7, 0)),
+    "no-entries": lambda: of_entries([], (37, 41)),
+    "1x1": lambda: of_entries([(0, 0)], (1, 1)),
+    "corner": lambda: of_entries([(32, 65)], (33, 66)),
+    "full": lambda: of_entries(list(itertools.product(range(19), range(23))), (19, 23)),
+    "identity": lambda: of_entries([(i, i) for i in range(50)], (50, 50)),
+    "band": lambda: of_entries([(i, j) for i in range(45) for j in range(max(0, i - 2), min(45, i + 3))], (45, 45)),
+    "hub": hub_pattern,
+    "random-thin": lambda: random_pattern(70, 90, 0.01, 1),
+    "random": lambda: random_pattern(67, 133, 0.1, 2),
+    "random-dense": lambda: random_pattern(33, 31, 0.7, 3),
+    "tall": lambda: random_pattern(300, 5, 0.2, 4),
+    "wide": lambda: random_pattern(5, 700, 0.2, 5),
+    "panels": lambda: of_entries(
+        sorted({(r, (r * 7919 + k * 104729) % 3_000_000) for r in range(20) for k in range(9)}), (20, 3_000_000)
+    ),
+    "spread": lambda: of_entries([(0, 0), (0, 2**31 - 2), (3, 5), (17, 2**30)], (18, 2**31 - 1)),
+}
+
+
+def as_int64(pattern: Pattern) -> Pattern:
+    return pattern[0].astype(np.int64), pattern[1].astype(np.int64), pattern[2]
+
+
+def scipy_of(pattern: Pattern, dtype: Any = np.int64) -> Any:
+    indptr, indices, shape = pattern
+    return sp.csr_array((np.ones(indices.size, dtype), indices, indptr), shape=shape)
+
+
+def disordered(pattern: Pattern, seed: int = 0) -> Pattern:
+    """The same entries, each row shuffled and every third entry there twice."""
+    indptr, indices, shape = pattern
+    rng = np.random.default_rng(seed)
+    rows = [indices[indptr[r] : indptr[r + 1]] for r in range(shape[0])]
+    rows = [rng.permutation(np.concatenate([row, row[::3]])) for row in rows]
+    starts = np.cumsum([0, *(row.size for row in rows)], dtype=indptr.dtype)
+    return starts, np.concatenate([*rows, np.zeros(0, np.int32)]).astype(indices.dtype), shape
+
+
+def pattern_array(name: str, dtype: Any = np.uint8) -> sp.csr_array:
+    return scipy_of(PATTERNS[name](), dtype)
+
+
+def weighted(name: str, dtype: Any = np.float32) -> sp.csr_array:
+    a = pattern_array(name, dtype)
+    a.data[:] = np.random.default_rng(0).integers(-4, 5, a.nnz)  # some explicit zeros
+    return a
+
+
+def components(x: Any) -> list[np.ndarray | None]:
+    return [getattr(x, name) for name in x.component_names]
+
+
+def equal(x: Any, y: Any) -> None:
+    """The same array, component by component."""
+    assert type(x) is type(y)
+    assert x.shape == y.shape
+    for one, other in zip(
+        [*components(x), x.row_scale, x.col_scale], [*components(y), y.row_scale, y.col_scale], strict=True
+    ):
+        assert (one is None) == (other is None)
+        if one is not None:
+            assert one.dtype == other.dtype
+            assert np.array_equal(one, other)
+
+
+Spec = tuple[str, str, str, Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]]
+
+
+def specs() -> Iterator[Spec]:
+    """(module, function, name, make) of every case."""
+    for (name, make), wide in itertools.product(PATTERNS.items(), (False, True)):
+        get = (lambda make=make: as_int64(make())) if wide else make
+        label = f"{name}-{'int64' if wide else 'int32'}"
+        dtype = np.int64 if wide else np.int32
+        yield "build", "validate_csr", label, lambda get=get: (get(), {})
+        yield "build", "validate_csr", f"{label}-disordered", lambda get=get: (disordered(get()), {})
+        yield "build", "frdc", label, lambda get=get: (get(), {})
+        yield "build", "frdc_to_csr", label, lambda get=get: ((*build.frdc(*get()), get()[2]), {})
+        for window in (1, 3, 8, 16):
+            yield "build", "translate", f"{label}-w{window}", lambda get=get, window=window: ((*get(), window), {})
+            yield (
+                "build",
+                "translated_to_csr",
+                f"{label}-w{window}",
+                lambda get=get, window=window: ((*build.translate(*get(), window), get()[2], window), {}),
+            )
+        for window, width in ((16, 1), (16, 8), (16, 16), (4, 4), (7, 128), (8, 1 << 20)):
+            yield (
+                "build",
+                "tile_starts",
+                f"{label}-{window}x{width}",
+                lambda get=get, window=window, width=width: ((*get(), window, width), {}),
+            )
+        if make()[2][1] < 10_000:  # through a dense array
+            yield "build", "csr_to_words", label, lambda get=get: (get(), {})
+            yield (
+                "build",
+                "words_to_csr",
+                label,
+                lambda get=get, dtype=dtype: ((build.csr_to_words(*get()), get()[2], np.dtype(dtype)), {}),
+            )

@@ -1,0 +1,119 @@
+"""Shared set-up: which bitsparse is tested, which graphs are used, and which tests can run here."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# ``python -m pytest`` puts the source root first on sys.path, where bitsparse/ has no compiled part. Drop it, so that
+# the installed package is the one under test; an in-place build (a compiled part in the tree) stays visible.
+if not any((ROOT / "bitsparse" / "_ext" / f"bits{suffix}").exists() for suffix in EXTENSION_SUFFIXES):
+    sys.path[:] = [entry for entry in sys.path if Path(entry or os.curdir).resolve() != ROOT]
+
+# Reproducible runs and no verdict by the clock: the suite has no timed test.
+hypothesis.settings.register_profile(
+    "bitsparse",
+    deadline=None,
+    derandomize=True,
+    database=None,
+    max_examples=60,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.function_scoped_fixture],
+)
+hypothesis.settings.load_profile("bitsparse")
+
+
+# ---- what can run here
+def _gpu_present() -> bool:
+    if importlib.util.find_spec("cupy") is None:
+        return False
+    import cupy
+
+    return bool(cupy.cuda.is_available())
+
+
+def _available() -> dict[str, bool]:
+    return {
+        "gpu": _gpu_present(),
+        "torch": importlib.util.find_spec("torch") is not None,
+        "jax": importlib.util.find_spec("jax") is not None,
+    }
+
+
+AVAILABLE = _available()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect (and so count) tests whose hardware or library is absent. Nothing is ever skipped."""
+    kept, dropped = [], []
+    for item in items:
+        missing = [name for name, there in AVAILABLE.items() if not there and item.get_closest_marker(name)]
+        (dropped if missing else kept).append(item)
+    if dropped:
+        config.hook.pytest_deselected(items=dropped)
+        items[:] = kept
+
+
+# ---- real graphs
+def _find_data() -> tuple[Path | None, str]:
+    named = os.environ.get("BITSPARSE_DATA")
+    if named:
+        if not Path(named).is_dir():
+            raise pytest.UsageError(f"BITSPARSE_DATA names {named!r}, which is not a folder")
+        return Path(named), f"{named} (from BITSPARSE_DATA)"
+    beside = ROOT.parent / "shared" / "data"
+    if beside.is_dir():
+        return beside, f"{beside} (beside the checkout)"
+    return None, "seeded synthetic graphs (set BITSPARSE_DATA to a folder of NAME.npz to use real ones)"
+
+
+DATA, DATA_SAYS = _find_data()
+
+
+def pytest_report_header() -> list[str]:
+    import bitsparse
+
+    here = ", ".join(f"{name}: {'yes' if there else 'no'}" for name, there in AVAILABLE.items())
+    return [f"bitsparse: {Path(bitsparse.__file__).parent}", f"graphs: {DATA_SAYS}", f"optional: {here}"]
+
+
+@pytest.fixture(scope="session")
+def cora():
+    """(adjacency as a scipy CSR pattern, where it came from): Cora, or a seeded random graph of its size."""
+    import numpy as np
+    import scipy.sparse as sp
+
+    path = None if DATA is None else DATA / "cora.npz"
+    if path is not None and path.is_file():
+        with np.load(path, allow_pickle=False) as f:
+            n = int(f["num_nodes"])
+            indptr, indices = f["indptr"], f["indices"]
+        return sp.csr_array((np.ones(indices.size, np.int8), indices, indptr), shape=(n, n)), str(path)
+    n, rng = 2708, np.random.default_rng(0)
+    weight = (np.arange(n) + 10.0) ** -0.9
+    ends = rng.choice(n, size=(2, 5278), p=weight / weight.sum())
+    graph = sp.coo_array(
+        (np.ones(2 * 5278, np.int8), (np.r_[ends[0], ends[1]], np.r_[ends[1], ends[0]])), shape=(n, n)
+    ).tocsr()
+    graph.data[:] = 1
+    return graph, "synthetic"
+
+
+# ---- the host backend's two switches
+@pytest.fixture
+def host() -> Iterator[object]:
+    """The host backend, with thread count and instruction set put back afterwards."""
+    from bitsparse.backends import host as backend
+
+    threads, level = backend.get_num_threads(), backend.simd_level()
+    yield backend
+    backend.set_num_threads(threads)
+    backend.set_simd(level)

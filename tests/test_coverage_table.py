@@ -1,0 +1,263 @@
+"""Function x dtype x layout, every cell: the right answer or a named error, never another dtype's answer or a silent fallback."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from cases import FLOATS, INTEGERS, dtype_of
+from scipy import sparse
+
+import bitsparse as bs
+
+DTYPES = [*INTEGERS, *FLOATS, "complex64", "object", "str"]
+FORMS = [(bits, axis, layout) for bits in (1, 3, 4) for axis in (-1, -2) for layout in ("planes", "rows")]
+SHAPE = (9, 140)
+
+
+def data(dtype: str) -> np.ndarray:
+    """Values 0 and 1 of any dtype, so that every width and every function has an answer where the dtype is taken."""
+    x = np.random.default_rng(0).integers(0, 2, SHAPE)
+    x[0, :2] = 0, 1
+    return x.astype(dtype_of(dtype))
+
+
+def integers_only(dtype: str, bits: int) -> bool:
+    return dtype in INTEGERS or (dtype in FLOATS and bits == 1)
+
+
+def numbers(dtype: str, bits: int) -> bool:
+    return dtype in INTEGERS or dtype in FLOATS
+
+
+class Row:
+    """One function: how to call it, which dtypes it takes at which widths, and its right answer."""
+
+    def __init__(self, call: Callable, takes: Callable[[str, int], bool], right: Callable, forms: bool = True) -> None:
+        self.call, self.takes, self.right, self.forms = call, takes, right, forms
+
+
+def packed_values(x: np.ndarray, bits: int) -> np.ndarray:
+    return (x >= 0).astype(int) if x.dtype.kind not in "biu" else x.astype(int)
+
+
+def quantised(x: np.ndarray, bits: int) -> np.ndarray:
+    return x.astype(int) * (2**bits - 1)
+
+
+def right_of_pack(got: bs.BitTensor, x: np.ndarray, bits: int) -> bool:
+    return np.array_equal(got.toarray(), packed_values(x, bits))
+
+
+RIGHT = np.random.default_rng(1).integers(-2, 2, (140, 5))
+ROWS = {
+    "pack_bits": Row(lambda x, b, f: bs.pack_bits(x, b, **f), integers_only, right_of_pack),
+    "BitTensor": Row(lambda x, b, f: bs.BitTensor(x, b, **f), integers_only, right_of_pack),
+    "TCTiledCSR": Row(
+        lambda x, b, f: bs.TCTiledCSR(x),
+        numbers,
+        lambda got, x, b: got.dtype == (np.uint8 if x.dtype == bool else x.dtype) and bool((got.toarray() == x).all()),
+        forms=False,
+    ),
+    "FRDC": Row(
+        lambda x, b, f: bs.FRDC(x),
+        numbers,
+        lambda got, x, b: got.dtype == np.uint8 and np.array_equal(got.toarray(), x.astype(int)),
+        forms=False,
+    ),
+    "quantize": Row(
+        lambda x, b, f: bs.quantize(x, b, **f),
+        numbers,
+        lambda got, x, b: np.array_equal(got.toarray(), quantised(x, b)),
+    ),
+    "dequantize": Row(
+        lambda x, b, f: bs.dequantize(bs.quantize(x, b, **f)),
+        numbers,
+        lambda got, x, b: got.dtype == np.float32 and np.allclose(got, x.astype(float), atol=1e-6),
+    ),
+    "unpack_bits": Row(
+        lambda x, b, f: bs.unpack_bits(bs.pack_bits(x, b, **f)),
+        integers_only,
+        lambda got, x, b: got.dtype == np.uint8 and np.array_equal(got, packed_values(x, b)),
+    ),
+    "stochastic_round": Row(
+        lambda x, b, f: bs.stochastic_round(x, seed=0),
+        lambda dtype, bits: dtype in FLOATS,
+        lambda got, x, b: np.array_equal(got.astype(float), x.astype(float)),
+        forms=False,
+    ),
+    "quantization_error": Row(
+        lambda x, b, f: bs.quantization_error(x, bs.quantize(x, b, **f)), numbers, lambda got, x, b: 0 <= got < 1e-6
+    ),
+    "choose_bits": Row(lambda x, b, f: bs.choose_bits(x), numbers, lambda got, x, b: got == 2, forms=False),
+    "matmul": Row(
+        lambda x, b, f: bs.matmul(bs.pack_bits(x, b, **f), bs.pack_bits(RIGHT, 2, encoding="signed")),
+        integers_only,
+        lambda got, x, b: got.dtype == np.int32 and np.array_equal(got, packed_values(x, b) @ RIGHT),
+    ),
+    "matmul of arrays": Row(
+        lambda x, b, f: bs.matmul(x, RIGHT),
+        lambda dtype, bits: dtype in INTEGERS,
+        lambda got, x, b: got.dtype == np.int32 and np.array_equal(got, x.astype(int) @ RIGHT),
+        forms=False,
+    ),
+    "plan_matmul": Row(
+        lambda x, b, f: bs.plan_matmul(bs.pack_bits(x, b, **f), 5, bits=2, encoding="signed")(
+            bs.pack_bits(RIGHT, 2, encoding="signed", axis=-2)
+        ),
+        integers_only,
+        lambda got, x, b: np.array_equal(got, packed_values(x, b) @ RIGHT),
+    ),
+    "Epilogue": Row(
+        lambda x, b, f: bs.matmul(
+            bs.pack_bits(x, b, **f), bs.pack_bits(RIGHT, 2, encoding="signed"), epilogue=bs.Epilogue(activation="relu")
+        ),
+        integers_only,
+        lambda got, x, b: got.dtype == np.float32 and np.array_equal(got, np.maximum(packed_values(x, b) @ RIGHT, 0)),
+    ),
+    "Epilogue of an accumulator": Row(
+        lambda x, b, f: bs.Epilogue(bias=1.0)(x),
+        lambda dtype, bits: dtype in ("int32", "int64", "float32"),
+        lambda got, x, b: got.dtype == np.float32 and np.array_equal(got, x.astype(np.float32) + 1),
+        forms=False,
+    ),
+}
+GRAPH = sparse.csr_array((np.random.default_rng(3).random((6, 9)) < 0.5).astype(np.int8))
+SQUARE = sparse.csr_array((np.random.default_rng(4).random((9, 9)) < 0.4).astype(np.int8))
+EDGES = SQUARE.nnz
+EDGE_ROW = np.repeat(np.arange(9), np.diff(SQUARE.indptr))
+SIGNS = np.where(RIGHT >= 0, 1.0, -1.0).astype(np.float32)
+BELOW_FLOAT64 = ("float16", "bfloat16", "float32")
+
+
+def floats(dtype: str, bits: int) -> bool:
+    return dtype in FLOATS
+
+
+def edge_rows(x: np.ndarray) -> np.ndarray:
+    return x.reshape(-1)[: 3 * EDGES].reshape(EDGES, 3)
+
+
+def aggregated(got: np.ndarray, x: np.ndarray, bits: int) -> bool:
+    integral = x.dtype.kind in "biu"
+    return (got.dtype.kind == "i" if integral else got.dtype == x.dtype) and np.array_equal(
+        got.astype(float), GRAPH.toarray() @ x.astype(float)
+    )
+
+
+def softmax_of(scores: np.ndarray) -> np.ndarray:
+    powers = np.exp(scores.astype(float))
+    return powers / np.bincount(EDGE_ROW, powers, 9)[EDGE_ROW]
+
+
+def attended(got: np.ndarray, x: np.ndarray, bits: int) -> bool:
+    values = x.astype(float)
+    scores = values[SQUARE.indices, 0] + values[EDGE_ROW, 1]
+    weights = sparse.csr_array((softmax_of(scores), SQUARE.indices, SQUARE.indptr), SQUARE.shape)
+    return got.dtype == x.dtype and np.allclose(got.astype(float), weights @ values, rtol=2e-2, atol=2e-2)
+
+
+ROWS |= {
+    "spmm": Row(lambda x, b, f: bs.spmm(GRAPH, x), numbers, aggregated, forms=False),
+    "plan_spmm": Row(lambda x, b, f: bs.plan_spmm(GRAPH, 140)(x), numbers, aggregated, forms=False),
+    "sddmm": Row(
+        lambda x, b, f: bs.sddmm(SQUARE, x),
+        numbers,
+        lambda got, x, b: np.allclose(
+            got.astype(float), (x.astype(float)[EDGE_ROW] * x.astype(float)[SQUARE.indices]).sum(axis=1), rtol=1e-2
+        ),
+        forms=False,
+    ),
+    "aggregate_edges": Row(
+        lambda x, b, f: bs.aggregate_edges(SQUARE, edge_rows(x)),
+        numbers,
+        lambda got, x, b: np.array_equal(
+            got.astype(float),
+            np.stack([np.bincount(EDGE_ROW, column, 9) for column in edge_rows(x).astype(float).T], 1),
+        ),
+        forms=False,
+    ),
+    "edge_softmax": Row(
+        lambda x, b, f: bs.edge_softmax(SQUARE, x.reshape(-1)[:EDGES]),
+        floats,
+        lambda got, x, b: (
+            got.dtype == x.dtype and np.allclose(got.astype(float), softmax_of(x.reshape(-1)[:EDGES]), rtol=1e-2)
+        ),
+        forms=False,
+    ),
+    "attention": Row(lambda x, b, f: bs.attention(SQUARE, x, x[:, 0], x[:, 1]), floats, attended, forms=False),
+    "sampled_spmm": Row(lambda x, b, f: bs.sampled_spmm(GRAPH, x, 9), floats, aggregated, forms=False),
+    "edge_sample": Row(
+        lambda x, b, f: bs.edge_sample(sparse.csr_array(x) if x.dtype in (bool, "i4", "f4", "f8") else x, 140),
+        lambda dtype, bits: dtype in ("bool", "int32", "float32", "float64"),
+        lambda got, x, b: np.array_equal(got.tocsr().toarray() != 0, x != 0),
+        forms=False,
+    ),
+    "bmm": Row(
+        lambda x, b, f: bs.bmm(x, bs.pack_bits(SIGNS, encoding="bipolar", axis=-2)),
+        numbers,
+        lambda got, x, b: np.array_equal(got, np.where(x.astype(float) >= 0, 1, -1) @ SIGNS),
+        forms=False,
+    ),
+    "bspmm": Row(
+        lambda x, b, f: bs.bspmm(GRAPH, x),
+        lambda dtype, bits: dtype in BELOW_FLOAT64,
+        lambda got, x, b: got.dtype == np.float32 and np.array_equal(got, GRAPH.toarray() @ x.astype(np.float32)),
+        forms=False,
+    ),
+    "add": Row(
+        lambda x, b, f: bs.add(x, x),
+        numbers,
+        lambda got, x, b: np.array_equal(got.astype(float), 2 * x.astype(float)),
+        forms=False,
+    ),
+    "concat": Row(
+        lambda x, b, f: bs.concat([x, x]),
+        lambda dtype, bits: True,
+        lambda got, x, b: got.dtype == x.dtype and np.array_equal(got, np.concatenate([x, x], axis=-1)),
+        forms=False,
+    ),
+    "concat of bits": Row(
+        lambda x, b, f: bs.concat([bs.pack_bits(x, b, **f)] * 2, axis=f["axis"]),
+        integers_only,
+        lambda got, x, b: np.array_equal(got.toarray(), np.concatenate([packed_values(x, b)] * 2, axis=got.axis)),
+    ),
+}
+CELLS = [
+    (name, dtype, form)
+    for name, dtype, form in itertools.product(ROWS, DTYPES, FORMS)
+    if ROWS[name].forms or form == FORMS[0]
+]
+
+
+@pytest.mark.parametrize(("name", "dtype", "form"), CELLS)
+def test_cell(name: str, dtype: str, form: tuple[int, int, str]) -> None:
+    row, (bits, axis, layout) = ROWS[name], form
+    x = data(dtype)
+    keywords: dict[str, Any] = {"axis": axis, "layout": layout}
+    expected: tuple[type[Exception], ...] = ()
+    if not row.takes(dtype, bits):
+        expected += (bs.DTypeError,)
+    if row.forms and layout == "rows" and bits == 3:
+        expected += (ValueError,)
+    if expected:
+        with pytest.raises(
+            expected, match=name.split(" ")[0] if name in ("pack_bits", "BitTensor", "quantize") else None
+        ):
+            row.call(x, bits, keywords)
+        return
+    assert row.right(row.call(x, bits, keywords), x, bits)
+
+
+def test_the_table_names_every_public_function() -> None:
+    functions = {
+        name
+        for name in bs.__all__
+        if callable(getattr(bs, name)) and not name.endswith(("threads", "npz", "Error", "Plan", "Norm", "Sample"))
+    }
+    assert functions == {name.split(" ")[0] for name in ROWS}
+    taken = [cell for cell in CELLS if ROWS[cell[0]].takes(cell[1], cell[2][0])]
+    assert len(taken) > len(CELLS) // 3

@@ -1,0 +1,442 @@
+"""The main job: a GCN in full precision and in bits, and the command line around it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import bitsparse as bs
+from bitsparse import nn, viz
+from bitsparse.cli import main
+from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.nn import calibration
+
+
+def planted(n: int = 240, classes: int = 3, words: int = 40, seed: int = 0) -> dict[str, np.ndarray]:
+    """A planted partition: dense inside the classes, with a bag of words that leans towards each class's own."""
+    rng = np.random.default_rng(seed)
+    labels = rng.permutation(np.arange(n) % classes)
+    same = labels[:, None] == labels[None, :]
+    upper = np.triu(rng.random((n, n)) < np.where(same, 0.06, 0.008), 1)
+    graph = sp.csr_array(upper | upper.T)
+    own = np.arange(words)[None, :] % classes == labels[:, None]
+    x = sp.csr_array((rng.random((n, words)) < np.where(own, 0.3, 0.12)).astype(np.float32))
+    order = rng.permutation(n)
+    masks = [np.isin(np.arange(n), part) for part in np.split(order, [30, 80])]
+    return {
+        "indptr": graph.indptr,
+        "indices": graph.indices,
+        "x_indptr": x.indptr,
+        "x_indices": x.indices,
+        "x_data": x.data,
+        "x_shape": np.array(x.shape),
+        "labels": labels.astype(np.int32),
+        **dict(zip(("train_mask", "val_mask", "test_mask"), masks, strict=True)),
+    }
+
+
+@pytest.fixture(scope="session")
+def graph_file(tmp_path_factory):
+    file = tmp_path_factory.mktemp("graphs") / "planted.npz"
+    np.savez(file, **planted())
+    return file
+
+
+class Trained:
+    """The planted graph with a model on it."""
+
+    def __init__(self) -> None:
+        parts = planted()
+        n = parts["labels"].size
+        pattern = sp.csr_array((np.ones(parts["indices"].size), parts["indices"], parts["indptr"]), shape=(n, n))
+        self.raw = sp.csr_array((parts["x_data"], parts["x_indices"], parts["x_indptr"]), shape=tuple(parts["x_shape"]))
+        self.graph, self.features = nn.Propagation(pattern), nn.Features(self.raw)
+        self.labels, self.train, self.test = parts["labels"], parts["train_mask"], parts["test_mask"]
+        self.model = nn.train_gcn(self.graph, self.features, self.labels, self.train, seed=1)
+
+    def accuracy(self, logits: np.ndarray) -> float:
+        return float((logits.argmax(axis=1) == self.labels)[self.test].mean())
+
+
+@pytest.fixture(scope="module")
+def trained():
+    return Trained()
+
+
+# ---- inputs
+def test_propagation_is_the_normalised_adjacency_in_both_forms():
+    pattern = sp.coo_array(([5.0, 1.0, 2.0, 1.0], ([0, 1, 1, 1], [1, 0, 1, 2])), shape=(3, 3))
+    graph = nn.Propagation(pattern)
+    with_loops = np.array([[1, 1, 0], [1, 1, 1], [0, 0, 1]])
+    np.testing.assert_array_equal(graph.bits.toarray(), with_loops)
+    want = with_loops / np.sqrt(np.outer(with_loops.sum(axis=1), with_loops.sum(axis=0)))
+    np.testing.assert_allclose(graph.matrix.toarray(), want, rtol=1e-6)
+    np.testing.assert_allclose(graph.row_scale[:, None] * with_loops * graph.col_scale, want, rtol=1e-6)
+
+
+def test_propagation_refuses_what_is_no_graph():
+    with pytest.raises(ShapeError, match="square"):
+        nn.Propagation(sp.csr_array((2, 3)))
+    with pytest.raises(DTypeError, match=r"scipy\.sparse"):
+        nn.Propagation(np.eye(3))
+
+
+def test_binary_features_are_exact_in_one_bit_whatever_is_asked(trained):
+    for bits in (1, 4, 8):
+        q = trained.features.quantized(bits)
+        assert q.bits == 1
+        np.testing.assert_array_equal(q.toarray(), trained.raw.toarray())
+        np.testing.assert_allclose(q.dequantize(), trained.features.csr.toarray(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_real_features_lose_at_most_half_a_step(sparse):
+    x = np.random.default_rng(2).random((9, 300)).astype(np.float32)
+    x[x < 0.6] = 0
+    x[4] = 0
+    features = nn.Features(sp.csr_array(x) if sparse else x)
+    q = features.quantized(8)
+    assert q.bits == 8
+    error = np.abs(q.dequantize() - features.csr.toarray())
+    assert (error <= 0.51 * q.scale + 1e-7).mean() > 0.98  # the others are clipped
+    np.testing.assert_array_equal(q.toarray()[x == 0], 0)
+
+
+def test_features_with_negative_values_use_an_offset():
+    x = np.random.default_rng(3).standard_normal((6, 50)).astype(np.float32)
+    features = nn.Features(x)
+    np.testing.assert_allclose(np.abs(features.normalized).sum(axis=1), 1, rtol=1e-5)
+    q = features.quantized(8)
+    assert np.abs(q.dequantize() - features.normalized).max() <= 0.51 * q.scale.max()
+
+
+def test_features_refuse_what_is_not_a_matrix_of_numbers():
+    with pytest.raises(ValueError, match="NaN"):
+        nn.Features(np.array([[np.nan]]))
+    with pytest.raises(DTypeError, match="complex128"):
+        nn.Features(np.ones((2, 2), complex))
+    with pytest.raises(ShapeError, match="one row per node"):
+        nn.Features(np.ones(3))
+
+
+# ---- training
+def test_gradient_agrees_with_differences(trained):
+    from bitsparse.nn.gcn import _Trained
+
+    ids = np.flatnonzero(trained.train)
+    net = _Trained(trained.graph, trained.features, ids, trained.labels[ids], 3, 0.0)
+    rng = np.random.default_rng(4)
+    shapes = [(trained.raw.shape[1], 4), (4,), (4, 3), (3,)]
+    params = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+
+    def loss(given):
+        w1, b1, w2, b2 = (part.astype(np.float64) for part in given)
+        p, x = trained.graph.matrix.astype(np.float64), trained.features.csr.astype(np.float64)
+        logits = (p @ (np.maximum(p @ (x @ w1) + b1, 0) @ w2) + b2)[ids]
+        return float(np.mean(np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(ids.size), trained.labels[ids]]))
+
+    gradients = net.gradients(params, rng)
+    for which, gradient in enumerate(gradients):
+        direction = rng.standard_normal(gradient.shape)
+        ends = []
+        for sign in (1, -1):
+            moved = [part.astype(np.float64) for part in params]
+            moved[which] = moved[which] + sign * 1e-5 * direction
+            ends.append(loss(moved))
+        assert (ends[0] - ends[1]) / 2e-5 == pytest.approx(float((gradient * direction).sum()), rel=2e-3, abs=1e-5)
+
+
+def test_training_is_seeded_and_learns(trained):
+    again = nn.train_gcn(trained.graph, trained.features, trained.labels, trained.train, seed=1)
+    np.testing.assert_array_equal(trained.model.w1, again.w1)
+    other = nn.train_gcn(trained.graph, trained.features, trained.labels, trained.train, seed=2, epochs=3)
+    assert (other.w1 != again.w1).any()
+    assert not trained.model.b1.any()
+    assert trained.accuracy(trained.model(trained.graph, trained.features)) > 0.85
+
+
+def test_training_with_biases(trained):
+    model = nn.train_gcn(trained.graph, trained.features, trained.labels, trained.train, bias=True)
+    assert model.b1.any()
+    assert model.b2.any()
+    assert trained.accuracy(nn.quantized_gcn(model, trained.graph, trained.features, 8)()) > 0.85
+
+
+def test_training_refuses_what_does_not_fit(trained):
+    graph, features, labels, mask = trained.graph, trained.features, trained.labels, trained.train
+    for error, message, arguments in (
+        (ShapeError, "240 nodes, but the features have 3 rows", (graph, nn.Features(np.ones((3, 2))), labels, mask)),
+        (ShapeError, r"labels has shape \(5,\)", (graph, features, labels[:5], mask)),
+        (DTypeError, "labels has dtype float64", (graph, features, labels * 1.0, mask)),
+        (DTypeError, "train_mask has dtype int64", (graph, features, labels, mask * 1)),
+        (ValueError, "selects no node", (graph, features, labels, mask & False)),
+        (ValueError, "whose label is -1", (graph, features, np.full_like(labels, -1), mask)),
+    ):
+        with pytest.raises(error, match=message):
+            nn.train_gcn(*arguments)
+    with pytest.raises(ValueError, match="dropout"):
+        nn.train_gcn(graph, features, labels, mask, dropout=1.0)
+
+
+# ---- calibration and the quantised model
+@pytest.mark.parametrize("bits", [1, 2, 3, 8])
+def test_grids_beat_the_plain_range(bits):
+    x = np.random.default_rng(5).standard_normal((400, 6))
+
+    def error(step, low):
+        return ((x - low - step * calibration.nearest_codes(x, step, low, bits)) ** 2).sum(axis=0)
+
+    plain = error((x.max(axis=0) - x.min(axis=0)) / (2**bits - 1), x.min(axis=0))
+    assert (error(*calibration.uniform_grid(x, bits)) <= plain).all()
+
+
+def test_grids_of_constant_and_empty_columns():
+    step, low = calibration.uniform_grid(np.full((5, 1), 3.0), 2)
+    assert step > 0
+    assert low == 3
+    step, low = calibration.uniform_grid(np.empty((0, 2)), 2)
+    np.testing.assert_array_equal([step, low], [[1, 1], [0, 0]])
+
+
+@pytest.mark.parametrize("make", [np.asarray, sp.csc_array])
+def test_refined_codes_never_do_worse(make):
+    rng = np.random.default_rng(6)
+    x = rng.random((80, 30)) * (rng.random((80, 30)) < 0.3)
+    w = rng.standard_normal((30, 4))
+    step, low = calibration.uniform_grid(w, 2)
+    codes = calibration.nearest_codes(w, step, low, 2)
+    before = ((x @ (w - low - step * codes)) ** 2).sum(axis=0)
+    codes, step = calibration.refine_codes(make(x), w, codes, step, low, 2)
+    assert set(np.unique(codes)) <= {0, 1, 2, 3}
+    assert (((x @ (w - low - step * codes)) ** 2).sum(axis=0) < before).all()
+
+
+@pytest.mark.parametrize(("bits", "loss"), [(16, 0.005), (8, 0.01), (4, 0.03), (2, 0.08), (1, 0.2)])
+def test_quantised_accuracy(trained, bits, loss):
+    quantized = nn.quantized_gcn(trained.model, trained.graph, trained.features, bits)
+    logits = quantized()
+    assert logits.dtype == np.float32
+    assert logits.shape == (240, 3)
+    full = trained.model(trained.graph, trained.features)
+    assert trained.accuracy(logits) >= trained.accuracy(full) - loss
+    np.testing.assert_array_equal(logits, quantized())
+
+
+def test_quantised_model_is_made_of_bits(trained):
+    quantized = nn.quantized_gcn(trained.model, trained.graph, trained.features, 4)
+    assert [part.bits for part in (quantized.adjacency, quantized.features, quantized.w1, quantized.w2)] == [1, 1, 4, 4]
+    messages = bs.matmul(quantized.features, quantized.w1, epilogue=quantized.epilogues[0])
+    hidden = bs.matmul(quantized.adjacency, messages, epilogue=quantized.epilogues[1])
+    assert (messages.bits, messages.axis, hidden.bits, hidden.axis) == (4, -2, 4, -1)
+    assert quantized.nbytes >= sum(part.nbytes for part in (quantized.adjacency, quantized.features, quantized.w1))
+
+
+def test_sixteen_bits_are_full_precision_but_for_a_constant(trained):
+    full = trained.model(trained.graph, trained.features)
+    logits = nn.quantized_gcn(trained.model, trained.graph, trained.features, 16)()
+    np.testing.assert_allclose(
+        logits - logits.mean(axis=1, keepdims=True),
+        full - full.mean(axis=1, keepdims=True),
+        atol=2e-3 * np.abs(full).max(),
+    )
+
+
+@pytest.mark.parametrize("bits", [0, 17, -1])
+def test_quantised_bits_out_of_range(trained, bits):
+    with pytest.raises(ValueError, match=rf"1\.\.16, got {bits}"):
+        nn.quantized_gcn(trained.model, trained.graph, trained.features, bits)
+
+
+def test_calibration_sees_a_sample_of_large_graphs(trained, monkeypatch):
+    monkeypatch.setattr("bitsparse.nn.quantized._SAMPLE", 50)
+    quantized = nn.quantized_gcn(trained.model, trained.graph, trained.features, 4)
+    assert trained.accuracy(quantized()) > 0.8
+
+
+# ---- pictures
+@pytest.mark.parametrize("shape", [(1, 1), (8, 128), (20, 300), (17, 129)])
+@pytest.mark.parametrize("axis", [-1, -2])
+def test_tile_fill_counts_elements(shape, axis, monkeypatch):
+    monkeypatch.setattr(viz, "_CHUNK_WORDS", 32)
+    x = np.random.default_rng(7).integers(0, 4, shape) * (np.random.default_rng(8).random(shape) < 0.2)
+    fill = viz.tile_fill(bs.BitTensor(x, 2, axis=axis))
+    for row, col in np.ndindex(*fill.shape):
+        tile = x[8 * row : 8 * row + 8, 128 * col : 128 * col + 128]
+        assert fill[row, col] == pytest.approx((tile != 0).mean())
+
+
+def test_pictures_refuse_what_cannot_be_drawn():
+    with pytest.raises(DTypeError, match="BitTensor"):
+        viz.spy(np.eye(3))
+    with pytest.raises(ShapeError, match="two dimensions"):
+        viz.spy(bs.BitTensor(np.ones((2, 3, 4), int)))
+    with pytest.raises(ShapeError, match="nothing to draw"):
+        viz.spy(bs.BitTensor((0, 5)))
+    assert viz.spy(bs.BitTensor((5, 5))).get_title().endswith("0 of 1 tiles set, mean fill 0.00 %")
+
+
+# ---- the command line
+def run(capsys, *arguments: str) -> tuple[int, str, str]:
+    code = main(list(arguments))
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_demo_json(graph_file, capsys):
+    code, out, err = run(capsys, "demo", "--graph", str(graph_file), "--seeds", "2", "--bits", "8", "1", "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert list(found) == ["graph", "device", "results"]
+    assert (found["graph"], found["device"]) == ("planted", "cpu")
+    assert [result["bits"] for result in found["results"]] == [32, 8, 1]
+    for result in found["results"]:
+        assert list(result) == ["bits", "accuracy", "accuracy_std", "bytes", "ms"]
+        assert 60 < result["accuracy"] <= 100  # per cent
+        assert 0 <= result["accuracy_std"] < 20
+        assert isinstance(result["bytes"], int)
+        assert result["ms"] > 0
+    assert found["results"][1]["bytes"] > found["results"][2]["bytes"]
+
+
+def test_demo_table(graph_file, capsys):
+    code, out, err = run(capsys, "demo", "--graph", str(graph_file), "--bits", "4")
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0].startswith("planted: 240 nodes")
+    assert lines[1].startswith("two-layer GCN, 16 hidden units, 1 seed, cpu, ")
+    assert [line.split()[0] for line in lines[4:6]] == ["32", "4"]
+
+
+def test_demo_plot(graph_file, capsys, tmp_path, monkeypatch):
+    file = tmp_path / "tiles.png"
+    code, out, err = run(capsys, "demo", "--graph", str(graph_file), "--bits", "1", "--json", "--plot", str(file))
+    assert code == 0
+    assert json.loads(out)["graph"] == "planted"
+    assert err == f"bitsparse demo: wrote {file}\n"
+    assert file.read_bytes().startswith(b"\x89PNG")
+    monkeypatch.chdir(tmp_path)
+    assert run(capsys, "demo", "--graph", str(graph_file), "--bits", "1", "--plot")[0] == 0
+    assert (tmp_path / "planted-tiles.png").is_file()
+
+
+def test_demo_splits_a_graph_without_masks(tmp_path, capsys):
+    parts = {key: value for key, value in planted().items() if not key.endswith("mask")}
+    np.savez(tmp_path / "bare.npz", **parts)
+    code, out, err = run(capsys, "demo", "--graph", str(tmp_path / "bare.npz"), "--bits", "8", "--json")
+    assert code == 0
+    assert "bare has no masks; split at random" in err
+    assert json.loads(out)["results"][0]["accuracy"] > 60
+
+
+def test_demo_default_graph(capsys):
+    code, out, _ = run(capsys, "demo", "--bits", "4", "--json")
+    found = json.loads(out)
+    assert (code, found["graph"]) == (0, "digits")
+    full, four = found["results"]
+    assert full["accuracy"] > 92
+    assert four["accuracy"] > full["accuracy"] - 2
+
+
+def one_line(err: str) -> str:
+    assert err.endswith("\n")
+    assert err.count("\n") == 1
+    return err
+
+
+def test_demo_never_falls_back_to_another_device(graph_file, capsys):
+    code, out, err = run(capsys, "demo", "--graph", str(graph_file), "--device", "cuda", "--json")
+    assert (code, out) == (2, "")
+    assert "device 'cuda' is not available" in one_line(err)
+
+
+def test_demo_user_errors_are_one_line(tmp_path, capsys):
+    parts = planted()
+    broken = {
+        "text": None,
+        "plain": {key: parts[key] for key in ("indptr", "indices")},
+        "unlabelled": {key: value for key, value in parts.items() if key.startswith(("ind", "x_"))},
+        "single": {**parts, "labels": parts["labels"] * 0},
+        "untrained": {**parts, "train_mask": parts["train_mask"] & False},
+        "decreasing": {**parts, "indptr": parts["indptr"][::-1]},
+    }
+    for name, arrays in broken.items():
+        file = tmp_path / f"{name}.npz"
+        if arrays is None:
+            file.write_text("text")
+        else:
+            np.savez(file, **arrays)
+    for name, message in (
+        ("missing", "there is no file"),
+        ("text", "not a readable .npz file"),
+        ("plain", "has no features"),
+        ("unlabelled", "has no labels"),
+        ("single", "labels of 1 classes"),
+        ("untrained", "train_mask selects no node"),
+        ("decreasing", "indptr decreases"),
+    ):
+        code, out, err = run(capsys, "demo", "--graph", str(tmp_path / f"{name}.npz"))
+        assert (code, out) == (2, ""), name
+        assert message in one_line(err)
+        assert err.startswith("bitsparse demo: ")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["nothing"],
+        ["demo", "--bits", "0"],
+        ["demo", "--bits", "17"],
+        ["demo", "--seeds", "none"],
+        ["demo", "--device", "tpu"],
+    ],
+)
+def test_bad_arguments_exit_with_two(arguments, capsys):
+    with pytest.raises(SystemExit) as raised:
+        main(arguments)
+    assert raised.value.code == 2
+    assert "usage: bitsparse" in capsys.readouterr().err
+
+
+def test_missing_extras_are_named(graph_file, capsys, monkeypatch):
+    for module in ("sklearn", "sklearn.datasets", "sklearn.neighbors"):
+        monkeypatch.setitem(sys.modules, module, None)
+    code, _, err = run(capsys, "demo")
+    assert code == 2
+    assert "pip install 'bitsparse[data]'" in one_line(err)
+
+    import importlib.util
+
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == "matplotlib" else real(name, *rest)
+    )
+    code, _, err = run(capsys, "demo", "--graph", str(graph_file), "--plot")
+    assert code == 2
+    assert "pip install 'bitsparse[viz]'" in one_line(err)
+
+
+def test_info(capsys):
+    code, out, err = run(capsys, "info", "--json")
+    assert (code, err) == (0, "")
+    facts = json.loads(out)
+    assert facts["numpy"] == np.__version__
+    assert facts["simd"] in facts["simd_levels"]
+    assert facts["threads"] == bs.get_num_threads()
+    assert isinstance(facts["openmp"], bool)
+    assert facts["devices"] == ["cpu"]
+    assert "matplotlib" in facts["optional"]
+    code, out, err = run(capsys, "info")
+    assert (code, err) == (0, "")
+    assert f"numpy         {np.__version__}" in out.splitlines()
+
+
+def test_as_a_module(tmp_path):
+    command = [sys.executable, "-m", "bitsparse", "info", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert json.loads(done.stdout)["bitsparse"] == bs.__version__

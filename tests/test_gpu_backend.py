@@ -1,0 +1,232 @@
+"""The CUDA backend against the NumPy oracle, bit for bit; results are written into poisoned arrays."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bitsparse.backends import reference
+from bitsparse.backends.reference import bits as reference_bits
+from bitsparse.backends.reference import matmul as reference_matmul
+from bitsparse.errors import KernelError
+
+pytestmark = pytest.mark.gpu
+
+ENCODINGS = ("unsigned", "signed", "bipolar")
+POISON = -1234567
+
+
+def operand(rng: np.random.Generator, shape: tuple[int, ...], bits: int, density: float = 1.0) -> np.ndarray:
+    """Planes words of random codes (..., outer, k); rows of all ones and zero rows among them."""
+    codes = rng.integers(0, 1 << bits, shape, np.uint64)
+    codes[rng.random(shape[:-1]) < 0.1] = (1 << bits) - 1
+    codes[rng.random(shape[:-1]) < 0.1] = 0
+    if density < 1:
+        tiles = rng.random((*shape[:-2], -(-shape[-2] // 8), -(-shape[-1] // 128))) < density
+        codes *= tiles.repeat(8, -2).repeat(128, -1)[..., : shape[-2], : shape[-1]].astype(np.uint64)
+    return reference_bits.codes_to_words(codes, bits, "planes")
+
+
+def encodings(rng: np.random.Generator, bits: int) -> str:
+    allowed = ENCODINGS if bits == 1 else ENCODINGS[:2]
+    return str(rng.choice(allowed))
+
+
+def accumulator(k: int, a_bits: int, b_bits: int) -> type[np.signedinteger[Any]]:
+    return np.int32 if k << (a_bits + b_bits) < 2**31 else np.int64
+
+
+def check(a: np.ndarray, b: np.ndarray, **arguments: Any) -> None:
+    import cupy
+
+    from bitsparse.backends.cuda import matmul as cuda_matmul
+
+    want = reference_matmul.matmul(a, b, **{name: v for name, v in arguments.items() if name != "kernel"})
+    if arguments.get("bitmap") is not None:
+        arguments["bitmap"] = cupy.asarray(arguments["bitmap"])
+    out = cupy.full(want.shape, POISON, want.dtype)
+    got = cuda_matmul.matmul(cupy.asarray(a), cupy.asarray(b), out=out, **arguments)
+    assert got is out
+    np.testing.assert_array_equal(cupy.asnumpy(out), want)
+
+
+@pytest.mark.parametrize("kernel", ["planes", "digits"])
+@pytest.mark.parametrize("bits", list(itertools.product(range(1, 9), range(1, 9))), ids=lambda b: f"{b[0]}x{b[1]}")
+def test_every_pair_of_widths(bits: tuple[int, int], kernel: str) -> None:
+    rng = np.random.default_rng(bits)
+    for m, n, k in ((1, 1, 1), (7, 127, 129), (129, 65, 1025), (61, 3, 2049)):
+        a_encoding, b_encoding = encodings(rng, bits[0]), encodings(rng, bits[1])
+        check(
+            operand(rng, (m, k), bits[0]),
+            operand(rng, (n, k), bits[1]),
+            k=k,
+            a_bits=bits[0],
+            b_bits=bits[1],
+            a_encoding=a_encoding,
+            b_encoding=b_encoding,
+            acc_dtype=np.int32,
+            kernel=kernel,
+        )
+
+
+@pytest.mark.parametrize("kernel", ["planes", "digits"])
+@pytest.mark.parametrize("bits", [(1, 16), (16, 1), (12, 4), (13, 9), (16, 16), (9, 23), (24, 24), (31, 31), (32, 1)])
+def test_wide_operands(bits: tuple[int, int], kernel: str) -> None:
+    rng = np.random.default_rng(bits)
+    for m, n, k in ((5, 3, 2), (131, 67, 1500)):
+        top = k << (bits[0] + bits[1])
+        if top >= 2**63:
+            k = 1
+        check(
+            operand(rng, (m, k), bits[0]),
+            operand(rng, (n, k), bits[1]),
+            k=k,
+            a_bits=bits[0],
+            b_bits=bits[1],
+            a_encoding=encodings(rng, bits[0]),
+            b_encoding=encodings(rng, bits[1]),
+            acc_dtype=accumulator(k, *bits),
+            kernel=kernel,
+        )
+
+
+def test_long_contraction_of_bytes_into_int64() -> None:
+    """Sums of one pass of bytes would pass 2**32, so the contraction axis is cut."""
+    rng = np.random.default_rng(5)
+    k = 70_001
+    a, b = (reference_bits.codes_to_words(np.full((2, k), 255, np.uint64), 8, "planes") for _ in range(2))
+    b[1] = operand(rng, (1, k), 8)[0]
+    check(
+        a, b, k=k, a_bits=8, b_bits=8, a_encoding="unsigned", b_encoding="unsigned", acc_dtype=np.int64, kernel="digits"
+    )
+
+
+@pytest.mark.parametrize("b_bits", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("wide", [False, True])
+def test_every_tiling(b_bits: int, wide: bool) -> None:
+    import cupy
+
+    from bitsparse.backends.cuda import gemm
+    from bitsparse.backends.cuda import matmul as cuda_matmul
+
+    rng = np.random.default_rng(b_bits)
+    for a_bits, m, n, k in ((1, 300, 130, 5000), (2, 513, 264, 2100)):
+        a, b = operand(rng, (m, k), a_bits), operand(rng, (n, k), b_bits)
+        kind = {"k": k, "a_bits": a_bits, "b_bits": b_bits, "a_encoding": "signed" if a_bits > 1 else "bipolar"}
+        kind |= {"b_encoding": "signed", "acc_dtype": np.int64 if wide else np.int32}
+        want = reference_matmul.matmul(a, b, **kind)
+        device_a, device_b = cupy.asarray(a), cupy.asarray(b)
+        for tiling in gemm.tilings(n, b_bits, masked=False, wide=wide):
+            product = cuda_matmul.Product(device_a, n=n, tiling=tiling, **kind)
+            out = cupy.full(want.shape, POISON, want.dtype)
+            product(device_b, out)
+            np.testing.assert_array_equal(cupy.asnumpy(out), want, err_msg=str(tiling))
+
+
+@pytest.mark.parametrize(
+    "batches", [((3,), (3,)), ((2, 3), (3,)), ((), (4,)), ((2, 1), (1, 3)), ((0,), (0,)), ((1,), (5,))], ids=str
+)
+def test_batches(batches: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    rng = np.random.default_rng(1)
+    for a_encoding, b_encoding in (("unsigned", "unsigned"), ("bipolar", "signed")):
+        check(
+            operand(rng, (*batches[0], 37, 300), 1),
+            operand(rng, (*batches[1], 70, 300), 2),
+            k=300,
+            a_bits=1,
+            b_bits=2,
+            a_encoding=a_encoding,
+            b_encoding=b_encoding,
+            acc_dtype=np.int32,
+        )
+
+
+@pytest.mark.parametrize("shape", [(0, 5, 7), (5, 0, 7), (5, 7, 0), (0, 0, 0)])
+@pytest.mark.parametrize("kernel", ["planes", "digits"])
+def test_empty(shape: tuple[int, int, int], kernel: str) -> None:
+    m, n, k = shape
+    a, b = np.zeros((m, 2, -(-k // 128) * 4), np.uint32), np.zeros((n, 1, -(-k // 128) * 4), np.uint32)
+    kind = {"k": k, "a_bits": 2, "b_bits": 1, "a_encoding": "signed", "b_encoding": "bipolar", "kernel": kernel}
+    check(a, b, acc_dtype=np.int32, **kind)
+
+
+@pytest.mark.parametrize("density", [0.0, 0.02, 0.3])
+@pytest.mark.parametrize("a_bits", [1, 3])
+def test_zero_tiles_are_jumped_over(density: float, a_bits: int) -> None:
+    rng = np.random.default_rng(a_bits)
+    for batch, m, n, k, encoding in (((), 1000, 70, 40_000, "unsigned"), ((2,), 515, 64, 5000, "signed")):
+        a = operand(rng, (*batch, m, k), a_bits, density)
+        check(
+            a,
+            operand(rng, (*batch, n, k), 2),
+            k=k,
+            a_bits=a_bits,
+            b_bits=2,
+            a_encoding="bipolar" if a_bits == 1 else encoding,
+            b_encoding="signed",
+            acc_dtype=np.int32,
+            bitmap=reference_bits.tile_bitmap(a, k),
+        )
+
+
+def test_statistics() -> None:
+    import cupy
+
+    from bitsparse.backends.cuda import stats
+
+    rng = np.random.default_rng(2)
+    for shape, bits, encoding in (((9, 5000), 3, "signed"), ((2, 3, 17, 129), 1, "bipolar"), ((4, 0), 2, "unsigned")):
+        words, k = operand(rng, shape, bits, 0.5), shape[-1]
+        device = cupy.asarray(words)
+        np.testing.assert_array_equal(
+            cupy.asnumpy(stats.code_sums(device, bits, encoding, k)),
+            reference_bits.code_sums(words, bits, encoding, k),
+        )
+        np.testing.assert_array_equal(cupy.asnumpy(stats.tile_bitmap(device, k)), reference_bits.tile_bitmap(words, k))
+
+
+def test_streams_and_graphs() -> None:
+    """Enqueued on the current stream; a prepared product allocates and compiles nothing, so it can be captured."""
+    import cupy
+
+    from bitsparse.backends.cuda import matmul as cuda_matmul
+
+    rng = np.random.default_rng(3)
+    a, b = operand(rng, (700, 3000), 1), operand(rng, (64, 3000), 4)
+    kind = {"k": 3000, "a_bits": 1, "b_bits": 4, "a_encoding": "unsigned", "b_encoding": "signed"}
+    want = reference_matmul.matmul(a, b, acc_dtype=np.int32, **kind)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        device_b = cupy.asarray(b)
+        product = cuda_matmul.Product(cupy.asarray(a), n=64, **kind)
+        out = cupy.full(want.shape, POISON, np.int32)
+        product(device_b, out)
+        stream.begin_capture()
+        for _ in range(3):
+            product(device_b, out)
+        graph = stream.end_capture()
+        for _ in range(2):
+            out.fill(POISON)
+            graph.launch(stream)
+            np.testing.assert_array_equal(cupy.asnumpy(out, stream=stream), want)
+
+
+def test_named_errors() -> None:
+    import cupy
+
+    from bitsparse.backends.cuda import gemm
+    from bitsparse.backends.cuda import matmul as cuda_matmul
+
+    a = cupy.zeros((8, 1, 4), np.uint32)
+    kind = {"k": 128, "a_bits": 1, "b_bits": 1, "a_encoding": "unsigned", "b_encoding": "unsigned", "n": 8}
+    with pytest.raises(ValueError, match="kernel must be 'planes' or 'digits', got 'fast'"):
+        cuda_matmul.Product(a, kernel="fast", **kind)
+    with pytest.raises(KernelError, match="splits a tile"):
+        cuda_matmul.Product(a, tiling=gemm.Tiling(2, 1, 1, rk=2), **kind)
+
+
+def test_the_oracle_is_the_one_meant() -> None:
+    assert reference.__name__ == "bitsparse.backends.reference"

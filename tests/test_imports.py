@@ -1,0 +1,198 @@
+"""Which module may import which, what an import costs, and that each module stands alone."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import bitsparse
+
+PACKAGE = Path(bitsparse.__file__).parent
+
+#: Layers from the bottom up: a module imports its own layer and those below.
+LAYERS = [
+    ["_check", "interop", "errors"],
+    ["jit", "_ext", "_compiled"],
+    ["backends"],
+    ["arrays"],
+    ["ops"],
+    ["graph"],
+    ["cli", "bench", "viz", "nn", "datasets"],
+]
+RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
+#: The one exception: operators and conversions of the array types call the public functions, inside the method.
+EXCEPTION = ("arrays", "ops")
+#: Never imported by `import bitsparse`.
+HEAVY = ["scipy", "matplotlib", "torch", "jax", "cupy", "sklearn", "pymetis", "pandas", "tqdm", "ml_dtypes"]
+
+
+def modules() -> list[str]:
+    names = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+        names.append(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
+    for path in sorted((PACKAGE / "_ext").glob("*.so")):
+        names.append(f"bitsparse._ext.{path.name.partition('.')[0]}")
+    return names
+
+
+MODULES = modules()
+
+
+def layer(module: str) -> str | None:
+    """Layer name of a module of ours: ``bitsparse.ops.bits`` -> ``ops``; None for the top package and `__main__`."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 and parts[1] in RANK else None
+
+
+def imports_of(module: str) -> list[tuple[str, bool]]:
+    """(imported module, whether inside a function) of every import statement that runs."""
+    spec = importlib.util.find_spec(module)
+    assert spec is not None
+    assert spec.origin is not None
+    tree = ast.parse(Path(spec.origin).read_text("utf-8"))
+    found: list[tuple[str, bool]] = []
+
+    def visit(node: ast.AST, inside: bool) -> None:
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            return
+        if isinstance(node, ast.Import):
+            found.extend((alias.name, inside) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = importlib.util.resolve_name("." * node.level + (node.module or ""), package_of(module))
+            for alias in node.names:
+                inner = f"{base}.{alias.name}"
+                found.append((inner if inner in MODULES else base, inside))
+        for child in ast.iter_child_nodes(node):
+            visit(child, inside or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)))
+
+    visit(tree, False)
+    return found
+
+
+def package_of(module: str) -> str:
+    spec = importlib.util.find_spec(module)
+    assert spec is not None
+    return module if spec.submodule_search_locations else module.rpartition(".")[0]
+
+
+PYTHON_MODULES = [name for name in MODULES if not name.startswith("bitsparse._ext.")]
+
+
+def test_the_package_has_the_layers_of_the_design() -> None:
+    known = {layer(name) for name in MODULES}
+    assert {"_check", "interop", "errors", "_ext", "backends", "arrays", "ops"} <= known
+    homeless = [n for n in MODULES if layer(n) is None and n not in ("bitsparse", "bitsparse.__main__")]
+    assert not homeless, f"these modules belong to no layer of the design: {homeless}"
+
+
+@pytest.mark.parametrize("module", PYTHON_MODULES)
+def test_imports_go_one_way(module: str) -> None:
+    mine = layer(module)
+    checked = wrong = 0
+    for imported, inside_function in imports_of(module):
+        if imported.split(".")[0] != "bitsparse":
+            continue
+        checked += 1
+        theirs = layer(imported)
+        if mine is None:
+            continue  # the top package and __main__ may import anything of ours
+        if theirs is None:
+            if mine in LAYERS[-1]:
+                continue  # above the package itself, which does not import them
+            pytest.fail(f"{module} imports {imported}, the whole package; import the module it needs")
+        if RANK[theirs] <= RANK[mine] or ((mine, theirs) == EXCEPTION and inside_function):
+            continue
+        wrong += 1
+        pytest.fail(f"{module} ({mine}) imports {imported} ({theirs}), which is a layer above")
+    assert wrong == 0
+    assert checked == sum(name.split(".")[0] == "bitsparse" for name, _ in imports_of(module))
+
+
+def test_the_walk_sees_real_imports() -> None:
+    """The check above is not vacuous: known imports are found, and the written exception is really used."""
+    assert ("bitsparse.errors", False) in imports_of("bitsparse._check")
+    assert any(inside and layer(name) == "ops" for name, inside in imports_of("bitsparse.arrays.base"))
+    total = sum(name.startswith("bitsparse") for module in PYTHON_MODULES for name, _ in imports_of(module))
+    assert total > 40
+
+
+@pytest.mark.parametrize("module", PYTHON_MODULES)
+def test_gpu_and_framework_imports_stay_in_their_place(module: str) -> None:
+    """Only backends.cuda, jit and interop know cupy; nothing imports torch or jax; reference imports no compiled code."""
+    names = {name for name, _ in imports_of(module)}
+    tops = {name.split(".")[0] for name in names}
+    assert not tops & {"torch", "jax", "jaxlib"}
+    if not module.startswith(("bitsparse.backends.cuda", "bitsparse.jit", "bitsparse.interop")):
+        assert "cupy" not in tops
+    if module.startswith("bitsparse.backends.reference"):
+        assert not any(name.startswith("bitsparse._ext") or "host" in name for name in names)
+
+
+def run(code: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if m != "bitsparse.__main__"])
+def test_each_module_imports_alone(module: str, tmp_path: Path) -> None:
+    done = run(f"import {module}, sys; print(sys.modules[{module!r}].__name__)", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == module
+    assert done.stderr == ""
+
+
+def test_import_is_cheap(tmp_path: Path) -> None:
+    done = run(
+        f"import bitsparse, sys; print(*[m for m in {HEAVY!r} if m in sys.modules], 'numpy' in sys.modules)", tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["True"], f"import bitsparse also imports {done.stdout.split()[:-1]}"
+
+
+def test_using_the_library_imports_no_framework(tmp_path: Path) -> None:
+    code = (
+        "import bitsparse as bs, numpy as np, sys\n"
+        "x = np.linspace(-1, 1, 600, dtype=np.float32).reshape(20, 30)\n"
+        "a = bs.quantize(x, 4); b = bs.pack_bits(np.ones((30, 3), int), axis=-2)\n"
+        "y = bs.matmul(a, b, epilogue=bs.Epilogue(offset_correction=True)); bs.dequantize(a); bs.choose_bits(x); repr(a)\n"
+        f"print(*[m for m in {HEAVY!r} if m in sys.modules], y.shape)"
+    )
+    done = run(code, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "(20, 3)"
+
+
+def test_public_names_are_there_and_documented() -> None:
+    assert len(bitsparse.__all__) == len(set(bitsparse.__all__)) > 15
+    for name in bitsparse.__all__:
+        thing = getattr(bitsparse, name)
+        if name != "__version__":
+            assert thing.__doc__, name
+    assert bitsparse.__version__.count(".") == 2
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = bitsparse.no_such_name
+
+
+def test_the_source_tree_says_what_is_missing(tmp_path: Path) -> None:
+    """A copy of the package without its compiled part explains itself instead of failing somewhere inside."""
+    import shutil
+
+    shutil.copytree(PACKAGE, tmp_path / "bitsparse", ignore=shutil.ignore_patterns("*.so", "*.pyd", "__pycache__"))
+    done = run("import bitsparse", tmp_path)
+    assert done.returncode != 0
+    assert "ImportError: bitsparse: the compiled part is missing" in done.stderr
+    assert "pip install" in done.stderr

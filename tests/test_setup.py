@@ -1,0 +1,67 @@
+"""The suite's own set-up: what cannot run here is deselected and counted, and a wrong data folder is said."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+MARKERS = ["gpu", "torch", "jax"]
+
+
+def run_pytest(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    (folder / "conftest.py").write_text((HERE / "conftest.py").read_text("utf-8"), "utf-8")
+    options = ["-p", "no:cacheprovider", "-q", "-rs", *(f"-omarkers={name}" for name in ["\n".join(MARKERS)])]
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", *options, str(folder)],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "BITSPARSE_DATA")} | environment,
+        check=False,
+    )
+
+
+def test_what_cannot_run_is_deselected_and_counted(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    available = sys.modules[request.config.pluginmanager.get_plugin(str(HERE / "conftest.py")).__name__].AVAILABLE
+    tests = "".join(f"@pytest.mark.{name}\ndef test_{name}():\n    assert True\n\n\n" for name in MARKERS)
+    (tmp_path / "test_it.py").write_text(f"import pytest\n\n\n{tests}def test_always():\n    assert True\n", "utf-8")
+    done = run_pytest(tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    passed, deselected = 1 + sum(available.values()), len(MARKERS) - sum(available.values())
+    assert re.search(rf"\b{passed} passed\b", done.stdout), done.stdout
+    assert (f"{deselected} deselected" in done.stdout) == (deselected > 0)
+    assert "skipped" not in done.stdout
+
+
+def test_a_wrong_data_folder_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text("def test_it():\n    assert True\n", "utf-8")
+    done = run_pytest(tmp_path, BITSPARSE_DATA=str(tmp_path / "nowhere"))
+    assert done.returncode != 0
+    assert "BITSPARSE_DATA" in done.stdout + done.stderr
+    assert "nowhere" in done.stdout + done.stderr
+
+
+def test_the_tested_package_is_the_installed_one(pytestconfig: pytest.Config) -> None:
+    """Unless it was built in place, the source tree must not shadow it."""
+    import bitsparse
+
+    package = Path(bitsparse.__file__).parent
+    compiled = [path.name for path in (package / "_ext").iterdir() if path.suffix in (".so", ".pyd")]
+    if package.parent == HERE.parent:
+        assert compiled, "the source tree shadows the installed package"
+    else:
+        assert len(compiled) >= 2
+
+
+def test_where_the_graph_comes_from_is_said(cora) -> None:
+    graph, source = cora
+    assert source == "synthetic" or Path(source).is_file()
+    assert graph.shape == (2708, 2708)
+    assert 8000 < graph.nnz < 11000
+    assert abs(graph - graph.T).nnz == 0

@@ -1,0 +1,322 @@
+"""The builders beyond the shared table: one answer on every path and thread count, errors for hostile input, bounded memory."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cases_sparse import PATTERNS, as_int64, disordered, random_pattern, scipy_of
+
+from bitsparse._ext import build as ext
+from bitsparse.backends.host import build
+from bitsparse.backends.reference import build as reference
+
+#: Hostile inputs in all; continuous integration raises it.
+FUZZ = int(os.environ.get("BITSPARSE_FUZZ", "20000"))
+
+
+def raw(array: np.ndarray) -> np.ndarray:
+    return array.view(np.uint8)
+
+
+# ---- one answer, whatever the way to it
+@pytest.mark.parametrize("wide", [False, True], ids=["int32", "int64"])
+@pytest.mark.parametrize("name", [*PATTERNS, "large"])
+def test_threads_and_ways_to_the_cells_do_not_change_a_bit(name: str, wide: bool) -> None:
+    pattern = random_pattern(3000, 2500, 0.007, 9) if name == "large" else PATTERNS[name]()
+    indptr, indices, (m, n) = as_int64(pattern) if wide else pattern
+    csr = (raw(indptr), raw(indices), wide, m, n)
+    for entry, options in ((ext.translate, (16,)), (ext.translate, (5,)), (ext.frdc, ()), (ext.tile_starts, (16, 3))):
+        answers = [entry(*csr, *options, spread, threads) for spread in (-1, 0, 12, 62) for threads in (1, 2, 5)]
+        for other in answers[1:]:
+            assert len(other) == len(answers[0])
+            for got, want in zip(other, answers[0], strict=True):
+                assert np.array_equal(got, want)
+
+
+def test_results_do_not_depend_on_how_arrays_lie_in_memory() -> None:
+    indptr, indices, shape = PATTERNS["random"]()
+    want = build.translate(indptr, indices, shape, 16)
+    spaced = np.zeros(2 * indices.size, np.int32)
+    spaced[::2] = indices
+    bytes_ = np.zeros(indptr.nbytes + 1, np.uint8)
+    unaligned = bytes_[1:].view(np.int32)
+    unaligned[...] = indptr
+    indices.flags.writeable = False
+    for got, expected in zip(build.translate(unaligned, spaced[::2], shape, 16), want, strict=True):
+        assert np.array_equal(got, expected)
+    with pytest.raises(ValueError, match="not aligned"):
+        ext.frdc(unaligned.view(np.uint8), raw(indices), False, *shape, 12, 1)
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_tiles_are_those_of_scipy(name: str) -> None:
+    pattern = PATTERNS[name]()
+    shape = pattern[2]
+    if shape[1] > 10_000 or 0 in shape:
+        assert reference.frdc(*pattern)[2].size == build.frdc(*pattern)[2].size
+        return
+    dense = scipy_of(pattern).toarray()
+    padded = np.zeros((-(-shape[0] // 4) * 4, -(-shape[1] // 4) * 4), np.int64)
+    padded[: shape[0], : shape[1]] = dense
+    blocks = padded.reshape(padded.shape[0] // 4, 4, -1, 4).transpose(0, 2, 1, 3).reshape(-1, 16) @ (1 << np.arange(16))
+    tiles = build.frdc(*pattern)[2]
+    assert np.array_equal(tiles, blocks[blocks != 0])
+
+
+# ---- hostile CSR, by name
+def good() -> tuple[np.ndarray, np.ndarray, tuple[int, int]]:
+    return np.array([0, 2, 3, 5], np.int32), np.array([0, 4, 2, 1, 3], np.int32), (3, 5)
+
+
+HOSTILE = {
+    "falls": lambda p, i: (np.array([0, 3, 2, 5], p.dtype), i),
+    "starts late": lambda p, i: (np.array([1, 2, 3, 5], p.dtype), i),
+    "negative": lambda p, i: (np.array([0, -2, 3, 5], p.dtype), i),
+    "beyond the indices": lambda p, i: (np.array([0, 2, 3, 2**31 - 1], p.dtype), i),
+    "overflows in the middle": lambda p, i: (np.array([0, 2**31 - 1, 3, 5], p.dtype), i),
+    "ends early": lambda p, i: (np.array([0, 2, 3, 4], p.dtype), i),
+    "too few rows": lambda p, i: (p[:-1], i),
+    "too many rows": lambda p, i: (np.append(p, p[-1:]), i),
+    "no indptr": lambda p, i: (p[:0], i),
+    "indices truncated": lambda p, i: (p, i[:-1]),
+    "no indices": lambda p, i: (p, i[:0]),
+    "negative index": lambda p, i: (p, np.array([0, 4, -2, 1, 3], p.dtype)),
+    "index too large": lambda p, i: (p, np.array([0, 5, 2, 1, 3], p.dtype)),
+    "huge index": lambda p, i: (p, np.array([0, np.iinfo(p.dtype).max, 2, 1, 3], p.dtype)),
+    "lowest index": lambda p, i: (p, np.array([np.iinfo(p.dtype).min, 4, 2, 1, 3], p.dtype)),
+}
+
+
+@pytest.mark.parametrize("wide", [False, True], ids=["int32", "int64"])
+@pytest.mark.parametrize("what", HOSTILE)
+def test_hostile_csr_is_refused(what: str, wide: bool) -> None:
+    indptr, indices, shape = as_int64(good()) if wide else good()
+    indptr, indices = HOSTILE[what](indptr, indices)
+    for function, more in (
+        (build.validate_csr, ()),
+        (build.translate, (16,)),
+        (build.frdc, ()),
+        (build.csr_to_words, ()),
+        (build.tile_starts, (16, 8)),
+    ):
+        with pytest.raises(ValueError, match=r"indptr|index|indices|entries"):
+            function(indptr, indices, shape, *more)
+
+
+def test_messages_name_the_place() -> None:
+    indptr, indices, shape = good()
+    with pytest.raises(ValueError, match="row 1 holds a column index"):
+        build.frdc(indptr, np.array([0, 4, 9, 1, 3], np.int32), shape)
+    with pytest.raises(ValueError, match="breaks at entry 2"):
+        build.frdc(np.array([0, 3, 2, 5], np.int32), indices, shape)
+    with pytest.raises(ValueError, match="row 2 holds the same column twice"):
+        build.translate(indptr, np.array([0, 4, 2, 3, 3], np.int32), shape, 16)
+    with pytest.raises(ValueError, match="of row 2 are not ascending"):
+        build.translate(indptr, np.array([0, 4, 2, 3, 1], np.int32), shape, 16)
+    with pytest.raises(ValueError, match="all be int32 or all int64"):
+        build.frdc(indptr, indices.astype(np.int64), shape)
+    with pytest.raises(ValueError, match="window is 17"):
+        build.translate(indptr, indices, shape, 17)
+    with pytest.raises(ValueError, match="power of two"):
+        build.tile_starts(indptr, indices, shape, 16, 12)
+
+
+def test_sizes_are_checked_before_they_are_used() -> None:
+    indptr, indices, _ = good()
+    csr = (raw(indptr), raw(indices))
+    for sizes in ((-1, 5), (3, -1), (2**31, 5), (3, 2**31), (2**80, 5), (3, 2**80)):
+        with pytest.raises(ValueError, match="number of"):
+            ext.check_csr(*csr, False, *sizes, 1)
+    for threads in (0, -1, 4097, 2**40):
+        with pytest.raises(ValueError, match="threads"):
+            ext.check_csr(*csr, False, 3, 5, threads)
+    with pytest.raises(ValueError, match="no multiple"):
+        ext.check_csr(csr[0][:-1], csr[1], False, 3, 5, 1)
+    with pytest.raises(ValueError, match="width"):
+        ext.csr_to_words(*csr, False, 3, 5, 0, 1)
+    with pytest.raises(ValueError, match="truncated"):
+        ext.words_to_csr(np.zeros(4, np.uint8), False, 2**30, 5, 4, 1)
+    with pytest.raises(ValueError, match="negative or beyond"):
+        build.words_to_csr(np.array([[[0, 0, 1, 0]]], np.uint32), (1, 33), np.int32)
+
+
+# ---- fuzzing
+def mutated(rng: np.random.Generator, arrays: list[np.ndarray]) -> list[np.ndarray]:
+    """A few arrays, one to three of whose entries, lengths or order are damaged."""
+    arrays = [array.copy() for array in arrays]
+    for _ in range(int(rng.integers(1, 4))):
+        k = int(rng.integers(len(arrays)))
+        array = arrays[k]
+        how = int(rng.integers(6))
+        limits = np.iinfo(array.dtype)
+        if how == 0 and array.size:
+            array.flat[rng.integers(array.size)] = rng.integers(
+                limits.min, limits.max, dtype=array.dtype, endpoint=True
+            )
+        elif how == 1 and array.size:
+            at = rng.integers(array.size)
+            array.flat[at] = np.clip(int(array.flat[at]) + int(rng.integers(-3, 4)), limits.min, limits.max)
+        elif how == 2 and array.size:
+            array.flat[rng.integers(array.size)] = rng.choice(np.array([limits.min, limits.max, 0, 1], array.dtype))
+        elif how == 3:
+            arrays[k] = array[: int(rng.integers(len(array) + 1))].copy()
+        elif how == 4:
+            arrays[k] = np.append(
+                array, array[-1:] if array.size else np.zeros(1, array.dtype), axis=0 if array.size else None
+            )
+        else:
+            rng.shuffle(array)
+    return arrays
+
+
+def there_and_back(
+    what: str, given: list[np.ndarray], shape: tuple[int, int], window: int
+) -> Iterator[Callable[[], Any]]:
+    """Calls that give back arrays equal to `given`, or raise."""
+    if what == "csr":
+        yield lambda: build.frdc_to_csr(*build.frdc(*given, shape), shape)
+        yield lambda: build.translated_to_csr(*build.translate(*given, shape, window), shape, window)
+        yield lambda: given if build.tile_starts(*given, shape, window, 8).size else []
+        if shape[1] < 10_000:
+            yield lambda: build.words_to_csr(build.csr_to_words(*given, shape), shape, given[0].dtype)
+    elif what == "frdc":
+        yield lambda: build.frdc(*build.frdc_to_csr(*given, shape), shape)
+    elif what == "translated":
+        yield lambda: build.translate(*build.translated_to_csr(*given, shape, window), shape, window)
+    else:
+        yield lambda: [build.csr_to_words(*build.words_to_csr(given[0], shape, np.int32), shape)]
+
+
+def well_formed(
+    what: str, indptr: np.ndarray, indices: np.ndarray, shape: tuple[int, int], window: int
+) -> list[np.ndarray]:
+    """The arrays of one format."""
+    if what == "csr":
+        return [indptr, indices]
+    if what == "frdc":
+        return list(build.frdc(indptr, indices, shape))
+    if what == "translated":
+        return list(build.translate(indptr, indices, shape, window))
+    return [build.csr_to_words(indptr, indices, shape)]
+
+
+def hostile_inputs(what: str, count: int) -> tuple[int, int]:
+    """(refused, accepted): a call raises ValueError, or its arrays are canonical after all."""
+    rng = np.random.default_rng(sum(map(ord, what)))
+    refused = accepted = 0
+    patterns = [PATTERNS[name]() for name in ("corner", "full", "identity", "hub", "random-thin", "wide", "panels")]
+    for turn in range(count):
+        pattern = patterns[turn % (6 if what == "words" else 7)]
+        indptr, indices, shape = as_int64(pattern) if rng.random() < 0.5 else pattern
+        window = int(rng.integers(1, 17))
+        given = mutated(rng, well_formed(what, indptr, indices, shape, window))
+        sizes = [int(max(0, size + rng.integers(-1, 2))) if rng.random() < 0.3 else size for size in shape]
+        for call in there_and_back(what, given, (sizes[0], sizes[1]), window):
+            try:
+                back = call()
+            except ValueError:
+                refused += 1
+            else:
+                accepted += 1
+                for one, other in zip(back, given, strict=True):
+                    assert np.array_equal(one.reshape(-1), other.reshape(-1))
+    return refused, accepted
+
+
+@pytest.mark.parametrize("what", ["csr", "frdc", "translated", "words"])
+def test_damaged_arrays_are_refused_or_harmless(what: str, host) -> None:
+    calls = 0
+    for threads, count in ((1, FUZZ // 4), (2, FUZZ // 100)):
+        host.set_num_threads(threads)
+        refused, accepted = hostile_inputs(what, count)
+        assert refused > count // 2
+        calls += refused + accepted
+    assert calls >= FUZZ // 4
+
+
+def test_random_bytes(host) -> None:
+    """Not even of the right shape: any bytes, lengths, sizes and flags at every entry."""
+    rng = np.random.default_rng(5)
+    calls = refused = 0
+    for _ in range(FUZZ // 10):
+        parts = [rng.integers(0, 256, 4 * int(rng.integers(0, 9)), np.uint8) for _ in range(6)]
+        for part in parts:
+            part[rng.random(part.size) < 0.8] = 0
+        sizes = [int(rng.integers(0, 9)) for _ in range(2)]
+        wide, window, threads = bool(rng.integers(2)), int(rng.integers(0, 18)), int(rng.integers(0, 4))
+        spread = int(rng.integers(-2, 64))
+        for entry, arguments in (
+            (ext.check_csr, (*parts[:2], wide, *sizes, threads)),
+            (ext.translate, (*parts[:2], wide, *sizes, window, spread, threads)),
+            (ext.frdc, (*parts[:2], wide, *sizes, spread, threads)),
+            (ext.tile_starts, (*parts[:2], wide, *sizes, window, 3, spread, threads)),
+            (ext.untranslate, (*parts, wide, *sizes, window, threads)),
+            (ext.unfrdc, (*parts[:3], wide, *sizes, threads)),
+            (ext.csr_to_words, (*parts[:2], wide, *sizes, window, threads)),
+            (ext.words_to_csr, (parts[0], wide, *sizes, window, threads)),
+        ):
+            calls += 1
+            try:
+                entry(*arguments)
+            except ValueError:
+                refused += 1
+    assert calls == FUZZ // 10 * 8
+    assert refused > calls // 4
+
+
+def test_disordered_rows_are_recognised() -> None:
+    for name in ("full", "hub", "random"):
+        indptr, indices, shape = disordered(PATTERNS[name]())
+        assert build.validate_csr(indptr, indices, shape) == "unsorted"
+        order = np.concatenate([np.sort(indices[a:b]) for a, b in pairwise(indptr)])
+        assert build.validate_csr(indptr, order, shape) == "duplicates"
+
+
+# ---- memory
+MEMORY = """
+import resource, sys
+import numpy as np
+from bitsparse.backends.host import build
+m, degree = 200_000, 30
+rng = np.random.default_rng(0)
+near = np.sort((np.arange(m)[:, None] + rng.integers(0, 4000, (m, degree))) % m, axis=1)
+near = near.astype(np.int32)
+kept = np.ones((m, degree), bool)
+kept[:, 1:] = near[:, 1:] != near[:, :-1]
+indices = near[kept]
+indptr = np.concatenate([[0], np.cumsum(kept.sum(1))]).astype(np.int32)
+del near, kept
+build.validate_csr(indptr, indices, (m, m))
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+def now():
+    with open("/proc/self/statm") as f:
+        return int(f.read().split()[1]) * 4096
+# The peak counts for ever: hold memory up to it first, so that what follows shows.
+fill = np.ones(max(peak() - now(), 0) + (8 << 20), np.uint8)
+del fill
+base, fill = now(), None
+fill = np.ones(max(peak() - now(), 0), np.uint8)
+before = peak()
+if sys.argv[1] == "translate":
+    made = build.translate(indptr, indices, (m, m), 16)
+else:
+    made = build.frdc(indptr, indices, (m, m))
+output = sum(part.nbytes for part in made)
+print(peak() - before, output, indices.nbytes + indptr.nbytes)
+"""
+
+
+@pytest.mark.parametrize("what", ["translate", "frdc"])
+def test_peak_memory_stays_near_input_plus_output(what: str, tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", MEMORY, what], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    grown, output, given = map(int, done.stdout.split())
+    assert grown <= output + 0.2 * (given + output), f"{grown:,} bytes more at the peak for an output of {output:,}"

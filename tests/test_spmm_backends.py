@@ -1,0 +1,202 @@
+"""The host's sparse products against the reference, bit for bit, at every SIMD level and on several threads."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from sparse_inputs import FLOATS, INTEGERS, WIDTHS, dtype_of, features, graphs, same
+
+from bitsparse.backends import host as host_backend
+from bitsparse.backends.host import sddmm as host_sddmm
+from bitsparse.backends.host import spmm as host_spmm
+from bitsparse.backends.params import PackedFeatures
+from bitsparse.backends.reference import bits as reference_bits
+from bitsparse.backends.reference import sddmm as reference_sddmm
+from bitsparse.backends.reference import spmm as reference_spmm
+
+GRAPHS = graphs()
+LEVELS = host_backend.simd_levels()
+REDUCES = ["sum", "mean", "max"]
+
+
+def accumulators(name: str) -> list[str]:
+    if name in ("float16", "bfloat16", "float32"):
+        return ["float32"]
+    if name == "float64":
+        return ["float64"]
+    return ["int32", "int64", "float32", "float64"] if dtype_of(name).itemsize <= 2 else ["int64", "float64"]
+
+
+def factors(rng: np.random.Generator, graph, acc: np.dtype, heads: int, kind: str) -> dict[str, np.ndarray]:
+    """Values and scales of one kind: none, values alone, values per head, scales alone, everything."""
+    given = {}
+    if kind in ("values", "everything"):
+        given["values"] = rng.integers(-2, 3, graph.nnz)
+    if kind == "heads":
+        given["values"] = rng.integers(-2, 3, (graph.nnz, heads))
+    if "values" in given and acc.kind == "f":
+        given["values"] = given["values"] * 0.37
+    if kind in ("scales", "everything") and acc.kind == "f":
+        given["row_scale"] = rng.standard_normal(graph.shape[0]).astype(np.float32)
+        given["col_scale"] = rng.standard_normal(graph.shape[1]).astype(np.float32)
+    return given
+
+
+def both(graph, x: np.ndarray, index: str = "int32", **options) -> np.ndarray:
+    """The host's result, after it has been compared with the reference's."""
+    arrays = (graph.indptr.astype(index), graph.indices.astype(index), graph.shape, x)
+    got = host_spmm.spmm(*arrays, nnz=graph.nnz, **options)
+    same(got, reference_spmm.spmm(*arrays, nnz=graph.nnz, **options))
+    return got
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", FLOATS + INTEGERS)
+def test_every_dtype_reduction_and_width(name: str, level: str, host) -> None:
+    host.set_simd(level)
+    graph, dtype = GRAPHS["square"], dtype_of(name)
+    rng = np.random.default_rng(3)
+    for acc, reduce, width in itertools.product(accumulators(name), REDUCES, WIDTHS):
+        x = features(rng, (graph.shape[1], width), dtype)
+        if dtype.kind in "iu":
+            x //= max(1, np.iinfo(dtype).max // 1000)  # room for the sums
+        for kind in ("none", "everything"):
+            both(graph, x, acc_dtype=acc, reduce=reduce, **factors(rng, graph, np.dtype(acc), 1, kind))
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("index", ["int32", "int64"])
+def test_every_graph_and_weight(name: str, index: str) -> None:
+    graph = GRAPHS[name]
+    rng = np.random.default_rng(4)
+    for acc, reduce, (heads, width) in itertools.product(
+        ("float32", "float64", "int32", "int64"), REDUCES, ((1, 6), (3, 5))
+    ):
+        x = features(rng, (graph.shape[1], heads * width), np.dtype(acc) if acc[0] == "f" else np.dtype(np.int8))
+        for kind in ("none", "values", "heads", "scales", "everything"):
+            weights = factors(rng, graph, np.dtype(acc), heads, kind)
+            both(graph, x, index, acc_dtype=acc, reduce=reduce, heads=heads, **weights)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("bits", [1, 2, 4, 8, 16])
+def test_packed_features(bits: int, level: str, host) -> None:
+    host.set_simd(level)
+    rng = np.random.default_rng(bits)
+    for name, encoding in itertools.product(("square", "hubs"), ("unsigned", "signed", "bipolar")):
+        if encoding == "bipolar" and bits != 1:
+            continue
+        graph = GRAPHS[name]
+        for heads, width in ((1, 1), (1, 13), (2, 9), (3, 40), (1, 300)) if name == "square" else ((1, 70),):
+            codes = rng.integers(0, 1 << bits, (graph.shape[1], heads, width), np.uint64)
+            words = reference_bits.codes_to_words(codes, bits, "rows")
+            for affine in (None, "row", "column"):
+                size = graph.shape[1] if affine == "row" else heads * width
+                scale, offset = rng.standard_normal((2, size)).astype(np.float32)
+                packed = PackedFeatures(bits, encoding, width, affine, *((scale, offset) if affine else ()))
+                for acc in ("float32", "float64") if affine else ("int32", "int64", "float32"):
+                    kind = "heads" if heads > 1 else "none"
+                    weights = factors(rng, graph, np.dtype(acc), heads, kind)
+                    both(graph, words, acc_dtype=acc, heads=heads, packed=packed, reduce="sum", **weights)
+                    both(graph, words, acc_dtype=acc, heads=heads, packed=packed, reduce="max", **weights)
+
+
+def test_threads_and_levels_do_not_change_a_bit(host) -> None:
+    graph = GRAPHS["hubs"]
+    rng = np.random.default_rng(5)
+    x = rng.standard_normal((graph.shape[1], 70)).astype(np.float32)
+    y = rng.standard_normal((graph.shape[0], 70)).astype(np.float32)
+    values = rng.standard_normal(graph.nnz).astype(np.float32)
+    scores = rng.standard_normal((graph.nnz, 3)).astype(np.float32)
+    arrays = (graph.indptr, graph.indices, graph.shape)
+
+    def results() -> list[bytes]:
+        return [
+            host_spmm.spmm(*arrays, x, nnz=graph.nnz, acc_dtype=np.float32, values=values).tobytes(),
+            host_spmm.spmm(*arrays, x, nnz=graph.nnz, acc_dtype=np.float32, reduce="mean").tobytes(),
+            host_spmm.attention(*arrays, x, x[:, :2].copy(), y[:, :2].copy(), negative_slope=0.1).tobytes(),
+            host_sddmm.sddmm(*arrays, y, x, op="dot", heads=2).tobytes(),
+            host_sddmm.edge_softmax(graph.indptr, scores).tobytes(),
+        ]
+
+    host.set_num_threads(1)
+    want = results()
+    for threads, level in itertools.product((1, 2, 3, 7), LEVELS):
+        host.set_num_threads(threads)
+        host.set_simd(level)
+        assert results() == want, f"{threads} threads, {level}"
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("name", FLOATS)
+def test_nan_and_infinity_propagate(name: str, value: float) -> None:
+    graph, dtype = GRAPHS["hubs"], dtype_of(name)
+    rng = np.random.default_rng(6)
+    x = features(rng, (graph.shape[1], 20), dtype)
+    x[rng.integers(0, graph.shape[1], 40), rng.integers(0, 20, 40)] = value
+    touched = (graph @ (x.astype(np.float64) != x.astype(np.float64)).astype(np.float32)) > 0
+    for reduce in REDUCES:
+        got = both(graph, x, acc_dtype="float64" if name == "float64" else "float32", reduce=reduce)
+        assert np.isnan(got[touched]).all()
+        if np.isinf(value) and reduce == "max":
+            assert not np.isnan(got.astype(np.float64)).any()
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("level", LEVELS)
+def test_sddmm_and_softmax(name: str, level: str, host) -> None:
+    host.set_simd(level)
+    graph = GRAPHS[name]
+    rng = np.random.default_rng(7)
+    for dtype, (heads, width) in itertools.product(
+        ("float32", "float64", "int32", "int64"), ((1, 1), (1, 16), (3, 5), (2, 67), (1, 128))
+    ):
+        x, y = (
+            features(rng, (n, heads * width), np.dtype(dtype) if dtype[0] == "f" else np.dtype(np.int8)).astype(dtype)
+            for n in graph.shape
+        )
+        for op, index in itertools.product(("dot", "add", "mul"), ("int32", "int64")):
+            arrays = (graph.indptr.astype(index), graph.indices.astype(index), graph.shape, x, y)
+            same(host_sddmm.sddmm(*arrays, op=op, heads=heads), reference_sddmm.sddmm(*arrays, op=op, heads=heads))
+    for heads in (1, 3):
+        scores = (rng.standard_normal((graph.nnz, heads)) * 30).astype(np.float32)
+        same(host_sddmm.edge_softmax(graph.indptr, scores), reference_sddmm.edge_softmax(graph.indptr, scores))
+        wide = scores.astype(np.float64)
+        # The C library's exp and NumPy's differ in the last place.
+        np.testing.assert_allclose(
+            host_sddmm.edge_softmax(graph.indptr, wide), reference_sddmm.edge_softmax(graph.indptr, wide), rtol=1e-13
+        )
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_attention(name: str) -> None:
+    graph = GRAPHS[name]
+    rng = np.random.default_rng(8)
+    for dtype, (heads, width) in itertools.product(("float16", "float32", "float64"), ((1, 7), (4, 8), (2, 70))):
+        compute = np.float64 if dtype == "float64" else np.float32
+        x = rng.standard_normal((graph.shape[1], heads * width)).astype(dtype)
+        source, target = ((rng.standard_normal((n, heads)) * 3).astype(compute) for n in graph.shape[::-1])
+        arrays = (graph.indptr, graph.indices, graph.shape, x, source, target)
+        got = host_spmm.attention(*arrays, negative_slope=0.2)
+        want = reference_spmm.attention(*arrays, negative_slope=0.2)
+        if dtype == "float64":
+            np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-13)
+        else:
+            same(got, want)
+
+
+def test_incidence_form_needs_no_indices() -> None:
+    graph = GRAPHS["hubs"]
+    edges = np.random.default_rng(9).standard_normal((graph.nnz, 12)).astype(np.float32)
+    shape = (graph.shape[0], graph.nnz)
+    options = {"nnz": graph.nnz, "acc_dtype": np.float32}
+    got = host_spmm.spmm(graph.indptr, None, shape, edges, **options)
+    same(got, reference_spmm.spmm(graph.indptr, None, shape, edges, **options))
+    same(got, host_spmm.spmm(graph.indptr, np.arange(graph.nnz, dtype=np.int32), shape, edges, **options))
+
+
+def test_both_backends_have_the_same_functions() -> None:
+    assert host_spmm.__all__ == reference_spmm.__all__
+    assert set(host_sddmm.__all__) == set(reference_sddmm.__all__) - {"attention_weights"}

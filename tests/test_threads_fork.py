@@ -1,0 +1,206 @@
+"""The thread count changes no bit of any result, and a forked child neither hangs nor differs."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from cases import floats, same
+
+import bitsparse as bs
+
+#: Generous: reached only by a child that hangs, in which case the test fails.
+PATIENCE = 60
+
+
+def workload() -> list[np.ndarray]:
+    """One result of every kind of function, large enough to be split among threads."""
+    rng = np.random.default_rng(0)
+    x = floats(rng, (300, 1300), np.dtype("float32"))
+    w = floats(rng, (1300, 260), np.dtype("float32"))
+    a = bs.quantize(x, 2, scheme="symmetric", rounding="stochastic", seed=5, granularity="row")
+    b = bs.quantize(w, 3, scheme="symmetric", granularity="col", axis=-2)
+    affine = bs.quantize(x, 5, granularity="tensor")
+    columns = bs.quantize(x, 4, granularity="col", axis=-2, layout="rows")
+    sparse = bs.pack_bits((rng.random((300, 1300)) < 0.001).astype(np.uint8))
+    requantise = bs.Epilogue(bits=4, out_scale=9.0, rounding="stochastic", seed=1, activation="tanh", axis=-2)
+    results = [a.words, np.asarray(a.scale), b.words, affine.words, np.asarray(affine.scale), columns.words]
+    for kernel in ("planes", "digits"):
+        results += [
+            bs.matmul(a, b, kernel=kernel),
+            bs.matmul(sparse, b, kernel=kernel),
+            bs.matmul(a, b, epilogue=bs.Epilogue(bias=np.arange(260.0)), kernel=kernel),
+            bs.matmul(a, b, epilogue=requantise, kernel=kernel).words,
+            bs.matmul(a[:1], b, kernel=kernel),
+            bs.matmul(a, b[:, :1], kernel=kernel),
+        ]
+    results += [
+        a.repack(axis=-2).words,
+        columns.repack(axis=-1, layout="planes").words,
+        sparse.tile_bitmap,
+        a.toarray(),
+        columns.dequantize(),
+        bs.stochastic_round(x, seed=9),
+        bs.pack_bits(x, 1).words,
+        np.array([a.nnz, sparse.nnz]),
+        np.array([bs.quantization_error(x, affine)]),
+    ]
+    return results
+
+
+def digest(results: list[np.ndarray]) -> str:
+    import hashlib
+
+    joined = hashlib.sha256()
+    for result in results:
+        joined.update(f"{result.dtype}{result.shape}".encode() + np.ascontiguousarray(result).tobytes())
+    return joined.hexdigest()
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 7])
+@pytest.mark.parametrize("level", ["best", "scalar"])
+def test_results_do_not_depend_on_the_thread_count(threads: int, level: str, host) -> None:
+    bs.set_num_threads(1)
+    want = workload()
+    bs.set_num_threads(threads)
+    assert bs.get_num_threads() in (threads, 1)  # 1 in a build without OpenMP
+    host.set_simd(None if level == "best" else level)
+    got = workload()
+    assert len(got) == len(want) > 20
+    for one, other in zip(got, want, strict=True):
+        same(one, other)
+
+
+@pytest.mark.parametrize("n", [0, -1, 10**6])
+def test_bad_thread_counts_are_refused(n: int, host) -> None:
+    before = bs.get_num_threads()
+    with pytest.raises(ValueError, match=rf"set_num_threads.*{n}"):
+        bs.set_num_threads(n)
+    assert bs.get_num_threads() == before
+
+
+@pytest.mark.parametrize("n", [2.0, "2", True, None], ids=repr)
+def test_thread_counts_are_integers(n: object, host) -> None:
+    before = bs.get_num_threads()
+    with pytest.raises(bs.DTypeError, match="set_num_threads"):
+        bs.set_num_threads(n)
+    assert bs.get_num_threads() == before
+
+
+def test_python_threads_may_call_at_once(host) -> None:
+    bs.set_num_threads(2)
+    want = digest(workload())
+    found: list[str] = []
+    callers = [threading.Thread(target=lambda: found.append(digest(workload()))) for _ in range(3)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert found == [want] * 3
+
+
+# ---- fork
+def in_forked_child(task: Callable[[], str]) -> str:
+    """What ``task`` returns in a forked child; fails when the child dies or hangs."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:  # no pytest machinery past this point
+        code = 1
+        try:
+            signal.alarm(PATIENCE)  # ends a child that hangs in native code
+            os.write(write, task().encode())
+            code = 0
+        except BaseException:
+            os.write(write, traceback.format_exc().encode())
+        finally:
+            os._exit(code)
+    os.close(write)
+    with os.fdopen(read, "rb") as pipe:
+        said = pipe.read().decode()
+    _, status = os.waitpid(child, 0)
+    assert not os.WIFSIGNALED(status), f"the child was ended by signal {os.WTERMSIG(status)}; 14 means that it hung"
+    assert os.WEXITSTATUS(status) == 0, said
+    return said
+
+
+pytestmark = [
+    # Python 3.12+ warns about every fork of a process with threads; that is the very situation under test.
+    pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning"),  # says JAX, when it was imported before
+]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_a_forked_child_computes_the_same(threads: int, host) -> None:
+    bs.set_num_threads(threads)
+    want = digest(workload())  # the thread pool is running when the process forks
+    assert in_forked_child(lambda: digest(workload())) == want
+    assert digest(workload()) == want, "the parent still works"
+
+
+def test_a_forked_child_may_ask_for_threads(host) -> None:
+    """set_num_threads in a child must not wake a pool that did not survive the fork."""
+    bs.set_num_threads(2)
+    want = digest(workload())
+
+    def task() -> str:
+        bs.set_num_threads(2)
+        return digest(workload())
+
+    assert in_forked_child(task) == want
+
+
+def test_a_grandchild_computes_the_same(host) -> None:
+    bs.set_num_threads(2)
+    want = digest(workload())
+    assert in_forked_child(lambda: in_forked_child(lambda: digest(workload()))) == want
+
+
+def _digest_in_pool(_: int) -> str:
+    return digest(workload())
+
+
+def test_multiprocessing_with_fork(host) -> None:
+    bs.set_num_threads(2)
+    want = digest(workload())
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        assert pool.map_async(_digest_in_pool, range(4)).get(timeout=PATIENCE) == [want] * 4
+
+
+# ---- environment variables
+def child(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    base = {k: v for k, v in os.environ.items() if not k.startswith("BITSPARSE_") and k != "PYTHONPATH"}
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=base | environment, cwd=os.sep, check=False
+    )
+
+
+SHOW = "import bitsparse as bs, bitsparse.backends.host as h; print(bs.get_num_threads(), h.simd_level())"
+
+
+def test_environment_variables_choose_threads_and_instruction_set(host) -> None:
+    done = child(SHOW, BITSPARSE_NUM_THREADS="3", BITSPARSE_SIMD="scalar")
+    assert done.returncode == 0, done.stderr
+    threads, level = done.stdout.split()
+    assert threads in ("3", "1")
+    assert level == "scalar"
+    assert child(SHOW).stdout.split()[1] == host.simd_levels()[-1]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("BITSPARSE_NUM_THREADS", "0"), ("BITSPARSE_NUM_THREADS", "many"), ("BITSPARSE_SIMD", "sse9")],
+)
+def test_unusable_environment_variables_are_named(name: str, value: str) -> None:
+    done = child(SHOW, **{name: value})
+    assert done.returncode != 0
+    assert name in done.stderr
+    assert value in done.stderr.splitlines()[-1]
