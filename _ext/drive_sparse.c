@@ -143,7 +143,7 @@ int bs_gather_make(bs_gather *g, const unsigned char *x, size_t rows, size_t str
     unsigned char *tail = calloc(bs_max(copied, 1), g->tail_stride);
     if (!tail)
         return BS_NO_MEMORY;
-    for (size_t r = 0; r < copied; r++)
+    for (size_t r = 0; r < copied && row_bytes; r++) /* no features: x may be null, which memcpy may not take */
         memcpy(tail + r * g->tail_stride, x + (g->tail_first + r) * stride, row_bytes);
     g->tail = tail;
     return BS_SPARSE_OK;
