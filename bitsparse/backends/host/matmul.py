@@ -22,7 +22,10 @@ from bitsparse.backends.host.buffers import (
 from bitsparse.backends.host.settings import run_on, simd_level
 from bitsparse.backends.params import EpilogueParams
 
-__all__ = ["cost", "epilogue", "matmul"]
+__all__ = ["KERNELS", "Prepared", "cost", "epilogue", "matmul", "prepare"]
+
+#: Names that ``kernel`` may have.
+KERNELS = ("planes", "digits")
 
 Array = NDArray[Any]
 
@@ -191,6 +194,28 @@ def matmul(
     if found_nan:
         raise ValueError(_NAN)
     return result
+
+
+class Prepared:
+    """A product with one left operand: ``prepared(b_words, out, epilogue)`` is :func:`matmul` with the other arguments fixed."""
+
+    def __init__(self, a_words: NDArray[np.uint32], arguments: dict[str, Any]) -> None:
+        self._a_words, self._arguments = a_words, arguments
+
+    def __call__(
+        self, b_words: NDArray[np.uint32], out: Array | None = None, epilogue: EpilogueParams | None = None
+    ) -> Array:
+        """The product with ``b_words``, through the epilogue if there is one."""
+        return matmul(self._a_words, b_words, epilogue=epilogue, out=out, **self._arguments)
+
+    def explain(self, fused: bool) -> tuple[str, ...]:
+        """Lines that a plan's explanation adds."""
+        return ()
+
+
+def prepare(a_words: NDArray[np.uint32], *, n: int, b_batch: tuple[int, ...], **arguments: Any) -> Prepared:
+    """Products of one left operand with right operands of ``n`` columns and batch dimensions ``b_batch``; see :func:`matmul`."""
+    return Prepared(a_words, arguments)
 
 
 def epilogue(acc: Array, params: EpilogueParams) -> Array:
