@@ -126,6 +126,13 @@ def no_nan(function: str, name: str, has_nan: bool) -> None:
         raise ValueError(f"{function}: {name} holds NaN, which has no sign; replace it, as with numpy.nan_to_num")
 
 
+def no_nan_in_epilogue(function: str, has_nan: bool) -> None:
+    if has_nan:
+        raise ValueError(
+            f"{function}: the epilogue produced NaN, which has no code; check row_scale, col_scale, bias and batch_norm for NaN and infinity"
+        )
+
+
 def limits_of(bits: int, encoding_name: str) -> tuple[int, int]:
     """Smallest and largest integer that ``bits`` hold under an encoding.
 

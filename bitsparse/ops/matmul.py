@@ -106,7 +106,9 @@ def matmul(
     if plain and left is a and left.device != "cpu":
         kept = left._prepared = left._prepared if left._prepared and len(left._prepared) < _KEPT else {}
         kept[_kind(right)] = plan._product
-    return plan(right, out=out)
+    result = plan(right, out=out)
+    plan.check()
+    return result
 
 
 def _kind(b: BitTensor) -> tuple[Any, ...]:
@@ -287,6 +289,19 @@ class MatmulPlan:
             if self._epilogue is None:
                 return interop.from_array(result, family, function)
             return self._epilogue.wrap(result, self.shape, family, function)
+
+    def check(self) -> None:
+        """Raise if an epilogue met NaN on its way to bits in a product since the last check; waits for those on a GPU.
+
+        A CPU raises as it goes. On a GPU a plan does not wait, and such results hold the smallest code; :func:`matmul` checks every time.
+
+        Raises
+        ------
+        ValueError
+        """
+        if self.device != "cpu" and self._epilogue is not None and self._epilogue.gives_bits:
+            with interop.working_on(self.device, self._a._family):
+                _check.no_nan_in_epilogue(self._function, self._product.nan_seen())
 
     def _params(self, right: BitTensor) -> EpilogueParams:
         """The chain behind this product; the last one is kept as long as right operands bring along the same scale."""

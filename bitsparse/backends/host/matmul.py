@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from bitsparse import _check
 from bitsparse._ext import matmul as _ext
 from bitsparse.backends.host.buffers import (
     ENCODINGS,
@@ -31,10 +32,6 @@ Array = NDArray[Any]
 
 _INT32, _INT64, _FLOAT, _BITS = range(4)
 _ACTIVATIONS = {None: 0, "relu": 1, "leaky_relu": 2, "tanh": 3}
-_NAN = (
-    "matmul: the epilogue produced NaN, which has no code; "
-    "check row_scale, col_scale, bias and batch_norm for NaN and infinity"
-)
 
 
 def _chain(params: EpilogueParams, shape: tuple[int, ...]) -> tuple[Any, ...]:
@@ -191,8 +188,7 @@ def matmul(
         None if epilogue is None else _chain(epilogue, shape),
         as_bytes(result),
     )
-    if found_nan:
-        raise ValueError(_NAN)
+    _check.no_nan_in_epilogue("matmul", bool(found_nan))
     return result
 
 
@@ -241,8 +237,7 @@ def epilogue(acc: Array, params: EpilogueParams) -> Array:
         _chain(params, acc.shape),
         as_bytes(result),
     )
-    if found_nan:
-        raise ValueError(_NAN)
+    _check.no_nan_in_epilogue("matmul", bool(found_nan))
     return result
 
 
