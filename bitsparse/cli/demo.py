@@ -14,18 +14,17 @@ logits.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bitsparse.backends import host
-from bitsparse.cli.common import need, save_spy
+from bitsparse.cli.common import need, positive, progress, save_spy
 from bitsparse.errors import DeviceError
 from bitsparse.nn.aggregate import ADJACENCIES, chosen_adjacency
 
@@ -56,7 +55,7 @@ def add_parser(commands: Any) -> None:
     )
     demo.add_argument(
         "--seeds",
-        type=_positive,
+        type=positive,
         default=1,
         metavar="N",
         help="train N times, with seeds 0..N-1, and report mean and deviation",
@@ -90,14 +89,8 @@ def add_parser(commands: Any) -> None:
     demo.set_defaults(run=_demo)
 
 
-def _positive(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
-    return int(text)
-
-
 def _bit_count(text: str) -> int:
-    bits = _positive(text)
+    bits = positive(text)
     if bits > 16:
         raise argparse.ArgumentTypeError(f"must lie in 1..16, got {text!r}")
     return bits
@@ -136,7 +129,7 @@ def _demo(args: argparse.Namespace) -> None:
     graph, features = nn.Propagation(data.adjacency), nn.Features(data.x)
     form = chosen_adjacency(args.adjacency or "auto", graph.pattern.shape[0], graph.pattern.nnz)
     settings = [_Setting(bits, []) for bits in (32, *dict.fromkeys(args.bits))]
-    with _progress(args.seeds * (_EPOCHS + len(settings))) as advance:
+    with progress(args.seeds * (_EPOCHS + len(settings)), "step") as advance:
         for seed in range(args.seeds):
             model = nn.train_gcn(
                 graph, features, data.targets, data.train_mask, seed=seed, epochs=_EPOCHS, progress=advance
@@ -218,18 +211,6 @@ def _median_ms(run: Callable[[], object], least: int = 5, most: int = 50, second
         run()
         times.append(time.perf_counter() - start)
     return 1000.0 * float(np.median(times))
-
-
-@contextlib.contextmanager
-def _progress(total: int) -> Iterator[Callable[[], object]]:
-    """A bar on stderr: only on a terminal, only past two seconds, only if tqdm is installed."""
-    try:
-        from tqdm import tqdm
-    except ModuleNotFoundError:
-        yield lambda: None
-        return
-    with tqdm(total=total, disable=None, delay=2, leave=False, unit="step", file=sys.stderr) as bar:
-        yield bar.update
 
 
 def _table(data: GraphData, seeds: int, device: str, form: str, results: list[dict[str, float]]) -> str:
