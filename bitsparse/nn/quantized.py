@@ -59,23 +59,43 @@ class QuantizedGCN:
     ) -> None:
         self.bits, self.features, self.w1, self.w2, self.epilogues = bits, features, w1, w2, epilogues
         self.adjacency: BitTensor | FRDC | TCTiledCSR = aggregate.adjacency
-        self._aggregate = aggregate
-        self._graph_nbytes = aggregate.nbytes + graph.scales_nbytes
+        self._graph, self._aggregate = graph, aggregate
 
-    def __call__(self) -> NDArray[np.float32]:
-        """Logits of every node, ``(n, classes)`` float32."""
+    @property
+    def device(self) -> str:
+        """Where the operands are and the products run."""
+        return self.adjacency.device
+
+    def to_device(self, device: str) -> QuantizedGCN:
+        """The same model with every operand on ``device``; itself if it is there already. The logits are equal, bit for bit.
+
+        Raises
+        ------
+        DeviceError
+            There is no such device, or `adjacency` is sparse and has no kernels there.
+        """
+        if device == self.device:
+            return self
+        aggregate = self._aggregate.to_device(device)
+        features: Any = self.features.to_device(device)
+        w1: Any = self.w1.to_device(device)
+        w2: Any = self.w2.to_device(device)
+        return QuantizedGCN(self.bits, self._graph, aggregate, features, w1, w2, self.epilogues)
+
+    def __call__(self) -> Any:
+        """Logits of every node, ``(n, classes)`` float32: a NumPy array, or one on the operands' device."""
         update1, aggregate1, update2, aggregate2 = self.epilogues
         messages = matmul(self.features, self.w1, epilogue=update1)
         hidden = self._aggregate(messages, aggregate1)
         messages = matmul(hidden, self.w2, epilogue=update2)
-        logits: NDArray[np.float32] = self._aggregate(messages, aggregate2)
-        return logits
+        return self._aggregate(messages, aggregate2)
 
     @property
     def nbytes(self) -> int:
         """Bytes of adjacency, features and weights, with their scales, offsets and biases."""
         vectors = 4 * 3 * sum(weights.shape[1] for weights in (self.w1, self.w2))  # matched slope and shift, bias
-        return self._graph_nbytes + self.features.nbytes + self.w1.nbytes + self.w2.nbytes + vectors
+        graph = self._aggregate.nbytes + self._graph.scales_nbytes
+        return graph + self.features.nbytes + self.w1.nbytes + self.w2.nbytes + vectors
 
 
 def quantized_gcn(
