@@ -10,9 +10,9 @@ The general protocol is in ``run.py``. In this suite:
 - Both sides are captured into CUDA graphs of 20 calls (fewer for long ones) and replayed in turns; a time is the median of 15 replays
   over the number of calls. Replays find the operands in the L2 where they fit. ``params.cold_ms`` and ``params.peer_cold_ms`` come from
   graphs whose calls take turns among copies of the operands that together exceed 256 MB.
-- The kernel is the one that the library's cost model chooses; ``params.estimates_us`` holds its estimates and ``params.other_ms`` the
-  time of the kernel it did not take, where it came within three times. Above 8 plane products the operands are multiplied as bytes; the
-  right operand's unpacking is part of every call.
+- The kernel is the one with the lower estimate of the library's cost model; ``params.estimates_us`` holds the estimates and
+  ``params.other_ms`` the time of the other kernel where it came within three times. As bytes ("digits"), the right operand's unpacking
+  is part of every call; the left one is unpacked once.
 - ``params.fp8_ms`` is cuBLASLt's product of 8-bit floats into bfloat16, which is not exact.
 - ``matmul-1x1-blockdiag-...``: the left operand has 64 dense blocks on its diagonal and zeros elsewhere; the peer is our own product
   without its zero-tile bitmap.
