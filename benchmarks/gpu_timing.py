@@ -54,7 +54,7 @@ def random_words(outer: int, bits: int, k: int) -> Any:
 
 # ---- graphs
 def ours_graph(calls: Sequence[Callable[[], object]]) -> Callable[[], object]:
-    """Capture calls that enqueue on CuPy's current stream."""
+    """Capture calls that enqueue on CuPy's current stream; the graph keeps them, and so their operands."""
     cupy = jit.require_cupy("the GPU suites")
     stream = cupy.cuda.Stream(non_blocking=True)
     cupy.cuda.runtime.deviceSynchronize()
@@ -66,10 +66,10 @@ def ours_graph(calls: Sequence[Callable[[], object]]) -> Callable[[], object]:
         for call in calls:
             call()
         graph = stream.end_capture()
-    return partial(_launch_on_torch_stream, graph)
+    return partial(_launch_on_torch_stream, graph, list(dict.fromkeys(calls)))
 
 
-def _launch_on_torch_stream(graph: Any) -> None:
+def _launch_on_torch_stream(graph: Any, _kept: object) -> None:
     graph.launch(torch_stream())
 
 
@@ -80,7 +80,7 @@ def torch_stream() -> Any:
 
 
 def torch_graph(calls: Sequence[Callable[[], object]]) -> Callable[[], object]:
-    """Capture PyTorch calls."""
+    """Capture PyTorch calls; the graph keeps them, their operands and their results."""
     torch = torch_module()
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -92,7 +92,7 @@ def torch_graph(calls: Sequence[Callable[[], object]]) -> Callable[[], object]:
     with torch.cuda.graph(graph):
         kept = [call() for call in calls]
     replay_graph: Callable[[], object] = graph.replay
-    return partial(_keeping, replay_graph, kept)
+    return partial(_keeping, replay_graph, [kept, *dict.fromkeys(calls)])
 
 
 def _keeping(call: Callable[[], object], _kept: object) -> object:
