@@ -19,6 +19,7 @@ import argparse
 import json
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -220,6 +221,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except Unavailable as reason:
             print(f"{part}: not measured, {reason}", file=sys.stderr)
             status = 1
+        except Exception:
+            print(f"{part}: failed after {len(made)} records", file=sys.stderr)
+            traceback.print_exc()
+            status = 1
+        if not made:
             continue
         print(f"{part}: {time.perf_counter() - start:.1f} s", file=sys.stderr, flush=True)
         records = [record for record in records if record["params"]["part"] != part] + made

@@ -177,3 +177,31 @@ def test_qgtc_takes_only_its_own_parts(tmp_path: Path) -> None:
         assert done.returncode == 2
         assert words in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_several_substrings_and_a_case_that_fails(tmp_path: Path) -> None:
+    names = run("--suite", "gemm", "--only", "overhead", "blockdiag", "--list").stdout.split()
+    assert names == ["matmul-1x1-blockdiag-65536x65536x64", "overhead-matmul", "overhead-plan"]
+    (tmp_path / "suite_host.py").write_text(
+        "from bitsparse.bench import Case, Machine, Prepared\n"
+        "def machine(threads, commit): return Machine('cpu', threads, commit)\n"
+        "def fine(): return Prepared(lambda: None, lambda: None, 'a peer', {}, 0)\n"
+        "def broken(): raise ValueError('no such thing')\n"
+        "def cases(threads): return [Case('broken', broken), Case('fine', fine)]\n"
+    )
+    (tmp_path / "run.py").write_text(RUN.read_text())
+    command = [
+        sys.executable,
+        str(tmp_path / "run.py"),
+        "--suite",
+        "host",
+        "--quick",
+        "--json",
+        str(tmp_path / "found"),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "broken: failed" in done.stderr
+    assert "ValueError: no such thing" in done.stderr
+    assert [json.loads(line)["case"] for line in (tmp_path / "found").read_text().splitlines()] == ["fine"]
+    assert done.stdout.splitlines()[-1].startswith("fine ")
