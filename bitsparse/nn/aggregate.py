@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -10,7 +12,7 @@ from numpy.typing import NDArray
 from bitsparse import backends
 from bitsparse.arrays import FRDC, BitTensor, TCTiledCSR
 from bitsparse.errors import DeviceError
-from bitsparse.ops import Epilogue, bspmm, matmul, spmm
+from bitsparse.ops import Epilogue, bspmm, matmul, plan_matmul, spmm
 from bitsparse.ops.matmul import operand_terms
 
 __all__ = ["ADJACENCIES", "Aggregation", "chosen_adjacency"]
@@ -119,6 +121,12 @@ class Aggregation:
         if isinstance(self.adjacency, BitTensor):
             return {"axis": -2, "layout": "planes"}
         return {"axis": -1, "layout": "rows" if bits in (2, 4, 8, 16) else "planes"}
+
+    def plan(self, columns: int, bits: int, epilogue: Epilogue) -> Callable[[BitTensor], Any]:
+        """The same as a function of messages of ``columns`` unsigned integers of ``bits`` bits, with what does not change prepared."""
+        if isinstance(self.adjacency, BitTensor):
+            return plan_matmul(self.adjacency, columns, bits=bits, epilogue=epilogue)
+        return partial(self, epilogue=epilogue)
 
     def __call__(self, messages: BitTensor, epilogue: Epilogue) -> Any:
         """The sums through the epilogue: float32, or a BitTensor if it requantises."""

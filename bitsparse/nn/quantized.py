@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from bitsparse.nn.aggregate import Aggregation
 from bitsparse.nn.calibration import column_match, grid_through, nearest_codes, refine_codes, refit, uniform_grid
 from bitsparse.nn.gcn import GCN
 from bitsparse.nn.inputs import Features, Propagation
-from bitsparse.ops import Epilogue, matmul
+from bitsparse.ops import Epilogue, matmul, plan_matmul
 
 __all__ = ["QuantizedGCN", "quantized_gcn"]
 
@@ -60,6 +61,7 @@ class QuantizedGCN:
         self.bits, self.features, self.w1, self.w2, self.epilogues = bits, features, w1, w2, epilogues
         self.adjacency: BitTensor | FRDC | TCTiledCSR = aggregate.adjacency
         self._graph, self._aggregate = graph, aggregate
+        self._plans: tuple[Callable[[BitTensor], Any], ...] | None = None
 
     @property
     def device(self) -> str:
@@ -84,11 +86,20 @@ class QuantizedGCN:
 
     def __call__(self) -> Any:
         """Logits of every node, ``(n, classes)`` float32: a NumPy array, or one on the operands' device."""
-        update1, aggregate1, update2, aggregate2 = self.epilogues
-        messages = matmul(self.features, self.w1, epilogue=update1)
-        hidden = self._aggregate(messages, aggregate1)
-        messages = matmul(hidden, self.w2, epilogue=update2)
-        return self._aggregate(messages, aggregate2)
+        if self._plans is None:
+            self._plans = self._planned()
+        update, aggregate1, aggregate2 = self._plans
+        hidden = aggregate1(update(self.w1))
+        return aggregate2(matmul(hidden, self.w2, epilogue=self.epilogues[2]))
+
+    def _planned(self) -> tuple[Callable[[BitTensor], Any], ...]:
+        """The three products whose left operand stays the same, prepared."""
+        update1, aggregate1, _, aggregate2 = self.epilogues
+        return (
+            plan_matmul(self.features, self.w1.shape[1], bits=self.w1.bits, epilogue=update1),
+            self._aggregate.plan(self.w1.shape[1], self.bits, aggregate1),
+            self._aggregate.plan(self.w2.shape[1], self.bits, aggregate2),
+        )
 
     @property
     def nbytes(self) -> int:
