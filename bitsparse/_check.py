@@ -129,7 +129,8 @@ def no_nan(function: str, name: str, has_nan: bool) -> None:
 def no_nan_in_epilogue(function: str, has_nan: bool) -> None:
     if has_nan:
         raise ValueError(
-            f"{function}: the epilogue produced NaN, which has no code; check row_scale, col_scale, bias and batch_norm for NaN and infinity"
+            f"{function}: the epilogue produced NaN, which has no code; "
+            "check row_scale, col_scale, bias and batch_norm for NaN and infinity"
         )
 
 
