@@ -156,6 +156,8 @@ def figure_10(rows: _Rows) -> str:
         groups.setdefault((p["bits"], p["n"]), {})[p["variant"]] = record
     body = []
     for size, variants in groups.items():
+        if len(variants) < 3:
+            continue  # a run that ended early
         without, with_reuse, chosen = (variants[name] for name in ("no-reuse", "reuse", ""))
         cells = [tflops(without), tflops(with_reuse), f"{without['ours_ms'] / with_reuse['ours_ms']:.2f}x"]
         cells += [f"{tflops(chosen)} ({chosen['params']['kernel']})", tflops(chosen, "peer_tflops")]

@@ -72,6 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from bitsparse import bench, set_num_threads
 
     set_num_threads(options.threads)
+    # The folder of a script is not always searched (PYTHONSAFEPATH).
+    sys.path[:] = [*sys.path, *({str(HERE)} - set(sys.path))]
     suite: Any = importlib.import_module(f"suite_{options.suite}")
     cases = [case for case in suite.cases(options.threads) if any(part in case.name for part in options.only)]
     if not cases:

@@ -119,7 +119,7 @@ def test_the_gemm_suite_has_its_cases() -> None:
 
 
 def qgtc_records() -> list[dict[str, Any]]:
-    """Records of every part of QGTC's tables, as ``qgtc.py`` makes them, with made-up times."""
+    """Records of every part of QGTC's tables, as ``qgtc_parts.py`` makes them, with made-up times."""
     sizes = {
         "table-3": [(n, d, bits) for d in (32, 64) for n in (2048, 4096, 8192) for bits in (1, 2, 3, 4)],
         "figure-7c": [(n, d, bits) for d in (16, 32, 64) for n in (1024, 2048, 4096) for bits in range(2, 8)],
