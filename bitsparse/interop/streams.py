@@ -41,11 +41,11 @@ def use_stream(stream: Any) -> Iterator[None]:
         with bs.use_stream(torch.cuda.Stream()):
             y = a @ b
 
-    >>> with bs.use_stream("the fast one"):
+    >>> with bs.use_stream(-1):
     ...     pass
     Traceback (most recent call last):
     ...
-    bitsparse.errors.DTypeError: use_stream: stream must be the address of a CUDA stream or a stream object of CuPy or PyTorch, got 'the fast one'
+    bitsparse.errors.DTypeError: use_stream: stream must be the address of a CUDA stream or a stream object of CuPy or PyTorch, got -1
     """
     from bitsparse.interop.cuda import require_cupy
 
