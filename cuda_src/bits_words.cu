@@ -87,8 +87,8 @@ BS_INLINE u32 turn_bits(u32 x, int lane)
 // Planes packed along the other axis: a block turns 128 x 128 bits of one plane.
 extern "C" __global__ void __launch_bounds__(128) turn_planes(const WordsParams p)
 {
-    __shared__ uint4 stage[BS_GROUP];
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    __shared__ uint4 stage[BS_GROUP];
     const i64 across = (p.length + BS_GROUP - 1) / BS_GROUP, down = (p.lines + BS_GROUP - 1) / BS_GROUP;
     const i64 units = p.batches * down * p.bits * across;
     for (i64 unit = blockIdx.x; unit < units; unit += gridDim.x) {
