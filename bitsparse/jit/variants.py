@@ -43,6 +43,17 @@ def _wgmma() -> list[Variant]:
     return found
 
 
+def _mma() -> list[Variant]:
+    """The tilings of the product by warps: 128 x 256, 128 x 128, 128 x 64 and 64 x 64; bits or bytes, int32 or int64."""
+    found = []
+    for wm, wn, mi, nj, stages in ((2, 4, 4, 8, 2), (2, 4, 4, 4, 3), (4, 2, 2, 4, 4), (2, 2, 2, 4, 3)):
+        for extra in ((), ("BS_BYTES",), ("BS_OUT64",), ("BS_BYTES", "BS_OUT64")):
+            constants = {"BS_WM": wm, "BS_WN": wn, "BS_MI": mi, "BS_NJ": nj, "BS_STAGES": stages}
+            constants |= {"BS_BLOCKS": 2 if wm * wn < 8 else 1} | dict.fromkeys(extra, 1)
+            found.append(Variant("matmul_mma.cu", "matmul_mma", tuple(sorted(constants.items()))))
+    return found
+
+
 def variants() -> list[Variant]:
     """Every variant of a release."""
     rates = [
@@ -50,4 +61,4 @@ def variants() -> list[Variant]:
         for kind in ((), (("BS_BYTES", 1),))
         for nb, group, only in ((1, (), None), *((nb, (("BS_WARPGROUP", 1),), "sm_90a") for nb in (1, 2, 4)))
     ]
-    return [*_wgmma(), Variant("bits_stats.cu", "code_sums"), *rates, Variant("limits_memory.cu", "read_all")]
+    return [*_wgmma(), *_mma(), Variant("bits_stats.cu", "code_sums"), *rates, Variant("limits_memory.cu", "read_all")]
