@@ -70,6 +70,13 @@ BS_INLINE int4 load_shared(u32 from)
     return v;
 }
 
+BS_INLINE int load_shared_word(u32 from)
+{
+    int v;
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v) : "r"(from) : "memory");
+    return v;
+}
+
 // ---- bulk tensor copies, four coordinates, completing on a barrier
 BS_INLINE void tma_prefetch(const TensorMap *map) { asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory"); }
 
