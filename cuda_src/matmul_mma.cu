@@ -10,8 +10,9 @@
 // result that was zero; integers, so that the order does not matter.
 //
 // Compile-time: BS_WM, BS_WN, BS_MI, BS_NJ, BS_STAGES, BS_BLOCKS (of a multiprocessor at a time), BS_BYTES, BS_OUT64 (flushes every pass
-// to an int64 result). Floor: 2 m n k planes operations at the chip's rate for these instructions, 5.0e15 a second for bits on an A100 and
-// 10.1e15 on an H200 (a third below wgmma's there), or the bytes of operands and result. See benchmarks/NOTES.md.
+// to an int64 result), BS_EPILOGUE (sums go through epilogue.cuh, in the ring's memory, so nothing is copied ahead of the next tile).
+// Floor: 2 m n k planes operations at the chip's rate for these instructions, 5.0e15 a second for bits on an A100 and 10.1e15 on an H200 (a
+// third below wgmma's there), or the bytes of operands and result. See benchmarks/NOTES.md.
 #include "matmul_mma_store.cuh"
 
 struct Fragments {
@@ -20,13 +21,14 @@ struct Fragments {
 
 struct Worker {
     const MmaParams &g;
+    const u32 tiles; // address of the ring
     Loader loader;
     int stage;          // the one at hand
     u32 at_a, at_b;     // what this lane names to load_matrices in stage 0
     Fragments parts[2]; // of this step and the next one
     Accumulators acc;
 
-    __device__ __forceinline__ Worker(const MmaParams &params, u32 tiles) : g(params), loader(params, tiles), stage(0)
+    __device__ __forceinline__ Worker(const MmaParams &params, u32 ring) : g(params), tiles(ring), loader(params, ring)
     {
         const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, swap = lane & 7;
         at_a = tiles + ((warp / BS_WN) * (16 * BS_MI) + (lane & 15)) * kRowBytes + (((lane >> 4) ^ swap) << 4);
@@ -60,6 +62,7 @@ struct Worker {
     // Fills all stages but one and reads the first step.
     __device__ __forceinline__ void start()
     {
+        stage = 0;
 #pragma unroll 1
         for (int i = 0; i < BS_STAGES - 1; i++) {
             loader.begin(i);
@@ -107,12 +110,19 @@ extern "C" __global__ void __launch_bounds__(kThreads, BS_BLOCKS) matmul_mma(con
 {
     extern __shared__ __align__(128) unsigned char memory[];
     Worker me(g, (shared_address(memory) + 127u) & ~127u);
+#ifndef BS_EPILOGUE
     me.start();
+#endif
     const Pass *list = passes_of(g);
     const int items = items_of(g);
     for (int index = blockIdx.x; index < items; index += gridDim.x) {
         const Item w = item_of(g, index);
         const u32 *blocks = blocks_of(g, w);
+#ifdef BS_EPILOGUE
+        __syncthreads(); // the epilogue of the item before is done with the ring
+        me.loader.enter(index);
+        me.start();
+#endif
         me.clear();
         for (int t = 0; t < g.n_passes; t++) {
             const Range k = range_of(g, list + t, w);
@@ -129,7 +139,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, BS_BLOCKS) matmul_mma(con
         }
 #ifndef BS_OUT64
         combine_planes(g, me.acc, list[g.n_passes - 1].weight);
+#ifdef BS_EPILOGUE
+        copy_wait<0>();
+        finish_tile(g, me.tiles, me.acc, w);
+#else
         store_tile(g, me.acc, w);
+#endif
 #endif
     }
     copy_wait<0>();

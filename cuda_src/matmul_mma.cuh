@@ -3,6 +3,9 @@
 #define BITSPARSE_MATMUL_MMA_CUH
 
 #include "matmul_passes.cuh"
+#ifdef BS_EPILOGUE
+#include "epilogue.cuh"
+#endif
 
 constexpr int kThreads = 32 * BS_WM * BS_WN;
 constexpr int kRows = 16 * BS_MI * BS_WM;   // of a tile of A
@@ -24,6 +27,9 @@ struct MmaParams {
     int m_tiles, n_tiles, batches, raster;
     int pairs; // whether two neighbouring results may be stored at once
     Pass inline_passes[kInlinePasses];
+#ifdef BS_EPILOGUE
+    EpilogueParams epilogue;
+#endif
 };
 
 // A tile of the result, or one part of it.
@@ -72,13 +78,18 @@ struct Loader {
     static constexpr int kCopiesA = kRows / kStride, kCopies = (kRows + kColumns) / kStride;
     static_assert(kStride % 8 == 0 && kRows % kStride == 0 && kColumns % kStride == 0, "every thread copies the same chunk of each row");
 
-    __device__ __forceinline__ Loader(const MmaParams &params, u32 ring) : g(params), tiles(ring), index(blockIdx.x), pass(-1), kb(0), k_end(0)
+    __device__ __forceinline__ Loader(const MmaParams &params, u32 ring) : g(params), tiles(ring) { enter(blockIdx.x); }
+
+    // Goes to the first stage of an item, or of the next one that has any.
+    __device__ __forceinline__ void enter(int item)
     {
-        if (index < items_of(g)) {
-            w = item_of(g, index);
-            blocks = blocks_of(g, w);
-            seek();
-        }
+        index = item;
+        if (index >= items_of(g))
+            return;
+        w = item_of(g, index);
+        blocks = blocks_of(g, w);
+        pass = -1, kb = k_end = 0;
+        seek();
     }
 
     // From kb >= k_end to the next stage there is.
@@ -86,12 +97,17 @@ struct Loader {
     {
         while (kb >= k_end) {
             if (++pass == g.n_passes) {
+#ifdef BS_EPILOGUE
+                index = items_of(g); // the ring is needed for something else before the next item
+                return;
+#else
                 pass = 0;
                 index += gridDim.x;
                 if (index >= items_of(g))
                     return;
                 w = item_of(g, index);
                 blocks = blocks_of(g, w);
+#endif
             }
             const Range k = range_of(g, passes_of(g) + pass, w);
             k_end = k.end;

@@ -127,6 +127,39 @@ BS_INLINE void store_tile(const MmaParams &g, const Accumulators &acc, const Ite
         }
     }
 }
+
+#ifdef BS_EPILOGUE
+// The tile goes through the epilogue by blocks of 16 x 64, each in 4 KB of the ring, which holds nothing else by now: all warps put their
+// sums there and take blocks in turn.
+static_assert(kRows / 16 * (kColumns / 64) * 4096 + 384 <= BS_STAGES * kBytesStage, "the sums must fit into the ring");
+
+BS_INLINE void finish_tile(const MmaParams &g, u32 ring, const Accumulators &acc, const Item &w)
+{
+    const Corner at = corner_of(g, w);
+    const int columns = kColumns >> g.qb_log, row0 = w.m_tile * kRows, column0 = w.n_tile * columns, across = columns / 64;
+    const u32 slots = (ring + 511u) & ~511u;
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < BS_NJ; j++) {
+        const int column = at.column + 8 * j;
+        if (j >= at.blocks)
+            break;
+        const int left = col_term(g, w, column), right = col_term(g, w, column + 1);
+#pragma unroll
+        for (int i = 0; i < 2 * BS_MI; i++) {
+            const int row = at.row + 8 * i, here = row_term(g, w, row);
+            const u32 slot = slots + (((row - row0) >> 4) * across + ((column - column0) >> 6)) * 4096;
+            store_shared(sum_address(slot, (row - row0) & 15, (column - column0) & 63), acc[i >> 1][j][2 * (i & 1)] + here + left,
+                         acc[i >> 1][j][2 * (i & 1) + 1] + here + right);
+        }
+    }
+    __syncthreads();
+    for (int block = threadIdx.x >> 5; block < kRows / 16 * across; block += BS_WM * BS_WN) {
+        const int down = block / across;
+        finish_block(g.epilogue, SharedSums{slots + block * 4096}, w.batch, row0 + 16 * down, column0 + 64 * (block - down * across));
+    }
+}
+#endif
 #endif
 
 #endif

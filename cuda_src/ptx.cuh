@@ -70,6 +70,13 @@ BS_INLINE int4 load_shared(u32 from)
     return v;
 }
 
+BS_INLINE int load_shared_word(u32 from)
+{
+    int v;
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v) : "r"(from) : "memory");
+    return v;
+}
+
 // ---- copies of 16 bytes to shared memory that complete in groups, matrices in registers of a warp (sm_80 and later)
 // Zeros if not `valid`; `from` is not read then.
 BS_INLINE void copy_async(u32 to, const void *from, bool valid)

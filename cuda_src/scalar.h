@@ -40,6 +40,7 @@ BS_FN double bs_addd(double a, double b) { return __dadd_rn(a, b); }
 BS_FN double bs_subd(double a, double b) { return __dsub_rn(a, b); }
 BS_FN double bs_muld(double a, double b) { return __dmul_rn(a, b); }
 BS_FN double bs_divd(double a, double b) { return __ddiv_rn(a, b); }
+BS_FN float bs_fmaf(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 BS_FN float bs_floorf(float a) { return floorf(a); }
 BS_FN double bs_floord(double a) { return floor(a); }
 BS_FN bs_u32 bs_bits_of(float a) { return __float_as_uint(a); }
@@ -53,6 +54,7 @@ BS_FN double bs_addd(double a, double b) { return a + b; }
 BS_FN double bs_subd(double a, double b) { return a - b; }
 BS_FN double bs_muld(double a, double b) { return a * b; }
 BS_FN double bs_divd(double a, double b) { return a / b; }
+BS_FN float bs_fmaf(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 BS_FN float bs_floorf(float a) { return __builtin_floorf(a); }
 BS_FN double bs_floord(double a) { return __builtin_floor(a); }
 BS_FN bs_u32 bs_bits_of(float a) { bs_u32 r; memcpy(&r, &a, 4); return r; }
@@ -151,6 +153,26 @@ BS_FN double bs_clipd(double v, double lo, double hi)
     v = v > lo ? v : lo;
     return v < hi ? v : hi;
 }
+
+/* fl(x / d) from the correctly rounded 1 / d, whenever nothing overflows or becomes subnormal on the way: Brisebarre, Muller and Raina,
+ * "Accelerating correctly rounded floating-point division when the divisor is known in advance", IEEE TC 53 (2004). */
+BS_FN float bs_div_knownf(float x, float d, float inverse)
+{
+    float q = bs_mulf(x, inverse);
+    return bs_fmaf(bs_fmaf(-q, d, x), inverse, q);
+}
+
+/* Rounds |v| <= 2^21 down or to nearest even; the low 22 bits of the result are those of the integer, the others are not. */
+BS_FN bs_u32 bs_low_bits_floorf(float v)
+{
+#ifdef BS_DEVICE
+    return bs_bits_of(__fadd_rd(v, 12582912.0f));
+#else
+    return bs_bits_of(bs_addf(bs_floorf(v), 12582912.0f));
+#endif
+}
+
+BS_FN bs_u32 bs_low_bits_nearestf(float v) { return bs_bits_of(bs_addf(v, 12582912.0f)); }
 
 /* Rounds |v| <= 2^24 to an integer; `half_word` is read only by BS_STOCHASTIC. Integer steps only, so that any compiler vectorises it. */
 BS_FN bs_i32 bs_round_clippedf(float v, int rounding, bs_u32 half_word)

@@ -44,13 +44,22 @@ def _wgmma() -> list[Variant]:
 
 
 def _mma() -> list[Variant]:
-    """The tilings of the product by warps: 128 x 256, 128 x 128, 128 x 64 and 64 x 64; bits or bytes, int32 or int64."""
+    """The tilings of the product by warps: 128 x 256, 128 x 128, 128 x 64 and 64 x 64; bits or bytes, int32 or int64, epilogue or none."""
     found = []
     for wm, wn, mi, nj, stages in ((2, 4, 4, 8, 2), (2, 4, 4, 4, 3), (4, 2, 2, 4, 4), (2, 2, 2, 4, 3)):
-        for extra in ((), ("BS_BYTES",), ("BS_OUT64",), ("BS_BYTES", "BS_OUT64")):
-            constants = {"BS_WM": wm, "BS_WN": wn, "BS_MI": mi, "BS_NJ": nj, "BS_STAGES": stages}
-            constants |= {"BS_BLOCKS": 2 if wm * wn < 8 else 1} | dict.fromkeys(extra, 1)
-            found.append(Variant("matmul_mma.cu", "matmul_mma", tuple(sorted(constants.items()))))
+        for step in ((), ("BS_BYTES",)):
+            for extra in ((), ("BS_OUT64",), ("BS_EPILOGUE",)):
+                constants = {"BS_WM": wm, "BS_WN": wn, "BS_MI": mi, "BS_NJ": nj, "BS_STAGES": stages}
+                constants |= {"BS_BLOCKS": 2 if wm * wn < 8 else 1} | dict.fromkeys((*step, *extra), 1)
+                if nj < 8:
+                    only: tuple[str | None, ...] = (None,)
+                elif extra:
+                    continue  # too large for anything but the plain product, and for bits that are emulated
+                else:
+                    only = (None,) if step else ("sm_80", "sm_86", "sm_89", "sm_90a")
+                found += [
+                    Variant("matmul_mma.cu", "matmul_mma", tuple(sorted(constants.items())), arch) for arch in only
+                ]
     return found
 
 

@@ -69,15 +69,39 @@ class MmaTiling(NamedTuple):
 TILES = (MmaTiling(2, 4, 4, 8, 2), MmaTiling(2, 4, 4, 4, 3), MmaTiling(4, 2, 2, 4, 4), MmaTiling(2, 2, 2, 4, 3))
 
 
-def tilings(columns: int, b_planes: int, blocks: int, *, wide: bool) -> list[MmaTiling]:
-    """The tilings worth considering for ``columns`` columns, ``b_planes`` planes on the right and ``blocks`` contraction blocks."""
+def allows(t: MmaTiling, *, wide: bool, fused: bool, emulated: bool) -> bool:
+    """Whether a tiling can be used.
+
+    Planes lie side by side only where their sums are added up in registers, the epilogue takes whole blocks of 64 columns, and sums of
+    several parts are complete only in memory. The largest tile leaves no registers for anything but the plain product.
+    """
+    if t.threads * t.mi * t.nj > 8192 and (wide or fused or emulated):
+        return False
+    return not (wide and t.qb > 1) and not (fused and (t.columns % 64 or t.rk > 1))
+
+
+def tilings(
+    columns: int, b_planes: int, blocks: int, *, wide: bool, fused: bool = False, emulated: bool = False
+) -> list[MmaTiling]:
+    """The tilings worth considering.
+
+    Parameters
+    ----------
+    columns, b_planes, blocks : int
+        Columns of the result, planes of the right operand, blocks of the contraction axis.
+    wide, fused : bool
+        An int64 result; an epilogue.
+    emulated : bool
+        Whether the chip puts the instruction together from many others, which takes registers.
+    """
     found = []
     for tile in TILES:
         for qb in (1, 2, 4):
             t = tile._replace(qb=qb)
-            if (qb > 1 and (wide or qb >= 2 * b_planes)) or (t.columns >= 2 * columns and t.wide_columns > 64):
+            if qb >= 2 * b_planes or (t.columns >= 2 * columns and t.wide_columns > 64):
                 continue
-            found += [t._replace(rk=rk) for rk in (1, 2, 4, 8, 16, 32) if rk <= max(1, blocks)]
+            each = [t._replace(rk=rk) for rk in (1, 2, 4, 8, 16, 32) if rk <= max(1, blocks)]
+            found += [t for t in each if allows(t, wide=wide, fused=fused, emulated=emulated)]
     return found
 
 
@@ -117,11 +141,21 @@ def estimate_us(
 
 @lru_cache(maxsize=1024)
 def choose_tiling(
-    m: int, n: int, blocks: int, a_planes: int, b_planes: int, batches: int, wide: bool, capability: jit.Capability
+    m: int,
+    n: int,
+    blocks: int,
+    a_planes: int,
+    b_planes: int,
+    batches: int,
+    step: int,
+    wide: bool,
+    fused: bool,
+    capability: jit.Capability,
 ) -> MmaTiling:
-    """The tiling with the lowest estimate."""
+    """The tiling with the lowest estimate, for elements of ``step`` bits."""
+    emulated = step == 1 and chip_of(capability).bits == 0
     return min(
-        tilings(n, b_planes, blocks, wide=wide),
+        tilings(n, b_planes, blocks, wide=wide, fused=fused, emulated=emulated),
         key=lambda t: estimate_us(t, m, n, blocks, a_planes, b_planes, batches, capability),
     )
 
@@ -167,9 +201,11 @@ class MmaProduct:
         n_words = a.words.shape[-1]
         blocks = -(-n_words // BLOCK_WORDS)
         chip = jit.capability()
-        t = tiling or choose_tiling(a.outer, b.outer, blocks, a.planes, b.planes, batches, wide, chip)
-        if wide and t.qb > 1:
-            raise KernelError(f"matmul: the tiling {t} puts planes side by side, which an int64 result does not allow")
+        t = tiling or choose_tiling(a.outer, b.outer, blocks, a.planes, b.planes, batches, a.step, wide, False, chip)
+        if not allows(t, wide=wide, fused=False, emulated=False):
+            raise KernelError(
+                f"matmul: the tiling {t} does not go with an int64 result or an epilogue; leave the choice to the plan"
+            )
         self.tiling = t
         kernel = jit.kernel("matmul_mma.cu", "matmul_mma", t.defines(a.step, wide))
         table = passes_of(

@@ -155,7 +155,7 @@ class Product:
         # Bytes have the sign turned over, so a zero tile of the operand need not be one of bytes.
         if bitmap is not None and not self._digits:
             if tiling is None and on_warps:
-                tiling = gemm_mma.choose_tiling(m, n, blocks, a.planes, b.planes, batches, wide, chip)
+                tiling = gemm_mma.choose_tiling(m, n, blocks, a.planes, b.planes, batches, 1, wide, False, chip)
             elif tiling is None:
                 tiling = gemm.choose_tiling(m, n, blocks, a.planes, b.planes, batches, True, wide)
             mask = stats.coarse_bitmap(bitmap, m, blocks, tiling.rows)
@@ -223,8 +223,8 @@ def _product_us(kernel: str, m: int, n: int, blocks: int, a_planes: int, b_plane
     """Microseconds of the product alone, with the tiling that would be chosen."""
     some = max(1, round(blocks * density))
     if _on_warps(kernel):
-        chip = jit.capability()
-        t = gemm_mma.choose_tiling(m, n, blocks, a_planes, b_planes, 1, False, chip)
+        chip, step = jit.capability(), 1 if kernel.startswith("planes") else 8
+        t = gemm_mma.choose_tiling(m, n, blocks, a_planes, b_planes, 1, step, False, False, chip)
         return gemm_mma.estimate_us(t, m, n, some, a_planes, b_planes, 1, chip)
     tiling = gemm.choose_tiling(m, n, blocks, a_planes, b_planes, 1, False, False)
     return gemm.estimate_us(tiling, m, n, some, a_planes, b_planes, 1)
