@@ -75,7 +75,7 @@ def allows(t: MmaTiling, *, wide: bool, fused: bool, emulated: bool) -> bool:
     Planes lie side by side only where their sums are added up in registers, the epilogue takes whole blocks of 64 columns, and sums of
     several parts are complete only in memory. The largest tile leaves no registers for anything but the plain product.
     """
-    if t.threads * t.mi * t.nj > 8192 and (wide or fused or emulated):
+    if t.mi * t.nj > 16 and (wide or fused or emulated):
         return False
     return not (wide and t.qb > 1) and not (fused and (t.columns % 64 or t.rk > 1))
 
