@@ -3,6 +3,9 @@
 #define BITSPARSE_MATMUL_TILES_CUH
 
 #include "wgmma.cuh"
+#ifdef BS_EPILOGUE
+#include "epilogue.cuh"
+#endif
 
 #ifdef BS_OUT64
 typedef long long Out;
@@ -38,6 +41,9 @@ struct MatmulParams {
     int bulk;       // whether c is set: the result is stored by the copy engine
     int pad[4];
     Pass inline_passes[kInlinePasses];
+#ifdef BS_EPILOGUE
+    EpilogueParams epilogue;
+#endif
 };
 
 struct Work {
