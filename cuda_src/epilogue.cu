@@ -33,15 +33,16 @@ template <class T> struct MemorySums {
     const T *first; // of the block
     int rows, columns; // from there to the end of the matrix
     int n, aligned;
-    template <bool down> __device__ __forceinline__ void load(float (&v)[8], int row, int column, int jump) const
+    __device__ __forceinline__ void begin(int) const {}
+    template <bool down> __device__ __forceinline__ void load(float (&v)[8], int turn, int row, int column, int jump) const
     {
         if constexpr (down) {
-            const T *from = first + (bs_i64)row * n + min(column, columns - 1);
+            const T *from = first + (bs_i64)row * n + min(column + 16 * turn, columns - 1);
 #pragma unroll
             for (int i = 0; i < 8; i++)
                 v[i] = row + i < rows ? (float)from[(bs_i64)i * n] : 0.0f;
         } else {
-            const T *from = first + (bs_i64)min(row, rows - 1) * n;
+            const T *from = first + (bs_i64)min(row + 4 * turn, rows - 1) * n;
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 const int at = column + half * jump;
@@ -64,11 +65,11 @@ template <class T> BS_INLINE void finish_sums(const SumsParams &p)
         return;
     const EpilogueParams &e = p.epilogue;
     const int column0 = (int)(block % p.across) * kBlockWidth, row0 = (int)(block / p.across % p.down) * kBlockHeight;
-    const bs_i64 batch = block / p.across / p.down;
-    const MemorySums<T> sums = {(const T *)p.sums + (batch * e.m + row0) * e.n + column0, e.m - row0, e.n - column0, e.n, p.aligned};
-    finish_block(e, sums, batch, row0, column0);
+    const int batch = (int)(block / p.across / p.down);
+    const MemorySums<T> sums = {(const T *)p.sums + ((bs_i64)batch * e.m + row0) * e.n + column0, e.m - row0, e.n - column0, e.n, p.aligned};
+    finish_strip(e, sums, batch, row0, column0, 1);
 }
 
-extern "C" __global__ void __launch_bounds__(128, 5) epilogue_int32(const __grid_constant__ SumsParams p) { finish_sums<int>(p); }
-extern "C" __global__ void __launch_bounds__(128, 5) epilogue_int64(const __grid_constant__ SumsParams p) { finish_sums<bs_i64>(p); }
-extern "C" __global__ void __launch_bounds__(128, 5) epilogue_float32(const __grid_constant__ SumsParams p) { finish_sums<float>(p); }
+extern "C" __global__ void __launch_bounds__(128, 4) epilogue_int32(const __grid_constant__ SumsParams p) { finish_sums<int>(p); }
+extern "C" __global__ void __launch_bounds__(128, 4) epilogue_int64(const __grid_constant__ SumsParams p) { finish_sums<bs_i64>(p); }
+extern "C" __global__ void __launch_bounds__(128, 4) epilogue_float32(const __grid_constant__ SumsParams p) { finish_sums<float>(p); }

@@ -10,6 +10,14 @@
 #include "ptx.cuh"
 #include "scalar.h"
 
+// The lane, found out where it is asked for: what is made of it should not stay in registers while a product runs.
+BS_INLINE int pinned_lane()
+{
+    int lane = (int)(threadIdx.x & 31);
+    asm volatile("" : "+r"(lane));
+    return lane;
+}
+
 enum EpilogueStep {
     kTerms = 1,      // a correction term of rows times columns
     kNorm = 2,       // batch norm
@@ -17,16 +25,18 @@ enum EpilogueStep {
     kDown = 8,       // packed along the rows of the result (axis -2)
     kWhole = 16,     // the "rows" layout: whole integers side by side, else planes
     kBinarize = 32,  // v >= 0
-    kQuick = 64,     // the divisor's inverse may be used, and rounding by addition of a large number (see codes_quickly)
-    kOffset = 128,   // the grid's offset is not 0
-    kMultiplier = 256, // nor the multiplier 1
+    kQuick = 64,     // see codes_quickly
+    kPlain = 128,    // planes of unsigned codes after nothing but scales and a bias (see codes_plainly)
+    kBounded = 256,  // no quotient can be NaN or beyond 1e12
     kAligned = 512,  // four floats of a row can be stored at once
 };
 
-// Element i of batch b is at[b * batch_step + i * step].
+// A row or column vector: element i of batch b is at[b * batch_step + i], or at[b * batch_step] if `step` is 0. `padded`: 16-byte aligned
+// and long enough that any block can be read whole.
 struct EpilogueVector {
     const float *at; // null: the neutral element
-    int step, batch_step;
+    int batch_step;
+    short step, padded; // step in bytes
 };
 
 struct EpilogueParams {
@@ -40,67 +50,122 @@ struct EpilogueParams {
     bs_i64 grid_batch;
     int grid_row, grid_col;
     float offset, divisor, inverse, multiplier, low, high, slope;
+    float factor, ceiling, unit; // kPlain: multiplier / unit, high / unit, 2^bits
     int m, n;
     int steps, activation, rounding;
     int bits, words; // of a packed line: uint32 of one plane, or of all
     u32 stream;
 };
 
-// Element i of a lane's octet; `jump` is from its first four columns to the others.
+// Where an octet lies: element i in row + i (packed along the rows) or in column + i, the last four `jump` columns after the first four.
 struct EpilogueSpot {
-    bs_i64 batch;
-    int row, column, jump;
+    int batch, row, column, jump;
 };
 
 template <bool down> BS_INLINE int row_of(const EpilogueSpot &s, int i) { return s.row + (down ? i : 0); }
 template <bool down> BS_INLINE int column_of(const EpilogueSpot &s, int i) { return s.column + (down ? 0 : (i & 3) + (i & 4 ? s.jump : 0)); }
 
-// The whole octet's values of a vector; indices past the end take the last value.
-template <bool down, int n> BS_INLINE void load_rows(const EpilogueParams &e, const EpilogueVector &v, const EpilogueSpot &s, float (&x)[n], float neutral)
+// One value of a vector, or eight, from index `first` on; past `last` the last one.
+BS_INLINE void load_values(const EpilogueVector &v, int batch, int first, int, int last, float neutral, float (&x)[1])
 {
-    const float *from = v.at + s.batch * v.batch_step;
-#pragma unroll
-    for (int i = 0; i < n; i++)
-        x[i] = v.at ? __ldg(from + (bs_i64)min(row_of<down>(s, i), e.m - 1) * v.step) : neutral;
+    x[0] = neutral;
+    if (v.at)
+        x[0] = __ldg((const float *)((const char *)(v.at + (bs_i64)batch * v.batch_step) + (bs_i64)min(first, last) * v.step));
 }
 
-template <bool down, int n> BS_INLINE void load_columns(const EpilogueParams &e, const EpilogueVector &v, const EpilogueSpot &s, float (&x)[n], float neutral)
+BS_INLINE void load_values(const EpilogueVector &v, int batch, int first, int jump, int last, float neutral, float (&x)[8])
 {
-    const float *from = v.at + s.batch * v.batch_step;
+    const float *from = v.at + (bs_i64)batch * v.batch_step;
+    if (v.padded) {
+        const float4 a = __ldg((const float4 *)(from + first)), b = __ldg((const float4 *)(from + first + jump));
+        x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w, x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
+        return;
+    }
 #pragma unroll
-    for (int i = 0; i < n; i++)
-        x[i] = v.at ? __ldg(from + (bs_i64)min(column_of<down>(s, i), e.n - 1) * v.step) : neutral;
+    for (int i = 0; i < 8; i++)
+        x[i] = neutral;
+    if (v.at)
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            x[i] = __ldg((const float *)((const char *)from + (bs_i64)min(first + (i & 3) + (i & 4 ? jump : 0), last) * v.step));
 }
 
-// What the chain needs of a row and of a column: eight along the packed axis, one across.
+// What the chain needs of the rows and of the columns of an octet: eight values along the packed axis, one across.
 template <bool down> struct RowValues {
-    float scale[down ? 8 : 1];
+    static constexpr int n = down ? 8 : 1;
+    float scale[n];
+
+    static __device__ __forceinline__ void values(const EpilogueParams &e, const EpilogueVector &v, const EpilogueSpot &s, float neutral, float (&x)[n])
+    {
+        load_values(v, s.batch, s.row, 4, e.m - 1, neutral, x);
+    }
+
     __device__ __forceinline__ void load(const EpilogueParams &e, const EpilogueSpot &s)
     {
-        float theirs[down ? 8 : 1];
-        load_rows<down>(e, e.row_scale[0], s, scale, 1.0f);
-        load_rows<down>(e, e.row_scale[1], s, theirs, 1.0f);
+        values(e, e.row_scale[0], s, 1.0f, scale);
+        if (e.row_scale[1].at) {
+            float theirs[n];
+            values(e, e.row_scale[1], s, 1.0f, theirs);
 #pragma unroll
-        for (int i = 0; i < (down ? 8 : 1); i++)
-            scale[i] = bs_mulf(scale[i], theirs[i]);
+            for (int i = 0; i < n; i++)
+                scale[i] = bs_mulf(scale[i], theirs[i]);
+        }
     }
 };
 
 template <bool down> struct ColumnValues {
     static constexpr int n = down ? 1 : 8;
-    float scale[n], bias[n], bn_scale[n], bn_shift[n];
+    float scale[n], bias[n];
+
+    static __device__ __forceinline__ void values(const EpilogueParams &e, const EpilogueVector &v, const EpilogueSpot &s, float neutral, float (&x)[n])
+    {
+        load_values(v, s.batch, s.column, s.jump, e.n - 1, neutral, x);
+    }
+
     __device__ __forceinline__ void load(const EpilogueParams &e, const EpilogueSpot &s)
     {
-        float theirs[n];
-        load_columns<down>(e, e.col_scale[0], s, scale, 1.0f);
-        load_columns<down>(e, e.col_scale[1], s, theirs, 1.0f);
-        load_columns<down>(e, e.bias, s, bias, -0.0f);
+        values(e, e.col_scale[0], s, 1.0f, scale);
+        values(e, e.bias, s, -0.0f, bias);
+        if (e.col_scale[1].at) {
+            float theirs[n];
+            values(e, e.col_scale[1], s, 1.0f, theirs);
 #pragma unroll
-        for (int i = 0; i < n; i++)
-            scale[i] = bs_mulf(scale[i], theirs[i]);
-        if (e.steps & kNorm) {
-            load_columns<down>(e, e.bn_scale, s, bn_scale, 1.0f);
-            load_columns<down>(e, e.bn_shift, s, bn_shift, -0.0f);
+            for (int i = 0; i < n; i++)
+                scale[i] = bs_mulf(scale[i], theirs[i]);
+        }
+    }
+};
+
+// What lies across the packed axis goes from lane to lane: each keeps the values of one row of a strip, or of two columns of a block.
+template <bool down> struct AcrossRows {
+    RowValues<false> mine;
+    __device__ __forceinline__ void load(const EpilogueParams &e, int lane, int batch, int row0)
+    {
+        if constexpr (!down)
+            mine.load(e, {batch, row0 + (lane & 15), 0, 0});
+    }
+    __device__ __forceinline__ void take(int lane, int turn, RowValues<down> &rows) const
+    {
+        if constexpr (!down)
+            rows.scale[0] = __shfl_sync(~0u, mine.scale[0], 4 * turn + (lane >> 3));
+    }
+};
+
+template <bool down> struct AcrossColumns {
+    ColumnValues<true> mine[2];
+    __device__ __forceinline__ void load(const EpilogueParams &e, int lane, int batch, int column0)
+    {
+        if constexpr (down) {
+            mine[0].load(e, {batch, 0, column0 + lane, 0});
+            mine[1].load(e, {batch, 0, column0 + 32 + lane, 0});
+        }
+    }
+    __device__ __forceinline__ void take(int lane, int turn, ColumnValues<down> &columns) const
+    {
+        if constexpr (down) {
+            const int from = 16 * (turn & 1) + (lane & 15);
+            columns.scale[0] = __shfl_sync(~0u, turn < 2 ? mine[0].scale[0] : mine[1].scale[0], from);
+            columns.bias[0] = __shfl_sync(~0u, turn < 2 ? mine[0].bias[0] : mine[1].bias[0], from);
         }
     }
 };
@@ -108,36 +173,42 @@ template <bool down> struct ColumnValues {
 template <bool down> BS_INLINE void add_term(const EpilogueParams &e, const EpilogueVector (&term)[2], const EpilogueSpot &s, float (&v)[8])
 {
     float row[down ? 8 : 1], column[down ? 1 : 8];
-    load_rows<down>(e, term[0], s, row, -0.0f);
-    load_columns<down>(e, term[1], s, column, 1.0f);
+    RowValues<down>::values(e, term[0], s, -0.0f, row);
+    ColumnValues<down>::values(e, term[1], s, 1.0f, column);
 #pragma unroll
     for (int i = 0; i < 8; i++)
         v[i] = bs_addf(v[i], bs_mulf(row[down ? i : 0], column[down ? 0 : i]));
 }
 
-template <bool down>
+// With `plain` there are only scales and a bias.
+template <bool down, bool plain>
 BS_INLINE void apply_chain(const EpilogueParams &e, const RowValues<down> &r, const ColumnValues<down> &c, const EpilogueSpot &s, float (&v)[8])
 {
 #pragma unroll
     for (int i = 0; i < 8; i++)
         v[i] = bs_mulf(bs_mulf(v[i], r.scale[down ? i : 0]), c.scale[down ? 0 : i]);
-    if (e.steps & kTerms) {
+    if (!plain && (e.steps & kTerms)) {
         add_term<down>(e, e.row_term, s, v);
         add_term<down>(e, e.col_term, s, v);
     }
 #pragma unroll
     for (int i = 0; i < 8; i++)
         v[i] = bs_addf(v[i], c.bias[down ? 0 : i]);
-    if (e.steps & kNorm) {
+    if (!plain && (e.steps & kNorm)) {
+        float scale[down ? 1 : 8], shift[down ? 1 : 8];
+        ColumnValues<down>::values(e, e.bn_scale, s, 1.0f, scale);
+        ColumnValues<down>::values(e, e.bn_shift, s, -0.0f, shift);
 #pragma unroll
         for (int i = 0; i < 8; i++)
-            v[i] = bs_addf(bs_mulf(v[i], c.bn_scale[down ? 0 : i]), c.bn_shift[down ? 0 : i]);
+            v[i] = bs_addf(bs_mulf(v[i], scale[down ? 0 : i]), shift[down ? 0 : i]);
     }
+    if (plain || e.activation == BS_IDENTITY)
+        return;
     if (e.activation == BS_RELU) {
 #pragma unroll
         for (int i = 0; i < 8; i++)
             v[i] = bs_reluf(v[i]);
-    } else if (e.activation != BS_IDENTITY) {
+    } else {
 #pragma unroll 1
         for (int i = 0; i < 4; i++) { // two at a time, going round: long code stands once and registers need no index
             const float x = bs_activatef(v[0], e.activation, e.slope), y = bs_activatef(v[1], e.activation, e.slope);
@@ -147,97 +218,6 @@ BS_INLINE void apply_chain(const EpilogueParams &e, const RowValues<down> &r, co
             v[6] = x, v[7] = y;
         }
     }
-}
-
-BS_INLINE float4 grid_at(const EpilogueParams &e, bs_i64 batch, int row, int column)
-{
-    if (e.grid == nullptr)
-        return make_float4(e.offset, e.divisor, e.inverse, 0.0f);
-    return __ldg(e.grid + batch * e.grid_batch + (bs_i64)min(row, e.m - 1) * e.grid_row + (bs_i64)min(column, e.n - 1) * e.grid_col);
-}
-
-// Codes by the letter of scalar.h, one element after another. Gives whether one of the elements inside the result is NaN.
-template <bool down> BS_INLINE bool codes_exactly(const EpilogueParams &e, const EpilogueSpot &s, float (&v)[8], u32 (&code)[8])
-{
-    bool nan = false;
-    bs_u64 draw = ~0ull;
-    u32 words[4] = {0, 0, 0, 0};
-#pragma unroll 1
-    for (int i = 0; i < 8; i++) {
-        const int row = row_of<down>(s, i), column = column_of<down>(s, i);
-        const float x = v[0];
-        u32 c = x >= 0.0f;
-        nan = nan || (x != x && row < e.m && column < e.n);
-        if (!(e.steps & kBinarize)) {
-            const float4 grid = grid_at(e, s.batch, row, column);
-            u32 half_word = 0;
-            if (e.rounding == BS_STOCHASTIC) {
-                const bs_u64 index = (bs_u64)((s.batch * e.m + row) * e.n + column);
-                if (index >> 3 != draw) {
-                    draw = index >> 3;
-                    bs_stochastic_words(draw, e.seed, e.stream, &words[0], &words[1], &words[2], &words[3]);
-                }
-                const u32 j = (u32)index & 7u, word = j < 4 ? (j < 2 ? words[0] : words[1]) : (j < 6 ? words[2] : words[3]);
-                half_word = (j & 1u ? word >> 16 : word) & 0xffffu;
-            }
-            const float q = bs_clipf(bs_affinef(x, grid.x, grid.y, e.multiplier), e.low, e.high);
-            c = (u32)bs_round_clippedf(q, e.rounding, half_word);
-        }
-#pragma unroll
-        for (int j = 0; j < 7; j++)
-            v[j] = v[j + 1], code[j] = code[j + 1];
-        v[7] = x, code[7] = c;
-    }
-    return nan;
-}
-
-// The same codes in a third of the instructions. The host sets kQuick for binarising, and if rounding is to nearest, or down with codes from
-// 0 on, the codes have at most 20 bits, divisor and multiplier are of middling size and the grid is constant along the octet. Then quotients
-// up to 1e12 come out as a division would round them or, where they are too small for that, both give the code of zero. With any other
-// element, NaN as well, the octet is left to codes_exactly.
-BS_INLINE bool codes_quickly(const EpilogueParams &e, const float4 &grid, const float (&v)[8], u32 (&code)[8])
-{
-    float x[8];
-    bool usual = true;
-    if (e.steps & kBinarize) {
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            code[i] = v[i] >= 0.0f;
-            usual = usual && v[i] == v[i];
-        }
-        return usual;
-    }
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        x[i] = v[i];
-    if (e.steps & kOffset) {
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            x[i] = bs_subf(x[i], grid.x);
-    }
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        x[i] = bs_div_knownf(x[i], grid.y, grid.z);
-        usual = usual && fabsf(x[i]) <= 1.0e12f;
-    }
-    if (e.steps & kMultiplier) {
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            x[i] = bs_mulf(x[i], e.multiplier);
-    }
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        x[i] = fminf(fmaxf(x[i], e.low), e.high);
-    if (e.rounding == BS_NEAREST) {
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            code[i] = bs_low_bits_nearestf(x[i]);
-    } else {
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            code[i] = bs_low_bits_floorf(x[i]);
-    }
-    return usual;
 }
 
 #endif

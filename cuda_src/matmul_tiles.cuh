@@ -4,6 +4,9 @@
 
 #include "matmul_passes.cuh"
 #include "wgmma.cuh"
+#ifdef BS_EPILOGUE
+#include "epilogue.cuh"
+#endif
 
 constexpr int kConsumers = 128 * BS_GROUPS, kThreads = kConsumers + 128, kWarps = 4 * BS_GROUPS;
 constexpr int kBlockRows = 64 * BS_GROUPS * BS_MB;
@@ -24,6 +27,9 @@ struct MatmulParams {
     int bulk;       // whether c is set: the result is stored by the copy engine
     int pad[4];
     Pass inline_passes[kInlinePasses];
+#ifdef BS_EPILOGUE
+    EpilogueParams epilogue;
+#endif
 };
 
 struct Work {

@@ -162,17 +162,32 @@ BS_FN float bs_div_knownf(float x, float d, float inverse)
     return bs_fmaf(bs_fmaf(-q, d, x), inverse, q);
 }
 
-/* Rounds |v| <= 2^21 down or to nearest even; the low 22 bits of the result are those of the integer, the others are not. */
-BS_FN bs_u32 bs_low_bits_floorf(float v)
+/* fl(a b), but at least 0 and at most 1; NaN becomes 0. */
+BS_FN float bs_mul_saturatef(float a, float b)
 {
 #ifdef BS_DEVICE
-    return bs_bits_of(__fadd_rd(v, 12582912.0f));
+    return __saturatef(__fmul_rn(a, b));
 #else
-    return bs_bits_of(bs_addf(bs_floorf(v), 12582912.0f));
+    float v = a * b;
+    return v > 0.0f ? (v < 1.0f ? v : 1.0f) : 0.0f;
 #endif
 }
 
-BS_FN bs_u32 bs_low_bits_nearestf(float v) { return bs_bits_of(bs_addf(v, 12582912.0f)); }
+/* a b + BS_BIG rounded down or to nearest even, where a b is exact and below 2^21: the low 22 bits are those of the integer, and above them
+ * are those of BS_BIG_BITS. */
+#define BS_BIG 12582912.0f
+#define BS_BIG_BITS 0x4b400000u
+
+BS_FN bs_u32 bs_bits_floorf(float a, float b)
+{
+#ifdef BS_DEVICE
+    return bs_bits_of(__fmaf_rd(a, b, BS_BIG));
+#else
+    return bs_bits_of(__builtin_floorf(a * b) + BS_BIG);
+#endif
+}
+
+BS_FN bs_u32 bs_bits_nearestf(float a, float b) { return bs_bits_of(bs_fmaf(a, b, BS_BIG)); }
 
 /* Rounds |v| <= 2^24 to an integer; `half_word` is read only by BS_STOCHASTIC. Integer steps only, so that any compiler vectorises it. */
 BS_FN bs_i32 bs_round_clippedf(float v, int rounding, bs_u32 half_word)
