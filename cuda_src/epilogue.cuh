@@ -3,8 +3,10 @@
 //
 // A product hands over its accumulators in the order of the matrix instructions (register 4 i + e of a block of 64 columns is row
 // g + 8 (e / 2), column 8 i + 2 t + e % 2, for lane 4 g + t):
-//     finish_strip(e, RegisterSums<32 * blocks>{slot, acc}, batch, row0, column0, blocks);
-// with `slot` the shared address of 4096 bytes of its own.
+//     finish_strip(e, RegisterSums<32 * blocks>{{slot}, acc}, batch, row0, column0, blocks);
+// with `slot` the shared address of 4096 bytes of its own. Or it puts the sums of a block where sum_address says and calls
+//     finish_block(e, SharedSums{slot}, batch, row0, column0);
+// after a barrier among those who wrote them.
 #ifndef BITSPARSE_EPILOGUE_CUH
 #define BITSPARSE_EPILOGUE_CUH
 
@@ -30,22 +32,12 @@ template <int n> BS_INLINE void put_sums(u32 slot, const int (&acc)[n], int firs
     }
 }
 
-// Sums in the registers of a warp, block after block by way of the slot. An octet of turn 0 begins at (row, column) of the block; the others
-// lie four rows, or sixteen columns, further on, which is a matter of a few bits of the address.
-template <int n> struct RegisterSums {
+// Sums of a block in shared memory. An octet of turn 0 begins at (row, column) of the block; the others lie four rows, or sixteen columns,
+// further on, which is a matter of a few bits of the address.
+struct SharedSums {
     u32 slot;
-    const int (&acc)[n];
 
-    // Only the copying of accumulators is unrolled; the chain stands in the code once.
-    __device__ __forceinline__ void begin(int block) const
-    {
-        __syncwarp();
-#pragma unroll
-        for (int at = 0; at < n / 32; at++)
-            if (at == block)
-                put_sums(slot, acc, at * 32);
-        __syncwarp();
-    }
+    __device__ __forceinline__ void begin(int) const {}
 
     template <bool down> __device__ __forceinline__ void load(float (&v)[8], int turn, int row, int column, int jump) const
     {
@@ -61,6 +53,21 @@ template <int n> struct RegisterSums {
             v[0] = (float)x.x, v[1] = (float)x.y, v[2] = (float)x.z, v[3] = (float)x.w;
             v[4] = (float)y.x, v[5] = (float)y.y, v[6] = (float)y.z, v[7] = (float)y.w;
         }
+    }
+};
+
+// Sums in the registers of a warp, block after block by way of the slot. Only the copying is unrolled; the chain stands in the code once.
+template <int n> struct RegisterSums : SharedSums {
+    const int (&acc)[n];
+
+    __device__ __forceinline__ void begin(int block) const
+    {
+        __syncwarp();
+#pragma unroll
+        for (int at = 0; at < n / 32; at++)
+            if (at == block)
+                put_sums(slot, acc, at * 32);
+        __syncwarp();
     }
 };
 
@@ -144,6 +151,11 @@ template <class Sums> BS_INLINE void finish_strip(const EpilogueParams &e, const
     } else {
         finish_blocks<false, false>(e, sums, batch, row0, column0, blocks);
     }
+}
+
+template <class Sums> BS_INLINE void finish_block(const EpilogueParams &e, const Sums &sums, int batch, int row0, int column0)
+{
+    finish_strip(e, sums, batch, row0, column0, 1);
 }
 
 #endif

@@ -55,6 +55,7 @@ struct EpilogueParams {
     int steps, activation, rounding;
     int bits, words; // of a packed line: uint32 of one plane, or of all
     u32 stream;
+    int pad[6];
 };
 
 // Where an octet lies: element i in row + i (packed along the rows) or in column + i, the last four `jump` columns after the first four.

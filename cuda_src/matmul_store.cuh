@@ -206,7 +206,7 @@ BS_INLINE void finish_tile(const MatmulParams &g, u32 slot, int (&acc)[BS_MB][32
 {
 #pragma unroll 1
     for (int i = 0; i < BS_MB; i++) {
-        finish_strip(g.epilogue, RegisterSums<32 * BS_NB>{slot, acc[0]}, w.batch, row0 + 64 * i, w.n_tile * g.nb * 64, g.nb);
+        finish_strip(g.epilogue, RegisterSums<32 * BS_NB>{{slot}, acc[0]}, w.batch, row0 + 64 * i, w.n_tile * g.nb * 64, g.nb);
 #pragma unroll
         for (int e = 0; e < 32 * BS_NB; e++)
             acc[0][e] = acc[BS_MB - 1][e];
