@@ -133,25 +133,6 @@ BS_INLINE void store_tile(const MmaParams &g, const Accumulators &acc, const Ite
 // sums there and take blocks in turn.
 static_assert(kRows / 16 * (kColumns / 64) * 4096 + 384 <= BS_STAGES * kBytesStage, "the sums must fit into the ring");
 
-// What finish_strip reads of one such block.
-struct BlockSums {
-    u32 slot;
-    __device__ __forceinline__ void begin(int) const {}
-    template <bool down> __device__ __forceinline__ void load(float (&v)[8], int turn, int row, int column, int jump) const
-    {
-        if constexpr (down) {
-#pragma unroll
-            for (int i = 0; i < 8; i++)
-                v[i] = (float)load_shared_word(sum_address(slot, row + i, column + 16 * turn));
-        } else {
-            const int4 x = load_shared(sum_address(slot, row + 4 * turn, column));
-            const int4 y = load_shared(sum_address(slot, row + 4 * turn, column + jump));
-            v[0] = (float)x.x, v[1] = (float)x.y, v[2] = (float)x.z, v[3] = (float)x.w;
-            v[4] = (float)y.x, v[5] = (float)y.y, v[6] = (float)y.z, v[7] = (float)y.w;
-        }
-    }
-};
-
 BS_INLINE void finish_tile(const MmaParams &g, u32 ring, const Accumulators &acc, const Item &w)
 {
     const Corner at = corner_of(g, w);
@@ -175,7 +156,7 @@ BS_INLINE void finish_tile(const MmaParams &g, u32 ring, const Accumulators &acc
     __syncthreads();
     for (int block = threadIdx.x >> 5; block < kRows / 16 * across; block += BS_WM * BS_WN) {
         const int down = block / across;
-        finish_strip(g.epilogue, BlockSums{slots + block * 4096}, w.batch, row0 + 16 * down, column0 + 64 * (block - down * across), 1);
+        finish_strip(g.epilogue, SharedSums{slots + block * 4096}, w.batch, row0 + 16 * down, column0 + 64 * (block - down * across), 1);
     }
 }
 #endif
