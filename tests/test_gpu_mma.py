@@ -77,6 +77,7 @@ def test_every_tiling(b_bits: int, wide: bool) -> None:
     """Also with several tiles a block and with more parts than a pass has contraction blocks to share."""
     import cupy
 
+    from bitsparse import jit
     from bitsparse.backends.cuda import gemm_mma
     from bitsparse.backends.cuda import matmul as cuda_matmul
 
@@ -87,7 +88,9 @@ def test_every_tiling(b_bits: int, wide: bool) -> None:
         kind = kind_of(k, a_bits, b_bits, np.int64 if wide else np.int32)
         want = reference_matmul.matmul(a, b, **kind)
         device_a, device_b = cupy.asarray(a), cupy.asarray(b)
-        for tiling in gemm_mma.tilings(n, b_bits, -(-k // 1024), wide=wide):
+        blocks, room = -(-k // 1024), jit.capability().shared_bytes
+        found = gemm_mma.tilings(n, b_bits, blocks, wide=wide)
+        for tiling in dict.fromkeys(found + gemm_mma.tilings(n, b_bits, blocks, wide=wide, shared_bytes=room)):
             seen.add(tiling[:4])
             product = cuda_matmul.Product(device_a, n=n, tiling=tiling, kernel="planes-mma", **kind)
             out = cupy.full(want.shape, POISON, want.dtype)

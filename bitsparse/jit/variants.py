@@ -44,22 +44,25 @@ def _wgmma() -> list[Variant]:
 
 
 def _mma() -> list[Variant]:
-    """The tilings of the product by warps: 128 x 256, 128 x 128, 128 x 64 and 64 x 64; bits or bytes, int32 or int64, epilogue or none."""
+    """The tilings of the product by warps: bits or bytes, int32 or int64, an epilogue or none.
+
+    The largest, 128 x 256, is too large for anything but the plain product, and for bits where they are emulated; how many stages it
+    has depends on the shared memory. The others are 128 x 128, 128 x 64 and 64 x 64.
+    """
     found = []
-    for wm, wn, mi, nj, stages in ((2, 4, 4, 8, 2), (2, 4, 4, 4, 3), (4, 2, 2, 4, 4), (2, 2, 2, 4, 3)):
-        for step in ((), ("BS_BYTES",)):
-            for extra in ((), ("BS_OUT64",), ("BS_EPILOGUE",)):
-                constants = {"BS_WM": wm, "BS_WN": wn, "BS_MI": mi, "BS_NJ": nj, "BS_STAGES": stages}
-                constants |= {"BS_BLOCKS": 2 if wm * wn < 8 else 1} | dict.fromkeys((*step, *extra), 1)
-                if nj < 8:
-                    only: tuple[str | None, ...] = (None,)
-                elif extra:
-                    continue  # too large for anything but the plain product, and for bits that are emulated
-                else:
-                    only = (None,) if step else ("sm_80", "sm_86", "sm_89", "sm_90a")
-                found += [
-                    Variant("matmul_mma.cu", "matmul_mma", tuple(sorted(constants.items())), arch) for arch in only
-                ]
+
+    def add(tile: tuple[int, ...], names: tuple[str, ...], only: str | None = None) -> None:
+        constants = dict(zip(("BS_WM", "BS_WN", "BS_MI", "BS_NJ", "BS_STAGES", "BS_BLOCKS"), tile, strict=True))
+        constants |= dict.fromkeys(names, 1)
+        found.append(Variant("matmul_mma.cu", "matmul_mma", tuple(sorted(constants.items())), only))
+
+    for step in ((), ("BS_BYTES",)):
+        for arch in ARCHS:
+            if step or arch not in ("sm_100a", "sm_120a"):
+                add((2, 4, 4, 8, 3 if arch in ("sm_80", "sm_90a", "sm_100a") else 2, 1), step, arch)
+        for extra in ((), ("BS_OUT64",), ("BS_EPILOGUE",)):
+            for tile in ((2, 4, 4, 4, 3, 1), (4, 2, 2, 4, 4, 1), (2, 2, 2, 4, 3, 2)):
+                add(tile, (*step, *extra))
     return found
 
 

@@ -80,8 +80,21 @@ def allows(t: MmaTiling, *, wide: bool, fused: bool, emulated: bool) -> bool:
     return not (wide and t.qb > 1) and not (fused and (t.columns % 64 or t.rk > 1))
 
 
+def tiles_of(shared_bytes: int) -> tuple[MmaTiling, ...]:
+    """:data:`TILES`, the largest with a third stage where a block can have the shared memory for it."""
+    large = TILES[0]._replace(stages=3)
+    return (large if large.stages * large.stage_bytes + BLOCK_BYTES <= shared_bytes else TILES[0], *TILES[1:])
+
+
 def tilings(
-    columns: int, b_planes: int, blocks: int, *, wide: bool, fused: bool = False, emulated: bool = False
+    columns: int,
+    b_planes: int,
+    blocks: int,
+    *,
+    wide: bool,
+    fused: bool = False,
+    emulated: bool = False,
+    shared_bytes: int = SHARED_BYTES,
 ) -> list[MmaTiling]:
     """The tilings worth considering.
 
@@ -93,9 +106,11 @@ def tilings(
         An int64 result; an epilogue.
     emulated : bool
         Whether the chip puts the instruction together from many others, which takes registers.
+    shared_bytes : int
+        Shared memory that one block can have.
     """
     found = []
-    for tile in TILES:
+    for tile in tiles_of(shared_bytes):
         for qb in (1, 2, 4):
             t = tile._replace(qb=qb)
             if qb >= 2 * b_planes or (t.columns >= 2 * columns and t.wide_columns > 64):
@@ -153,9 +168,9 @@ def choose_tiling(
     capability: jit.Capability,
 ) -> MmaTiling:
     """The tiling with the lowest estimate, for elements of ``step`` bits."""
-    emulated = step == 1 and chip_of(capability).bits == 0
+    emulated, room = step == 1 and chip_of(capability).bits == 0, capability.shared_bytes
     return min(
-        tilings(n, b_planes, blocks, wide=wide, fused=fused, emulated=emulated),
+        tilings(n, b_planes, blocks, wide=wide, fused=fused, emulated=emulated, shared_bytes=room),
         key=lambda t: estimate_us(t, m, n, blocks, a_planes, b_planes, batches, capability),
     )
 
