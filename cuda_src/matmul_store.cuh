@@ -195,4 +195,23 @@ BS_INLINE void add_parts(const MatmulParams &g, const Shared &s, int (&acc)[32 *
 }
 #endif
 
+#ifdef BS_EPILOGUE
+// Where a warp puts its sums for the epilogue: 4 KB of its own; of a split tile the first of its part slots, which add_parts has read.
+BS_INLINE u32 sums_slot(const MatmulParams &g, const Shared &s, int owner)
+{
+    return s.staging + ((int)(threadIdx.x >> 5) - owner * (kWarps / (g.rk * g.rp))) * 4096;
+}
+
+BS_INLINE void finish_tile(const MatmulParams &g, u32 slot, int (&acc)[BS_MB][32 * BS_NB], const Work &w, int row0)
+{
+#pragma unroll 1
+    for (int i = 0; i < BS_MB; i++) {
+        finish_strip(g.epilogue, RegisterSums<32 * BS_NB>{{slot}, acc[0]}, w.batch, row0 + 64 * i, w.n_tile * g.nb * 64, g.nb);
+#pragma unroll
+        for (int e = 0; e < 32 * BS_NB; e++)
+            acc[0][e] = acc[BS_MB - 1][e];
+    }
+}
+#endif
+
 #endif

@@ -8,7 +8,8 @@
 // A cluster holds mc row tiles that share the loads of B by multicast, times parts that split the contraction axis (rk) and the passes
 // (rp) and add their results through distributed shared memory (only with BS_MB = 1 and nb = 1).
 //
-// Compile-time: BS_GROUPS (1, 2), BS_MB (1, 2), BS_NB (1..4), BS_STAGES, BS_BYTES, BS_OUT64 (flushes every pass to an int64 result).
+// Compile-time: BS_GROUPS (1, 2), BS_MB (1, 2), BS_NB (1..4), BS_STAGES, BS_BYTES, BS_OUT64 (flushes every pass to an int64 result),
+// BS_EPILOGUE (sums go through epilogue.cuh instead of being stored).
 // Floor on an H200: 2 m n k planes / 15.4e15 operations a second (1.93e15 for bytes), or bytes at 4.2 TB/s; about 2.4 us for a launch in a
 // graph. Reached there: 1 x 1 bits 16384^3 0.83 ms (floor 0.57), 8192^3 0.137 ms (0.071), 32768 x 32768 x 64 0.038 ms (0.036), 4 x 2 bits
 // 16384^3 5.1 ms (4.6), bytes 16384^3 5.9 ms with unpacking (4.6). All figures and what did not help: benchmarks/NOTES.md.
@@ -177,11 +178,17 @@ BS_INLINE void consume(const MatmulParams &g, const Shared &s, int first, int st
             }
             if (g.row_term || g.col_term)
                 add_terms(g, me.acc[i], w, row);
+#ifndef BS_EPILOGUE
             if (g.bulk)
                 store_tile_bulk(g, s, me.acc[i], w, row - ((threadIdx.x >> 5) & 3) * 16);
             else
                 store_tile(g, me.acc[i], w, row);
+#endif
         }
+#ifdef BS_EPILOGUE
+        if (owner == place.part || !split)
+            finish_tile(g, sums_slot(g, s, owner), me.acc, w, w.m_tile * kBlockRows + row0);
+#endif
 #endif
     }
     bulk_wait_read<0>();

@@ -40,6 +40,7 @@ BS_FN double bs_addd(double a, double b) { return __dadd_rn(a, b); }
 BS_FN double bs_subd(double a, double b) { return __dsub_rn(a, b); }
 BS_FN double bs_muld(double a, double b) { return __dmul_rn(a, b); }
 BS_FN double bs_divd(double a, double b) { return __ddiv_rn(a, b); }
+BS_FN float bs_fmaf(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 BS_FN float bs_floorf(float a) { return floorf(a); }
 BS_FN double bs_floord(double a) { return floor(a); }
 BS_FN bs_u32 bs_bits_of(float a) { return __float_as_uint(a); }
@@ -53,6 +54,7 @@ BS_FN double bs_addd(double a, double b) { return a + b; }
 BS_FN double bs_subd(double a, double b) { return a - b; }
 BS_FN double bs_muld(double a, double b) { return a * b; }
 BS_FN double bs_divd(double a, double b) { return a / b; }
+BS_FN float bs_fmaf(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 BS_FN float bs_floorf(float a) { return __builtin_floorf(a); }
 BS_FN double bs_floord(double a) { return __builtin_floor(a); }
 BS_FN bs_u32 bs_bits_of(float a) { bs_u32 r; memcpy(&r, &a, 4); return r; }
@@ -151,6 +153,41 @@ BS_FN double bs_clipd(double v, double lo, double hi)
     v = v > lo ? v : lo;
     return v < hi ? v : hi;
 }
+
+/* fl(x / d) from the correctly rounded 1 / d, whenever nothing overflows or becomes subnormal on the way: Brisebarre, Muller and Raina,
+ * "Accelerating correctly rounded floating-point division when the divisor is known in advance", IEEE TC 53 (2004). */
+BS_FN float bs_div_knownf(float x, float d, float inverse)
+{
+    float q = bs_mulf(x, inverse);
+    return bs_fmaf(bs_fmaf(-q, d, x), inverse, q);
+}
+
+/* fl(a b), but at least 0 and at most 1; NaN becomes 0. */
+BS_FN float bs_mul_saturatef(float a, float b)
+{
+#ifdef BS_DEVICE
+    return __saturatef(__fmul_rn(a, b));
+#else
+    float v = a * b;
+    return v > 0.0f ? (v < 1.0f ? v : 1.0f) : 0.0f;
+#endif
+}
+
+/* a b + BS_BIG rounded down or to nearest even, where a b is exact and below 2^21: the low 22 bits are those of the integer, and above them
+ * are those of BS_BIG_BITS. */
+#define BS_BIG 12582912.0f
+#define BS_BIG_BITS 0x4b400000u
+
+BS_FN bs_u32 bs_bits_floorf(float a, float b)
+{
+#ifdef BS_DEVICE
+    return bs_bits_of(__fmaf_rd(a, b, BS_BIG));
+#else
+    return bs_bits_of(__builtin_floorf(a * b) + BS_BIG);
+#endif
+}
+
+BS_FN bs_u32 bs_bits_nearestf(float a, float b) { return bs_bits_of(bs_fmaf(a, b, BS_BIG)); }
 
 /* Rounds |v| <= 2^24 to an integer; `half_word` is read only by BS_STOCHASTIC. Integer steps only, so that any compiler vectorises it. */
 BS_FN bs_i32 bs_round_clippedf(float v, int rounding, bs_u32 half_word)

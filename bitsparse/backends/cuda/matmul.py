@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import Any
 
@@ -9,14 +10,16 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from bitsparse import jit
-from bitsparse.backends.cuda import gemm, stats
+from bitsparse.backends.cuda import gemm, gemm_mma, stats
+from bitsparse.backends.cuda.chips import chip_of
 from bitsparse.backends.params import EpilogueParams
 from bitsparse.errors import KernelError
 
 __all__ = ["KERNELS", "Product", "cost", "matmul"]
 
-#: Names that ``kernel`` may have.
-KERNELS = ("planes", "digits")
+#: Names that ``kernel`` may have. The first two run on the best matrix unit that the chip has for them: the warpgroup's on Hopper, a
+#: warp's elsewhere. "-mma" forces a warp's.
+KERNELS = ("planes", "digits", "planes-mma", "digits-mma")
 
 
 def matmul(
@@ -37,7 +40,8 @@ def matmul(
     """Integer product of two planes operands, (..., m, k) times (..., n, k) transposed, on the current stream.
 
     See :func:`bitsparse.backends.reference.matmul.matmul` for the arguments. ``kernel`` "planes" multiplies bits, "digits" unpacks
-    both operands to bytes first; their results are equal.
+    both operands to bytes first; "planes-mma" and "digits-mma" do so with the instructions of a warp (``mma.sync``) also where there are
+    better ones. Their results are equal.
     """
     if epilogue is not None:
         raise KernelError("matmul: the GPU backend computes products only; apply the epilogue on the CPU with .get()")
@@ -80,6 +84,11 @@ def _constant(bits: int, encoding: str, digits: bool) -> int:
     return -(1 << (bits - 1)) if digits and encoding == "signed" else 0
 
 
+def _on_warps(kernel: str) -> bool:
+    """Whether a kernel runs on the matrix instructions of a warp."""
+    return kernel.endswith("-mma") or not jit.capability().has_wgmma
+
+
 class Product:
     """A product prepared for one left operand and right operands of one kind: ``product(b_words, out=None)``.
 
@@ -88,7 +97,7 @@ class Product:
 
     Attributes
     ----------
-    tiling : Tiling or None
+    tiling : Tiling, MmaTiling or None
         How the product is cut up; ``None`` if there is nothing to multiply.
     """
 
@@ -106,18 +115,18 @@ class Product:
         acc_dtype: DTypeLike = np.int32,
         bitmap: Any = None,
         kernel: str = "planes",
-        tiling: gemm.Tiling | None = None,
+        tiling: gemm.Tiling | gemm_mma.MmaTiling | None = None,
     ) -> None:
         if kernel not in KERNELS:
-            raise ValueError(f"matmul: kernel must be 'planes' or 'digits', got {kernel!r}")
+            names = ", ".join(map(repr, KERNELS[:-1]))
+            raise ValueError(f"matmul: kernel must be {names} or {KERNELS[-1]!r}, got {kernel!r}")
         cupy = self._cupy = jit.require_cupy("matmul")
-        if not jit.capability().has_wgmma:
-            raise KernelError(
-                f"matmul: {jit.capability().name} is no Hopper GPU, and this release multiplies bits on those only; use .to_device('cpu')"
-            )
+        chip, on_warps = jit.capability(), _on_warps(kernel)
+        if tiling is not None and isinstance(tiling, gemm_mma.MmaTiling) != on_warps:
+            raise KernelError(f"matmul: the tiling {tiling} is not one of kernel {kernel!r} on {chip.name}")
         m = a_words.shape[-3]
         self._dtype = np.dtype(acc_dtype)
-        self._k, self._digits = k, kernel == "digits"
+        self._k, self._digits = k, kernel.startswith("digits")
         batch, indices = _batch_indices(cupy.cuda.runtime.getDevice(), tuple(a_words.shape[:-3]), tuple(b_batch))
         self.shape = (*batch, m, n)
         batches = int(np.prod(batch, dtype=np.int64))
@@ -126,7 +135,7 @@ class Product:
             _constant(bits, encoding, self._digits) for bits, encoding in ((a_bits, a_encoding), (b_bits, b_encoding))
         )
         self._row_term = None
-        self.tiling: gemm.Tiling | None = None
+        self.tiling: gemm.Tiling | gemm_mma.MmaTiling | None = None
         if 0 in self.shape or k == 0:
             return
         if self._b_constant:
@@ -145,10 +154,13 @@ class Product:
         mask = None
         # Bytes have the sign turned over, so a zero tile of the operand need not be one of bytes.
         if bitmap is not None and not self._digits:
-            if tiling is None:
+            if tiling is None and on_warps:
+                tiling = gemm_mma.choose_tiling(m, n, blocks, a.planes, b.planes, batches, 1, wide, False, chip)
+            elif tiling is None:
                 tiling = gemm.choose_tiling(m, n, blocks, a.planes, b.planes, batches, True, wide)
             mask = stats.coarse_bitmap(bitmap, m, blocks, tiling.rows)
-        self._product = gemm.WgmmaProduct(cupy, a, b, indices, batches, wide, mask, tiling)
+        unit: Any = gemm_mma.MmaProduct if on_warps else gemm.WgmmaProduct
+        self._product = unit(cupy, a, b, indices, batches, wide, mask, tiling)
         self.tiling = self._product.tiling
 
     def _negative(self, encoding: str) -> bool:
@@ -189,13 +201,30 @@ class Product:
 
 
 def cost(kernel: str, m: int, n: int, k: int, a_bits: int, b_bits: int, density: float = 1.0) -> float:
-    """Estimated nanoseconds of a product of ``k``-long rows; ``density`` is the share of tiles that are not zero."""
-    blocks = -(-k // 1024)
-    if kernel == "planes":
-        t = gemm.choose_tiling(m, n, blocks, a_bits, b_bits, 1, False, False)
-        return 1e3 * gemm.estimate_us(t, m, n, max(1, round(blocks * density)), a_bits, b_bits, 1)
-    a_digits, b_digits, byte_blocks = -(-a_bits // 8), -(-b_bits // 8), -(-k // 128)
-    t = gemm.choose_tiling(m, n, byte_blocks, a_digits, b_digits, 1, False, False)
-    product = gemm.estimate_us(t, m, n, byte_blocks, a_digits, b_digits, 1)
+    """Estimated nanoseconds of a product of ``k``-long rows on the current device; ``density`` is the share of tiles that are not zero.
+
+    Infinite for bits on a chip that emulates their instruction, so that such a kernel is never chosen, only forced.
+    """
+    if kernel.startswith("planes"):
+        if _on_warps(kernel) and chip_of(jit.capability()).bits == 0:
+            return math.inf
+        return 1e3 * _product_us(kernel, m, n, -(-k // 1024), a_bits, b_bits, density)
+    a_digits, b_digits = -(-a_bits // 8), -(-b_bits // 8)
+    product = _product_us(kernel, m, n, -(-k // 128), a_digits, b_digits, 1.0)
     unpacked = (m * (a_digits + a_bits / 8) + n * (b_digits + b_bits / 8)) * k
-    return 1e3 * (product + 4.0 + unpacked / gemm.RATES.memory_bytes_per_us)
+    if _on_warps(kernel):
+        memory, launches = chip_of(jit.capability()).memory_bytes_per_us, 2 * chip_of(jit.capability()).launch_us
+    else:
+        memory, launches = gemm.RATES.memory_bytes_per_us, 4.0
+    return 1e3 * (product + launches + unpacked / memory)
+
+
+def _product_us(kernel: str, m: int, n: int, blocks: int, a_planes: int, b_planes: int, density: float) -> float:
+    """Microseconds of the product alone, with the tiling that would be chosen."""
+    some = max(1, round(blocks * density))
+    if _on_warps(kernel):
+        chip, step = jit.capability(), 1 if kernel.startswith("planes") else 8
+        t = gemm_mma.choose_tiling(m, n, blocks, a_planes, b_planes, 1, step, False, False, chip)
+        return gemm_mma.estimate_us(t, m, n, some, a_planes, b_planes, 1, chip)
+    tiling = gemm.choose_tiling(m, n, blocks, a_planes, b_planes, 1, False, False)
+    return gemm.estimate_us(tiling, m, n, some, a_planes, b_planes, 1)
