@@ -210,12 +210,12 @@ def test_bad_input() -> None:
     ):
         with pytest.raises(bs.DeviceError, match="cuda:0"):
             mixed()
-    graph = bs.FRDC(np.eye(37, dtype=int))
+    graph, signs = bs.FRDC(np.eye(37, dtype=int)), bs.pack_bits(x, encoding="bipolar")
     for not_yet in (
         lambda: bs.spmm(graph, x),
         lambda: bs.spmm(graph.to_device("cuda"), FLOATS),
-        lambda: bs.bspmm(graph, there),
-        lambda: bs.bmm(there, there.T),
+        lambda: bs.bspmm(graph, signs),
+        lambda: bs.bmm(signs, signs.T),
         lambda: bs.sampled_spmm(graph, x, width=2),
         lambda: there.tocsr(),
         lambda: graph.to_device("cuda").toarray(),

@@ -91,7 +91,9 @@ def _stage_bytes(bits: int) -> int:
     return 512 * (bits | 1)
 
 
-def _encode(function: str, found: Source, params: EncodeParams, words: Any, bits: int, axis: int, layout: str, **kind: int) -> None:
+def _encode(
+    function: str, found: Source, params: EncodeParams, words: Any, bits: int, axis: int, layout: str, **kind: int
+) -> None:
     params.words, params.bits = words.data.ptr, bits
     params.batches, params.rows, params.cols = found.batches, found.rows, found.cols
     params.x, params.vector, params.width = found.array.data.ptr, found.vector, words.shape[-1]
@@ -105,9 +107,7 @@ def _encode(function: str, found: Source, params: EncodeParams, words: Any, bits
     kernel.launch(blocks, 32 * _WARPS, params, shared=draws + (0 if rows else _stage_bytes(bits)))()
 
 
-def pack(
-    values: Any, bits: int, *, axis: int, layout: str, encoding: str, out: Any = None, check: bool = True
-) -> Any:
+def pack(values: Any, bits: int, *, axis: int, layout: str, encoding: str, out: Any = None, check: bool = True) -> Any:
     """Pack integers (their low ``bits`` bits; ``v > 0`` if bipolar) or floats (one bit, ``v >= 0``).
 
     Parameters
@@ -236,7 +236,9 @@ def _decode(
             setattr(params, f"{name}_value", found.value)
             _set(params, name, found.strides)
     rows = axis == -1
-    kernel = jit.kernel("bits_decode.cu", "decode_rows" if rows else "decode_columns", {"BS_KIND": geometry.kind_of(dtype)})
+    kernel = jit.kernel(
+        "bits_decode.cu", "decode_rows" if rows else "decode_columns", {"BS_KIND": geometry.kind_of(dtype)}
+    )
     blocks = _blocks(rows, params.batches, params.rows, params.cols)
     kernel.launch(blocks, 32 * _WARPS, params, shared=0 if rows else _stage_bytes(bits))()
 

@@ -15,7 +15,7 @@ from bitsparse.backends.cuda.chips import chip_of
 from bitsparse.backends.params import EpilogueParams
 from bitsparse.errors import KernelError
 
-__all__ = ["KERNELS", "Product", "cost", "matmul"]
+__all__ = ["KERNELS", "Prepared", "Product", "cost", "matmul", "prepare"]
 
 #: Names that ``kernel`` may have. The first two run on the best matrix unit that the chip has for them: the warpgroup's on Hopper, a
 #: warp's elsewhere. "-mma" forces a warp's.
@@ -198,6 +198,30 @@ class Product:
         b = self._operand(b_words, bits, encoding)
         self._product.run(b.words, out, self._row_term, col_term)
         return out
+
+
+class Prepared:
+    """Products with one left operand: ``prepared(b_words, out, epilogue)``, on the current stream."""
+
+    def __init__(self, a_words: Any, arguments: dict[str, Any]) -> None:
+        self._product = Product(a_words, **arguments)
+
+    def __call__(self, b_words: Any, out: Any = None, epilogue: EpilogueParams | None = None) -> Any:
+        """The product with ``b_words``, through the epilogue if there is one."""
+        return self._product(b_words, out)
+
+    def explain(self, fused: bool) -> tuple[str, ...]:
+        """Lines that a plan's explanation adds."""
+        return (f"{jit.capability().name}: {self._product.tiling or 'nothing to multiply'}",)
+
+    def nan_seen(self) -> bool:
+        """Whether an epilogue met NaN on its way to bits since this was asked last; waits for the work enqueued."""
+        return False
+
+
+def prepare(a_words: Any, **arguments: Any) -> Prepared:
+    """Products of one left operand with right operands of one kind; see :class:`Product` for the arguments."""
+    return Prepared(a_words, arguments)
 
 
 def cost(kernel: str, m: int, n: int, k: int, a_bits: int, b_bits: int, density: float = 1.0) -> float:
