@@ -12,10 +12,11 @@ from numpy.typing import DTypeLike
 from bitsparse import jit
 from bitsparse.backends.cuda import gemm, gemm_mma, stats
 from bitsparse.backends.cuda.chips import chip_of
+from bitsparse.backends.cuda.epilogue import NAN_MESSAGE, DeviceEpilogue, epilogue
 from bitsparse.backends.params import EpilogueParams
 from bitsparse.errors import KernelError
 
-__all__ = ["KERNELS", "Product", "cost", "matmul"]
+__all__ = ["KERNELS", "Product", "cost", "epilogue", "matmul"]
 
 #: Names that ``kernel`` may have. The first two run on the best matrix unit that the chip has for them: the warpgroup's on Hopper, a
 #: warp's elsewhere. "-mma" forces a warp's.
@@ -42,9 +43,14 @@ def matmul(
     See :func:`bitsparse.backends.reference.matmul.matmul` for the arguments. ``kernel`` "planes" multiplies bits, "digits" unpacks
     both operands to bytes first; "planes-mma" and "digits-mma" do so with the instructions of a warp (``mma.sync``) also where there are
     better ones. Their results are equal.
+
+    Raises
+    ------
+    ValueError
+        If NaN reaches requantisation; finding out waits for the device where NaN cannot be ruled out.
     """
-    if epilogue is not None:
-        raise KernelError("matmul: the GPU backend computes products only; apply the epilogue on the CPU with .get()")
+    shape = (*np.broadcast_shapes(a_words.shape[:-3], b_words.shape[:-3]), a_words.shape[-3], b_words.shape[-3])
+    chain = None if epilogue is None else DeviceEpilogue(epilogue, shape, largest_sum(k, a_bits, b_bits))
     product = Product(
         a_words,
         k=k,
@@ -57,8 +63,17 @@ def matmul(
         acc_dtype=acc_dtype,
         bitmap=bitmap,
         kernel=kernel,
+        epilogue=chain,
     )
-    return product(b_words, out)
+    result = product(b_words, out)
+    if chain is not None and chain.may_see_nan and chain.nan_seen():
+        raise ValueError(NAN_MESSAGE)
+    return result
+
+
+def largest_sum(k: int, a_bits: int, b_bits: int) -> float:
+    """A bound of the product's elements for operands of these widths, whatever their encodings."""
+    return float(k) * 2.0 ** (a_bits + b_bits)
 
 
 @lru_cache(maxsize=64)
@@ -99,6 +114,8 @@ class Product:
     ----------
     tiling : Tiling, MmaTiling or None
         How the product is cut up; ``None`` if there is nothing to multiply.
+    epilogue : DeviceEpilogue or None
+        What becomes of the sums.
     """
 
     def __init__(
@@ -116,6 +133,7 @@ class Product:
         bitmap: Any = None,
         kernel: str = "planes",
         tiling: gemm.Tiling | gemm_mma.MmaTiling | None = None,
+        epilogue: DeviceEpilogue | None = None,
     ) -> None:
         if kernel not in KERNELS:
             names = ", ".join(map(repr, KERNELS[:-1]))
@@ -135,7 +153,16 @@ class Product:
             _constant(bits, encoding, self._digits) for bits, encoding in ((a_bits, a_encoding), (b_bits, b_encoding))
         )
         self._row_term = None
+        self.epilogue, self._finish, self._sums = epilogue, None, None
         self.tiling: gemm.Tiling | gemm_mma.MmaTiling | None = None
+        if epilogue is not None and epilogue.shape != self.shape:
+            raise ValueError(
+                f"matmul: the epilogue is for a result of shape {epilogue.shape}, the product's is {self.shape}"
+            )
+        # The kernels with an epilogue have 32-bit sums; wider ones, and those of nothing, are stored and go through a second kernel.
+        if epilogue is not None and (self._dtype == np.int64 or k == 0):
+            self._sums = cupy.zeros(self.shape, self._dtype)
+            self._finish = epilogue.on(self._dtype)
         if 0 in self.shape or k == 0:
             return
         if self._b_constant:
@@ -151,16 +178,18 @@ class Product:
         )
         blocks = -(-a.words.shape[-1] // gemm.BLOCK_WORDS)
         wide = self._dtype == np.int64
-        mask = None
+        mask, fused = None, None if wide else epilogue
         # Bytes have the sign turned over, so a zero tile of the operand need not be one of bytes.
         if bitmap is not None and not self._digits:
             if tiling is None and on_warps:
-                tiling = gemm_mma.choose_tiling(m, n, blocks, a.planes, b.planes, batches, 1, wide, False, chip)
+                tiling = gemm_mma.choose_tiling(
+                    m, n, blocks, a.planes, b.planes, batches, 1, wide, fused is not None, chip
+                )
             elif tiling is None:
                 tiling = gemm.choose_tiling(m, n, blocks, a.planes, b.planes, batches, True, wide)
             mask = stats.coarse_bitmap(bitmap, m, blocks, tiling.rows)
         unit: Any = gemm_mma.MmaProduct if on_warps else gemm.WgmmaProduct
-        self._product = unit(cupy, a, b, indices, batches, wide, mask, tiling)
+        self._product = unit(cupy, a, b, indices, batches, wide, mask, tiling, fused)
         self.tiling = self._product.tiling
 
     def _negative(self, encoding: str) -> bool:
@@ -176,13 +205,49 @@ class Product:
         unpacked = stats.digits_of(words, bits, self._k, encoding == "signed")
         return gemm.Operand(unpacked, outer, unpacked.shape[-2], batches, 8, weight)
 
-    def __call__(self, b_words: Any, out: Any = None) -> Any:
-        """The product with ``b_words`` (*b_batch, n, b_bits, W), into ``out`` if given."""
-        if out is None:
+    @property
+    def fused(self) -> bool:
+        """Whether the epilogue is part of the product's kernel; else, if there is one, it is a kernel behind it."""
+        return self.epilogue is not None and self._finish is None
+
+    def __call__(
+        self,
+        b_words: Any,
+        out: Any = None,
+        *,
+        a_scale: Any = None,
+        b_scale: Any = None,
+        row_term: Any = None,
+        col_term: Any = None,
+    ) -> Any:
+        """The product with ``b_words`` (*b_batch, n, b_bits, W), into ``out`` if given.
+
+        With an epilogue the result is what that makes of it, and the keywords are float32 arrays of the device for this call: scales of
+        the operands and the pairs of vectors that correct for their offsets (see :meth:`DeviceEpilogue.with_operand`).
+        """
+        chain = self.epilogue
+        if chain is not None:
+            chain.with_operand(row_scale=a_scale, col_scale=b_scale, row_term=row_term, col_term=col_term)
+            if out is None:
+                out = chain.empty()
+        elif out is None:
             out = self._cupy.empty(self.shape, self._dtype)
+        if self._finish is None:
+            self._multiply(b_words, out)
+        else:
+            if self.tiling is not None:
+                self._multiply(b_words, self._sums)
+            self._finish.run(self._sums, out)
+        return out
+
+    def nan_seen(self) -> bool:
+        """Whether a call since the last question met NaN on its way to a code; waits for the current stream."""
+        return self.epilogue is not None and self.epilogue.nan_seen()
+
+    def _multiply(self, b_words: Any, out: Any) -> None:
         if self.tiling is None:
             out.fill(0)
-            return out
+            return
         bits, encoding = self._b
         col_term = None
         if self._a_constant:
@@ -197,7 +262,6 @@ class Product:
             )
         b = self._operand(b_words, bits, encoding)
         self._product.run(b.words, out, self._row_term, col_term)
-        return out
 
 
 def cost(kernel: str, m: int, n: int, k: int, a_bits: int, b_bits: int, density: float = 1.0) -> float:
