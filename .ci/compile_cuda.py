@@ -1,7 +1,7 @@
 """Compile ``scalar.h``, which host and device share, by itself for every architecture; no GPU is needed: ``compile_cuda.py [FOLDER]``.
 
 NVRTC comes from the package ``nvidia-cuda-nvrtc``. The kernels themselves, each in the variants that are used, are compiled by
-``python -m bitsparse.jit``.
+``bitsparse compile``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Run a benchmark suite: a table on the terminal, one JSON object a line in a file.
 
-    python3 benchmarks/run.py --suite host [--only SUBSTRING] [--quick] [--json FILE] [--threads N] [--list]
+    python3 benchmarks/run.py --suite host [--only SUBSTRING ...] [--quick] [--json FILE] [--threads N] [--list]
 
 Protocol, the same for every suite: ours and the peer run in one process on the same random data (seed 0) with the same
 number of threads (two unless told otherwise), operands and results already allocated where both interfaces allow it;
@@ -10,7 +10,8 @@ a fast function is as many calls as fill 20 ms. The median of 15 rounds is repor
 take fewer, never below 3). Every product is checked against the peer's or a float64 result before it is timed.
 A record's ``ratio`` is ``peer_ms / ours_ms``. What is special about a suite stands at the top of its ``suite_*.py``.
 
-There are no thresholds here: a benchmark reports, it does not pass or fail.
+There are no thresholds here: a benchmark reports, it does not pass or fail. A case that goes wrong is shown on stderr, the others still
+run, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ import argparse
 import importlib
 import os
 import sys
+import time
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +46,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         description="Measure bitsparse against its peers.", epilog=f"Suites: {', '.join(existing_suites())}."
     )
     parser.add_argument("--suite", required=True, metavar="NAME", help="which suite to run")
-    parser.add_argument("--only", default="", metavar="SUBSTRING", help="only cases whose name contains this")
+    parser.add_argument(
+        "--only", nargs="+", default=[""], metavar="SUBSTRING", help="only cases whose name contains one of these"
+    )
     parser.add_argument("--quick", action="store_true", help="fewer repetitions, for a first impression")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write one JSON object a line to FILE")
     parser.add_argument("--threads", type=int, default=2, metavar="N", help="threads on both sides (default: 2)")
@@ -67,11 +72,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from bitsparse import bench, set_num_threads
 
     set_num_threads(options.threads)
+    # The folder of a script is not always searched (PYTHONSAFEPATH).
+    sys.path[:] = [*sys.path, *({str(HERE)} - set(sys.path))]
     suite: Any = importlib.import_module(f"suite_{options.suite}")
-    cases = [case for case in suite.cases(options.threads) if options.only in case.name]
+    cases = [case for case in suite.cases(options.threads) if any(part in case.name for part in options.only)]
     if not cases:
         names = ", ".join(case.name for case in suite.cases(options.threads))
-        print(f"no case of suite {options.suite} contains {options.only!r}; cases: {names}", file=sys.stderr)
+        asked = " or ".join(map(repr, options.only))
+        print(f"no case of suite {options.suite} contains {asked}; cases: {names}", file=sys.stderr)
         return 2
     if options.list:
         print("\n".join(case.name for case in cases))
@@ -80,15 +88,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     machine = suite.machine(options.threads, bench.git_commit(HERE))
     protocol = bench.Protocol.quick() if options.quick else bench.Protocol()
     records = []
+    failed = 0
     out = options.json.open("w", encoding="utf-8") if options.json else None
     try:
         for case in cases:
             print(f"\r\033[K{case.name} ...", end="", file=sys.stderr, flush=True) if sys.stderr.isatty() else None
+            start = time.perf_counter()
             try:
                 records += list(bench.run_cases(options.suite, [case], machine, protocol))
             except bench.Unavailable as reason:
                 print(f"{case.name}: not measured, {reason}", file=sys.stderr)
                 continue
+            except Exception:
+                print(f"\n{case.name}: failed", file=sys.stderr)
+                traceback.print_exc()
+                failed += 1
+                continue
+            if not sys.stderr.isatty():
+                seconds = time.perf_counter() - start
+                print(f"{'  '.join(bench.record_row(records[-1])[:4])}  ({seconds:.1f} s)", file=sys.stderr, flush=True)
             if out:
                 out.write(records[-1].to_json() + "\n")
                 out.flush()
@@ -98,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print("\r\033[K", end="", file=sys.stderr) if sys.stderr.isatty() else None
     print(f"{machine.device}, {options.threads} threads, commit {machine.commit or 'unknown'}\n")
     print(bench.format_table(bench.HEADINGS, map(bench.record_row, records)))
-    return 0
+    return int(failed > 0)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,22 @@
-"""Suite ``gemm``: low-bit products on the GPU against cuBLASLt int8 (``torch._int_mm``).
+"""Suite ``gemm``: low-bit products on the GPU against cuBLASLt int8 (``torch._int_mm``), and what goes with them.
 
 The general protocol is in ``run.py``. In this suite:
 
 - ``matmul-AxB-MxKxN`` multiplies an M x K matrix of A-bit by a K x N matrix of B-bit unsigned integers (8 bits: signed), uniform over
-  their whole range, into a preallocated int32 result, through a prepared product of the CUDA backend. Operands are packed beforehand.
-  The peer multiplies the same integers held as int8. Both results are compared before anything is timed.
+  their whole range, into a preallocated result of int32, or int64 where int32 could overflow, through a prepared product of the CUDA
+  backend. Operands are packed beforehand. The peer computes the same integers from int8: one ``torch._int_mm`` up to 8 bits; wider
+  integers are cut into 8-bit digits (16 x 16: the operations of 4 calls, 32 x 1: of 4), multiplied by a single call and added up by one
+  fused pass (``gpu_timing.Int8Product``). Both results are compared before anything is timed.
 - Both sides are captured into CUDA graphs of 20 calls (fewer for long ones) and replayed in turns; a time is the median of 15 replays
   over the number of calls. Replays find the operands in the L2 where they fit. ``params.cold_ms`` and ``params.peer_cold_ms`` come from
   graphs whose calls take turns among copies of the operands that together exceed 256 MB.
+- The kernel is the one with the lower estimate of the library's cost model; ``params.estimates_us`` holds the estimates and
+  ``params.other_ms`` the time of the other kernel where it came within three times. As bytes ("digits"), the right operand's unpacking
+  is part of every call; the left one is unpacked once.
 - ``params.fp8_ms`` is cuBLASLt's product of 8-bit floats into bfloat16, which is not exact.
 - ``matmul-1x1-blockdiag-...``: the left operand has 64 dense blocks on its diagonal and zeros elsewhere; the peer is our own product
   without its zero-tile bitmap.
-- Above 8 plane products the operands are unpacked to bytes; the right operand's unpacking is part of every call.
+- ``overhead-...``, ``pack-...``, ``requant-...`` and the like: see the ``cases_*_gpu.py`` that they come from.
 
 ``floor_ms`` is the larger of operations over the measured rate of the one-bit matrix unit (15.4e15 a second, or 1.93e15 for bytes) and
 the bytes of operands and result over 4 TB/s; warm replays of small operands may go below the second.
@@ -19,31 +24,55 @@ the bytes of operands and result over 4 TB/s; warm replays of small operands may
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from functools import partial
-from statistics import median
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gpu_timing import (
+    BIT_RATE,
+    BYTE_RATE,
+    COLD_BYTES,
+    MEMORY_RATE,
+    REPETITIONS,
+    Int8Product,
+    accumulator,
+    cold_copies,
+    encoding_of,
+    estimates_us,
+    floor_ms,
+    machine,
+    ours_graph,
+    random_words,
+    replay,
+    torch_graph,
+    torch_module,
+)
 
 from bitsparse import jit
 from bitsparse.backends.cuda import stats
 from bitsparse.backends.cuda.matmul import Product
-from bitsparse.bench import Case, Machine, Prepared, Protocol, Unavailable
+from bitsparse.bench import Case, Prepared, Protocol
 
-BIT_RATE, BYTE_RATE, MEMORY_RATE = 15.4e15, 1.93e15, 4.0e12
-COLD_BYTES = 256 << 20
-#: Replays of what stands beside the two sides compared.
-REPETITIONS = 9
+__all__ = [
+    "BIT_RATE",
+    "BYTE_RATE",
+    "COLD_BYTES",
+    "MEMORY_RATE",
+    "REPETITIONS",
+    "cases",
+    "machine",
+    "ours_graph",
+    "random_words",
+    "replay",
+    "torch_graph",
+]
 
-
-def machine(threads: int, commit: str | None) -> Machine:
-    """Describe this machine for the records."""
-    cupy = jit.require_cupy("suite gemm")
-    driver = cupy.cuda.runtime.driverGetVersion()
-    runtime = cupy.cuda.runtime.runtimeGetVersion()
-    name = jit.capability().name
-    return Machine("cuda", threads, commit, name, f"CUDA {driver // 1000}.{driver % 1000 // 10}", str(runtime))
+HERE = Path(__file__).resolve().parent
+#: Files with further cases of the suite.
+MORE = ("cases_bits_gpu", "cases_epilogue_gpu", "cases_overhead_gpu")
 
 
 def cases(threads: int) -> list[Case]:
@@ -55,64 +84,72 @@ def cases(threads: int) -> list[Case]:
     shapes += [(2, 2, 16384, 16384, 16384), (4, 2, 16384, 16384, 16384)]
     shapes += [(a, b, 8192, 8192, 8192) for a, b in ((2, 4), (5, 7), (8, 8))]
     shapes += [(8, 8, 16384, 16384, 16384)]
+    pairs = ((1, 3), (3, 3), (3, 5), (6, 2), (2, 8), (7, 7), (12, 4), (16, 1), (16, 16), (32, 1))
+    shapes += [(a, b, s, s, n) for a, b in pairs for s, n in ((8192, 64), (4096, 4096))]
     table = [Case(f"matmul-{a}x{b}-{m}x{k}x{n}", partial(product, a, b, m, k, n)) for a, b, m, k, n in shapes]
-    return [*table, Case("matmul-1x1-blockdiag-65536x65536x64", partial(block_diagonal, 65536, 64, 64))]
+    table.append(Case("matmul-1x1-blockdiag-65536x65536x64", partial(block_diagonal, 65536, 64, 64)))
+    for name in MORE:
+        if (HERE / f"{name}.py").is_file():
+            table += importlib.import_module(name).cases()
+    return table
 
 
 def product(a_bits: int, b_bits: int, m: int, k: int, n: int) -> Prepared:
     """A product against the peer's on the same integers."""
-    cupy, torch = jit.require_cupy("suite gemm"), _torch()
-    encodings = ["signed" if bits == 8 else "unsigned" for bits in (a_bits, b_bits)]
-    kernel = "planes" if a_bits * b_bits <= 8 else "digits"
-    one = random_words(m, a_bits, k), random_words(n, b_bits, k)
-    kind: dict[str, Any] = {"k": k, "n": n, "a_bits": a_bits, "b_bits": b_bits, "kernel": kernel}
-    kind |= dict(zip(("a_encoding", "b_encoding"), encodings, strict=True))
-    prepared = Product(one[0], **kind)
-    out = cupy.empty((m, n), np.int32)
-    # The bytes of a code are its int8 value, in two's complement for 8 signed bits.
-    left = torch.from_dlpack(stats.digits_of(one[0], a_bits, k, False).view(np.int8).reshape(m, k))
-    right = torch.from_dlpack(stats.digits_of(one[1], b_bits, k, False).view(np.int8).reshape(n, k)).t()
-    prepared(one[1], out)
+    cupy, torch = jit.require_cupy("suite gemm"), torch_module()
+    a, b = random_words(m, a_bits, k), random_words(n, b_bits, k)
+    estimates = estimates_us(m, k, n, a_bits, b_bits)
+    kernel, other = sorted(estimates, key=estimates.__getitem__)
+    kind: dict[str, Any] = {
+        "k": k,
+        "n": n,
+        "a_bits": a_bits,
+        "b_bits": b_bits,
+        "acc_dtype": accumulator(k, a_bits, b_bits),
+    }
+    kind |= {"a_encoding": encoding_of(a_bits), "b_encoding": encoding_of(b_bits)}
+    prepared = Product(a, kernel=kernel, **kind)
+    int8 = Int8Product(a, b, k, a_bits, b_bits)
+    out = cupy.empty((m, n), kind["acc_dtype"])
+    prepared(b, out)
+    int8()
     cupy.cuda.runtime.deviceSynchronize()
-    if not torch.equal(torch.from_dlpack(out), torch._int_mm(left, right)):
+    if not torch.equal(torch.from_dlpack(out), int8.out):
         raise AssertionError(f"matmul-{a_bits}x{b_bits}-{m}x{k}x{n}: the results differ")
     small = float(m) * k * n < 1e12
-    params: dict[str, Any] = {"m": m, "k": k, "n": n, "a_bits": a_bits, "b_bits": b_bits, "kernel": kernel}
-    params["tiling"] = None if prepared.tiling is None else prepared.tiling._asdict()
-    moved = one[0].nbytes + one[1].nbytes + out.nbytes
-
     calls = 20 if small else 3
-    ours = ours_graph([lambda: prepared(one[1], out)] * calls)
-    peer = torch_graph([lambda: torch._int_mm(left, right)] * calls)
-    params["fp8_ms"] = fp8_ms(left, right, calls)
+    ours, peer = ours_graph([lambda: prepared(b, out)] * calls), torch_graph([int8] * calls)
+    params: dict[str, Any] = {"m": m, "k": k, "n": n, "a_bits": a_bits, "b_bits": b_bits, "kernel": kernel}
+    params["result"] = np.dtype(kind["acc_dtype"]).name
+    params["tiling"] = None if prepared.tiling is None else prepared.tiling._asdict()
+    params["estimates_us"] = {name: round(us, 2) for name, us in estimates.items()}
+    if estimates[other] < 3 * estimates[kernel]:
+        second = Product(a, kernel=other, **kind)
+        params["other_ms"] = replay([ours_graph([lambda: second(b, out)] * calls)], REPETITIONS)[0] / calls
+    if max(a_bits, b_bits) <= 8:
+        params["fp8_ms"] = fp8_ms(int8.left, int8.right, calls)
     if small:
-        params["cold_ms"], params["peer_cold_ms"] = cold(kind, one, out, left, right)
+        params["cold_ms"], params["peer_cold_ms"] = cold(a, b, out, kind | {"kernel": kernel}, int8)
 
     def measure(protocol: Protocol) -> tuple[float, float]:
         times = replay([ours, peer], protocol.repetitions)
         return times[0] / calls, times[1] / calls
 
-    planes = a_bits * b_bits if kernel == "planes" else 1
-    floor = max(2.0 * m * k * n * planes / (BIT_RATE if kernel == "planes" else BYTE_RATE), moved / MEMORY_RATE) * 1e3
-    return Prepared(lambda: None, None, f"torch {torch.__version__} _int_mm", params, moved, floor, measure=measure)
+    moved = a.nbytes + b.nbytes + out.nbytes
+    name = f"torch {torch.__version__} _int_mm" + ("" if int8.digits == (1, 1) else " on 8-bit digits")
+    floor = floor_ms(kernel, m, k, n, a_bits, b_bits, moved)
+    return Prepared(lambda: None, None, name, params, moved, floor, measure=measure)
 
 
-def cold(kind: dict[str, Any], one: tuple[Any, Any], out: Any, left: Any, right: Any) -> tuple[float, float]:
+def cold(a: Any, b: Any, out: Any, kind: dict[str, Any], int8: Int8Product) -> tuple[float, float]:
     """Milliseconds a call when every call finds other operands than the calls before it."""
-    result = []
-    for operands, graph_of in (((one[0], one[1]), "ours"), ((left, right), "peer")):
-        size = sum(int(x.nbytes) for x in operands)
-        copies = max(2, min(256, -(-COLD_BYTES // size)))
-        calls: list[Callable[[], object]] = []
-        for _ in range(copies):
-            if graph_of == "ours":
-                words = one[1].copy()
-                calls.append(partial(Product(one[0].copy(), **kind), words, out))
-            else:
-                calls.append(partial(_torch()._int_mm, left.clone(), right.t().clone().t()))
-        graph = (ours_graph if graph_of == "ours" else torch_graph)(calls)
-        result.append(replay([graph], REPETITIONS)[0] / copies)
-    return result[0], result[1]
+    copies = cold_copies(int(a.nbytes + b.nbytes))
+    calls: list[Callable[[], object]] = [partial(Product(a.copy(), **kind), b.copy(), out) for _ in range(copies)]
+    ours = replay([ours_graph(calls)], REPETITIONS)[0] / copies
+    calls.clear()
+    copies = cold_copies(int8.nbytes)
+    calls += [int8.copy() for _ in range(copies)]
+    return ours, replay([torch_graph(calls)], REPETITIONS)[0] / copies
 
 
 def block_diagonal(size: int, n: int, blocks: int) -> Prepared:
@@ -143,83 +180,10 @@ def block_diagonal(size: int, n: int, blocks: int) -> Prepared:
     return Prepared(lambda: None, None, "bitsparse without the bitmap", params, moved, floor, measure=measure)
 
 
-def random_words(outer: int, bits: int, k: int) -> Any:
-    """Planes words of random integers; k must be a multiple of 128."""
-    cupy = jit.require_cupy("suite gemm")
-    return cupy.random.default_rng(0).integers(0, 1 << 32, (outer, bits, k // 32), dtype=np.uint32)
-
-
-def ours_graph(calls: list[Callable[[], object]]) -> Callable[[], object]:
-    """Capture calls that enqueue on CuPy's current stream."""
-    cupy = jit.require_cupy("suite gemm")
-    stream = cupy.cuda.Stream(non_blocking=True)
-    cupy.cuda.runtime.deviceSynchronize()
-    with stream:
-        for call in dict.fromkeys(calls):
-            call()
-        stream.synchronize()
-        stream.begin_capture()
-        for call in calls:
-            call()
-        graph = stream.end_capture()
-    return partial(_launch_on_torch_stream, graph)
-
-
-def _launch_on_torch_stream(graph: Any) -> None:
-    cupy, torch = jit.require_cupy("suite gemm"), _torch()
-    graph.launch(cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream))
-
-
-def torch_graph(calls: list[Callable[[], object]]) -> Callable[[], object]:
-    """Capture PyTorch calls."""
-    torch = _torch()
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for call in dict.fromkeys(calls):
-            call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        kept = [call() for call in calls]
-    replay_graph: Callable[[], object] = graph.replay
-    return partial(_keeping, replay_graph, kept)
-
-
-def _keeping(call: Callable[[], object], _kept: object) -> object:
-    return call()
-
-
-def replay(graphs: list[Callable[[], object]], repetitions: int) -> list[float]:
-    """Median milliseconds of one replay of each graph, measured in turns on one stream."""
-    torch = _torch()
-    samples: list[list[float]] = [[] for _ in graphs]
-    with torch.cuda.stream(torch.cuda.Stream()):
-        for launch in graphs:
-            launch()
-        for _ in range(repetitions):
-            for launch, into in zip(graphs, samples, strict=True):
-                start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-                start.record()
-                launch()
-                end.record()
-                end.synchronize()
-                into.append(start.elapsed_time(end))
-    return [median(sample) for sample in samples]
-
-
 def fp8_ms(left: Any, right: Any, calls: int) -> float:
     """Milliseconds of cuBLASLt's product of e4m3 floats of the same shape into bfloat16."""
-    torch = _torch()
+    torch = torch_module()
     a, b = left.to(torch.float8_e4m3fn), right.t().contiguous().to(torch.float8_e4m3fn).t()
     one = torch.ones((), device="cuda")
     graph = torch_graph([lambda: torch._scaled_mm(a, b, one, one, out_dtype=torch.bfloat16)] * calls)
     return replay([graph], REPETITIONS)[0] / calls
-
-
-def _torch() -> Any:
-    try:
-        import torch
-    except ImportError as error:
-        raise Unavailable(f"the peer is PyTorch, which is not installed ({error})") from error
-    return torch

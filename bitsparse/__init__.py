@@ -16,6 +16,7 @@ from bitsparse import _compiled as _compiled  # first: it explains a missing com
 from bitsparse.arrays import FRDC, BitTensor, TCTiledCSR, load_npz, save_npz
 from bitsparse.backends.host import get_num_threads, set_num_threads
 from bitsparse.errors import BitsparseError, DeviceError, DTypeError, KernelError, ShapeError
+from bitsparse.interop import use_stream
 from bitsparse.ops import (
     BatchNorm,
     EdgeSample,
@@ -85,6 +86,7 @@ __all__ = [
     "spmm",
     "stochastic_round",
     "unpack_bits",
+    "use_stream",
 ]
 
 if TYPE_CHECKING:

@@ -126,6 +126,14 @@ def no_nan(function: str, name: str, has_nan: bool) -> None:
         raise ValueError(f"{function}: {name} holds NaN, which has no sign; replace it, as with numpy.nan_to_num")
 
 
+def no_nan_in_epilogue(function: str, has_nan: bool) -> None:
+    if has_nan:
+        raise ValueError(
+            f"{function}: the epilogue produced NaN, which has no code; "
+            "check row_scale, col_scale, bias and batch_norm for NaN and infinity"
+        )
+
+
 def limits_of(bits: int, encoding_name: str) -> tuple[int, int]:
     """Smallest and largest integer that ``bits`` hold under an encoding.
 
@@ -192,6 +200,14 @@ def same_device(function: str, devices: Sequence[str]) -> str:
     return devices[0]
 
 
+def on_cpu(function: str, name: str, device: str) -> None:
+    """Refuse what a function of the CPU cannot read."""
+    if device != "cpu":
+        raise DeviceError(
+            f"{function}: {name} is on {device}, but this function runs on the CPU in this release; pass it with .get()"
+        )
+
+
 def accumulator(function: str, k: int, a_max: int, b_max: int) -> np.dtype[Any]:
     """int32 if ``k * a_max * b_max`` stays below 2**31, else int64 below 2**63, else an error (DESIGN: it never wraps)."""
     bound = k * a_max * b_max
@@ -214,8 +230,9 @@ def out_array(function: str, out: NDArray[Any], wanted_shape: tuple[int, ...], d
         raise DTypeError(
             f"{function}: out has dtype {out.dtype}, but the result is {dtype}; pass out=None or an array of that dtype"
         )
-    if not out.flags.c_contiguous or not out.flags.writeable:
-        state = "read-only" if not out.flags.writeable else "not C-contiguous"
+    writeable = getattr(out.flags, "writeable", True)  # CuPy's arrays always are
+    if not out.flags.c_contiguous or not writeable:
+        state = "not C-contiguous" if writeable else "read-only"
         raise ValueError(
             f"{function}: out is {state}, but results are written in place; pass a writable C-contiguous array"
         )

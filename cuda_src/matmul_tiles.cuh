@@ -2,30 +2,16 @@
 #ifndef BITSPARSE_MATMUL_TILES_CUH
 #define BITSPARSE_MATMUL_TILES_CUH
 
+#include "matmul_passes.cuh"
 #include "wgmma.cuh"
 #ifdef BS_EPILOGUE
 #include "epilogue.cuh"
 #endif
 
-#ifdef BS_OUT64
-typedef long long Out;
-#else
-typedef int Out;
-#endif
-
 constexpr int kConsumers = 128 * BS_GROUPS, kThreads = kConsumers + 128, kWarps = 4 * BS_GROUPS;
-constexpr int kBlockRows = 64 * BS_GROUPS * BS_MB, kRowBytes = 128;
-constexpr int kInlinePasses = 8; // so many lie in the parameters, more in memory
+constexpr int kBlockRows = 64 * BS_GROUPS * BS_MB;
 constexpr int kStaging = 4096 * kWarps; // behind the ring: tiles on their way out
 constexpr int kBytesA = kBlockRows * kRowBytes, kBytesB = 64 * BS_NB * kRowBytes, kBytesStage = kBytesA + kBytesB;
-
-// A pass over the contraction blocks k0 .. k1 with plane p of A and planes q0 .. q0 + qb - 1 of B. For the j-th of these, ratio[j] is
-// the weight of the pass before over this one's and weight[j] this one's, modulo 2^32. With BS_OUT64 qb is 1 and weight[0] is the shift, plus 64 if the weight is negative.
-struct Pass {
-    int p, q0, k0, k1;
-    int ratio[4], weight[4];
-    int pad[4];
-};
 
 struct MatmulParams {
     TensorMap a, b, c;
@@ -87,32 +73,6 @@ BS_INLINE const u32 *blocks_of(const MatmulParams &g, const Work &w)
 {
     const long long tile = (long long)w.operand.x * g.m_groups * g.mc + w.m_tile;
     return g.blocks ? g.blocks + tile * g.block_words : nullptr;
-}
-
-// The next contraction block at or after kb that is not all zero in this row tile, or at least `end`.
-BS_INLINE int next_block(const u32 *blocks, int kb, int end)
-{
-    if (blocks == nullptr)
-        return kb;
-    while (kb < end) {
-        const u32 rest = __ldg(blocks + (kb >> 5)) >> (kb & 31);
-        if (rest != 0)
-            return kb + __ffs(rest) - 1;
-        kb = (kb | 31) + 1;
-    }
-    return kb;
-}
-
-struct Range {
-    int begin, end;
-};
-
-BS_INLINE Range part_of(int begin, int end, int part, int parts)
-{
-    const int length = end - begin;
-    if (parts == 1)
-        return {begin, end};
-    return {begin + length * part / parts, begin + length * (part + 1) / parts};
 }
 
 struct Shared {

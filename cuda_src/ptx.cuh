@@ -1,4 +1,4 @@
-// One wrapper per PTX instruction that the kernels use: barriers in shared memory, bulk tensor copies, clusters. No other header.
+// One wrapper per PTX instruction that the kernels use: barriers in shared memory, copies, matrices of a warp, clusters. No other header.
 #ifndef BITSPARSE_PTX_CUH
 #define BITSPARSE_PTX_CUH
 
@@ -75,6 +75,43 @@ BS_INLINE int load_shared_word(u32 from)
     int v;
     asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v) : "r"(from) : "memory");
     return v;
+}
+
+// ---- copies of 16 bytes to shared memory that complete in groups, matrices in registers of a warp (sm_80 and later)
+// Zeros if not `valid`; `from` is not read then.
+BS_INLINE void copy_async(u32 to, const void *from, bool valid)
+{
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
+}
+
+BS_INLINE void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Waits until all but the last `pending` groups of this thread are complete.
+template <int pending> BS_INLINE void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory"); }
+
+// Four matrices of 8 rows of 16 bytes: lane 8 i + r names row r of matrix i; lane 4 r + t receives word t of row r of each.
+BS_INLINE void load_matrices(u32 (&d)[4], u32 row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+                 : "r"(row)
+                 : "memory");
+}
+
+// D (16 x 8, int32) += A (16 x 32 bytes) B^T (8 x 32 bytes). Lane 4 g + t holds words t and t + 4 of row g (a[0], a[2]) and row g + 8
+// (a[1], a[3]) of A and of row g of B, and the columns 2 t and 2 t + 1 of row g (d[0], d[1]) and row g + 8 (d[2], d[3]).
+BS_INLINE void mma_m16n8k256_b1(int (&d)[4], const u32 (&a)[4], u32 b0, u32 b1)
+{
+    asm("mma.sync.aligned.m16n8k256.row.col.s32.b1.b1.s32.and.popc {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+BS_INLINE void mma_m16n8k32_u8(int (&d)[4], const u32 (&a)[4], u32 b0, u32 b1)
+{
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.u8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 // ---- bulk tensor copies, four coordinates, completing on a barrier

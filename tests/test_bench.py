@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -104,3 +105,103 @@ def test_no_case_matches() -> None:
     result = run("--suite", "host", "--only", "nothing like this")
     assert result.returncode == 2
     assert "import" in result.stderr
+
+
+def test_the_gemm_suite_has_its_cases() -> None:
+    names = run("--suite", "gemm", "--list").stdout.split()
+    sizes = ["8192x8192x64", "4096x4096x4096"]
+    pairs = ["1x3", "3x3", "3x5", "6x2", "2x8", "7x7", "12x4", "16x1", "16x16", "32x1"]
+    promised = {f"matmul-{pair}-{size}" for pair in pairs for size in sizes}
+    promised |= {f"matmul-1x1-{s}x{s}x64" for s in (2048, 4096, 8192, 16384, 32768)}
+    promised |= {"matmul-1x1-blockdiag-65536x65536x64", "overhead-matmul", "overhead-plan"}
+    assert promised <= set(names)
+    assert len(set(names)) == len(names)
+
+
+def qgtc_records() -> list[dict[str, Any]]:
+    """Records of every part of QGTC's tables, as ``qgtc_parts.py`` makes them, with made-up times."""
+    sizes = {
+        "table-3": [(n, d, bits) for d in (32, 64) for n in (2048, 4096, 8192) for bits in (1, 2, 3, 4)],
+        "figure-7c": [(n, d, bits) for d in (16, 32, 64) for n in (1024, 2048, 4096) for bits in range(2, 8)],
+        "figure-9": [(1 << e, d, 1) for e in range(7, 16) for d in (16, 32, 64, 128, 256, 512, 1024)],
+        "figure-10": [(n, 1024, bits) for bits in (4, 8, 16) for n in (1024, 2048, 4096, 8192)],
+    }
+    found: list[dict[str, Any]] = []
+    for part, cases in sizes.items():
+        for n, d, bits in cases:
+            for variant in ("", "reuse", "no-reuse") if part == "figure-10" else ("",):
+                params = {"part": part, "n": n, "d": d, "bits": bits, "variant": variant, "kernel": "planes"}
+                params |= {"tflops": 2000.0 + bits, "peer_tflops": 99.0}
+                times = {"ours_ms": 0.5 if variant == "reuse" else 1.0, "peer_ms": 2.0, "ratio": 2.0}
+                found.append(
+                    {"case": part, "params": params, "gpu": "a GPU", "driver": "CUDA 13.0", "peer": "torch 2 _int_mm"}
+                    | times
+                )
+    tiles = {"part": "figure-8", "graph": "artist", "source": "artist.npz", "nodes": 50515, "entries": 7, "parts": 1500}
+    return [*found, {"case": "figure-8", "params": tiles | {"tiles": 100, "processed": 20, "zero_between": 75}}]
+
+
+def test_qgtc_tables_have_the_axes_of_the_paper(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(RUN.parent))
+    import qgtc_tables
+
+    records = qgtc_records()
+    lines = qgtc_tables.document(records).splitlines()
+    titles = [line.removeprefix("## ").partition(":")[0] for line in lines if line.startswith("## ")]
+    assert titles == ["Table 3", "Figure 7c", "Figure 8", "Figure 9", "Figure 10"]
+    first = "| 2048 | 32 | 10.36 | 99.0 | 32.65 | **2001** | 19.99 | **2002** | 14.40 | **2003** | 11.30 | **2004** |"
+    assert first in lines
+    assert "| 1024 | 16 | 99.0 | 2002 | 2003 | 2004 | 2005 | 2006 | 2007 | 2.00 - 2.00 | 0.55 | 3.93 | 2.49 |" in lines
+    assert "| artist | 50,515 | 7 | 1,500 | 100 | 20 | 20.0% | 75.0% | 5.0% |" in lines
+    assert sum(line.startswith("| 32768 | 2001 | 2001 |") for line in lines) == 1
+    assert "| 16 | 8192 | 2016 | 2016 | 2.00x | 2016 (planes) | 99.0 | 2.00x |" in lines
+    widths = [line.count("|") for line in lines if line.startswith("|")]
+    assert set(widths) == {13, 14, 10, 9}
+    # A part that has not been measured is left out, and nothing else changes.
+    shorter = qgtc_tables.document(record for record in records if record["params"]["part"] == "figure-8")
+    assert "Table 3" not in shorter
+    assert "| artist |" in shorter
+
+
+def test_qgtc_takes_only_its_own_parts(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        str(RUN.parent / "qgtc.py"),
+        "--records",
+        str(tmp_path / "r"),
+        "--out",
+        str(tmp_path / "o"),
+    ]
+    for arguments, words in ((("--only", "table-4"), "figure-7c"), (("--repetitions", "0"), "at least 1")):
+        done = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
+        assert done.returncode == 2
+        assert words in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_several_substrings_and_a_case_that_fails(tmp_path: Path) -> None:
+    names = run("--suite", "gemm", "--only", "overhead", "blockdiag", "--list").stdout.split()
+    assert names == ["matmul-1x1-blockdiag-65536x65536x64", "overhead-matmul", "overhead-plan"]
+    (tmp_path / "suite_host.py").write_text(
+        "from bitsparse.bench import Case, Machine, Prepared\n"
+        "def machine(threads, commit): return Machine('cpu', threads, commit)\n"
+        "def fine(): return Prepared(lambda: None, lambda: None, 'a peer', {}, 0)\n"
+        "def broken(): raise ValueError('no such thing')\n"
+        "def cases(threads): return [Case('broken', broken), Case('fine', fine)]\n"
+    )
+    (tmp_path / "run.py").write_text(RUN.read_text())
+    command = [
+        sys.executable,
+        str(tmp_path / "run.py"),
+        "--suite",
+        "host",
+        "--quick",
+        "--json",
+        str(tmp_path / "found"),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "broken: failed" in done.stderr
+    assert "ValueError: no such thing" in done.stderr
+    assert [json.loads(line)["case"] for line in (tmp_path / "found").read_text().splitlines()] == ["fine"]
+    assert done.stdout.splitlines()[-1].startswith("fine ")

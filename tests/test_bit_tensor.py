@@ -6,6 +6,7 @@ import copy
 import io
 import itertools
 import pickle
+import sys
 
 import numpy as np
 import pytest
@@ -436,11 +437,15 @@ def test_a_dtype_that_cannot_hold_the_values_is_refused(bits: int, encoding: str
         q.toarray(dtype)
 
 
-def test_devices() -> None:
+def test_devices(monkeypatch) -> None:
     q = bs.BitTensor((2, 3))
+    assert q.device == "cpu"
     assert q.to_device("cpu") is q
     assert q.get() is q
-    with pytest.raises(bs.DeviceError, match=r"to_device.*'cuda'.*'cpu'"):
+    with pytest.raises(bs.DeviceError, match=r"to_device.*'tpu'.*'cpu'"):
+        q.to_device("tpu")
+    monkeypatch.setitem(sys.modules, "cupy", None)  # importing it fails
+    with pytest.raises(bs.DeviceError, match=r"to_device.*CuPy.*bitsparse\[cuda13\]"):
         q.to_device("cuda")
 
 

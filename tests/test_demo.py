@@ -13,7 +13,7 @@ import scipy.sparse as sp
 import bitsparse as bs
 from bitsparse import nn, viz
 from bitsparse.cli import main
-from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.errors import DeviceError, DTypeError, ShapeError
 from bitsparse.nn import calibration
 
 
@@ -348,10 +348,68 @@ def one_line(err: str) -> str:
     return err
 
 
-def test_demo_never_falls_back_to_another_device(graph_file, capsys):
+def test_demo_never_falls_back_to_another_device(graph_file, capsys, monkeypatch):
+    def nothing() -> None:
+        raise DeviceError("capability: there is no such thing here")
+
+    monkeypatch.setattr("bitsparse.jit.capability", nothing)
     code, out, err = run(capsys, "demo", "--graph", str(graph_file), "--device", "cuda", "--json")
     assert (code, out) == (2, "")
-    assert "device 'cuda' is not available" in one_line(err)
+    assert "device 'cuda' is not available: capability: there is no such thing here; or use --device cpu" in one_line(
+        err
+    )
+
+
+@pytest.mark.parametrize("form", ["frdc", "tiled"])
+def test_demo_on_a_gpu_names_the_adjacency_it_can_have(graph_file, capsys, monkeypatch, form):
+    monkeypatch.setattr("bitsparse.cli.demo._need_gpu", lambda device: None)
+    code, out, err = run(capsys, "demo", "--graph", str(graph_file), "--device", "cuda", "--adjacency", form)
+    assert (code, out) == (2, "")
+    assert f"adjacency '{form}' has no kernels on 'cuda'" in one_line(err)
+    assert "--adjacency dense" in err
+
+
+def test_large_dense_bits_are_not_made_unasked_on_a_gpu():
+    from bitsparse.nn.aggregate import chosen_adjacency
+
+    assert chosen_adjacency("auto", 20_000, 10**5, "cuda") == "dense"
+    assert chosen_adjacency("dense", 500_000, 10**6, "cuda") == "dense"
+    with pytest.raises(DeviceError, match=r"31250 MB for 500000 nodes.*--adjacency dense"):
+        chosen_adjacency("auto", 500_000, 10**6, "cuda")
+
+
+def test_a_quantised_model_stays_where_it_is(trained):
+    quantized = nn.quantized_gcn(trained.model, trained.graph, trained.features, 2)
+    assert quantized.device == "cpu"
+    assert quantized.to_device("cpu") is quantized
+    sparse = nn.quantized_gcn(trained.model, trained.graph, trained.features, 2, adjacency="frdc")
+    with pytest.raises(DeviceError, match=r"FRDC has no kernels on 'cuda'.*adjacency='dense'"):
+        sparse.to_device("cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("bits", [1, 4, 8])
+def test_the_logits_on_a_gpu_are_those_of_the_cpu(trained, bits):
+    quantized = nn.quantized_gcn(trained.model, trained.graph, trained.features, bits)
+    moved = quantized.to_device("cuda")
+    assert moved.device.startswith("cuda")
+    assert {part.device for part in (moved.adjacency, moved.features, moved.w1, moved.w2)} == {moved.device}
+    assert moved.nbytes == quantized.nbytes
+    np.testing.assert_array_equal(moved().get(), quantized())
+
+
+@pytest.mark.gpu
+def test_demo_on_a_gpu(graph_file, capsys):
+    arguments = ("demo", "--graph", str(graph_file), "--bits", "8", "1", "--json")
+    code, out, err = run(capsys, *arguments, "--device", "cuda")
+    assert (code, err) == (0, "")
+    found, on_cpu = json.loads(out), json.loads(run(capsys, *arguments, "--adjacency", "dense")[1])
+    assert found["device"] == "cuda"
+    for here, there in zip(found["results"], on_cpu["results"], strict=True):
+        assert [here[name] for name in ("bits", "accuracy", "bytes")] == [
+            there[name] for name in ("bits", "accuracy", "bytes")
+        ]
+        assert here["ms"] > 0
 
 
 def test_demo_user_errors_are_one_line(tmp_path, capsys):
@@ -429,7 +487,8 @@ def test_info(capsys):
     assert facts["simd"] in facts["simd_levels"]
     assert facts["threads"] == bs.get_num_threads()
     assert isinstance(facts["openmp"], bool)
-    assert facts["devices"] == ["cpu"]
+    assert facts["devices"][0] == "cpu"
+    assert len(facts["devices"]) == 1 + len(facts["gpu"]["devices"])
     assert "matplotlib" in facts["optional"]
     code, out, err = run(capsys, "info")
     assert (code, err) == (0, "")

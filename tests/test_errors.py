@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import sys
 import zipfile
 
 import ml_dtypes
@@ -329,13 +330,15 @@ def test_unknown_kernels() -> None:
 
 
 class OnAnotherDevice:
-    """A DLPack producer that says its memory is on a GPU."""
+    """A DLPack producer that says its memory is on a device of the kind given: 10 is ROCm, 2 is CUDA."""
 
-    __slots__ = ()
     shape = (6, 40)
 
+    def __init__(self, kind: int) -> None:
+        self.kind = kind
+
     def __dlpack_device__(self) -> tuple[int, int]:
-        return (2, 0)
+        return (self.kind, 0)
 
     def __dlpack__(self, **options: object) -> object:
         raise AssertionError("nobody may read memory of another device")
@@ -356,9 +359,12 @@ class OnAnotherDevice:
         lambda x: bs.BitTensor.from_words(x, (6, 40), 1),
     ],
 )
-def test_arrays_of_another_device(call) -> None:
-    with refuses(bs.DeviceError, "(2, 0)", "CPU"):
-        call(OnAnotherDevice())
+def test_arrays_of_another_device(call, monkeypatch) -> None:
+    with refuses(bs.DeviceError, "(10, 0)", "CPU"):
+        call(OnAnotherDevice(10))
+    monkeypatch.setitem(sys.modules, "cupy", None)  # importing it fails
+    with refuses(bs.DeviceError, "CuPy", "bitsparse[cuda13]"):
+        call(OnAnotherDevice(2))
 
 
 class Elsewhere(bs.BitTensor):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import numpy as np
 import pytest
+from gpu_products import POISON, accumulator, check, encodings, operand
 
 from bitsparse.backends import reference
 from bitsparse.backends.reference import bits as reference_bits
@@ -14,43 +14,6 @@ from bitsparse.backends.reference import matmul as reference_matmul
 from bitsparse.errors import KernelError
 
 pytestmark = pytest.mark.gpu
-
-ENCODINGS = ("unsigned", "signed", "bipolar")
-POISON = -1234567
-
-
-def operand(rng: np.random.Generator, shape: tuple[int, ...], bits: int, density: float = 1.0) -> np.ndarray:
-    """Planes words of random codes (..., outer, k); rows of all ones and zero rows among them."""
-    codes = rng.integers(0, 1 << bits, shape, np.uint64)
-    codes[rng.random(shape[:-1]) < 0.1] = (1 << bits) - 1
-    codes[rng.random(shape[:-1]) < 0.1] = 0
-    if density < 1:
-        tiles = rng.random((*shape[:-2], -(-shape[-2] // 8), -(-shape[-1] // 128))) < density
-        codes *= tiles.repeat(8, -2).repeat(128, -1)[..., : shape[-2], : shape[-1]].astype(np.uint64)
-    return reference_bits.codes_to_words(codes, bits, "planes")
-
-
-def encodings(rng: np.random.Generator, bits: int) -> str:
-    allowed = ENCODINGS if bits == 1 else ENCODINGS[:2]
-    return str(rng.choice(allowed))
-
-
-def accumulator(k: int, a_bits: int, b_bits: int) -> type[np.signedinteger[Any]]:
-    return np.int32 if k << (a_bits + b_bits) < 2**31 else np.int64
-
-
-def check(a: np.ndarray, b: np.ndarray, **arguments: Any) -> None:
-    import cupy
-
-    from bitsparse.backends.cuda import matmul as cuda_matmul
-
-    want = reference_matmul.matmul(a, b, **{name: v for name, v in arguments.items() if name != "kernel"})
-    if arguments.get("bitmap") is not None:
-        arguments["bitmap"] = cupy.asarray(arguments["bitmap"])
-    out = cupy.full(want.shape, POISON, want.dtype)
-    got = cuda_matmul.matmul(cupy.asarray(a), cupy.asarray(b), out=out, **arguments)
-    assert got is out
-    np.testing.assert_array_equal(cupy.asnumpy(out), want)
 
 
 @pytest.mark.parametrize("kernel", ["planes", "digits"])
@@ -107,11 +70,15 @@ def test_long_contraction_of_bytes_into_int64() -> None:
 @pytest.mark.parametrize("b_bits", [1, 2, 3, 4, 7])
 @pytest.mark.parametrize("wide", [False, True])
 def test_every_tiling(b_bits: int, wide: bool) -> None:
+    """Of Hopper's kernel; test_gpu_mma.py has those of the other one."""
     import cupy
 
+    from bitsparse import jit
     from bitsparse.backends.cuda import gemm
     from bitsparse.backends.cuda import matmul as cuda_matmul
 
+    if not jit.capability().has_wgmma:
+        return
     rng = np.random.default_rng(b_bits)
     for a_bits, m, n, k in ((1, 300, 130, 5000), (2, 513, 264, 2100)):
         a, b = operand(rng, (m, k), a_bits), operand(rng, (n, k), b_bits)
@@ -217,14 +184,15 @@ def test_streams_and_graphs() -> None:
 def test_named_errors() -> None:
     import cupy
 
+    from bitsparse import jit
     from bitsparse.backends.cuda import gemm
     from bitsparse.backends.cuda import matmul as cuda_matmul
 
     a = cupy.zeros((8, 1, 4), np.uint32)
     kind = {"k": 128, "a_bits": 1, "b_bits": 1, "a_encoding": "unsigned", "b_encoding": "unsigned", "n": 8}
-    with pytest.raises(ValueError, match="kernel must be 'planes' or 'digits', got 'fast'"):
+    with pytest.raises(ValueError, match="kernel must be 'planes', 'digits', 'planes-mma' or 'digits-mma', got 'fast'"):
         cuda_matmul.Product(a, kernel="fast", **kind)
-    with pytest.raises(KernelError, match="splits a tile"):
+    with pytest.raises(KernelError, match="splits a tile" if jit.capability().has_wgmma else "is not one of kernel"):
         cuda_matmul.Product(a, tiling=gemm.Tiling(2, 1, 1, rk=2), **kind)
 
 

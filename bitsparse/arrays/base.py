@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bitsparse import interop
-from bitsparse.errors import DeviceError, DTypeError
+from bitsparse import _check, interop
+from bitsparse.errors import DTypeError
 
 __all__ = ["BitArray"]
 
@@ -71,32 +72,30 @@ class BitArray(ABC):
         return self.nnz / self.size if self.size else 0.0
 
     @property
+    @abstractmethod
     def device(self) -> str:
-        """``"cpu"``; other devices name themselves as ``"cuda:0"``."""
-        return "cpu"
+        """``"cpu"``, or ``"cuda:0"`` and so on: where the component arrays are."""
 
     @property
     def family(self) -> str:
-        """Array library that results computed from this array alone come back in: that of the data it was made from."""
-        return self._family.name
+        """Array library that results computed from this array alone come back in: that of the data it was made from.
 
-    def to_device(self, device: str) -> BitArray:
-        """The same array on ``device``; itself if it is there already.
-
-        Raises
-        ------
-        DeviceError
-            This release has no backend for ``device``.
+        NumPy's data moved to a GPU is CuPy's, and the other way round.
         """
-        if device != self.device:
-            raise DeviceError(
-                f"to_device: there is no backend for device {device!r} in this release; arrays live on 'cpu'"
-            )
-        return self
+        name = self._family.name
+        return name if name not in ("numpy", "cupy") else "numpy" if self.device == "cpu" else "cupy"
 
-    def get(self) -> BitArray:
+    @abstractmethod
+    def to_device(self, device: Any) -> Self:
+        """The same array on ``device`` ("cpu", "cuda", "cuda:1"); itself if it is there already."""
+
+    def get(self) -> Self:
         """The same array on the CPU (CuPy's name for it)."""
         return self.to_device("cpu")
+
+    def _working(self) -> AbstractContextManager[Any]:
+        """A context with the current device and stream that work on this array belongs to."""
+        return interop.working_on(self.device, self._family)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -138,17 +137,23 @@ class BitArray(ABC):
         return ops.matmul(other, self)
 
     def _elementwise(self, operation: Callable[[Any, Any], Any], other: Any, name: str, swap: bool = False) -> Any:
-        """Decode, compute with NumPy, give back in the family of the ordinary operand (QGTC section 5)."""
+        """Decode, compute with NumPy or CuPy, give back in the family of the ordinary operand (QGTC section 5)."""
         theirs: Any
-        mine, _ = interop.as_numpy(self.decoded(), name)
-        if isinstance(other, BitArray):
-            theirs, family = interop.as_numpy(other.decoded(), name)[0], other._family
+        mine, family = interop.as_array(self.decoded(), name)
+        if isinstance(other, (bool, int, float, complex)):
+            theirs = other  # NumPy lets a Python scalar take the array's dtype
         else:
-            theirs, family = interop.as_numpy(other, name, "the other operand")
-            if isinstance(other, (bool, int, float, complex)):
-                theirs = other  # NumPy lets a Python scalar take the array's dtype
-        result = operation(theirs, mine) if swap else operation(mine, theirs)
-        return interop.from_numpy(np.asarray(result), interop.common_family([self._family, family]), name)
+            theirs, their_family = interop.as_array(
+                other.decoded() if isinstance(other, BitArray) else other, name, "the other operand"
+            )
+            if theirs.ndim or self.device == "cpu":
+                _check.same_device(name, (self.device, interop.device_of(theirs)))
+            family = interop.common_family([family, their_family])
+        with interop.working_on(self.device, family):
+            result = operation(theirs, mine) if swap else operation(mine, theirs)
+            if self.device == "cpu":
+                result = np.asarray(result)
+            return interop.from_array(result, family, name)
 
     def __add__(self, other: Any) -> Any:
         return self._elementwise(np.add, other, "add")

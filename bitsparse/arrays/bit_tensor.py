@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
 from bitsparse.arrays import bitwise, construct, display, indexing
-from bitsparse.arrays.base import BitArray
+from bitsparse.arrays.packed import Encoding, Layout, PackedArray
 from bitsparse.errors import DTypeError, ShapeError
 
-__all__ = ["BitTensor"]
-
-Encoding = Literal["unsigned", "signed", "bipolar"]
-Layout = Literal["planes", "rows"]
+__all__ = ["BitTensor", "Encoding", "Layout"]
 
 
-class BitTensor(BitArray):
+class BitTensor(PackedArray):
     """Array of ``bits``-bit integers, packed along its last or last but one axis.
 
     Parameters
@@ -76,31 +73,7 @@ class BitTensor(BitArray):
            [ 2, 53]], dtype=int32)
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_axis",
-        "_bitmap",
-        "_bits",
-        "_encoding",
-        "_family",
-        "_layout",
-        "_offset",
-        "_scale",
-        "_shape",
-        "_sums",
-        "_words",
-    )
-
-    _words: NDArray[np.uint32]
-    _shape: tuple[int, ...]
-    _bits: int
-    _axis: int
-    _layout: str
-    _encoding: str
-    _scale: NDArray[np.float32] | None
-    _offset: NDArray[np.float32] | None
-    _bitmap: NDArray[np.uint32] | None
-    _sums: NDArray[np.int64] | None
+    __slots__ = ()
 
     def __init__(
         self,
@@ -120,7 +93,7 @@ class BitTensor(BitArray):
         inherited = arg if isinstance(arg, BitTensor) else None
         self._scale = self._affine("scale", inherited._scale if inherited is not None and scale is None else scale)
         self._offset = self._affine("offset", inherited._offset if inherited is not None and offset is None else offset)
-        self._bitmap = self._sums = None
+        self._bitmap = self._sums = self._prepared = None
 
     @classmethod
     def from_words(
@@ -167,10 +140,13 @@ class BitTensor(BitArray):
         encoding_name = _check.encoding(function, encoding, bits)
         layout_name = _check.layout(function, layout, bits)
         packed = _check.axis(function, axis, len(sizes))
-        array, family = interop.as_numpy(words, function, "words")
+        array, family = interop.as_array(words, function, "words")
         array = construct.checked_words(function, array, sizes, bits, packed, layout_name)
-        array = construct.aligned(array.copy() if copy else array)
-        if check and not backends.family("cpu", "bits").pad_is_zero(array, bits, layout_name, sizes[packed]):
+        device = interop.device_of(array)
+        with interop.working_on(device, family):
+            array = interop.aligned(array.copy() if copy else array)
+            clean = not check or backends.family(device, "bits").pad_is_zero(array, bits, layout_name, sizes[packed])
+        if not clean:
             raise ValueError(
                 f"{function}: padding bits beyond element {sizes[packed]} of the packed axis are set; clear them"
             )
@@ -197,107 +173,20 @@ class BitTensor(BitArray):
         self._words, self._shape, self._bits, self._axis = words, shape, bits, axis
         self._layout, self._encoding, self._family = layout, encoding, family
         self._scale, self._offset = scale, offset
-        self._bitmap = self._sums = None
+        self._bitmap = self._sums = self._prepared = None
         return self
 
     def _affine(self, name: str, value: Any) -> NDArray[np.float32] | None:
         if value is None:
             return None
-        array, _ = interop.as_numpy(value, "BitTensor", name)
+        array = interop.as_host(value, "BitTensor", name)
         _check.numeric("BitTensor", name, array)
         with np.errstate(over="ignore"):  # reported below
             array = array.astype(np.float32)
         _check.finite("BitTensor", name, bool(np.isfinite(array).all()))
         _check.affine_shape("BitTensor", name, array, self._shape)
-        return array
-
-    # -- what it is -----------------------------------------------------------------------------------------------
-    @property
-    def words(self) -> NDArray[np.uint32]:
-        """The packed bits (see the class)."""
-        return self._words
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Logical shape: batch dimensions, rows, columns."""
-        return self._shape
-
-    @property
-    def bits(self) -> int:
-        """Bits per value."""
-        return self._bits
-
-    @property
-    def axis(self) -> int:
-        """The packed axis, -1 or -2."""
-        return self._axis
-
-    @property
-    def layout(self) -> str:
-        """``"planes"`` or ``"rows"``."""
-        return self._layout
-
-    @property
-    def encoding(self) -> str:
-        """``"unsigned"``, ``"signed"`` or ``"bipolar"``."""
-        return self._encoding
-
-    @property
-    def scale(self) -> NDArray[np.float32] | None:
-        """Affine scale, float32, or None."""
-        return self._scale
-
-    @property
-    def offset(self) -> NDArray[np.float32] | None:
-        """Affine offset, float32, or None."""
-        return self._offset
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Smallest integer dtype that holds every value of these bits and encoding."""
-        return construct.smallest_dtype(self._bits, self._encoding)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of words, scale and offset."""
-        return sum(part.nbytes for part in (self._words, self._scale, self._offset) if part is not None)
-
-    @property
-    def nnz(self) -> int:
-        """Number of integers that are not zero (all of them for bipolar)."""
-        if self._encoding == "bipolar":
-            return self.size
-        return int(
-            backends.family("cpu", "bits").count_nonzero(self._words, self._bits, self._layout, self._shape[self._axis])
-        )
-
-    @property
-    def tile_bitmap(self) -> NDArray[np.uint32]:
-        """Which 8 x 128 tiles of this left operand hold a set bit: uint32 ``(..., ceil(M / 8), ceil(ceil(K / 128) / 32))``.
-
-        Little-endian, one bit per tile, planes or-ed (QGTC section 4.3). Built on first use and kept.
-        """
-        if self._bitmap is None:
-            left = self.repack(axis=-1, layout="planes")
-            self._bitmap = backends.family("cpu", "bits").tile_bitmap(left._words, self._shape[-1])
-        return self._bitmap
-
-    @property
-    def line_sums(self) -> NDArray[np.int64]:
-        """Sum of the integers along the packed axis, int64 ``(..., outer)``; an offset's correction needs it. Kept."""
-        if self._sums is None:
-            planes = self.repack(layout="planes")
-            self._sums = backends.family("cpu", "bits").code_sums(
-                planes._words, self._bits, self._encoding, self._shape[self._axis]
-            )
-        return self._sums
-
-    @property
-    def tile_density(self) -> float:
-        """Share of the 8 x 128 tiles that hold a set bit; a product skips the others."""
-        rows, cols = self._shape[-2:]
-        tiles = -(-rows // 8) * -(-cols // 128) * int(np.prod(self._shape[:-2], dtype=np.int64))
-        return int(np.bitwise_count(self.tile_bitmap).sum(dtype=np.int64)) / tiles if tiles else 0.0
+        placed: NDArray[np.float32] = interop.move(array, self.device)
+        return placed
 
     def __repr__(self) -> str:
         return display.text(self)
@@ -306,6 +195,23 @@ class BitTensor(BitArray):
         return display.html(self)
 
     # -- conversions ----------------------------------------------------------------------------------------------
+    def to_device(self, device: Any) -> BitTensor:
+        """The same array on ``device`` ("cpu", "cuda", "cuda:1"); itself if it is there already.
+
+        Raises
+        ------
+        DeviceError
+            There is no such device, or CuPy is missing.
+        """
+        target = interop.parse_device(device, "to_device")
+        if target == self.device:
+            return self
+        made = self._with(interop.move(self._words, target), self._shape, self._axis, self._layout)
+        made._scale, made._offset = (
+            None if part is None else interop.move(part, target) for part in (self._scale, self._offset)
+        )
+        return made
+
     def toarray(self, dtype: Any = None) -> Any:
         """The stored integers as an ordinary array (`scale` and `offset` are not applied; see :meth:`dequantize`).
 
@@ -328,16 +234,17 @@ class BitTensor(BitArray):
             raise DTypeError(
                 f"toarray: {wanted} cannot hold {self._encoding} values {low}..{high} exactly; pass dtype={self.dtype}"
             )
-        result = backends.family("cpu", "bits").unpack(
-            self._words,
-            self._shape,
-            self._bits,
-            axis=self._axis,
-            layout=self._layout,
-            encoding=self._encoding,
-            dtype=wanted,
-        )
-        return interop.from_numpy(result, self._family, "toarray")
+        with self._working():
+            result = self._backend().unpack(
+                self._words,
+                self._shape,
+                self._bits,
+                axis=self._axis,
+                layout=self._layout,
+                encoding=self._encoding,
+                dtype=wanted,
+            )
+            return interop.from_array(result, self._family, "toarray")
 
     def decoded(self) -> Any:
         """What ``+ - * /`` use: :meth:`dequantize` if there is a scale or offset, else int32 (int64 for 32 unsigned bits)."""
@@ -357,7 +264,8 @@ class BitTensor(BitArray):
         return self.dequantize(wanted) if wanted.kind not in "iub" else self.toarray(wanted)
 
     def tocsr(self) -> Any:
-        """The integers as :class:`scipy.sparse.csr_array`, without ever holding the dense array. Two dimensions only."""
+        """The integers as :class:`scipy.sparse.csr_array`, without ever holding the dense array. Two dimensions, on the CPU."""
+        _check.on_cpu("tocsr", "the BitTensor", self.device)
         if self.ndim != 2:
             raise ShapeError(
                 f"tocsr: a BitTensor of shape {self._shape} has {self.ndim} dimensions, but sparse arrays have 2; index a batch first"
@@ -365,8 +273,8 @@ class BitTensor(BitArray):
         return construct.to_csr(self)
 
     def to_scipy(self) -> Any:
-        """:meth:`tocsr`, on the CPU."""
-        return self.tocsr()
+        """:meth:`tocsr`, moved to the CPU if need be."""
+        return self.to_device("cpu").tocsr()
 
     def repack(self, *, axis: int | None = None, layout: Layout | None = None) -> BitTensor:
         """The same integers packed along another axis or in another layout; itself if nothing changes.
@@ -381,15 +289,16 @@ class BitTensor(BitArray):
         to_layout = self._layout if layout is None else _check.layout("repack", layout, self._bits)
         if (to_axis, to_layout) == (self._axis, self._layout):
             return self
-        words = backends.family("cpu", "bits").repack(
-            self._words,
-            self._shape,
-            self._bits,
-            axis=self._axis,
-            layout=self._layout,
-            to_axis=to_axis,
-            to_layout=to_layout,
-        )
+        with self._working():
+            words = self._backend().repack(
+                self._words,
+                self._shape,
+                self._bits,
+                axis=self._axis,
+                layout=self._layout,
+                to_axis=to_axis,
+                to_layout=to_layout,
+            )
         return self._with(words, self._shape, to_axis, to_layout)
 
     def _with(self, words: NDArray[np.uint32], shape: tuple[int, ...], axis: int, layout: str) -> BitTensor:
@@ -399,9 +308,10 @@ class BitTensor(BitArray):
 
     def copy(self) -> BitTensor:
         """A copy that shares nothing."""
-        made = self._with(self._words.copy(), self._shape, self._axis, self._layout)
-        made._scale = None if self._scale is None else self._scale.copy()
-        made._offset = None if self._offset is None else self._offset.copy()
+        with self._working():
+            made = self._with(self._words.copy(), self._shape, self._axis, self._layout)
+            made._scale = None if self._scale is None else self._scale.copy()
+            made._offset = None if self._offset is None else self._offset.copy()
         return made
 
     def with_affine(self, scale: Any = None, offset: Any = None) -> BitTensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bitsparse import interop
+from bitsparse import _check, interop
 from bitsparse.arrays import construct
 from bitsparse.backends.params import packed_words
 from bitsparse.errors import DTypeError, ShapeError
@@ -25,9 +25,12 @@ def combine(x: Any, y: Any, operation: Any, name: str) -> Any:
         raise DTypeError(
             f"{name}: both operands must be unsigned with the same bits, got {mine} and {theirs}; convert one with BitTensor(x, bits)"
         )
+    _check.same_device(name, (x.device, y.device))
     y = y.repack(axis=x.axis, layout=x.layout)
     family = interop.common_family([x._family, y._family])
-    return type(x)._make(operation(x.words, y.words), x.shape, x.bits, x.axis, x.layout, x.encoding, family)
+    with x._working():
+        words = operation(x.words, y.words)
+    return type(x)._make(words, x.shape, x.bits, x.axis, x.layout, x.encoding, family)
 
 
 def invert(x: Any) -> Any:
@@ -35,5 +38,7 @@ def invert(x: Any) -> Any:
     if x.encoding != "unsigned":
         raise DTypeError(f"~: flipping bits is defined for unsigned, got {x.encoding}; use -x")
     length = x.shape[x.axis] * (1 if x.layout == "planes" else x.bits)
-    words = x.words ^ construct.prefix_mask(length, packed_words(length, 1, "planes"))
+    mask = interop.move(construct.prefix_mask(length, packed_words(length, 1, "planes")), x.device)
+    with x._working():
+        words = x.words ^ mask
     return type(x)._make(words, x.shape, x.bits, x.axis, x.layout, x.encoding, x._family)

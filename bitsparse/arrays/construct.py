@@ -11,7 +11,7 @@ from bitsparse import _check, backends, interop
 from bitsparse.backends.params import packed_words
 from bitsparse.errors import DTypeError, ShapeError
 
-__all__ = ["Parts", "aligned", "build", "checked_words", "holds", "prefix_mask", "smallest_dtype", "to_csr", "unpickle"]
+__all__ = ["Parts", "build", "checked_words", "holds", "prefix_mask", "smallest_dtype", "to_csr", "unpickle"]
 
 _FUNCTION = "BitTensor"
 #: Elements decoded at a time when a packed array is read as coordinates.
@@ -48,18 +48,6 @@ def holds(dtype: np.dtype[Any], bits: int, encoding: str) -> bool:
         return int(np.iinfo(dtype).min) <= low and high <= int(np.iinfo(dtype).max)
     mantissa = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}[dtype.name]
     return max(-low - 1, high) < 1 << mantissa
-
-
-def aligned(words: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """C-contiguous and 16-byte aligned, copied only if it is not."""
-    words = np.ascontiguousarray(words)
-    if words.ctypes.data % 16 == 0:
-        return words
-    buffer = np.empty(words.nbytes + 16, dtype=np.uint8)
-    start = -buffer.ctypes.data % 16
-    placed = buffer[start : start + words.nbytes].view(np.uint32).reshape(words.shape)
-    placed[...] = words
-    return placed
 
 
 def words_shape(shape: tuple[int, ...], bits: int, axis: int, layout: str) -> tuple[int, ...]:
@@ -121,7 +109,7 @@ def build(arg: Any, bits: Any, encoding: Any, axis: Any, layout: Any, shape: Any
 
 def pack(function: str, x: Any, bits: Any, *, encoding: Any, axis: Any, layout: Any) -> Parts:
     """Pack an ordinary array, after checking that its values fit."""
-    array, family = interop.as_numpy(x, function)
+    array, family = interop.as_array(x, function)
     _check.numeric(function, "x", array)
     _check.at_least_2d(function, "x", array.shape)
     if bits is not None:
@@ -132,12 +120,14 @@ def pack(function: str, x: Any, bits: Any, *, encoding: Any, axis: Any, layout: 
             raise DTypeError(
                 f"{function}: x has dtype {array.dtype}, and floats are packed only at bits=1 (by sign), got bits={bits}; quantize it"
             )
-    else:
-        bits = _check_values(function, array, bits, _check.choice(function, "encoding", encoding, _check.ENCODINGS))
-    encoding = _check.encoding(function, encoding, bits)
-    layout = _check.layout(function, layout, bits)
-    axis = _check.axis(function, axis, array.ndim)
-    words = backends.family("cpu", "bits").pack(array, bits, axis=axis, layout=layout, encoding=encoding)
+    device = interop.device_of(array)
+    with interop.working_on(device, family):
+        if array.dtype.kind in "biu":
+            bits = _check_values(function, array, bits, _check.choice(function, "encoding", encoding, _check.ENCODINGS))
+        encoding = _check.encoding(function, encoding, bits)
+        layout = _check.layout(function, layout, bits)
+        axis = _check.axis(function, axis, array.ndim)
+        words = backends.family(device, "bits").pack(array, bits, axis=axis, layout=layout, encoding=encoding)
     return Parts(words, array.shape, bits, axis, layout, encoding, family)
 
 
@@ -169,7 +159,7 @@ def _zeros(arg: tuple[Any, ...], bits: Any, encoding: Any, axis: Any, layout: An
         )
     layout = _check.layout(_FUNCTION, layout, bits)
     axis = _check.axis(_FUNCTION, axis, len(sizes))
-    words = aligned(np.zeros(words_shape(sizes, bits, axis, layout), dtype=np.uint32))
+    words = interop.aligned(np.zeros(words_shape(sizes, bits, axis, layout), dtype=np.uint32))
     return Parts(words, sizes, bits, axis, layout, encoding, interop.NUMPY)
 
 
@@ -200,6 +190,7 @@ def _from_sparse(sparse: Any, bits: Any, encoding: Any, axis: Any, layout: Any) 
         raise ShapeError(
             f"{_FUNCTION}: a sparse array of shape {coo.shape} has {coo.ndim} dimensions, but 2 are needed; reshape it"
         )
+    _check.on_cpu(_FUNCTION, "the sparse array", interop.device_of(coo.data))
     data = np.asarray(coo.data)
     _check.numeric(_FUNCTION, "the sparse array", data, "biu")
     if bits is not None:
@@ -220,7 +211,7 @@ def _from_sparse(sparse: Any, bits: Any, encoding: Any, axis: Any, layout: Any) 
     axis = _check.axis(_FUNCTION, axis, 2)
     rows, cols = (np.asarray(index, dtype=np.int64) for index in coo.coords)
     words = backends.family("cpu", "build").pack_coo(rows, cols, data, coo.shape, bits, axis=axis, layout=layout)
-    return Parts(aligned(words), tuple(map(int, coo.shape)), bits, axis, layout, encoding, interop.NUMPY)
+    return Parts(interop.aligned(words), tuple(map(int, coo.shape)), bits, axis, layout, encoding, interop.NUMPY)
 
 
 def _from_bit_tensor(x: Any, bits: Any, encoding: Any, axis: Any, layout: Any, shape: Any, copy: bool) -> Parts:
@@ -231,8 +222,9 @@ def _from_bit_tensor(x: Any, bits: Any, encoding: Any, axis: Any, layout: Any, s
     axis = x.axis if axis is None else _check.axis(_FUNCTION, axis, x.ndim)
     layout = _check.layout(_FUNCTION, x.layout if layout is None else layout, bits)
     if (bits, encoding) != (x.bits, x.encoding):
-        values, _ = interop.as_numpy(x.toarray(), _FUNCTION)
-        return pack(_FUNCTION, values, bits, encoding=encoding, axis=axis, layout=layout)._replace(family=x._family)
+        return pack(_FUNCTION, x.toarray(), bits, encoding=encoding, axis=axis, layout=layout)._replace(
+            family=x._family
+        )
     moved = x.repack(axis=axis, layout=layout)
     words = moved.words.copy() if copy and moved is x else moved.words
     return Parts(words, x.shape, bits, axis, layout, encoding, x._family)

@@ -18,23 +18,33 @@ _FUNCTION = "BitTensor[...]"
 
 def getitem(x: Any, key: Any) -> Any:
     """``x[key]``: see :meth:`bitsparse.BitTensor.__getitem__`."""
-    keys = _full_key(x.shape, key)
+    with x._working():
+        return _picked(x, _full_key(x.shape, key))
+
+
+def _picked(x: Any, keys: tuple[Any, ...]) -> Any:
     batch_keys, (row_key, col_key) = keys[:-2], keys[-2:]
     outer_key, packed_key = (row_key, col_key) if x.axis == -1 else (col_key, row_key)
     words = x.words[batch_keys]
     kept = sum(not isinstance(one, int) for one in batch_keys)
-    words = words[(slice(None),) * kept + (outer_key,)]
+    words = words[(slice(None),) * kept + (_placed(outer_key, words),)]
     shape = _matrix_shape(words.shape[:kept], words.shape[kept], x.shape[x.axis], x.axis)
-    made = x._with(construct.aligned(words), shape, x.axis, x.layout)
+    made = x._with(interop.aligned(words), shape, x.axis, x.layout)
     made._scale = made._offset = None
     length = x.shape[x.axis]
     if not (isinstance(packed_key, slice) and packed_key.indices(length) == (0, length, 1)):
-        values, _ = interop.as_numpy(made.toarray(), _FUNCTION)
+        values, _ = interop.as_array(made.toarray(), _FUNCTION)
+        packed_key = _placed(packed_key, values)
         values = values[..., packed_key] if x.axis == -1 else values[..., packed_key, :]
         parts = construct.pack(_FUNCTION, values, x.bits, encoding=x.encoding, axis=x.axis, layout=x.layout)
         made = x._with(parts.words, parts.shape, x.axis, x.layout)
     made._scale, made._offset = _index_affine(x.scale, keys), _index_affine(x.offset, keys)
     return made
+
+
+def _placed(key: Any, beside: Any) -> Any:
+    """An index array on the device of what it indexes; slices as they are."""
+    return interop.move(key, interop.device_of(beside)) if isinstance(key, np.ndarray) else key
 
 
 def _matrix_shape(batch: tuple[int, ...], outer: int, packed: int, axis: int) -> tuple[int, ...]:
@@ -66,6 +76,8 @@ def _one_key(key: Any, size: int, dim: int) -> Any:
         if not -size <= key < size:
             raise IndexError(f"{_FUNCTION}: index {key} is out of bounds for a batch of {size}")
         return int(key)
+    if interop.namespace(key) is not np:
+        key = key.get()  # its bounds are checked here
     if dim < -2 or not isinstance(key, (list, np.ndarray)):
         kinds = "integers or slices" if dim < -2 else "slices or one-dimensional index arrays"
         raise DTypeError(f"{_FUNCTION}: axis {dim} is indexed by {kinds}, got {type(key).__name__}")
@@ -96,5 +108,5 @@ def _index_affine(part: NDArray[np.float32] | None, keys: tuple[Any, ...]) -> ND
         key = keys[dim]
         if part.shape[dim] == 1:
             key = 0 if isinstance(key, int) else slice(None)
-        part = part[(slice(None),) * dim + (key,)]
+        part = part[(slice(None),) * dim + (_placed(key, part),)]
     return part

@@ -58,6 +58,8 @@ def save_npz(
     array([[1, 0],
            [0, 1]], dtype=uint8)
     """
+    if isinstance(x, (SparseArray, BitTensor)):
+        x = x.get()  # a file is written from host memory
     if isinstance(x, SparseArray):
         _write(
             file, _sparse_header(x), x._components() | {"row_scale": x.row_scale, "col_scale": x.col_scale}, compressed

@@ -84,11 +84,34 @@ class SparseArray(BitArray):
     def from_csr_arrays(cls, indptr: Any, indices: Any, shape: tuple[int, int], values: Any = None) -> Self:
         """The array of a CSR pattern."""
 
+    def to_device(self, device: Any) -> Self:
+        """The same array on ``device`` ("cpu", "cuda", "cuda:1"); itself if it is there already.
+
+        Raises
+        ------
+        DeviceError
+            There is no such device, or CuPy is missing.
+        """
+        target = interop.parse_device(device, "to_device")
+        if target == self.device:
+            return self
+        made = self.__copy__()
+        for name in (*self._components(), "row_scale", "col_scale"):
+            part = getattr(self, f"_{name}")
+            setattr(made, f"_{name}", None if part is None else interop.move(part, target))
+        made._csr = None
+        return made
+
     # -- what it is -------------------------------------------------------------------------------------------------
     @property
     def shape(self) -> tuple[int, int]:
         """(rows, columns)."""
         return self._shape
+
+    @property
+    def device(self) -> str:
+        """``"cpu"``, or ``"cuda:0"`` and so on: where the component arrays are."""
+        return interop.device_of(self._some_index())
 
     @property
     def row_scale(self) -> NDArray[np.float32] | None:
@@ -171,6 +194,7 @@ class SparseArray(BitArray):
         The scales are not applied. Treat the arrays as read-only.
         """
         if self._csr is None:
+            _check.on_cpu(type(self).__name__, "this array", self.device)
             self._csr = self._pattern()
         return *self._csr, self._csr_values()
 
@@ -197,8 +221,8 @@ class SparseArray(BitArray):
         return sparse.csr_array((values, indices, indptr), shape=self._shape)
 
     def to_scipy(self) -> Any:
-        """:meth:`tocsr`, on the CPU."""
-        return self.tocsr()
+        """:meth:`tocsr`, moved to the CPU if need be."""
+        return self.to_device("cpu").tocsr()
 
     def tocoo(self) -> Any:
         """The array as :class:`scipy.sparse.coo_array`, scales applied."""
@@ -256,8 +280,11 @@ class SparseArray(BitArray):
                [0.5, 0.5]], dtype=float32)
         """
         made = self.__copy__()
-        made._row_scale = sparse_forms.scale_vector("with_scales", "row_scale", row_scale, self._shape[0])
-        made._col_scale = sparse_forms.scale_vector("with_scales", "col_scale", col_scale, self._shape[1])
+        rows = sparse_forms.scale_vector("with_scales", "row_scale", row_scale, self._shape[0])
+        cols = sparse_forms.scale_vector("with_scales", "col_scale", col_scale, self._shape[1])
+        made._row_scale, made._col_scale = (
+            None if part is None else interop.move(part, self.device) for part in (rows, cols)
+        )
         return made
 
     @property
@@ -349,13 +376,15 @@ class SparseArray(BitArray):
 
     # -- pickling ---------------------------------------------------------------------------------------------------
     def __reduce__(self) -> Any:
+        here = self.get()
         return unpickle, (
             type(self),
-            self._components(),
-            self._settings(),
-            self._row_scale,
-            self._col_scale,
-            self.had_duplicates,
+            here._components(),
+            here._settings(),
+            here._row_scale,
+            here._col_scale,
+            here.had_duplicates,
+            self.device,
         )
 
     @abstractmethod
@@ -363,11 +392,13 @@ class SparseArray(BitArray):
         """Keyword arguments of `from_arrays` besides the components and scales."""
 
 
-def unpickle(cls: Any, components: Any, settings: Any, row_scale: Any, col_scale: Any, had_duplicates: Any) -> Any:
+def unpickle(
+    cls: Any, components: Any, settings: Any, row_scale: Any, col_scale: Any, had_duplicates: Any, device: str = "cpu"
+) -> Any:
     """Rebuild through the checks: a pickle may come from elsewhere."""
     made = cls.from_arrays(**components, **settings, row_scale=row_scale, col_scale=col_scale)
     made.had_duplicates = bool(had_duplicates)
-    return made
+    return made.to_device(device)
 
 
 def _operations() -> Any:

@@ -93,6 +93,7 @@ def _of_container(function: str, arg: Any, shape: Any, index: Any, pattern: bool
 
 
 def _of_bits(function: str, arg: BitTensor, shape: Any, index: Any) -> Pattern:
+    _check.on_cpu(function, "the BitTensor", arg.device)
     _same_shape(function, shape, arg.shape)
     sizes = matrix_shape(function, arg.shape)
     if arg.scale is not None or arg.offset is not None:
@@ -310,7 +311,7 @@ def scale_vector(function: str, name: str, value: Any, length: int) -> NDArray[n
     """A finite float32 vector with one scale per row or column, or None."""
     if value is None:
         return None
-    array, _ = interop.as_numpy(value, function, name)
+    array = interop.as_host(value, function, name)
     _check.numeric(function, name, array)
     if array.shape != (length,):
         raise ShapeError(

@@ -302,6 +302,7 @@ class TCTiledCSR(SparseArray):
         4
         """
         width = _check.integer("tile_count", "width", width, 1)
+        _check.on_cpu("tile_count", "this array", self.device)
         return int((-(-np.diff(self._cols_indptr.astype(np.int64)) // width)).sum())
 
     # -- values -----------------------------------------------------------------------------------------------------
@@ -330,6 +331,7 @@ class TCTiledCSR(SparseArray):
                 f"with_values: the data held entries twice, which were merged into {self.nnz}, so that values in its order do not "
                 f"fit; sum the values first and build from data without repeated entries"
             )
+        _check.on_cpu("with_values", "this array", self.device)
         array, family = sparse_forms.edge_values("with_values", values, self.nnz)
         made = self.__copy__()
         made._data = None if array is None else gather(array, self._perm)
@@ -341,6 +343,7 @@ class TCTiledCSR(SparseArray):
         wanted = np.dtype(dtype)
         if wanted.name != "bfloat16":
             _check.numeric("astype", "dtype", np.empty(0, wanted))
+        _check.on_cpu("astype", "this array", self.device)
         made = self.__copy__()
         made._data = np.ones(self.nnz, wanted) if self._data is None else self._data.astype(wanted)
         return made

@@ -1,6 +1,7 @@
 """Where the work is done: plain arrays in, plain arrays out. One module per family of functions, the same names in each backend.
 
-``host`` is C behind Cython with run-time SIMD dispatch; ``reference`` is slow plain NumPy and the oracle of the tests.
+``host`` is C behind Cython with run-time SIMD dispatch, ``cuda`` CUDA C++ on CuPy arrays; ``reference`` is slow plain NumPy and the
+oracle of the tests.
 """
 
 from __future__ import annotations
@@ -13,16 +14,27 @@ from bitsparse.errors import DeviceError
 __all__ = ["family"]
 
 
+#: The families that have GPU kernels.
+_ON_GPU = ("bits", "matmul", "stats")
+
+
 def family(device: str, name: str) -> ModuleType:
     """The module of one function family (``bits``, ``matmul``, ``build``, ``stats``) in the backend that serves ``device``.
+
+    Raises
+    ------
+    DeviceError
+        The device is a GPU, and this family has no kernels there.
 
     Examples
     --------
     >>> family("cpu", "bits").__name__
     'bitsparse.backends.host.bits'
     """
-    if device != "cpu":
+    if device == "cpu":
+        return importlib.import_module(f"bitsparse.backends.host.{name}")
+    if name not in _ON_GPU:
         raise DeviceError(
-            f"bitsparse: there is no backend for device {device!r} in this release; move the data with .to_device('cpu')"
+            f"bitsparse: there are no {name} kernels for {device} in this release; move the data with .get() or .to_device('cpu')"
         )
-    return importlib.import_module(f"bitsparse.backends.host.{name}")
+    return importlib.import_module(f"bitsparse.backends.cuda.{name}")

@@ -1,4 +1,4 @@
-"""The command line: ``bitsparse demo``, ``convert``, ``inspect`` and ``info``, one module each."""
+"""The command line: ``bitsparse demo``, ``inspect``, ``convert``, ``compile`` and ``info``, one module each."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from bitsparse.cli import convert, demo, info, inspect
+from bitsparse.cli import compile, convert, demo, info, inspect
 from bitsparse.errors import BitsparseError
 
 __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code: 0, or 2 for what the user can mend (one line on stderr).
+    """Run the command line and return its exit code: 0, 2 for what the user can mend (one line on stderr), or what the command says.
 
     Parameters
     ----------
@@ -28,19 +28,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     args = _parser().parse_args(argv)
     try:
-        args.run(args)
+        status: int | None = args.run(args)
     except (BitsparseError, ImportError, MemoryError, OSError, ValueError) as error:
         print(f"bitsparse {args.command}: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"bitsparse {args.command}: interrupted", file=sys.stderr)
         return 130
-    return 0
+    return status or 0
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="bitsparse", description="Low-bit and sparse graph arrays.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for command in (demo, inspect, convert, info):
+    for command in (demo, inspect, convert, compile, info):
         command.add_parser(commands)
     return parser

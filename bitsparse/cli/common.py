@@ -2,10 +2,33 @@
 
 from __future__ import annotations
 
+import argparse
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["need", "save_spy"]
+__all__ = ["need", "positive", "progress", "save_spy"]
+
+
+def positive(text: str) -> int:
+    """An argument that must be a whole number of at least 1."""
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
+    return int(text)
+
+
+@contextlib.contextmanager
+def progress(total: int, unit: str) -> Iterator[Callable[[], object]]:
+    """A bar on stderr: only on a terminal, only past two seconds, only if tqdm is installed."""
+    try:
+        from tqdm import tqdm
+    except ModuleNotFoundError:
+        yield lambda: None
+        return
+    with tqdm(total=total, disable=None, delay=2, leave=False, unit=unit, file=sys.stderr) as bar:
+        yield bar.update
 
 
 def need(module: str, option: str, extra: str) -> None:

@@ -2,31 +2,31 @@
 
 ``bitsparse demo --json`` prints one object::
 
-    {"graph": name, "device": "cpu", "results": [{"bits", "accuracy", "accuracy_std", "bytes", "ms"}, ...]}
+    {"graph": name, "device": "cpu" or "cuda", "results": [{"bits", "accuracy", "accuracy_std", "bytes", "ms"}, ...]}
 
 with one result for full precision (``bits`` 32) and one for each setting; ``--adjacency`` adds ``"adjacency"``, the form that was used.
 Accuracies are per cent of the test nodes, the mean and the (population) standard deviation over the seeds. ``bytes`` are those of
 adjacency, features and weights as stored: CSR and float32 for full precision (features dense if the graph's are), otherwise BitTensors
 (and the adjacency in the form that was used) with their scales. ``ms`` is the median time of one inference from these operands to float32
-logits.
+logits, on a GPU until it has finished. Training, calibration and the model in full precision always run on the CPU.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bitsparse import jit
 from bitsparse.backends import host
-from bitsparse.cli.common import need, save_spy
-from bitsparse.errors import DeviceError
+from bitsparse.cli.common import need, positive, progress, save_spy
+from bitsparse.errors import BitsparseError, DeviceError
 from bitsparse.nn.aggregate import ADJACENCIES, chosen_adjacency
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def add_parser(commands: Any) -> None:
     )
     demo.add_argument(
         "--seeds",
-        type=_positive,
+        type=positive,
         default=1,
         metavar="N",
         help="train N times, with seeds 0..N-1, and report mean and deviation",
@@ -78,7 +78,9 @@ def add_parser(commands: Any) -> None:
     demo.add_argument(
         "--generate", action="store_true", help="make up features and labels, for graphs that come without them"
     )
-    demo.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    demo.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cpu", help="where the low-bit model runs (default: cpu)"
+    )
     demo.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     demo.add_argument(
         "--plot",
@@ -90,14 +92,8 @@ def add_parser(commands: Any) -> None:
     demo.set_defaults(run=_demo)
 
 
-def _positive(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
-    return int(text)
-
-
 def _bit_count(text: str) -> int:
-    bits = _positive(text)
+    bits = positive(text)
     if bits > 16:
         raise argparse.ArgumentTypeError(f"must lie in 1..16, got {text!r}")
     return bits
@@ -127,22 +123,20 @@ def _demo(args: argparse.Namespace) -> None:
     from bitsparse import nn
 
     if args.device != "cpu":
-        raise DeviceError(
-            f"device {args.device!r} is not available: this release computes on the CPU only; use --device cpu"
-        )
+        _need_gpu(args.device)
     if args.plot is not None:
         need("matplotlib", "--plot", "viz")
     data = _load(args.graph, generate=args.generate)
     graph, features = nn.Propagation(data.adjacency), nn.Features(data.x)
-    form = chosen_adjacency(args.adjacency or "auto", graph.pattern.shape[0], graph.pattern.nnz)
+    form = chosen_adjacency(args.adjacency or "auto", graph.pattern.shape[0], graph.pattern.nnz, args.device)
     settings = [_Setting(bits, []) for bits in (32, *dict.fromkeys(args.bits))]
-    with _progress(args.seeds * (_EPOCHS + len(settings))) as advance:
+    with progress(args.seeds * (_EPOCHS + len(settings)), "step") as advance:
         for seed in range(args.seeds):
             model = nn.train_gcn(
                 graph, features, data.targets, data.train_mask, seed=seed, epochs=_EPOCHS, progress=advance
             )
             for setting in settings:
-                _measure(setting, model, graph, features, data, form, first=seed == 0)
+                _measure(setting, model, graph, features, data, form, args.device, first=seed == 0)
                 advance()
     if args.plot is not None:
         _plot(data.adjacency, data.name, args.plot)
@@ -152,6 +146,15 @@ def _demo(args: argparse.Namespace) -> None:
         print(json.dumps({"graph": data.name, "device": args.device, "results": results} | asked))
     else:
         print(_table(data, args.seeds, args.device, form, results))
+
+
+def _need_gpu(device: str) -> None:
+    """Refuse before the training, and say what is missing."""
+    try:
+        jit.capability()
+        jit.nvrtc_version()
+    except BitsparseError as error:
+        raise DeviceError(f"device {device!r} is not available: {error}; or use --device cpu") from error
 
 
 def _load(path: str | None, *, generate: bool) -> GraphData:
@@ -191,6 +194,7 @@ def _measure(
     features: Features,
     data: GraphData,
     adjacency: str,
+    device: str,
     *,
     first: bool,
 ) -> None:
@@ -201,12 +205,25 @@ def _measure(
     if setting.bits == 32:
         nbytes, run = graph.nbytes + features.nbytes + model.nbytes, lambda: model(graph, features)
     else:
-        quantized = nn.quantized_gcn(model, graph, features, setting.bits, adjacency=adjacency)
-        nbytes, run = quantized.nbytes, quantized
-    found = np.asarray(run()).argmax(axis=1)
+        quantized = nn.quantized_gcn(model, graph, features, setting.bits, adjacency=adjacency).to_device(device)
+        nbytes, run = quantized.nbytes, quantized if device == "cpu" else _finished(quantized)
+    logits = run()
+    found = np.asarray(logits.get() if hasattr(logits, "get") else logits).argmax(axis=1)
     setting.accuracies.append(100.0 * float((found == data.targets)[data.test_mask].mean()))
     if first:
         setting.nbytes, setting.ms = nbytes, _median_ms(run)
+
+
+def _finished(run: Callable[[], Any]) -> Callable[[], Any]:
+    """``run``, and a wait until the GPU is done."""
+    cupy = jit.require_cupy("demo")
+
+    def both() -> Any:
+        result = run()
+        cupy.cuda.get_current_stream().synchronize()
+        return result
+
+    return both
 
 
 def _median_ms(run: Callable[[], object], least: int = 5, most: int = 50, seconds: float = 0.5) -> float:
@@ -218,18 +235,6 @@ def _median_ms(run: Callable[[], object], least: int = 5, most: int = 50, second
         run()
         times.append(time.perf_counter() - start)
     return 1000.0 * float(np.median(times))
-
-
-@contextlib.contextmanager
-def _progress(total: int) -> Iterator[Callable[[], object]]:
-    """A bar on stderr: only on a terminal, only past two seconds, only if tqdm is installed."""
-    try:
-        from tqdm import tqdm
-    except ModuleNotFoundError:
-        yield lambda: None
-        return
-    with tqdm(total=total, disable=None, delay=2, leave=False, unit="step", file=sys.stderr) as bar:
-        yield bar.update
 
 
 def _table(data: GraphData, seeds: int, device: str, form: str, results: list[dict[str, float]]) -> str:
@@ -245,9 +250,11 @@ def _table(data: GraphData, seeds: int, device: str, form: str, results: list[di
         accuracy = f"{row['accuracy']:.2f}" + (f" +- {row['accuracy_std']:.2f}" if seeds > 1 else "")
         size = f"{row['bytes'] / 1e6:>9.3f}  {row['bytes'] / full['bytes']:>10.2f}"
         lines.append(f"{row['bits']:>4}  {accuracy:>16}  {size}  {row['ms']:>9.3f}")
+    where = "" if device == "cpu" else " on the CPU"
     lines += [
         "",
-        f"32: float32, adjacency in CSR. Fewer: features, weights and activations of that many bits, 1-bit adjacency {_FORMS[form]}.",
+        f"32: float32{where}, adjacency in CSR. Fewer: features, weights and activations of that many bits, "
+        f"1-bit adjacency {_FORMS[form]}.",
     ]
     return "\n".join(lines)
 

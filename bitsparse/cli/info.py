@@ -6,11 +6,15 @@ import argparse
 import contextlib
 import json
 import platform
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bitsparse import jit
 from bitsparse.backends import host
+from bitsparse.errors import BitsparseError
 
 __all__ = ["add_parser"]
 
@@ -42,7 +46,8 @@ def _info(args: argparse.Namespace) -> None:
         print(json.dumps(facts))
         return
     optional = ", ".join(f"{name} {version or '-'}" for name, version in facts.pop("optional").items())
-    for name, value in (*facts.items(), ("optional", optional)):
+    gpu = _gpu_lines(facts.pop("gpu"))
+    for name, value in (*facts.items(), *gpu, ("optional", optional)):
         print(f"{name:<14}{', '.join(value) if isinstance(value, list) else value}")
 
 
@@ -53,6 +58,7 @@ def _facts() -> dict[str, Any]:
 
     from bitsparse._ext import bits as compiled
 
+    gpu = _gpu()
     return {
         "bitsparse": version("bitsparse"),
         "python": platform.python_version(),
@@ -63,9 +69,76 @@ def _facts() -> dict[str, Any]:
         "simd_levels": list(host.simd_levels()),
         "openmp": bool(compiled.has_openmp()),
         "threads": host.get_num_threads(),
-        "devices": ["cpu"],
+        "devices": ["cpu", *(f"cuda:{i}" for i in range(len(gpu["devices"])))],
+        "gpu": gpu,
         "optional": {name: _version(names) for name, names in _OPTIONAL.items()},
     }
+
+
+def _gpu() -> dict[str, Any]:
+    """GPUs that kernels run on, what serves them, and what is missing, each as a sentence."""
+    found: dict[str, Any] = {"devices": [], "cupy": None, "nvrtc": None, "cuda": None, "driver": _driver()}
+    missing: list[str] = []
+    cubins = list(jit.cache_dir().glob("*/*.cubin"))
+    found |= {"missing": missing, "cache": str(jit.cache_dir()), "cubins": len(cubins)}
+    try:
+        cupy = jit.require_cupy("info")
+    except BitsparseError as error:
+        missing.append(_sentence(error))
+        return found
+    found["cupy"] = cupy.__version__
+    try:
+        found["nvrtc"] = ".".join(map(str, jit.nvrtc_version()))
+    except BitsparseError as error:
+        missing.append(_sentence(error))
+    try:
+        jit.capability()
+        version = cupy.cuda.runtime.driverGetVersion()
+        found["cuda"] = f"{version // 1000}.{version % 1000 // 10}"
+        found["devices"] = [_device(cupy, i) for i in range(cupy.cuda.runtime.getDeviceCount())]
+    except RuntimeError as error:  # ours, or CUDA's own
+        missing.append(_sentence(error))
+    return found
+
+
+def _device(cupy: Any, number: int) -> dict[str, Any]:
+    chip = jit.capability(number)
+    memory = int(cupy.cuda.runtime.getDeviceProperties(number)["totalGlobalMem"])
+    return {
+        "name": chip.name,
+        "compute_capability": f"{chip.major}.{chip.minor}",
+        "arch": chip.arch,
+        "multiprocessors": chip.multiprocessors,
+        "memory_bytes": memory,
+    }
+
+
+def _driver() -> str | None:
+    """Version of NVIDIA's kernel driver."""
+    try:
+        text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    found = re.search(r"\b\d+\.\d+(\.\d+)?\b", text)
+    return found[0] if found else None
+
+
+def _sentence(error: Exception) -> str:
+    """A message in one line, without the name of the function in front."""
+    line = " ".join(str(error).split())
+    return line.partition(": ")[2] or line
+
+
+def _gpu_lines(gpu: dict[str, Any]) -> list[tuple[str, str]]:
+    lines = [
+        ("gpu", f"{one['name']}, compute capability {one['compute_capability']}, {one['memory_bytes'] / 2**30:.0f} GiB")
+        for one in gpu["devices"]
+    ]
+    lines += [("gpu", f"missing: {sentence}") for sentence in gpu["missing"]]
+    parts = {"CuPy": gpu["cupy"], "NVRTC": gpu["nvrtc"], "driver": gpu["driver"], "for CUDA": gpu["cuda"]}
+    if gpu["cupy"]:
+        lines.append(("cuda", ", ".join(f"{name} {version or '-'}" for name, version in parts.items())))
+    return [*lines, ("cubins", f"{gpu['cubins']} in {gpu['cache']}")]
 
 
 def _version(distributions: tuple[str, ...]) -> str | None:

@@ -129,6 +129,8 @@ def _features(features: Any, nodes: int) -> Any:
         features, _ = interop.as_numpy(features, "batch", "features")
         if features.dtype.hasobject:
             raise DTypeError(f"batch: features have dtype {features.dtype}, but numbers are needed")
+    else:
+        _check.on_cpu("batch", "features", features.device)
     if len(features.shape) != 2 or features.shape[0] != nodes:
         raise ShapeError(
             f"batch: features have shape {features.shape}, but the graph has {nodes} nodes; pass ({nodes}, D)"

@@ -4,7 +4,8 @@ Every kernel takes one structure by value, given here as a :class:`ctypes.Struct
 kernel is loaded; :func:`compile_all` builds for any list of architectures on a machine without one.
 """
 
-from bitsparse.jit.cache import cache_dir, compile_all, compile_kernel, source_dir
+from bitsparse.jit.ahead import Compiled, compile_all
+from bitsparse.jit.cache import cache_dir, compile_kernel, nvrtc_version, source_dir
 from bitsparse.jit.device import Capability, capability, require_cupy
 from bitsparse.jit.kernel import Kernel, Launch, TensorMap, kernel, tensor_map
 from bitsparse.jit.variants import ARCHS, Variant, variants
@@ -12,6 +13,7 @@ from bitsparse.jit.variants import ARCHS, Variant, variants
 __all__ = [
     "ARCHS",
     "Capability",
+    "Compiled",
     "Kernel",
     "Launch",
     "TensorMap",
@@ -21,6 +23,7 @@ __all__ = [
     "compile_all",
     "compile_kernel",
     "kernel",
+    "nvrtc_version",
     "require_cupy",
     "source_dir",
     "tensor_map",

@@ -6,18 +6,15 @@ import hashlib
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bitsparse.errors import KernelError
 from bitsparse.jit.device import require_cupy
 
-if TYPE_CHECKING:
-    from bitsparse.jit.variants import Variant
-
-__all__ = ["cache_dir", "compile_all", "compile_kernel", "source_dir", "with_headers"]
+__all__ = ["cache_dir", "compile_kernel", "nvrtc_version", "source_dir", "with_headers"]
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
 _RESOURCES = re.compile(r"bytes stack frame|registers|spill")
@@ -66,6 +63,17 @@ def _nvrtc() -> tuple[Any, tuple[int, int]]:
             f"bitsparse.jit: NVRTC, CUDA's run-time compiler, cannot be loaded ({error}); "
             'install "nvidia-cuda-nvrtc==13.0.*" and "nvidia-cuda-runtime==13.0.*", or bitsparse[cuda12]'
         ) from error
+
+
+def nvrtc_version() -> tuple[int, int]:
+    """Version of the compiler.
+
+    Raises
+    ------
+    DeviceError, KernelError
+        CuPy or NVRTC is missing; the message names the package to install.
+    """
+    return _nvrtc()[1]
 
 
 def _options(defines: Mapping[str, int], arch: str) -> tuple[str, ...]:
@@ -145,20 +153,3 @@ def _write(path: Path, content: bytes) -> None:
             f"bitsparse.jit: cannot write the compiled kernel {path} ({error}); "
             "set BITSPARSE_CACHE_DIR to a folder that can be written"
         ) from error
-
-
-def compile_all(archs: Iterable[str], chosen: Iterable[Variant]) -> list[tuple[str, Variant, Path, str]]:
-    """Compile kernels ahead of time; needs NVRTC but no GPU.
-
-    Returns
-    -------
-    list of (arch, variant, path, log)
-        One entry for each variant that ``arch`` can run.
-    """
-    wanted = list(chosen)
-    return [
-        (arch, variant, *compile_kernel(variant.source, dict(variant.defines), arch))
-        for arch in archs
-        for variant in wanted
-        if variant.runs_on(arch)
-    ]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from bitsparse.errors import DeviceError, KernelError
+from bitsparse.interop import require_cupy
 
 __all__ = ["Capability", "capability", "require_cupy"]
 
@@ -47,17 +47,6 @@ class Capability(NamedTuple):
     def has_wgmma(self) -> bool:
         """Whether the chip has Hopper's warpgroup matrix instructions."""
         return (self.major, self.minor) == (9, 0)
-
-
-def require_cupy(function: str) -> Any:
-    """The module cupy; a :class:`~bitsparse.errors.DeviceError` that names the package to install if it is missing."""
-    try:
-        return importlib.import_module("cupy")
-    except ImportError as error:
-        raise DeviceError(
-            f"{function}: data on a GPU needs CuPy, which cannot be imported ({error}); "
-            "install bitsparse[cuda13], or bitsparse[cuda12] for a driver of that generation"
-        ) from error
 
 
 def capability(device: int | None = None) -> Capability:

@@ -50,6 +50,29 @@ def _wgmma() -> list[Variant]:
     return found
 
 
+def _mma() -> list[Variant]:
+    """The tilings of the product by warps: bits or bytes, int32 or int64, an epilogue or none.
+
+    The largest, 128 x 256, is too large for anything but the plain product, and for bits where they are emulated; how many stages it
+    has depends on the shared memory. The others are 128 x 128, 128 x 64 and 64 x 64.
+    """
+    found = []
+
+    def add(tile: tuple[int, ...], names: tuple[str, ...], only: str | None = None) -> None:
+        constants = dict(zip(("BS_WM", "BS_WN", "BS_MI", "BS_NJ", "BS_STAGES", "BS_BLOCKS"), tile, strict=True))
+        constants |= dict.fromkeys(names, 1)
+        found.append(Variant("matmul_mma.cu", "matmul_mma", tuple(sorted(constants.items())), only))
+
+    for step in ((), ("BS_BYTES",)):
+        for arch in ARCHS:
+            if step or arch not in ("sm_100a", "sm_120a"):
+                add((2, 4, 4, 8, 3 if arch in ("sm_80", "sm_90a", "sm_100a") else 2, 1), step, arch)
+        for extra in ((), ("BS_OUT64",), ("BS_EPILOGUE",)):
+            for tile in ((2, 4, 4, 4, 3, 1), (4, 2, 2, 4, 4, 1), (2, 2, 2, 4, 3, 2)):
+                add(tile, (*step, *extra))
+    return found
+
+
 def variants() -> list[Variant]:
     """Every variant of a release."""
     rates = [
@@ -58,4 +81,4 @@ def variants() -> list[Variant]:
         for nb, group, only in ((1, (), None), *((nb, (("BS_WARPGROUP", 1),), "sm_90a") for nb in (1, 2, 4)))
     ]
     others = [("bits_stats.cu", "code_sums"), ("epilogue.cu", "epilogue_int32"), ("limits_memory.cu", "read_all")]
-    return [*_wgmma(), *(Variant(*other) for other in others), *rates]
+    return [*_wgmma(), *_mma(), *(Variant(*other) for other in others), *rates]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -9,7 +11,8 @@ from numpy.typing import NDArray
 
 from bitsparse import backends
 from bitsparse.arrays import FRDC, BitTensor, TCTiledCSR
-from bitsparse.ops import Epilogue, bspmm, matmul, spmm
+from bitsparse.errors import DeviceError
+from bitsparse.ops import Epilogue, bspmm, matmul, plan_matmul, spmm
 from bitsparse.ops.matmul import operand_terms
 
 __all__ = ["ADJACENCIES", "Aggregation", "chosen_adjacency"]
@@ -21,20 +24,42 @@ _DENSE_BYTES = 1 << 26
 _SPARSE_BELOW = 64
 
 
-def chosen_adjacency(asked: str, nodes: int, edges: int) -> Literal["dense", "frdc", "tiled"]:
+def chosen_adjacency(asked: str, nodes: int, edges: int, device: str = "cpu") -> Literal["dense", "frdc", "tiled"]:
     """The form to use: what is asked for, or for ``"auto"`` the sparse one where dense bits are large or slower.
+
+    On a GPU there are kernels for dense bits only, so ``"auto"`` takes them as long as they are not large.
+
+    Raises
+    ------
+    ValueError
+        There is no such form.
+    DeviceError
+        The form has no kernels on `device`, or ``"auto"`` would have to make large dense bits there.
 
     Examples
     --------
     >>> chosen_adjacency("auto", 500_000, 10**6), chosen_adjacency("auto", 100, 900), chosen_adjacency("tiled", 100, 900)
     ('frdc', 'dense', 'tiled')
+    >>> chosen_adjacency("auto", 2708, 10**4), chosen_adjacency("auto", 2708, 10**4, "cuda")
+    ('frdc', 'dense')
     """
     if asked not in ADJACENCIES:
         raise ValueError(f"adjacency must be one of {', '.join(ADJACENCIES)}, got {asked!r}")
+    size = nodes * -(-nodes // 8)
+    if device != "cpu":
+        if asked not in ("dense", "auto"):
+            raise DeviceError(
+                f"adjacency {asked!r} has no kernels on {device!r} in this release; take 'dense' (--adjacency dense), or the CPU"
+            )
+        if asked == "auto" and size > _DENSE_BYTES:
+            raise DeviceError(
+                f"on {device!r} this release aggregates with dense bits only, {size / 1e6:.0f} MB for {nodes} nodes; ask for them "
+                "with 'dense' (--adjacency dense), or take the CPU"
+            )
+        return "dense"
     if asked != "auto":
         return asked  # type: ignore[return-value]
-    large = nodes * -(-nodes // 8) > _DENSE_BYTES
-    return "frdc" if large or edges * _SPARSE_BELOW < nodes * nodes else "dense"
+    return "frdc" if size > _DENSE_BYTES or edges * _SPARSE_BELOW < nodes * nodes else "dense"
 
 
 class Aggregation:
@@ -68,6 +93,24 @@ class Aggregation:
         if not isinstance(adjacency, BitTensor):
             self.line_sums = np.diff(adjacency.csr_arrays()[0]).astype(np.int64)
 
+    def to_device(self, device: str) -> Aggregation:
+        """The same on ``device``; itself if it is there already.
+
+        Raises
+        ------
+        DeviceError
+            A sparse form has no kernels on ``device``.
+        """
+        if device == self.adjacency.device:
+            return self
+        if not isinstance(self.adjacency, BitTensor):
+            raise DeviceError(
+                f"to_device: a {type(self.adjacency).__name__} has no kernels on {device!r} in this release; aggregate with "
+                "adjacency='dense' (--adjacency dense), or on the CPU"
+            )
+        moved: Any = self.adjacency.to_device(device)
+        return Aggregation(moved)
+
     @property
     def nbytes(self) -> int:
         """Bytes of the form as stored."""
@@ -78,6 +121,12 @@ class Aggregation:
         if isinstance(self.adjacency, BitTensor):
             return {"axis": -2, "layout": "planes"}
         return {"axis": -1, "layout": "rows" if bits in (2, 4, 8, 16) else "planes"}
+
+    def plan(self, columns: int, bits: int, epilogue: Epilogue) -> Callable[[BitTensor], Any]:
+        """The same as a function of messages of ``columns`` unsigned integers of ``bits`` bits, with what does not change prepared."""
+        if isinstance(self.adjacency, BitTensor):
+            return plan_matmul(self.adjacency, columns, bits=bits, epilogue=epilogue)
+        return partial(self, epilogue=epilogue)
 
     def __call__(self, messages: BitTensor, epilogue: Epilogue) -> Any:
         """The sums through the epilogue: float32, or a BitTensor if it requantises."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from bitsparse.nn.aggregate import Aggregation
 from bitsparse.nn.calibration import column_match, grid_through, nearest_codes, refine_codes, refit, uniform_grid
 from bitsparse.nn.gcn import GCN
 from bitsparse.nn.inputs import Features, Propagation
-from bitsparse.ops import Epilogue, matmul
+from bitsparse.ops import Epilogue, matmul, plan_matmul
 
 __all__ = ["QuantizedGCN", "quantized_gcn"]
 
@@ -59,23 +60,53 @@ class QuantizedGCN:
     ) -> None:
         self.bits, self.features, self.w1, self.w2, self.epilogues = bits, features, w1, w2, epilogues
         self.adjacency: BitTensor | FRDC | TCTiledCSR = aggregate.adjacency
-        self._aggregate = aggregate
-        self._graph_nbytes = aggregate.nbytes + graph.scales_nbytes
+        self._graph, self._aggregate = graph, aggregate
+        self._plans: tuple[Callable[[BitTensor], Any], ...] | None = None
 
-    def __call__(self) -> NDArray[np.float32]:
-        """Logits of every node, ``(n, classes)`` float32."""
-        update1, aggregate1, update2, aggregate2 = self.epilogues
-        messages = matmul(self.features, self.w1, epilogue=update1)
-        hidden = self._aggregate(messages, aggregate1)
-        messages = matmul(hidden, self.w2, epilogue=update2)
-        logits: NDArray[np.float32] = self._aggregate(messages, aggregate2)
-        return logits
+    @property
+    def device(self) -> str:
+        """Where the operands are and the products run."""
+        return self.adjacency.device
+
+    def to_device(self, device: str) -> QuantizedGCN:
+        """The same model with every operand on ``device``; itself if it is there already. The logits are equal, bit for bit.
+
+        Raises
+        ------
+        DeviceError
+            There is no such device, or `adjacency` is sparse and has no kernels there.
+        """
+        if device == self.device:
+            return self
+        aggregate = self._aggregate.to_device(device)
+        features: Any = self.features.to_device(device)
+        w1: Any = self.w1.to_device(device)
+        w2: Any = self.w2.to_device(device)
+        return QuantizedGCN(self.bits, self._graph, aggregate, features, w1, w2, self.epilogues)
+
+    def __call__(self) -> Any:
+        """Logits of every node, ``(n, classes)`` float32: a NumPy array, or one on the operands' device."""
+        if self._plans is None:
+            self._plans = self._planned()
+        update, aggregate1, aggregate2 = self._plans
+        hidden = aggregate1(update(self.w1))
+        return aggregate2(matmul(hidden, self.w2, epilogue=self.epilogues[2]))
+
+    def _planned(self) -> tuple[Callable[[BitTensor], Any], ...]:
+        """The three products whose left operand stays the same, prepared."""
+        update1, aggregate1, _, aggregate2 = self.epilogues
+        return (
+            plan_matmul(self.features, self.w1.shape[1], bits=self.w1.bits, epilogue=update1),
+            self._aggregate.plan(self.w1.shape[1], self.bits, aggregate1),
+            self._aggregate.plan(self.w2.shape[1], self.bits, aggregate2),
+        )
 
     @property
     def nbytes(self) -> int:
         """Bytes of adjacency, features and weights, with their scales, offsets and biases."""
         vectors = 4 * 3 * sum(weights.shape[1] for weights in (self.w1, self.w2))  # matched slope and shift, bias
-        return self._graph_nbytes + self.features.nbytes + self.w1.nbytes + self.w2.nbytes + vectors
+        graph = self._aggregate.nbytes + self._graph.scales_nbytes
+        return graph + self.features.nbytes + self.w1.nbytes + self.w2.nbytes + vectors
 
 
 def quantized_gcn(

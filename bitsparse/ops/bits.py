@@ -151,7 +151,7 @@ def quantize(
            [0.5, 0.9, 0.1]], dtype=float32)
     """
     function = "quantize"
-    array, family = interop.as_numpy(x, function)
+    array, family = interop.as_array(x, function)
     _check.numeric(function, "x", array)
     _check.at_least_2d(function, "x", array.shape)
     scheme_name, bits = schemes.scheme_bits(function, scheme, bits)
@@ -160,44 +160,49 @@ def quantize(
     packed = _check.axis(function, axis, array.ndim)
     layout_name = _check.layout(function, layout, bits)
     seed_number, stream = schemes.checked_seed(function, rounding_name, seed, stream)
-    if array.dtype.kind in "biu":  # exactly, except for integers beyond 2**53
-        array = array.astype(np.float64 if array.dtype.itemsize >= 4 else np.float32)
-    low, high = _range(function, array, scheme_name, granularity_name, range)
-    wide = bits > schemes.MAX_FLOAT32_BITS or array.dtype == np.float64
-    grid = schemes.grid_from_range(function, scheme_name, bits, low, high, np.float64 if wide else np.float32)
-    words = backends.family("cpu", "bits").quantize(
-        array,
-        bits,
-        offset=grid.offset,
-        divisor=grid.divisor,
-        multiplier=grid.multiplier,
-        qmin=grid.qmin,
-        qmax=grid.qmax,
-        rounding=rounding_name,
-        seed=seed_number,
-        stream=stream,
-        axis=packed,
-        layout=layout_name,
-    )
-    return BitTensor._make(
-        words, array.shape, bits, packed, layout_name, grid.encoding, family, grid.scale, grid.stored_offset
-    )
+    device = interop.device_of(array)
+    with interop.working_on(device, family):
+        if array.dtype.kind in "biu":  # exactly, except for integers beyond 2**53
+            array = array.astype(np.float64 if array.dtype.itemsize >= 4 else np.float32)
+        low, high = _range(function, array, scheme_name, granularity_name, range)
+        wide = bits > schemes.MAX_FLOAT32_BITS or array.dtype == np.float64
+        grid = schemes.grid_from_range(function, scheme_name, bits, low, high, np.float64 if wide else np.float32)
+        words = backends.family(device, "bits").quantize(
+            array,
+            bits,
+            offset=grid.offset,
+            divisor=grid.divisor,
+            multiplier=grid.multiplier,
+            qmin=grid.qmin,
+            qmax=grid.qmax,
+            rounding=rounding_name,
+            seed=seed_number,
+            stream=stream,
+            axis=packed,
+            layout=layout_name,
+        )
+        scale = interop.move(grid.scale, device)
+        offset = None if grid.stored_offset is None else interop.move(grid.stored_offset, device)
+    return BitTensor._make(words, array.shape, bits, packed, layout_name, grid.encoding, family, scale, offset)
 
 
 def _range(
     function: str, array: NDArray[Any], scheme: str, granularity: str, given: Any
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Lower and upper end of the range, calibrated or as given, in the granularity's shape."""
-    low, high, is_finite = backends.family("cpu", "bits").calibrate(array, granularity if given is None else "tensor")
+    calibrate = backends.family(interop.device_of(array), "bits").calibrate
+    low, high, is_finite = calibrate(array, granularity if given is None else "tensor")
     _check.finite(function, "x", is_finite)
     if given is None:
-        return low, high
+        # A single grid is made on the host; of a vector of ranges every element is worked on where it lies.
+        return (low, high) if low.ndim else (interop.move(low, "cpu"), interop.move(high, "cpu"))
     if scheme == "symmetric":
         high = _range_part(function, "range (the absmax)", given, array.shape, granularity)
         if (high < 0).any():
             raise ValueError(
                 f"{function}: range is the absmax for scheme='symmetric' and cannot be negative, got {high.min()}"
             )
+        high = _placed(high, array)
         return high, high
     if not isinstance(given, (tuple, list)) or len(given) != 2:
         raise ValueError(f"{function}: range must be (low, high) for scheme={scheme!r}, got {given!r}")
@@ -207,11 +212,17 @@ def _range(
     )
     if (low > high).any():
         raise ValueError(f"{function}: range has low > high ({np.max(low)} and {np.min(high)}); swap them")
-    return np.broadcast_arrays(low, high)[0], np.broadcast_arrays(low, high)[1]
+    low, high = np.broadcast_arrays(low, high)
+    return _placed(low, array), _placed(high, array)
+
+
+def _placed(end: NDArray[Any], x: Any) -> Any:
+    """A vector of ranges where `x` lies; a single number stays on the host, where its grid is made."""
+    return interop.move(end, interop.device_of(x)) if end.ndim else end
 
 
 def _range_part(function: str, name: str, value: Any, shape: tuple[int, ...], granularity: str) -> NDArray[Any]:
-    array, _ = interop.as_numpy(value, function, name)
+    array = interop.as_host(value, function, name)
     _check.numeric(function, name, array)
     array = array.astype(np.float64)
     _check.finite(function, name, bool(np.isfinite(array).all()))
@@ -249,12 +260,13 @@ def dequantize(q: BitTensor, dtype: Any = np.float32) -> Any:
         raise DTypeError(
             f"dequantize: dtype {wanted} is not floating; use float16, bfloat16, float32 or float64, or unpack_bits for integers"
         )
-    return interop.from_numpy(_decode(q, wanted), q._family, "dequantize")
+    with q._working():
+        return interop.from_array(_decode(q, wanted), q._family, "dequantize")
 
 
-def _decode(q: BitTensor, dtype: Any) -> NDArray[Any]:
-    """:func:`dequantize` as a NumPy array, whatever the family of `q`."""
-    decoded: NDArray[Any] = backends.family("cpu", "bits").dequantize(
+def _decode(q: BitTensor, dtype: Any) -> Any:
+    """:func:`dequantize` as a NumPy or CuPy array, whatever the family of `q`."""
+    return backends.family(q.device, "bits").dequantize(
         q.words,
         q.shape,
         q.bits,
@@ -265,7 +277,6 @@ def _decode(q: BitTensor, dtype: Any) -> NDArray[Any]:
         offset=np.zeros((), np.float32) if q.offset is None else q.offset,
         dtype=np.dtype(dtype),
     )
-    return decoded
 
 
 def stochastic_round(x: Any, *, seed: int | None = None, stream: int = 0) -> Any:
@@ -294,15 +305,16 @@ def stochastic_round(x: Any, *, seed: int | None = None, stream: int = 0) -> Any
     array([ 1.,  2., -1.])
     """
     function = "stochastic_round"
-    array, family = interop.as_numpy(x, function)
+    array, family = interop.as_array(x, function)
     _check.numeric(function, "x", array, "f")
     seed_number, stream = schemes.checked_seed(function, "stochastic", seed, stream)
-    if array.dtype.name == "bfloat16":
-        array = array.astype(np.float32)
-    _check.finite(function, "x", bool(np.isfinite(array).all()))
-    return interop.from_numpy(
-        backends.family("cpu", "bits").stochastic_round(array, seed_number, stream), family, function
-    )
+    device = interop.device_of(array)
+    with interop.working_on(device, family):
+        if array.dtype.name == "bfloat16":
+            array = array.astype(np.float32)
+        _check.finite(function, "x", bool(np.isfinite(array).all()))
+        rounded = backends.family(device, "bits").stochastic_round(array, seed_number, stream)
+        return interop.from_array(rounded, family, function)
 
 
 def quantization_error(x: Any, q: Any) -> float:
@@ -330,15 +342,21 @@ def quantization_error(x: Any, q: Any) -> float:
     True
     """
     function = "quantization_error"
-    values, _ = interop.as_numpy(x, function)
+    values, family = interop.as_array(x, function)
     _check.numeric(function, "x", values)
-    back, _ = interop.as_numpy(_decode(q, np.float64) if isinstance(q, BitTensor) else q, function, "q")
+    if isinstance(q, BitTensor):
+        with q._working():
+            back = _decode(q, np.float64)
+    else:
+        back, _ = interop.as_array(q, function, "q")
     _check.numeric(function, "q", back)
+    device = _check.same_device(function, (interop.device_of(values), interop.device_of(back)))
     if values.shape != back.shape:
         raise ShapeError(
             f"{function}: x has shape {values.shape} but q has shape {back.shape}; pass the quantisation of this very array"
         )
-    error = float(backends.family("cpu", "stats").relative_error(values, back))
+    with interop.working_on(device, family):
+        error = float(backends.family(device, "stats").relative_error(values, back))
     _check.finite(function, "x or q", bool(np.isfinite(error)))
     return error
 

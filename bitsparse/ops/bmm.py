@@ -84,6 +84,7 @@ def bmm(
 def _signs(function: str, name: str, x: Any, axis: int) -> BitTensor:
     """A bipolar BitTensor as it is; the signs of an array, packed along the contraction axis."""
     if isinstance(x, BitTensor):
+        _check.on_cpu(function, name, x.device)
         if x.encoding != "bipolar":
             raise DTypeError(
                 f"{function}: {name} holds {x.encoding} bits, but binary operands are bipolar (-1/+1); pass "

@@ -144,6 +144,7 @@ def _features(function: str, csr: CSROperand, x: Any) -> _Features:
             )
         _fits(function, csr, array.shape)
         return _Features(array.shape, np.ascontiguousarray(array, np.float32), None, None, None, family)
+    _check.on_cpu(function, "x", x.device)
     _fits(function, csr, x.shape)
     if x.offset is not None and x.offset.any():
         raise ValueError(f"{function}: x has an offset, which sums of signs leave out; pass x.with_affine(x.scale)")

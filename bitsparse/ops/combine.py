@@ -57,6 +57,9 @@ def add(a: Any, b: Any, variant: str | None = None, *, epilogue: Epilogue | None
             f"{function}: a is {'bits' if found[0] == 'B' else 'an array'} and b is {'bits' if found[1] == 'B' else 'an array'}, but both "
             f"have one precision; pass both as BitTensors, or both as arrays (x.toarray())"
         )
+    if found == "BB":
+        for name, x in (("a", a), ("b", b)):
+            _check.on_cpu(function, name, x.device)
     chosen = letters.checked(function, variant, found, epilogue)
     if chosen[:2] != found:
         raise DTypeError(f"{function}: variant {chosen!r} does not fit operands {found!r}; pass {found + chosen[2]!r}")
@@ -133,6 +136,8 @@ def concat(parts: Any, axis: int = -1) -> Any:
         raise DTypeError(
             f"{function}: {len(packed)} of {len(parts)} parts are BitTensors, but all have one precision; pack or unpack the others"
         )
+    for i, part in enumerate(packed):
+        _check.on_cpu(function, f"parts[{i}]", part.device)
     shapes = [a_shape(part) for part in parts]
     ndim = len(shapes[0])
     place = _check.integer(function, "axis", axis, -ndim, ndim - 1) % ndim

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
 from bitsparse.arrays.bit_tensor import BitTensor, Encoding, Layout
-from bitsparse.backends.params import EpilogueParams
+from bitsparse.backends.params import EpilogueParams, OperandParams
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops import schemes
 
@@ -42,6 +42,9 @@ class Operands(NamedTuple):
     col_scale: NDArray[np.float32] | None = None
     row_term: tuple[NDArray[Any], NDArray[Any]] | None = None
     col_term: tuple[NDArray[Any], NDArray[Any]] | None = None
+
+
+_NO_OPERANDS = Operands()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)  # arrays among the fields: compared and hashed by identity
@@ -115,6 +118,7 @@ class Epilogue:
     offset_correction: bool = False
     _fixed: EpilogueParams = field(init=False, repr=False, compare=False)
     _grid: schemes.Grid | None = field(init=False, repr=False, compare=False)
+    _placed: dict[tuple[str, int], tuple[Any, Any]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         name = "Epilogue"
@@ -149,6 +153,7 @@ class Epilogue:
             )
         object.__setattr__(self, "_fixed", fixed)
         object.__setattr__(self, "_grid", grid)
+        object.__setattr__(self, "_placed", {})
 
     def _with_bits_out(self, fixed: EpilogueParams) -> tuple[EpilogueParams, schemes.Grid | None]:
         name = "Epilogue"
@@ -197,17 +202,20 @@ class Epilogue:
         >>> bs.Epilogue(activation="relu")(np.array([[-3, 4]], dtype=np.int32))
         array([[0., 4.]], dtype=float32)
         """
-        array, family = interop.as_numpy(acc, "Epilogue", "acc")
+        array, family = interop.as_array(acc, "Epilogue", "acc")
         if array.dtype not in (np.dtype(np.int32), np.dtype(np.int64), np.dtype(np.float32)):
             raise DTypeError(
                 f"Epilogue: acc has dtype {array.dtype}, but the chain takes int32, int64 or float32; use astype"
             )
         _check.at_least_2d("Epilogue", "acc", array.shape)
-        params = self.params("Epilogue", array.shape, Operands())
-        result = backends.family("cpu", "matmul").epilogue(np.ascontiguousarray(array), params)
-        return self.wrap(result, array.shape, family, "Epilogue")
+        device = interop.device_of(array)
+        params = self.params("Epilogue", array.shape)
+        with interop.working_on(device, family):
+            contiguous = interop.namespace(array).ascontiguousarray(array)
+            result = backends.family(device, "matmul").epilogue(contiguous, params)
+            return self.wrap(result, array.shape, family, "Epilogue")
 
-    def params(self, function: str, shape: tuple[int, ...], operands: Operands) -> EpilogueParams:
+    def params(self, function: str, shape: tuple[int, ...], operands: Operands = _NO_OPERANDS) -> EpilogueParams:
         """The chain for a product of ``shape``, operands' scales and offsets folded in; shapes are checked here."""
         batch, m, n = shape[:-2], shape[-2], shape[-1]
         fixed = self._fixed
@@ -228,6 +236,27 @@ class Epilogue:
             col_term=_scaled_term(operands.col_term, fixed),
         )
 
+    def behind(self, operands: Operands, device: str) -> OperandParams:
+        """What the operands of a product on a GPU contribute to the chain, beside :meth:`params` without them."""
+        scales = (self._fixed.row_scale, self._fixed.col_scale)
+        placed = self._fixed
+        if operands.row_term is not None or operands.col_term is not None:
+            row, col = (None if scale is None else interop.move(scale, device) for scale in scales)
+            placed = placed._replace(row_scale=row, col_scale=col)
+        terms = (_scaled_term(term, placed) for term in (operands.row_term, operands.col_term))
+        return OperandParams(operands.row_scale, operands.col_scale, *terms)
+
+    def _stored_grid(self, device: str, ndim: int) -> tuple[Any, Any]:
+        """Scale and offset of the BitTensor that comes out; on a GPU they are copied there once and kept."""
+        if self._grid is None:
+            return None, None
+        key = (device, ndim)
+        if key not in self._placed:
+            parts = (self._grid.scale, self._grid.stored_offset)
+            scale, offset = (None if part is None else interop.move(_full_ndim(part, ndim), device) for part in parts)
+            self._placed[key] = scale, offset
+        return self._placed[key]
+
     @property
     def gives_bits(self) -> bool:
         """Whether a BitTensor comes out."""
@@ -237,7 +266,7 @@ class Epilogue:
         """What the backend stored, as the user's array or BitTensor."""
         fixed = self._fixed
         if fixed.out == "float":
-            return interop.from_numpy(result, family, function)
+            return interop.from_array(result, family, function)
         encoding = (
             (self.encoding or "bipolar")
             if fixed.binarize
@@ -245,17 +274,15 @@ class Epilogue:
             if self._grid is None
             else self._grid.encoding
         )
-        scale = offset = None
-        if self._grid is not None:
-            scale = _full_ndim(self._grid.scale, len(shape))
-            offset = None if self._grid.stored_offset is None else _full_ndim(self._grid.stored_offset, len(shape))
+        scale, offset = self._stored_grid(interop.device_of(result), len(shape))
         return BitTensor._make(result, shape, fixed.bits, fixed.axis, fixed.layout, encoding, family, scale, offset)
 
 
 def _times(mine: NDArray[np.float32] | None, theirs: NDArray[np.float32] | None) -> NDArray[np.float32] | None:
     if mine is None or theirs is None:
         return theirs if mine is None else mine
-    return np.asarray(mine * theirs, dtype=np.float32)
+    product: NDArray[np.float32] = (mine * theirs).astype(np.float32)
+    return product
 
 
 def _scaled_term(term: tuple[NDArray[Any], NDArray[Any]] | None, fixed: EpilogueParams) -> tuple[Any, Any] | None:
@@ -263,7 +290,7 @@ def _scaled_term(term: tuple[NDArray[Any], NDArray[Any]] | None, fixed: Epilogue
     if term is None:
         return None
     row, col = (
-        np.asarray(part if scale is None else part * scale.astype(np.float64), dtype=np.float32)
+        (part if scale is None else part * scale.astype(np.float64)).astype(np.float32)
         for part, scale in zip(term, (fixed.row_scale, fixed.col_scale), strict=True)
     )
     return row, col
@@ -275,7 +302,7 @@ def _full_ndim(value: NDArray[np.float32], ndim: int) -> NDArray[np.float32]:
 
 
 def _floats(name: str, value: Any) -> NDArray[np.float32]:
-    array, _ = interop.as_numpy(value, "Epilogue", name)
+    array = interop.as_host(value, "Epilogue", name)
     _check.numeric("Epilogue", name, array)
     with np.errstate(over="ignore"):  # reported below
         array = array.astype(np.float32)
@@ -297,7 +324,7 @@ def _folded(batch_norm: Any) -> tuple[NDArray[np.float32] | None, NDArray[np.flo
     given = BatchNorm(*batch_norm)
     parts = []
     for name, value, default in zip(given._fields, given, (0.0, 1.0, 1.0, 0.0, 1e-5), strict=True):
-        array, _ = interop.as_numpy(default if value is None else value, "Epilogue", f"batch_norm.{name}")
+        array = interop.as_host(default if value is None else value, "Epilogue", f"batch_norm.{name}")
         _check.numeric("Epilogue", f"batch_norm.{name}", array)
         parts.append(array.astype(np.float64))
     try:

@@ -74,6 +74,7 @@ def as_features(function: str, name: str, x: Any) -> Features:
     2
     """
     if isinstance(x, BitTensor):
+        _check.on_cpu(function, name, x.device)
         return _from_bits(function, name, x)
     array, family = interop.as_numpy(x, function, name)
     _check.numeric(function, name, array)
@@ -89,6 +90,7 @@ def plain_features(function: str, name: str, x: Any) -> Features:
     """As :func:`as_features`, with a BitTensor unpacked or dequantised to an ordinary array."""
     if not isinstance(x, BitTensor):
         return as_features(function, name, x)
+    _check.on_cpu(function, name, x.device)
     _check_dimensions(function, name, x)
     real = x.scale is not None or x.offset is not None
     data = interop.as_numpy(x.dequantize() if real else x.toarray(), function, name)[0]

@@ -10,12 +10,16 @@ from numpy.typing import NDArray
 from bitsparse import _check, backends, interop
 from bitsparse.arrays import construct
 from bitsparse.arrays.bit_tensor import BitTensor, Encoding
+from bitsparse.backends.params import EpilogueParams, OperandParams
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops.epilogue import Epilogue, Operands
 
 __all__ = ["MatmulPlan", "matmul", "operand_terms", "plan_matmul"]
 
-KERNELS = ("planes", "digits")
+#: The chain, and on a GPU what the operands contribute to it.
+_Chain = tuple[EpilogueParams, OperandParams | None]
+#: Prepared products that a left operand on a GPU keeps.
+_KEPT = 8
 
 
 class LeftOperand(Protocol):
@@ -38,7 +42,7 @@ def matmul(
     epilogue: Epilogue | None = None,
     out: Any = None,
     kernel: str | None = None,
-    skip_zero_tiles: bool = True,
+    skip_zero_tiles: bool | None = None,
 ) -> Any:
     """Matrix product of two BitTensors, exact in integers; ``a @ b``.
 
@@ -59,10 +63,11 @@ def matmul(
     out : array or BitTensor, optional
         Where to write, of exactly the result's kind, shape and dtype; also returned. Every check comes before the first
         write, except for NaN that an epilogue meets on its way to bits: then `out` holds no result.
-    kernel : {None, "planes", "digits"}
-        Force a kernel; all give the same integers.
-    skip_zero_tiles : bool, default True
-        Look for zero tiles in `a` and skip them. The share skipped is :attr:`MatmulPlan.share_skipped`.
+    kernel : {None, "planes", "digits", "planes-mma", "digits-mma"}
+        Force a kernel; all give the same integers. The last two, for GPUs, keep to the matrix instructions of single warps.
+    skip_zero_tiles : bool, optional
+        Look for zero tiles in `a` and skip them. The share skipped is :attr:`MatmulPlan.share_skipped`. By default on a CPU, and on a
+        GPU only where :attr:`BitTensor.tile_bitmap` is known already, since looking takes a pass over `a` and a synchronisation there.
 
     Returns
     -------
@@ -86,13 +91,39 @@ def matmul(
     array([[6, 1],
            [3, 8]], dtype=int32)
     """
+    plain = epilogue is None and out is None and kernel is None and skip_zero_tiles is None
+    if plain and isinstance(a, BitTensor) and a._prepared and isinstance(b, BitTensor):
+        product = a._prepared.get(_kind(b))
+        if product is not None:
+            return _run_prepared(product, a._family, b)
     left = _operand("matmul", "a", a, -1)
     right = _operand("matmul", "b", b, -2)
     _check.matmul_shapes("matmul", left.shape, right.shape)
+    _check.same_device("matmul", (left.device, right.device))
+    # On a GPU, looking for zero tiles takes a pass over `a`: worth it for a plan, or where it has been done before.
+    skip = (left.device == "cpu" or left._bitmap is not None) if skip_zero_tiles is None else skip_zero_tiles
     plan = MatmulPlan(
-        "matmul", left, right.shape[-1], right.bits, right.encoding, right.shape[:-2], epilogue, kernel, skip_zero_tiles
+        "matmul", left, right.shape[-1], right.bits, right.encoding, right.shape[:-2], epilogue, kernel, skip
     )
-    return plan(right, out=out)
+    if plain and left is a and left.device != "cpu":
+        kept = left._prepared = left._prepared if left._prepared and len(left._prepared) < _KEPT else {}
+        kept[_kind(right)] = plan._product
+    result = plan(right, out=out)
+    plan.check()
+    return result
+
+
+def _kind(b: BitTensor) -> tuple[Any, ...]:
+    """What a product prepared on a GPU depends on in its right operand."""
+    return b._shape, b._bits, b._axis, b._layout, b._encoding, b.device
+
+
+def _run_prepared(product: Any, family: interop.Family, b: BitTensor) -> Any:
+    """The short way of ``a @ b`` on a GPU for the second time and later."""
+    family = interop.common_family((family, b._family))
+    with interop.working_on(b.device, family):
+        words = b._words if b._axis == -2 and b._layout == "planes" else b.repack(axis=-2, layout="planes")._words
+        return interop.from_array(product(words), family, "matmul")
 
 
 def plan_matmul(
@@ -115,12 +146,16 @@ def plan_matmul(
         Columns of the right operands.
     bits, encoding, batch
         Of the right operands.
-    epilogue, kernel, skip_zero_tiles
+    epilogue, kernel
         As in :func:`matmul`.
+    skip_zero_tiles : bool, default True
+        Look for zero tiles in `a`, once, and skip them.
 
     Returns
     -------
     MatmulPlan
+        On a GPU ``plan(b, out=y)`` allocates, compiles and waits for nothing from its second call on, if `b` is packed as products
+        want it, so that it can be captured into a CUDA graph.
 
     Examples
     --------
@@ -152,6 +187,8 @@ class MatmulPlan:
     ----------
     shape : tuple of int
         Shape of the result.
+    device : str
+        Where the left operand is and the right ones must be.
     kernel : str
         The kernel chosen or forced.
     acc_dtype : dtype
@@ -174,7 +211,9 @@ class MatmulPlan:
     ) -> None:
         if epilogue is not None and not isinstance(epilogue, Epilogue):
             raise DTypeError(f"{function}: epilogue must be an Epilogue, got {type(epilogue).__name__}")
-        forced = _check.kernel(function, kernel, KERNELS)
+        self.device = a.device
+        backend = backends.family(self.device, "matmul")
+        forced = _check.kernel(function, kernel, backend.KERNELS)
         self._function, self._a, self._epilogue = function, a, epilogue
         self._b_shape, self._b_bits, self._b_encoding = (*batch, a.shape[-1], n), bits, encoding
         self.shape = (*_check.batches(function, a.shape[:-2], batch), a.shape[-2], n)
@@ -183,30 +222,44 @@ class MatmulPlan:
         )
         self._left = a.repack(axis=-1, layout="planes")
         density = self._left.tile_density if skip_zero_tiles and a.size else 1.0
-        self.costs = {
-            name: backends.family("cpu", "matmul").cost(
-                name, int(np.prod(self.shape[:-1], dtype=object)), n, a.shape[-1], a.bits, bits, density
+        rows = int(np.prod(self.shape[:-1], dtype=object))
+        with a._working():
+            self.costs = {
+                name: backend.cost(name, rows, n, a.shape[-1], a.bits, bits, density) for name in backend.KERNELS
+            }
+            self.forced = forced is not None
+            self.kernel = forced if forced is not None else min(self.costs, key=self.costs.__getitem__)
+            self.share_skipped = 1.0 - density
+            self._product = backend.prepare(
+                self._left.words,
+                k=a.shape[-1],
+                n=n,
+                a_bits=a.bits,
+                b_bits=bits,
+                a_encoding=a.encoding,
+                b_encoding=encoding,
+                b_batch=batch,
+                acc_dtype=self.acc_dtype,
+                # A bitmap without a zero tile only costs the kernel its run lists.
+                bitmap=self._left.tile_bitmap if self.share_skipped > 0 else None,
+                kernel=self.kernel,
             )
-            for name in KERNELS
-        }
-        self.forced = forced is not None
-        self.kernel = forced if forced is not None else min(KERNELS, key=self.costs.__getitem__)
-        self.share_skipped = 1.0 - density
-        # A bitmap without a zero tile only costs the kernel its run lists.
-        self._bitmap = self._left.tile_bitmap if self.share_skipped > 0 else None
+        self._own_chain = EpilogueParams() if epilogue is None else epilogue.params(function, self.shape)
+        self._chain: tuple[Any, Any, _Chain] | None = None
 
     def explain(self) -> str:
         """Which kernel runs, why, and what is skipped, in a few lines."""
         *batch, m, n = self.shape
         k = self._a.shape[-1]
         repacked = " (a repacked to axis -1, planes)" if self._left is not self._a else ""
-        costs = ", ".join(f"{name} {cost / 1e6:.3g} ms" for name, cost in self.costs.items())
+        costs = ", ".join(f"{name} {cost / 1e6:.3g} ms" for name, cost in self.costs.items() if np.isfinite(cost))
         return "\n".join(
             (
                 f"{m} x {k} x {n}{f' in batches {tuple(batch)}' if batch else ''}: "
                 f"{self._a.bits} {self._a.encoding} x {self._b_bits} {self._b_encoding}{repacked}",
                 f"kernel {self.kernel} ({'forced' if self.forced else 'lowest estimated cost'}; {costs})",
                 f"accumulator {self.acc_dtype}, zero tiles skipped {100 * self.share_skipped:.1f} %",
+                *self._product.explain(self._epilogue is not None),
             )
         )
 
@@ -227,43 +280,56 @@ class MatmulPlan:
             raise DTypeError(
                 f"{function}: b has {b.bits} {b.encoding} bits, but the plan is for {self._b_bits} {self._b_encoding}; make another plan"
             )
-        _check.same_device(function, (self._a.device, b.device))
+        _check.same_device(function, (self.device, b.device))
         family = interop.common_family((self._a._family, b._family))
-        right = b.repack(axis=-2, layout="planes")
-        params = None
-        if self._epilogue is not None:
-            operands = operand_terms(function, self._left, right, self._epilogue.offset_correction)
-            params = self._epilogue.params(function, self.shape, operands)
-        target = None if out is None else self._target(out, self._left.words, right.words)
-        result = backends.family("cpu", "matmul").matmul(
-            self._left.words,
-            right.words,
-            k=self._a.shape[-1],
-            a_bits=self._a.bits,
-            b_bits=b.bits,
-            a_encoding=self._a.encoding,
-            b_encoding=b.encoding,
-            acc_dtype=self.acc_dtype,
-            bitmap=self._bitmap,
-            epilogue=params,
-            out=target,
-            kernel=self.kernel,
-        )
-        if out is not None:
-            return out
-        if self._epilogue is None:
-            return interop.from_numpy(result, family, function)
-        return self._epilogue.wrap(result, self.shape, family, function)
+        with interop.working_on(self.device, family):
+            right = b.repack(axis=-2, layout="planes")
+            target = None if out is None else self._target(out, self._left.words, right.words)
+            result = self._product(right.words, target, *self._finish(right))
+            if out is not None:
+                return out
+            if self._epilogue is None:
+                return interop.from_array(result, family, function)
+            return self._epilogue.wrap(result, self.shape, family, function)
 
-    def _target(self, out: Any, *operands: NDArray[Any]) -> NDArray[Any]:
-        """The NumPy memory behind ``out``, checked before anything is written."""
+    def check(self) -> None:
+        """Raise if an epilogue met NaN on its way to bits in a product since the last check; waits for those on a GPU.
+
+        A CPU raises as it goes. On a GPU a plan does not wait, and such results hold the smallest code; :func:`matmul` checks every time.
+
+        Raises
+        ------
+        ValueError
+        """
+        if self.device != "cpu" and self._epilogue is not None and self._epilogue.gives_bits:
+            with interop.working_on(self.device, self._a._family):
+                _check.no_nan_in_epilogue(self._function, self._product.nan_seen())
+
+    def _finish(self, right: BitTensor) -> _Chain | tuple[()]:
+        """The chain behind this product; the last one is kept as long as right operands bring along the same scale."""
+        epilogue, kept = self._epilogue, self._chain
+        if epilogue is None:
+            return ()
+        if kept is not None and kept[0] is right.scale and kept[1] is right.offset:
+            return kept[2]
+        operands = operand_terms(self._function, self._left, right, epilogue.offset_correction)
+        if self.device == "cpu":
+            chain: _Chain = epilogue.params(self._function, self.shape, operands), None
+        else:
+            chain = self._own_chain, epilogue.behind(operands, self.device)
+        if operands.row_term is None and operands.col_term is None:  # those depend on the integers
+            self._chain = (right.scale, right.offset, chain)
+        return chain
+
+    def _target(self, out: Any, *operands: Any) -> Any:
+        """The NumPy or CuPy array behind ``out``, checked before anything is written."""
         function, epilogue = self._function, self._epilogue
         if epilogue is not None and epilogue.gives_bits:
             if not isinstance(out, BitTensor):
                 raise DTypeError(
                     f"{function}: the epilogue gives bits, so out must be a BitTensor, got {type(out).__name__}; pass out=None"
                 )
-            model = epilogue.wrap(np.empty(0, np.uint32), self.shape, interop.NUMPY, function)
+            model = epilogue.wrap(self._left.words[:0], self.shape, interop.NUMPY, function)
             wanted = (model.shape, model.bits, model.axis, model.layout, model.encoding)
             found = (out.shape, out.bits, out.axis, out.layout, out.encoding)
             if found != wanted:
@@ -277,15 +343,16 @@ class MatmulPlan:
                         f"{function}: out has another {name} than the epilogue writes; make it with_affine(scale, offset)"
                     )
             words = out.words
-            out._bitmap = out._sums = None
+            out._bitmap = out._sums = out._prepared = None
         else:
             if isinstance(out, BitTensor):
                 raise DTypeError(
                     f"{function}: the result is an ordinary array, but out is a BitTensor; pass Epilogue(bits=...) or another out"
                 )
-            words = interop.writable_numpy(out, function)
+            words = interop.writable_array(out, function)
             dtype = self.acc_dtype if epilogue is None else np.dtype(np.float32)
             _check.out_array(function, words, self.shape, dtype)
+        _check.same_device(function, (self.device, interop.device_of(words)))
         _check.no_overlap(function, words, *operands)
         return words
 
@@ -298,7 +365,7 @@ def _operand(function: str, name: str, x: Any, axis: int) -> BitTensor:
     """A BitTensor as it is; an ordinary integer array packed along the contraction axis."""
     if isinstance(x, BitTensor):
         return x
-    array, family = interop.as_numpy(x, function, name)
+    array, family = interop.as_array(x, function, name)
     if array.dtype.kind not in "biu":
         raise DTypeError(
             f"{function}: {name} has dtype {array.dtype}, but products of bits are exact integers; quantize {name}, or multiply with "
@@ -333,7 +400,7 @@ def operand_terms(function: str, a: LeftOperand, b: BitTensor, correct: bool) ->
             f"quantize with scheme='symmetric'"
         )
     k = a.shape[-1]
-    one = np.ones((), np.float64)
+    one = np.float64(1)
     row_term = col_term = None
     if b_offset is not None:
         sums = a.line_sums.astype(np.float64)

@@ -279,6 +279,7 @@ def _features(function: str, csr: CSROperand, x: Any) -> tuple[Any, interop.Fami
         plain = Features(array, array.shape, array.dtype, None, family)
         dtype, acc = sum_dtypes(function, plain, csr.values, csr.row_scale is not None or csr.col_scale is not None, 0)
         return np.ascontiguousarray(array, acc), family, dtype, acc
+    _check.on_cpu(function, "x", x.device)
     _fits(function, csr, x.shape)
     if x.bits not in CODE_BITS:
         raise DTypeError(

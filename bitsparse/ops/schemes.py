@@ -51,7 +51,7 @@ def checked_seed(function: str, rounding: str, seed: Any, stream: Any) -> tuple[
 
 def grid_from_range(function: str, scheme: str, bits: int, low: NDArray[Any], high: NDArray[Any], dtype: Any) -> Grid:
     """The grid that covers ``low..high`` (``symmetric``: ``-absmax..absmax``), in steps of ``dtype``."""
-    low, high = np.asarray(low, dtype=dtype), np.asarray(high, dtype=dtype)
+    low, high = low.astype(dtype), high.astype(dtype)
     if scheme == "symmetric":
         top = (1 << (bits - 1)) - 1
         scale = _usable(np.maximum(np.abs(low), np.abs(high)) / dtype(top))

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from bitsparse import jit
-from bitsparse.backends.cuda import gemm, stats
-from bitsparse.backends.cuda.epilogue import NAN_MESSAGE, DeviceEpilogue, epilogue
-from bitsparse.backends.params import EpilogueParams
-from bitsparse.errors import KernelError
+from bitsparse import _check, jit
+from bitsparse.backends.cuda import gemm, gemm_mma
+from bitsparse.backends.cuda.chips import chip_of
+from bitsparse.backends.cuda.epilogue import DeviceEpilogue, epilogue
+from bitsparse.backends.cuda.product import KERNELS, Product, on_warps
+from bitsparse.backends.params import EpilogueParams, OperandParams
 
-__all__ = ["KERNELS", "Product", "cost", "epilogue", "matmul"]
-
-#: Names that ``kernel`` may have.
-KERNELS = ("planes", "digits")
+__all__ = ["KERNELS", "Prepared", "Product", "cost", "epilogue", "matmul", "prepare"]
 
 
 def matmul(
@@ -38,7 +36,8 @@ def matmul(
     """Integer product of two planes operands, (..., m, k) times (..., n, k) transposed, on the current stream.
 
     See :func:`bitsparse.backends.reference.matmul.matmul` for the arguments. ``kernel`` "planes" multiplies bits, "digits" unpacks
-    both operands to bytes first; their results are equal.
+    both operands to bytes first; "planes-mma" and "digits-mma" do so with the instructions of a warp (``mma.sync``) also where there are
+    better ones. Their results are equal.
 
     Raises
     ------
@@ -62,8 +61,8 @@ def matmul(
         epilogue=chain,
     )
     result = product(b_words, out)
-    if chain is not None and chain.may_see_nan and chain.nan_seen():
-        raise ValueError(NAN_MESSAGE)
+    if chain is not None and chain.may_see_nan:
+        _check.no_nan_in_epilogue("matmul", chain.nan_seen())
     return result
 
 
@@ -72,193 +71,102 @@ def largest_sum(k: int, a_bits: int, b_bits: int) -> float:
     return float(k) * 2.0 ** (a_bits + b_bits)
 
 
-@lru_cache(maxsize=64)
-def _batch_indices(device: int, a_batch: tuple[int, ...], b_batch: tuple[int, ...]) -> tuple[tuple[int, ...], Any]:
-    """The broadcast batch shape, and which batch of each operand every batch of the result takes; ``None`` if the same."""
-    cupy = jit.require_cupy("matmul")
-    shape = np.broadcast_shapes(a_batch, b_batch)
-    a_count, b_count = int(np.prod(a_batch, dtype=np.int64)), int(np.prod(b_batch, dtype=np.int64))
-    count = int(np.prod(shape, dtype=np.int64))
-    if a_count == b_count == count:
-        return shape, None
-    each = [
-        np.broadcast_to(np.arange(size, dtype=np.int32).reshape(batch), shape).ravel()
-        for size, batch in ((a_count, a_batch), (b_count, b_batch))
-    ]
-    return shape, cupy.asarray(np.stack(each, axis=-1))
+class Prepared:
+    """Products with one left operand: ``prepared(b_words, out, epilogue, operand)``, on the current stream.
 
-
-def _constant(bits: int, encoding: str, digits: bool) -> int:
-    """What the kernels leave out of every integer: they count planes with weights, or bytes without sign."""
-    if encoding == "bipolar":
-        return -1
-    return -(1 << (bits - 1)) if digits and encoding == "signed" else 0
-
-
-class Product:
-    """A product prepared for one left operand and right operands of one kind: ``product(b_words, out=None)``.
-
-    Building it compiles what is needed, unpacks the left operand for "digits" and makes its bitmap coarse; a call allocates only what
-    the right operand of a bipolar or signed-digit product needs for its sums.
-
-    Attributes
-    ----------
-    tiling : Tiling or None
-        How the product is cut up; ``None`` if there is nothing to multiply.
-    epilogue : DeviceEpilogue or None
-        What becomes of the sums.
+    The kernel of the last epilogue is kept, so that calling with the same one prepares nothing.
     """
 
-    def __init__(
-        self,
-        a_words: Any,
-        *,
-        k: int,
-        n: int,
-        a_bits: int,
-        b_bits: int,
-        a_encoding: str,
-        b_encoding: str,
-        b_batch: tuple[int, ...] = (),
-        acc_dtype: DTypeLike = np.int32,
-        bitmap: Any = None,
-        kernel: str = "planes",
-        tiling: gemm.Tiling | None = None,
-        epilogue: DeviceEpilogue | None = None,
-    ) -> None:
-        if kernel not in KERNELS:
-            raise ValueError(f"matmul: kernel must be 'planes' or 'digits', got {kernel!r}")
-        cupy = self._cupy = jit.require_cupy("matmul")
-        if not jit.capability().has_wgmma:
-            raise KernelError(
-                f"matmul: {jit.capability().name} is no Hopper GPU, and this release multiplies bits on those only; use .to_device('cpu')"
-            )
-        m = a_words.shape[-3]
-        self._dtype = np.dtype(acc_dtype)
-        self._k, self._digits = k, kernel == "digits"
-        batch, indices = _batch_indices(cupy.cuda.runtime.getDevice(), tuple(a_words.shape[:-3]), tuple(b_batch))
-        self.shape = (*batch, m, n)
-        batches = int(np.prod(batch, dtype=np.int64))
-        self._b = (b_bits, b_encoding)
-        self._a_constant, self._b_constant = (
-            _constant(bits, encoding, self._digits) for bits, encoding in ((a_bits, a_encoding), (b_bits, b_encoding))
-        )
-        self._row_term = None
-        self.epilogue, self._finish, self._sums = epilogue, None, None
-        self.tiling: gemm.Tiling | None = None
-        if epilogue is not None and epilogue.shape != self.shape:
-            raise ValueError(
-                f"matmul: the epilogue is for a result of shape {epilogue.shape}, the product's is {self.shape}"
-            )
-        # The kernels with an epilogue have 32-bit sums; wider ones, and those of nothing, are stored and go through a second kernel.
-        if epilogue is not None and (self._dtype == np.int64 or k == 0):
-            self._sums = cupy.zeros(self.shape, self._dtype)
-            self._finish = epilogue.on(self._dtype)
-        if 0 in self.shape or k == 0:
-            return
-        if self._b_constant:
-            self._row_term = stats.code_sums(
-                a_words, a_bits, a_encoding, k, factor=self._b_constant, dtype=self._dtype.name
-            )
-        a = self._operand(a_words, a_bits, a_encoding)
-        b_batches = int(np.prod(b_batch, dtype=np.int64))
-        step = a.step
-        planes = -(-b_bits // 8) if self._digits else b_bits
-        b = gemm.Operand(
-            None, n, planes, b_batches, step, 2 if b_encoding == "bipolar" else 1, 0, self._negative(b_encoding)
-        )
-        blocks = -(-a.words.shape[-1] // gemm.BLOCK_WORDS)
-        wide = self._dtype == np.int64
-        mask = None
-        # Bytes have the sign turned over, so a zero tile of the operand need not be one of bytes.
-        if bitmap is not None and not self._digits:
-            if tiling is None:
-                tiling = gemm.choose_tiling(m, n, blocks, a.planes, b.planes, batches, True, wide)
-            mask = stats.coarse_bitmap(bitmap, m, blocks, tiling.rows)
-        fused = None if wide else epilogue
-        self._product = gemm.WgmmaProduct(cupy, a, b, indices, batches, wide, mask, tiling, fused)
-        self.tiling = self._product.tiling
-
-    def _negative(self, encoding: str) -> bool:
-        return encoding == "signed" and not self._digits
-
-    def _operand(self, words: Any, bits: int, encoding: str) -> gemm.Operand:
-        """The operand as the kernel takes it: planes as they are, or bytes."""
-        outer, weight = words.shape[-3], 2 if encoding == "bipolar" else 1
-        words = self._cupy.ascontiguousarray(words)
-        batches = words.size // (outer * bits * words.shape[-1])
-        if not self._digits:
-            return gemm.Operand(words, outer, bits, batches, 1, weight, 0, encoding == "signed")
-        unpacked = stats.digits_of(words, bits, self._k, encoding == "signed")
-        return gemm.Operand(unpacked, outer, unpacked.shape[-2], batches, 8, weight)
-
-    @property
-    def fused(self) -> bool:
-        """Whether the epilogue is part of the product's kernel; else, if there is one, it is a kernel behind it."""
-        return self.epilogue is not None and self._finish is None
+    def __init__(self, a_words: Any, arguments: dict[str, Any]) -> None:
+        self._a_words, self._arguments = a_words, arguments
+        self._params: EpilogueParams | None = None
+        self._product: Product | None = None
 
     def __call__(
         self,
         b_words: Any,
         out: Any = None,
-        *,
-        a_scale: Any = None,
-        b_scale: Any = None,
-        row_term: Any = None,
-        col_term: Any = None,
+        epilogue: EpilogueParams | None = None,
+        operand: OperandParams | None = None,
     ) -> Any:
-        """The product with ``b_words`` (*b_batch, n, b_bits, W), into ``out`` if given.
+        """The product with ``b_words``, through the epilogue if there is one, with what operands contribute to that."""
+        product = self._product
+        if product is None or self._params is not epilogue:
+            product = self._made(epilogue, b_words.shape[:-3])
+        if operand is None:
+            return product(b_words, out)
+        return product(
+            b_words,
+            out,
+            a_scale=operand.row_scale,
+            b_scale=operand.col_scale,
+            row_term=operand.row_term,
+            col_term=operand.col_term,
+        )
 
-        With an epilogue the result is what that makes of it, and the keywords are float32 arrays of the device for this call: scales of
-        the operands and the pairs of vectors that correct for their offsets (see :meth:`DeviceEpilogue.with_operand`).
-        """
-        chain = self.epilogue
-        if chain is not None:
-            chain.with_operand(row_scale=a_scale, col_scale=b_scale, row_term=row_term, col_term=col_term)
-            if out is None:
-                out = chain.empty()
-        elif out is None:
-            out = self._cupy.empty(self.shape, self._dtype)
-        if self._finish is None:
-            self._multiply(b_words, out)
-        else:
-            if self.tiling is not None:
-                self._multiply(b_words, self._sums)
-            self._finish.run(self._sums, out)
-        return out
+    def _made(self, epilogue: EpilogueParams | None, b_batch: tuple[int, ...]) -> Product:
+        arguments, chain = self._arguments, None
+        if epilogue is not None:
+            shape = (*np.broadcast_shapes(self._a_words.shape[:-3], b_batch), self._a_words.shape[-3], arguments["n"])
+            chain = DeviceEpilogue(
+                epilogue, shape, largest_sum(arguments["k"], arguments["a_bits"], arguments["b_bits"])
+            )
+        self._params, self._product = epilogue, Product(self._a_words, epilogue=chain, **arguments)
+        return self._product
+
+    def explain(self, fused: bool) -> tuple[str, ...]:
+        """Lines that a plan's explanation adds."""
+        chip = f"on {jit.capability().name}"
+        if self._product is None:
+            return (chip,)
+        behind = (
+            ", epilogue in the same kernel"
+            if self._product.fused
+            else ", epilogue in a kernel behind it"
+            if fused
+            else ""
+        )
+        return (f"{chip}: {self._product.tiling or 'nothing to multiply'}{behind}",)
 
     def nan_seen(self) -> bool:
-        """Whether a call since the last question met NaN on its way to a code; waits for the current stream."""
-        return self.epilogue is not None and self.epilogue.nan_seen()
+        """Whether an epilogue met NaN on its way to bits since this was asked last; waits only where it might have."""
+        product = self._product
+        if product is None or product.epilogue is None or not product.epilogue.may_see_nan:
+            return False
+        return product.nan_seen()
 
-    def _multiply(self, b_words: Any, out: Any) -> None:
-        if self.tiling is None:
-            out.fill(0)
-            return
-        bits, encoding = self._b
-        col_term = None
-        if self._a_constant:
-            col_term = stats.code_sums(
-                b_words,
-                bits,
-                encoding,
-                self._k,
-                factor=self._a_constant,
-                addend=-self._a_constant * self._b_constant * self._k,
-                dtype=self._dtype.name,
-            )
-        b = self._operand(b_words, bits, encoding)
-        self._product.run(b.words, out, self._row_term, col_term)
+
+def prepare(a_words: Any, **arguments: Any) -> Prepared:
+    """Products of one left operand with right operands of one kind; see :class:`Product` for the arguments."""
+    return Prepared(a_words, arguments)
 
 
 def cost(kernel: str, m: int, n: int, k: int, a_bits: int, b_bits: int, density: float = 1.0) -> float:
-    """Estimated nanoseconds of a product of ``k``-long rows; ``density`` is the share of tiles that are not zero."""
-    blocks = -(-k // 1024)
-    if kernel == "planes":
-        t = gemm.choose_tiling(m, n, blocks, a_bits, b_bits, 1, False, False)
-        return 1e3 * gemm.estimate_us(t, m, n, max(1, round(blocks * density)), a_bits, b_bits, 1)
-    a_digits, b_digits, byte_blocks = -(-a_bits // 8), -(-b_bits // 8), -(-k // 128)
-    t = gemm.choose_tiling(m, n, byte_blocks, a_digits, b_digits, 1, False, False)
-    product = gemm.estimate_us(t, m, n, byte_blocks, a_digits, b_digits, 1)
-    unpacked = (m * (a_digits + a_bits / 8) + n * (b_digits + b_bits / 8)) * k
-    return 1e3 * (product + 4.0 + unpacked / gemm.RATES.memory_bytes_per_us)
+    """Estimated nanoseconds of a prepared product of ``k``-long rows on the current device.
+
+    ``density`` is the share of tiles that are not zero. Unpacking the left operand is left out: it is done once.
+    Infinite for bits on a chip that emulates their instruction, so that such a kernel is never chosen, only forced.
+    """
+    if kernel.startswith("planes"):
+        if on_warps(kernel) and chip_of(jit.capability()).bits == 0:
+            return math.inf
+        return 1e3 * _product_us(kernel, m, n, -(-k // 1024), a_bits, b_bits, density)
+    a_digits, b_digits = -(-a_bits // 8), -(-b_bits // 8)
+    product = _product_us(kernel, m, n, -(-k // 128), a_digits, b_digits, 1.0)
+    unpacked = n * (b_digits + b_bits / 8) * k
+    if on_warps(kernel):
+        memory, launches = chip_of(jit.capability()).memory_bytes_per_us, 2 * chip_of(jit.capability()).launch_us
+    else:
+        memory, launches = gemm.RATES.memory_bytes_per_us, 4.0
+    return 1e3 * (product + launches + unpacked / memory)
+
+
+def _product_us(kernel: str, m: int, n: int, blocks: int, a_planes: int, b_planes: int, density: float) -> float:
+    """Microseconds of the product alone, with the tiling that would be chosen."""
+    some = max(1, round(blocks * density))
+    if on_warps(kernel):
+        chip, step = jit.capability(), 1 if kernel.startswith("planes") else 8
+        t = gemm_mma.choose_tiling(m, n, blocks, a_planes, b_planes, 1, step, False, False, chip)
+        return gemm_mma.estimate_us(t, m, n, some, a_planes, b_planes, 1, chip)
+    tiling = gemm.choose_tiling(m, n, blocks, a_planes, b_planes, 1, False, False)
+    return gemm.estimate_us(tiling, m, n, some, a_planes, b_planes, 1)

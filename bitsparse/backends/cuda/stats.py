@@ -5,10 +5,13 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
+import numpy as np
+
 from bitsparse import jit
+from bitsparse.backends.cuda import geometry
 from bitsparse.backends.params import TILE_ROWS, tile_bitmap_shape
 
-__all__ = ["coarse_bitmap", "code_sums", "digits_of", "tile_bitmap"]
+__all__ = ["coarse_bitmap", "code_sums", "digits_of", "relative_error", "tile_bitmap"]
 
 _WARPS = 8
 
@@ -26,6 +29,25 @@ class StatsParams(ctypes.Structure):
     )
 
 
+class ErrorParams(ctypes.Structure):
+    """The argument of the kernels of ``bits_error.cu``, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("x", "y", "out")),
+        ("n", ctypes.c_int64),
+        ("x_type", ctypes.c_int),
+        ("y_type", ctypes.c_int),
+    )
+
+
+#: Numbers by which ``bits_error.cu`` knows dtypes, and elements that one of its blocks adds up.
+_TYPES = (
+    *("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"),
+    *("float16", "bfloat16", "float32", "float64"),
+)
+_BLOCK_ELEMENTS = 8192
+
+
 def _launch(name: str, items: int, params: StatsParams) -> None:
     if items:
         jit.kernel("bits_stats.cu", name).launch(items, 32 * _WARPS, params)()
@@ -37,11 +59,19 @@ def _rows(words: Any, outer: int, bits: int) -> int:
 
 
 def code_sums(
-    words: Any, bits: int, encoding: str, k: int, *, factor: int = 1, addend: int = 0, dtype: str = "int64"
+    words: Any,
+    bits: int,
+    encoding: str,
+    k: int,
+    *,
+    factor: int = 1,
+    addend: int = 0,
+    dtype: str = "int64",
+    out: Any = None,
 ) -> Any:
     """``factor`` times the sum of the integers of each outer index of a planes operand, plus ``addend``, modulo the width of `dtype`."""
-    cupy = jit.require_cupy("code_sums")
-    out = cupy.empty(words.shape[:-2], dtype)
+    if out is None:
+        out = jit.require_cupy("code_sums").empty(words.shape[:-2], dtype)
     if words.shape[-1] == 0:
         out.fill(addend)
         return out
@@ -77,12 +107,35 @@ def coarse_bitmap(bitmap: Any, outer: int, blocks: int, tile_rows: int) -> Any:
     return out
 
 
-def digits_of(words: Any, bits: int, k: int, flip: bool) -> Any:
+def digits_of(words: Any, bits: int, k: int, flip: bool, out: Any = None) -> Any:
     """Bytes (..., outer, digits, 8 W words) of a planes operand; with ``flip`` the top plane is turned over, which adds 2**(bits - 1)."""
-    cupy = jit.require_cupy("matmul")
     n_words, digits = words.shape[-1], -(-bits // 8)
-    out = cupy.empty((*words.shape[:-2], digits, 8 * n_words), "uint32")
+    if out is None:
+        out = jit.require_cupy("matmul").empty((*words.shape[:-2], digits, 8 * n_words), "uint32")
     params = StatsParams(words=words.data.ptr, out=out.data.ptr, rows=words.size // (bits * n_words), bits=bits)
     params.n_words, params.k, params.flip, params.digits = n_words, k, int(flip), digits
     _launch("unpack_digits", -(-(out.size // 8) // (32 * _WARPS)), params)
     return out
+
+
+def relative_error(x: Any, y: Any) -> float:
+    """Mean of ``|x - y| / (|x| + |y| + 0.0005)`` in float64 (TANGO Eq. 4); 0.0 for empty arrays. Waits for the stream.
+
+    The terms are those of the host; they are added in another order, which depends on the size alone, so that the result is the same on
+    every device and differs from the host's by at most 1e-13 of it.
+    """
+    cupy = jit.require_cupy("quantization_error")
+    if x.size == 0:
+        return 0.0
+    for array in (x, y):
+        geometry.kind_of(array.dtype)  # a named error for a dtype that is not known
+    x, y = geometry.contiguous(x), geometry.contiguous(y)
+    blocks = -(-x.size // _BLOCK_ELEMENTS)
+    parts, total = cupy.empty(blocks, np.float64), cupy.empty((), np.float64)
+    params = ErrorParams(x.data.ptr, y.data.ptr, parts.data.ptr, x.size)
+    params.x_type, params.y_type = _TYPES.index(x.dtype.name), _TYPES.index(y.dtype.name)
+    jit.kernel("bits_error.cu", "relative_error").launch(blocks, 256, params)()
+    jit.kernel("bits_error.cu", "add_blocks").launch(
+        1, 256, ErrorParams(parts.data.ptr, None, total.data.ptr, blocks)
+    )()
+    return float(total.get()) / int(x.size)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from bitsparse import _check
 from bitsparse._ext import matmul as _ext
 from bitsparse.backends.host.buffers import (
     ENCODINGS,
@@ -20,18 +21,17 @@ from bitsparse.backends.host.buffers import (
     strided,
 )
 from bitsparse.backends.host.settings import run_on, simd_level
-from bitsparse.backends.params import EpilogueParams
+from bitsparse.backends.params import EpilogueParams, OperandParams
 
-__all__ = ["cost", "epilogue", "matmul"]
+__all__ = ["KERNELS", "Prepared", "cost", "epilogue", "matmul", "prepare"]
+
+#: Names that ``kernel`` may have.
+KERNELS = ("planes", "digits")
 
 Array = NDArray[Any]
 
 _INT32, _INT64, _FLOAT, _BITS = range(4)
 _ACTIVATIONS = {None: 0, "relu": 1, "leaky_relu": 2, "tanh": 3}
-_NAN = (
-    "matmul: the epilogue produced NaN, which has no code; "
-    "check row_scale, col_scale, bias and batch_norm for NaN and infinity"
-)
 
 
 def _chain(params: EpilogueParams, shape: tuple[int, ...]) -> tuple[Any, ...]:
@@ -188,9 +188,34 @@ def matmul(
         None if epilogue is None else _chain(epilogue, shape),
         as_bytes(result),
     )
-    if found_nan:
-        raise ValueError(_NAN)
+    _check.no_nan_in_epilogue("matmul", bool(found_nan))
     return result
+
+
+class Prepared:
+    """A product with one left operand: ``prepared(b_words, out, epilogue)`` is :func:`matmul` with the other arguments fixed."""
+
+    def __init__(self, a_words: NDArray[np.uint32], arguments: dict[str, Any]) -> None:
+        self._a_words, self._arguments = a_words, arguments
+
+    def __call__(
+        self,
+        b_words: NDArray[np.uint32],
+        out: Array | None = None,
+        epilogue: EpilogueParams | None = None,
+        operand: OperandParams | None = None,
+    ) -> Array:
+        """The product with ``b_words``, through the epilogue if there is one; what operands contribute is part of that on a host."""
+        return matmul(self._a_words, b_words, epilogue=epilogue, out=out, **self._arguments)
+
+    def explain(self, fused: bool) -> tuple[str, ...]:
+        """Lines that a plan's explanation adds."""
+        return ()
+
+
+def prepare(a_words: NDArray[np.uint32], *, n: int, b_batch: tuple[int, ...], **arguments: Any) -> Prepared:
+    """Products of one left operand with right operands of ``n`` columns and batch dimensions ``b_batch``; see :func:`matmul`."""
+    return Prepared(a_words, arguments)
 
 
 def epilogue(acc: Array, params: EpilogueParams) -> Array:
@@ -216,8 +241,7 @@ def epilogue(acc: Array, params: EpilogueParams) -> Array:
         _chain(params, acc.shape),
         as_bytes(result),
     )
-    if found_nan:
-        raise ValueError(_NAN)
+    _check.no_nan_in_epilogue("matmul", bool(found_nan))
     return result
 
 

@@ -1,4 +1,4 @@
-"""Any array library in, the same library out: NumPy views of foreign arrays, and results in the caller's family.
+"""Arrays in host memory: NumPy views of foreign arrays, and results in the caller's family.
 
 CPU arrays are viewed without a copy through DLPack, the array interface or the library's own NumPy view. A copy is made only where no
 NumPy dtype exists (PyTorch bfloat16, widened exactly to float32) or where the memory layout asks for it later on. PyTorch and JAX are
@@ -8,7 +8,6 @@ never imported here: they are found in ``sys.modules`` when one of their arrays 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from bitsparse.errors import DeviceError, DTypeError
 
-__all__ = ["NUMPY", "Family", "as_numpy", "common_family", "from_numpy", "writable_numpy"]
+__all__ = ["CUPY", "JAX", "NUMPY", "TORCH", "Family", "as_numpy", "from_numpy", "writable_numpy"]
 
 #: DLPack device types whose memory the CPU reads: CPU, pinned CUDA host, ROCm host, CUDA managed is left to the GPU.
 _HOST_DLPACK_DEVICES = (1, 3, 11)
@@ -35,9 +34,9 @@ class Family:
 
 
 NUMPY = Family("numpy")
-_TORCH = Family("torch")
-_JAX = Family("jax")
-_CUPY = Family("cupy")
+CUPY = Family("cupy")
+TORCH = Family("torch")
+JAX = Family("jax")
 
 
 def as_numpy(x: Any, function: str, name: str = "x") -> tuple[NDArray[Any], Family]:
@@ -83,10 +82,10 @@ def _view(x: Any, function: str, name: str) -> tuple[NDArray[Any], Family]:
         return _from_sequence(x, function, name), NUMPY
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
-        return _from_torch(x, torch, function, name), _TORCH
+        return _from_torch(x, torch, function, name), TORCH
     jax = sys.modules.get("jax")
     if jax is not None and isinstance(x, jax.Array):
-        return _from_jax(x, jax, function, name), _JAX
+        return _from_jax(x, jax, function, name), JAX
     cupy = sys.modules.get("cupy")
     if cupy is not None and isinstance(x, cupy.ndarray):
         raise _not_on_cpu(function, name, f"cuda:{x.device.id}", ".get()")
@@ -188,17 +187,6 @@ def writable_numpy(x: Any, function: str, name: str = "out") -> NDArray[Any]:
             f"{function}: {name} has dtype {array.dtype}, but results are in native byte order; pass such an array"
         )
     return array
-
-
-def common_family(families: Iterable[Family]) -> Family:
-    """The family that results come back in: the first that is not NumPy, else NumPy.
-
-    Examples
-    --------
-    >>> common_family([NUMPY, Family("torch")])
-    Family('torch')
-    """
-    return next((family for family in families if family.name != "numpy"), NUMPY)
 
 
 def from_numpy(result: NDArray[Any], family: Family, function: str) -> Any:

@@ -1,0 +1,231 @@
+"""What the GPU suites share: random operands, CUDA graphs of calls on both sides, replays in turns, the exact int8 peer.
+
+Both sides are captured into CUDA graphs of several calls and replayed in turns on one stream; a time is the median over the replays,
+divided by the number of calls. A cold time comes from a graph whose calls take turns among copies of the operands that together exceed
+256 MB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from bitsparse import jit
+from bitsparse.backends.cuda import matmul as cuda_matmul
+from bitsparse.backends.cuda import stats
+from bitsparse.bench import Machine, Unavailable
+
+#: Operations a second of the one-bit and the byte matrix unit, bytes a second of the memory, all measured by ``limits.py`` on an H200.
+BIT_RATE, BYTE_RATE, MEMORY_RATE = 15.4e15, 1.93e15, 4.0e12
+COLD_BYTES = 256 << 20
+#: Replays of what stands beside the two sides compared.
+REPETITIONS = 9
+#: Kernels among which the library's cost model chooses.
+CHOICE = ("planes", "digits")
+
+
+def machine(threads: int, commit: str | None) -> Machine:
+    """Describe this machine for the records."""
+    cupy = jit.require_cupy("the GPU suites")
+    driver = cupy.cuda.runtime.driverGetVersion()
+    runtime = cupy.cuda.runtime.runtimeGetVersion()
+    name = jit.capability().name
+    return Machine("cuda", threads, commit, name, f"CUDA {driver // 1000}.{driver % 1000 // 10}", str(runtime))
+
+
+def torch_module() -> Any:
+    """PyTorch, or the reason why there is nothing to compare with."""
+    try:
+        import torch
+    except ImportError as error:
+        raise Unavailable(f"the peer is PyTorch, which is not installed ({error})") from error
+    return torch
+
+
+def random_words(outer: int, bits: int, k: int) -> Any:
+    """Planes words of random integers; k must be a multiple of 128."""
+    cupy = jit.require_cupy("the GPU suites")
+    return cupy.random.default_rng(0).integers(0, 1 << 32, (outer, bits, k // 32), dtype=np.uint32)
+
+
+# ---- graphs
+def ours_graph(calls: Sequence[Callable[[], object]]) -> Callable[[], object]:
+    """Capture calls that enqueue on CuPy's current stream; the graph keeps them, and so their operands."""
+    cupy = jit.require_cupy("the GPU suites")
+    stream = cupy.cuda.Stream(non_blocking=True)
+    cupy.cuda.runtime.deviceSynchronize()
+    with stream:
+        for call in dict.fromkeys(calls):
+            call()
+        stream.synchronize()
+        stream.begin_capture()
+        for call in calls:
+            call()
+        graph = stream.end_capture()
+    return partial(_launch_on_torch_stream, graph, list(dict.fromkeys(calls)))
+
+
+def _launch_on_torch_stream(graph: Any, _kept: object) -> None:
+    graph.launch(torch_stream())
+
+
+def torch_stream() -> Any:
+    """PyTorch's current stream, for CuPy."""
+    cupy = jit.require_cupy("the GPU suites")
+    return cupy.cuda.ExternalStream(torch_module().cuda.current_stream().cuda_stream)
+
+
+def torch_graph(calls: Sequence[Callable[[], object]]) -> Callable[[], object]:
+    """Capture PyTorch calls; the graph keeps them, their operands and their results."""
+    torch = torch_module()
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for call in dict.fromkeys(calls):
+            call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kept = [call() for call in calls]
+    replay_graph: Callable[[], object] = graph.replay
+    return partial(_keeping, replay_graph, [kept, *dict.fromkeys(calls)])
+
+
+def _keeping(call: Callable[[], object], _kept: object) -> object:
+    return call()
+
+
+def replay(graphs: Sequence[Callable[[], object]], repetitions: int) -> list[float]:
+    """Median milliseconds of one replay of each graph, measured in turns on one stream."""
+    torch = torch_module()
+    samples: list[list[float]] = [[] for _ in graphs]
+    with torch.cuda.stream(torch.cuda.Stream()):
+        for launch in graphs:
+            launch()
+        for _ in range(repetitions):
+            for launch, into in zip(graphs, samples, strict=True):
+                start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                start.record()
+                launch()
+                end.record()
+                end.synchronize()
+                into.append(start.elapsed_time(end))
+    return [median(sample) for sample in samples]
+
+
+def cold_copies(nbytes: int) -> int:
+    """How many copies of operands of so many bytes do not fit into any cache."""
+    return max(2, min(256, -(-COLD_BYTES // nbytes)))
+
+
+# ---- products
+def accumulator(k: int, a_bits: int, b_bits: int) -> type[np.signedinteger[Any]]:
+    """The dtype that the library gives the product of unsigned integers (signed ones of 8 bits)."""
+    largest = [128 if bits == 8 else (1 << bits) - 1 for bits in (a_bits, b_bits)]
+    return np.int32 if k * largest[0] * largest[1] < 2**31 else np.int64
+
+
+def encoding_of(bits: int) -> str:
+    """Signed at 8 bits, where int8 has the same integers; else unsigned."""
+    return "signed" if bits == 8 else "unsigned"
+
+
+def estimates_us(m: int, k: int, n: int, a_bits: int, b_bits: int) -> dict[str, float]:
+    """What the library expects of each kernel in a prepared product, whose left operand has been unpacked already."""
+    found = {name: cuda_matmul.cost(name, m, n, k, a_bits, b_bits) / 1e3 for name in CHOICE}
+    found["digits"] -= 1e6 * m * k * (-(-a_bits // 8) + a_bits / 8) / MEMORY_RATE
+    return found
+
+
+def floor_ms(kernel: str, m: int, k: int, n: int, a_bits: int, b_bits: int, moved: int) -> float:
+    """The larger of operations over the matrix unit's rate and bytes over the memory's."""
+    products, rate = (
+        (a_bits * b_bits, BIT_RATE) if kernel == "planes" else (-(-a_bits // 8) * -(-b_bits // 8), BYTE_RATE)
+    )
+    return max(2.0 * m * k * n * products / rate, moved / MEMORY_RATE) * 1e3
+
+
+class Int8Product:
+    """The same exact product through ``torch._int_mm``.
+
+    Integers of up to 8 bits take one call. Wider ones are cut into 8-bit digits; the digits of `a` stand under each other and those of
+    `b` side by side, so that one call of the same number of operations makes all the products of digits and reads each operand once.
+    One fused pass then adds them up with their powers of 256, in int64 where the library does so. Full digits of unsigned integers are
+    stored with 128 subtracted; what that leaves out depends on sums of rows and of columns, which are made beforehand and not timed.
+    """
+
+    def __init__(self, a_words: Any, b_words: Any, k: int, a_bits: int, b_bits: int) -> None:
+        torch = torch_module()
+        cupy = jit.require_cupy("the GPU suites")
+        self.m, self.n = int(a_words.shape[0]), int(b_words.shape[0])
+        a, self.a_constant, a_sums = int8_digits(a_words, a_bits, k)
+        b, self.b_constant, b_sums = int8_digits(b_words, b_bits, k)
+        self.digits = int(a.shape[0]), int(b.shape[0])
+        self.left = torch.from_dlpack(a.reshape(-1, k))
+        self.right = torch.from_dlpack(b.reshape(-1, k)).t()
+        self.products = torch.empty((self.left.shape[0], self.right.shape[1]), dtype=torch.int32, device="cuda")
+        self.out = self.products
+        self._combine: Callable[[], None] | None = None
+        if self.digits != (1, 1) or self.a_constant or self.b_constant:
+            out = cupy.empty((self.m, self.n), accumulator(k, a_bits, b_bits))
+            row = self.b_constant * a_sums
+            col = self.a_constant * b_sums + self.a_constant * self.b_constant * k
+            products = cupy.from_dlpack(self.products)
+            self._combine = partial(_combination(*self.digits), products, row, col, self.m, self.n, out)
+            self.out = torch.from_dlpack(out)
+
+    def __call__(self) -> None:
+        """Enqueue on PyTorch's current stream."""
+        torch_module()._int_mm(self.left, self.right, out=self.products)
+        if self._combine is not None:
+            with torch_stream():
+                self._combine()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the operands."""
+        return int(self.left.nbytes + self.right.nbytes)
+
+    def copy(self) -> Int8Product:
+        """The same with other operands in memory."""
+        other = object.__new__(Int8Product)
+        other.__dict__.update(self.__dict__)
+        other.left, other.right = self.left.clone(), self.right.t().clone().t()
+        return other
+
+
+def int8_digits(words: Any, bits: int, k: int) -> tuple[Any, int, Any]:
+    """Digits (digits, outer, k) as int8, the constant that each integer lacks, and the int64 sums over k of what is stored."""
+    cupy = jit.require_cupy("the GPU suites")
+    outer, count = int(words.shape[0]), -(-bits // 8)
+    bytes_ = stats.digits_of(words, bits, k, False).view(np.uint8).reshape(outer, count, k)
+    digits = cupy.ascontiguousarray(bytes_.transpose(1, 0, 2))
+    constant = 0
+    sums = cupy.zeros(outer, np.int64)
+    for i in range(count):
+        if bits - 8 * i >= 8 and encoding_of(bits) == "unsigned":
+            digits[i] ^= 128
+            constant += 128 << 8 * i
+        sums += digits[i].view(np.int8).sum(axis=1, dtype=np.int64) << 8 * i
+    return digits.view(np.int8), constant, sums
+
+
+@cache
+def _combination(a_digits: int, b_digits: int) -> Any:
+    """One pass over all the products of digits."""
+    cupy = jit.require_cupy("the GPU suites")
+    terms = " + ".join(
+        f"(O)p[(row + (size_t)m * {i}) * (n * {b_digits}ull) + n * {j}ull + column] * (O){1 << 8 * (i + j)}ll"
+        for i in range(a_digits)
+        for j in range(b_digits)
+    )
+    return cupy.ElementwiseKernel(
+        "raw int32 p, raw int64 r, raw int64 c, uint32 m, uint32 n",
+        "O out",
+        f"unsigned row = (unsigned)i / n, column = (unsigned)i % n; out = {terms} + (O)r[row] + (O)c[column];",
+        f"combine_{a_digits}_{b_digits}",
+    )

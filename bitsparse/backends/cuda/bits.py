@@ -1,0 +1,282 @@
+"""Packing, quantisation and their inverses on the GPU, bit for bit as on the host, and the family's reductions under one roof.
+
+Every function enqueues on the current stream. With ``out`` given, and no question to be answered on the host (``check``), nothing is
+allocated or waited for, so that a call can be captured in a CUDA graph. bfloat16 arrays have ``ml_dtypes.bfloat16`` as their dtype.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from bitsparse import _check, jit
+from bitsparse.backends.cuda import geometry
+from bitsparse.backends.cuda.geometry import DOUBLE, GROUP, HALF, Source
+from bitsparse.backends.cuda.ranges import calibrate, minmax, stochastic_round
+from bitsparse.backends.cuda.stats import code_sums, tile_bitmap
+from bitsparse.backends.cuda.words import count_nonzero, pad_is_zero, repack
+
+__all__ = [
+    "calibrate",
+    "code_sums",
+    "count_nonzero",
+    "dequantize",
+    "minmax",
+    "pack",
+    "pad_is_zero",
+    "quantize",
+    "repack",
+    "stochastic_round",
+    "tile_bitmap",
+    "unpack",
+]
+
+_ROUNDINGS = {"floor": 0, "nearest": 1, "stochastic": 2}
+_STOCHASTIC = 2
+_WARPS, _CHUNKS = 4, 8
+#: Bytes of draws that a warp keeps in shared memory, along and across the lanes.
+_ROW_DRAWS, _COLUMN_DRAWS = 8 * 17 * 16, 32 * 5 * 16
+#: Codes of this many bits are rounded by adding 1.5 * 2**23.
+_QUICK_BITS = 22
+
+
+class EncodeParams(ctypes.Structure):
+    """The argument of the kernels of ``bits_encode.cu``, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("x", "words", "flag", "offset", "divisor")),
+        *((name, ctypes.c_int64) for name in ("batches", "rows", "cols")),
+        *((f"{name}_{part}", ctypes.c_int64) for name in ("x", "index", "offset", "divisor") for part in ("batch", "row", "col")),
+        ("width", ctypes.c_int64),
+        ("seed", ctypes.c_uint64),
+        *((name, ctypes.c_double) for name in ("offset_value", "divisor_value", "multiplier", "low", "high")),
+        ("stream", ctypes.c_uint32),
+        *((name, ctypes.c_int) for name in ("bits", "fields", "rounding", "positive", "is_signed", "infinity", "vector")),
+    )  # fmt: skip
+
+
+class DecodeParams(ctypes.Structure):
+    """The argument of the kernels of ``bits_decode.cu``, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("words", "out", "scale", "offset")),
+        *((name, ctypes.c_int64) for name in ("batches", "rows", "cols")),
+        *((f"{name}_{part}", ctypes.c_int64) for name in ("scale", "offset") for part in ("batch", "row", "col")),
+        ("width", ctypes.c_int64),
+        *((name, ctypes.c_float) for name in ("scale_value", "offset_value")),
+        *((name, ctypes.c_int) for name in ("bits", "fields", "affine")),
+        ("top", ctypes.c_uint32),
+        *((name, ctypes.c_int) for name in ("weight", "less", "is_unsigned", "is_bool", "infinity", "vector")),
+    )
+
+
+def _set(params: ctypes.Structure, name: str, triple: tuple[int, int, int]) -> None:
+    for part, value in zip(("batch", "row", "col"), triple, strict=True):
+        setattr(params, f"{name}_{part}", value)
+
+
+def _blocks(rows: bool, batches: int, height: int, width: int) -> int:
+    """Blocks for an array of the kernels' (batches, rows, cols)."""
+    if rows:
+        chunks = batches * height * -(-width // GROUP)
+        return min(geometry.MAX_BLOCKS, -(-chunks // (_WARPS * _CHUNKS)))
+    return min(geometry.MAX_BLOCKS, batches * -(-height // GROUP) * -(-width // 32))
+
+
+def _stage_bytes(bits: int) -> int:
+    """Shared memory of a block that collects pieces of 32 columns; an odd number of pieces a column keeps banks apart."""
+    return 512 * (bits | 1)
+
+
+def _encode(
+    function: str, found: Source, params: EncodeParams, words: Any, bits: int, axis: int, layout: str, **kind: int
+) -> None:
+    params.words, params.bits = words.data.ptr, bits
+    params.batches, params.rows, params.cols = found.batches, found.rows, found.cols
+    params.x, params.vector, params.width = found.array.data.ptr, found.vector, words.shape[-1]
+    params.fields = int(layout == "rows" and bits > 1)
+    params.infinity = geometry.infinity_of(found.array.dtype)
+    _set(params, "x", found.strides)
+    rows = (axis == -1) != found.turned
+    draws = 0 if params.rounding != _STOCHASTIC else _WARPS * (_ROW_DRAWS if rows else _COLUMN_DRAWS)
+    kernel = jit.kernel("bits_encode.cu", "encode_rows" if rows else "encode_columns", kind)
+    blocks = _blocks(rows, found.batches, found.rows, found.cols)
+    kernel.launch(blocks, 32 * _WARPS, params, shared=draws + (0 if rows else _stage_bytes(bits)))()
+
+
+def pack(values: Any, bits: int, *, axis: int, layout: str, encoding: str, out: Any = None, check: bool = True) -> Any:
+    """Pack integers (their low ``bits`` bits; ``v > 0`` if bipolar) or floats (one bit, ``v >= 0``).
+
+    Parameters
+    ----------
+    values : cupy.ndarray
+        bool, integer or float array of at least two dimensions, any strides.
+    bits, axis, layout, encoding
+        Format of the words, see ``BitTensor``.
+    out : cupy.ndarray, optional
+        The words, written in place.
+    check : bool
+        Look for NaN in floats, which waits for the stream. Without it NaN gives 0.
+
+    Raises
+    ------
+    ValueError
+        A float is NaN, which has no sign.
+    """
+    cupy = jit.require_cupy("pack_bits")
+    words = geometry.output("pack_bits", out, geometry.packed_shape(values.shape, bits, axis, layout), np.uint32)
+    if values.size == 0:
+        return words
+    found, kind = geometry.source(values), geometry.kind_of(values.dtype)
+    params = EncodeParams(positive=int(values.dtype.kind == "b" or encoding == "bipolar"))
+    params.is_signed = int(values.dtype.kind == "i")
+    flag = None
+    if check and kind >= HALF:
+        flag = cupy.zeros((), np.int32)
+        params.flag = flag.data.ptr
+    _encode("pack_bits", found, params, words, bits, axis, layout, BS_KIND=kind)
+    if flag is not None:
+        _check.no_nan("pack_bits", "x", bool(flag.get()))
+    return words
+
+
+def quantize(
+    x: Any,
+    bits: int,
+    *,
+    offset: Any,
+    divisor: Any,
+    multiplier: float,
+    qmin: int,
+    qmax: int,
+    rounding: str,
+    seed: int,
+    stream: int,
+    axis: int,
+    layout: str,
+    out: Any = None,
+    check: bool = False,
+) -> Any:
+    """``clip(round(((x - offset) / divisor) * multiplier), qmin, qmax)`` modulo ``2**bits``, packed.
+
+    Steps are rounded in the dtype of ``offset`` and ``divisor`` (float32 or float64), to which ``x`` is widened. NaN gives ``qmin``.
+
+    Parameters
+    ----------
+    offset, divisor : number, numpy.ndarray or cupy.ndarray
+        Anything that broadcasts against `x`; single numbers on the host go along by value.
+    out : cupy.ndarray, optional
+        The words, written in place.
+    check : bool
+        Look for NaN and infinity, which waits for the stream.
+
+    Raises
+    ------
+    ValueError
+        With `check`, `x` holds NaN or infinity.
+    """
+    cupy = jit.require_cupy("quantize")
+    dtype = np.dtype(offset.dtype) if hasattr(offset, "dtype") else np.asarray(offset).dtype
+    kind = geometry.kind_of(x.dtype)
+    if kind < HALF or (kind == DOUBLE and dtype == np.float32):
+        x = x.astype(dtype)
+        kind = geometry.kind_of(dtype)
+    words = geometry.output("quantize", out, geometry.packed_shape(x.shape, bits, axis, layout), np.uint32)
+    if x.size == 0:
+        return words
+    found = geometry.source(x)
+    params = EncodeParams(multiplier=multiplier, low=qmin, high=qmax, rounding=_ROUNDINGS[rounding])
+    params.seed, params.stream = seed & 0xFFFFFFFFFFFFFFFF, stream & 0xFFFFFFFF
+    by_offset, by_divisor = geometry.operand(offset, x.shape, dtype), geometry.operand(divisor, x.shape, dtype)
+    params.offset, params.offset_value = by_offset.address, by_offset.value
+    params.divisor, params.divisor_value = by_divisor.address, by_divisor.value
+    _set(params, "offset", found.turn(by_offset.strides))
+    _set(params, "divisor", found.turn(by_divisor.strides))
+    _set(params, "index", found.index_strides)
+    quick = bits <= _QUICK_BITS and qmin >= -(1 << _QUICK_BITS) and qmax <= 1 << _QUICK_BITS
+    steps = 2 if dtype == np.float64 else 0 if quick else 1
+    flag = None
+    if check:
+        flag = cupy.zeros((), np.int32)
+        params.flag = flag.data.ptr
+    _encode("quantize", found, params, words, bits, axis, layout, BS_KIND=kind, BS_STEPS=steps)
+    if flag is not None:
+        _check.finite("quantize", "x", not bool(flag.get()))
+    return words
+
+
+def _decode(
+    words: Any, values: Any, bits: int, axis: int, layout: str, encoding: str, scale: Any = None, offset: Any = None
+) -> None:
+    """Write the values of ``words``; without a scale, the integers themselves."""
+    shape, dtype = values.shape, values.dtype
+    params = DecodeParams(words=words.data.ptr, out=values.data.ptr, bits=bits, width=words.shape[-1])
+    params.rows, params.cols = int(shape[-2]), int(shape[-1])
+    params.batches = values.size // (params.rows * params.cols)
+    params.fields = int(layout == "rows" and bits > 1)
+    params.weight, params.is_unsigned = 1, int(encoding == "unsigned")
+    if encoding == "signed":
+        params.top = params.less = 1 << (bits - 1)
+    elif encoding == "bipolar":
+        params.weight, params.less = 2, 1
+    params.is_bool, params.infinity = int(dtype.kind == "b"), geometry.infinity_of(dtype)
+    params.vector = int(shape[-1] % 4 == 0)
+    keep = []
+    if scale is not None:
+        params.affine = 1
+        for name, vector in (("scale", scale), ("offset", offset)):
+            found = geometry.operand(vector, shape, np.float32)
+            keep.append(found.keep)
+            setattr(params, name, found.address)
+            setattr(params, f"{name}_value", found.value)
+            _set(params, name, found.strides)
+    rows = axis == -1
+    kernel = jit.kernel(
+        "bits_decode.cu", "decode_rows" if rows else "decode_columns", {"BS_KIND": geometry.kind_of(dtype)}
+    )
+    blocks = _blocks(rows, params.batches, params.rows, params.cols)
+    kernel.launch(blocks, 32 * _WARPS, params, shared=0 if rows else _stage_bytes(bits))()
+
+
+def unpack(
+    words: Any,
+    shape: tuple[int, ...],
+    bits: int,
+    *,
+    axis: int,
+    layout: str,
+    encoding: str,
+    dtype: DTypeLike,
+    out: Any = None,
+) -> Any:
+    """The integers of ``words`` as a C-contiguous array of ``dtype``, or in ``out``."""
+    values = geometry.output("unpack_bits", out, shape, np.dtype(dtype))
+    if values.size:
+        _decode(words, values, bits, axis, layout, encoding)
+    return values
+
+
+def dequantize(
+    words: Any,
+    shape: tuple[int, ...],
+    bits: int,
+    *,
+    axis: int,
+    layout: str,
+    encoding: str,
+    scale: Any,
+    offset: Any,
+    dtype: DTypeLike,
+    out: Any = None,
+) -> Any:
+    """``fl(fl(fl(q) * scale) + offset)`` in float32, or in float64 for float64; 16-bit results are the float32 result rounded once.
+
+    ``scale`` and ``offset`` are numbers, NumPy or CuPy arrays that broadcast against ``shape``; ``out`` is written in place.
+    """
+    values = geometry.output("dequantize", out, shape, np.dtype(dtype))
+    if values.size:
+        _decode(words, values, bits, axis, layout, encoding, scale, offset)
+    return values

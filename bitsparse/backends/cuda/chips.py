@@ -1,0 +1,61 @@
+"""What the chips can do with the matrix instructions of a warp (``mma.sync``): one table by compute capability."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from bitsparse.jit import Capability
+
+__all__ = ["CHIPS", "Chip", "chip_of"]
+
+
+class Chip(NamedTuple):
+    """Rates that the estimates of :mod:`bitsparse.backends.cuda.gemm_mma` are made of.
+
+    Attributes
+    ----------
+    bits, bytes : int
+        Multiply-adds a clock of one multiprocessor, of one-bit and of 8-bit integers; 0 bits where the one-bit AND is emulated.
+    clock_mhz : float
+    load_bytes : float
+        Bytes a clock that one multiprocessor reads from the L2 while all of them do.
+    memory_bytes_per_us : float
+    launch_us : float
+        A kernel in a replayed graph.
+    """
+
+    bits: int
+    bytes: int
+    clock_mhz: float
+    load_bytes: float
+    memory_bytes_per_us: float
+    launch_us: float = 2.5
+
+
+#: Matrix rates: 9.0 measured (``limits.py``), the others by their data sheets (dense int8; one-bit AND is 8 times that up to 9.0 and
+#: assembled into many instructions on 10.0 and 12.0, as the compiler shows). Memory: nine tenths of the data sheet's slowest card.
+CHIPS: dict[tuple[int, int], Chip] = {
+    (8, 0): Chip(16384, 2048, 1410.0, 27.0, 1.4e6),
+    (8, 6): Chip(8192, 1024, 1700.0, 18.0, 0.54e6),
+    (8, 7): Chip(8192, 1024, 1300.0, 16.0, 0.18e6),
+    (8, 9): Chip(8192, 1024, 2400.0, 20.0, 0.78e6),
+    (9, 0): Chip(19400, 2430, 1850.0, 32.0, 4.2e6, 1.8),
+    (10, 0): Chip(0, 2048, 1800.0, 32.0, 6.5e6),
+    (12, 0): Chip(0, 1024, 2300.0, 20.0, 1.5e6),
+}
+
+#: Any other: nothing is known of its one-bit instruction, so bytes are taken.
+UNKNOWN = Chip(0, 1024, 1400.0, 16.0, 0.4e6)
+
+
+def chip_of(capability: Capability) -> Chip:
+    """The rates of a device; those of unknown chips are low guesses.
+
+    Examples
+    --------
+    >>> chip_of(Capability("NVIDIA A100", 8, 0, 108, 166912, 41943040)).bits
+    16384
+    >>> chip_of(Capability("NVIDIA B200", 10, 0, 148, 232448, 132120576)).bits
+    0
+    """
+    return CHIPS.get((capability.major, capability.minor), UNKNOWN)

@@ -1,0 +1,213 @@
+"""CuPy arrays as the kernels of the packing family see them: kinds of elements, strides, directions, numbers passed by value."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bitsparse import jit
+from bitsparse.backends.params import packed_words
+from bitsparse.errors import DTypeError, ShapeError
+
+__all__ = [
+    "GROUP",
+    "MAX_BLOCKS",
+    "Operand",
+    "Source",
+    "contiguous",
+    "infinity_of",
+    "kind_of",
+    "operand",
+    "output",
+    "packed_shape",
+    "quad_alignment",
+    "source",
+]
+
+#: Elements of a chunk, one quad for each lane of a warp.
+GROUP = 128
+#: Blocks of a launch; kernels go round where there is more to do.
+MAX_BLOCKS = 1 << 30
+
+HALF, FLOAT, DOUBLE = 4, 5, 6
+_KINDS = {"bool": 0, "float16": HALF, "bfloat16": HALF, "float32": FLOAT, "float64": DOUBLE} | {
+    f"{sign}int{8 << kind}": kind for sign in ("", "u") for kind in range(4)
+}
+
+
+def kind_of(dtype: Any) -> int:
+    """``BS_KIND`` of a dtype.
+
+    Raises
+    ------
+    DTypeError
+        For a dtype that the kernels do not know.
+
+    Examples
+    --------
+    >>> kind_of(np.dtype(np.uint16)), kind_of(np.dtype(np.float32))
+    (1, 5)
+    """
+    try:
+        return _KINDS[np.dtype(dtype).name]
+    except KeyError:
+        raise DTypeError(
+            f"cuda backend: dtype {dtype} is not supported; convert to one of {', '.join(_KINDS)}"
+        ) from None
+
+
+def infinity_of(dtype: Any) -> int:
+    """The bits of infinity, by which kernels tell float16 from bfloat16; 0 for wider and other dtypes.
+
+    Examples
+    --------
+    >>> hex(infinity_of(np.float16))
+    '0x7c00'
+    """
+    return {"float16": 0x7C00, "bfloat16": 0x7F80}.get(np.dtype(dtype).name, 0)
+
+
+def quad_alignment(dtype: Any) -> int:
+    """Bytes to which four neighbours must be aligned to be moved together.
+
+    Examples
+    --------
+    >>> quad_alignment(np.int8), quad_alignment(np.float64)
+    (4, 16)
+    """
+    return min(16, 4 * np.dtype(dtype).itemsize)
+
+
+def packed_shape(shape: tuple[int, ...], bits: int, axis: int, layout: str) -> tuple[int, ...]:
+    """Shape of the words of an array.
+
+    Examples
+    --------
+    >>> packed_shape((3, 130), 2, -1, "planes"), packed_shape((3, 130), 2, -2, "rows")
+    ((3, 2, 8), (130, 4))
+    """
+    length, outer = (shape[-1], shape[-2]) if axis == -1 else (shape[-2], shape[-1])
+    width = packed_words(length, bits, layout)
+    return (*shape[:-2], outer, bits, width) if layout == "planes" else (*shape[:-2], outer, width)
+
+
+def contiguous(array: Any) -> Any:
+    """The array itself if it is C-contiguous, else a copy that is."""
+    if array.flags.c_contiguous:
+        return array
+    cupy = jit.require_cupy("cuda backend")
+    if array.dtype.name == "bfloat16":  # CuPy copies bits
+        return cupy.ascontiguousarray(array.view(np.uint16)).view(array.dtype)
+    return cupy.ascontiguousarray(array)
+
+
+def output(function: str, out: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    """``out``, checked, or a new array.
+
+    Raises
+    ------
+    ShapeError, DTypeError
+        `out` has another shape or dtype, or gaps.
+    """
+    if out is None:
+        return jit.require_cupy(function).empty(shape, dtype)
+    if tuple(out.shape) != tuple(shape):
+        raise ShapeError(f"{function}: out has shape {out.shape}, but the result has {shape}")
+    if out.dtype != np.dtype(dtype):
+        raise DTypeError(f"{function}: out has dtype {out.dtype}, but the result has {np.dtype(dtype)}")
+    if not out.flags.c_contiguous or out.data.ptr % 16:
+        raise ShapeError(f"{function}: out must be C-contiguous and aligned to 16 bytes")
+    return out
+
+
+class Source(NamedTuple):
+    """An array folded to (batches, rows, cols), turned so that neighbours in memory follow each other along cols where they can."""
+
+    array: Any  # what the pointer belongs to
+    batches: int
+    rows: int
+    cols: int
+    strides: tuple[int, int, int]  # elements
+    turned: bool  # rows and cols are the array's last and last but one dimension
+    vector: bool  # four neighbours can be loaded together
+
+    def turn(self, triple: tuple[int, int, int]) -> tuple[int, int, int]:
+        """(batch, row, col) of the array as (batch, row, col) here.
+
+        Examples
+        --------
+        >>> Source(None, 1, 4, 3, (12, 3, 1), True, False).turn((7, 8, 9))
+        (7, 9, 8)
+        """
+        batch, row, col = triple
+        return (batch, col, row) if self.turned else (batch, row, col)
+
+    @property
+    def index_strides(self) -> tuple[int, int, int]:
+        """Steps of the C-order index of the array along batches, rows and cols here."""
+        last = self.rows if self.turned else self.cols
+        return self.turn((self.rows * self.cols, last, 1))
+
+
+def source(array: Any) -> Source:
+    """Fold an array of at least two dimensions; batch dimensions that do not fold are copied, everything else is read where it lies."""
+    item = array.dtype.itemsize
+    folded = _fold_batches(array)
+    if folded is None or any(s % item for s in array.strides) or array.data.ptr % item:
+        array = contiguous(array) if not array.flags.c_contiguous else array.copy()
+        folded = _fold_batches(array)
+    batches, step = folded
+    rows, cols = int(array.shape[-2]), int(array.shape[-1])
+    row, col = (int(s) // item for s in array.strides[-2:])
+    row, col = (1 if rows == 1 else row), (1 if cols == 1 else col)
+    turned = (col != 1 and row == 1 and rows > 1) or (cols == 1 and rows > 1 and row == 1)
+    if turned:
+        rows, cols, row, col = cols, rows, col, row
+    align = quad_alignment(array.dtype)
+    spread = [s * item for s, n in ((row, rows), (step // item, batches)) if n > 1]
+    vector = col == 1 and all(s % align == 0 for s in (*spread, array.data.ptr))
+    return Source(array, batches, rows, cols, (step // item, row, col), turned, vector)
+
+
+def _fold_batches(array: Any) -> tuple[int, int] | None:
+    """Number of batches and bytes from one to the next, or None where one step does not lead through all of them."""
+    batches, step = 1, 0
+    for size, stride in zip(reversed(array.shape[:-2]), reversed(array.strides[:-2]), strict=True):
+        if size == 1:
+            continue
+        if batches > 1 and stride != step * batches:
+            return None
+        step = stride if batches == 1 else step
+        batches *= size
+    return int(batches), int(step)
+
+
+class Operand(NamedTuple):
+    """A vector that broadcasts over an array: an address and steps in elements, or a number passed by value (address 0)."""
+
+    keep: Any
+    address: int
+    value: float
+    strides: tuple[int, int, int]
+
+
+def operand(vector: Any, shape: tuple[int, ...], dtype: Any) -> Operand:
+    """``vector`` as `dtype`, to be read along (batch, rows, cols) of ``shape``; numbers on the host need no copy to the device."""
+    on_device = hasattr(vector, "__cuda_array_interface__")
+    if not on_device:
+        array = np.asarray(vector, dtype)
+        if array.size == 1:
+            return Operand(None, 0, float(array.reshape(())), (0, 0, 0))
+        vector = jit.require_cupy("cuda backend").asarray(array)
+    array = contiguous(vector.astype(dtype, copy=False))
+    if array.size == 1:
+        return Operand(array, array.data.ptr, 0.0, (0, 0, 0))
+    rows, cols = ((1, 1) + tuple(array.shape))[-2:]
+    batch = 0
+    if math.prod(array.shape[:-2]) != 1:
+        cupy = jit.require_cupy("cuda backend")
+        array = cupy.ascontiguousarray(cupy.broadcast_to(array, (*shape[:-2], rows, cols)))
+        batch = rows * cols
+    return Operand(array, array.data.ptr, 0.0, (batch, cols if rows != 1 else 0, 1 if cols != 1 else 0))

@@ -1,0 +1,114 @@
+"""``bitsparse compile``: every kernel ahead of time, without a GPU.
+
+The table's rows are what the assembler says of each compiled variant; ``--json`` prints one object::
+
+    {"nvrtc": "13.0", "cache": folder, "seconds": wall, "spilling": variants that spill,
+     "kernels": [{"arch", "source", "function", "constants", "registers", "spilled_bytes", "cubin_bytes", "seconds"}, ...]}
+
+The exit code is 1 if a variant spills registers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import time
+from contextlib import nullcontext
+from typing import Any
+
+from bitsparse import jit
+from bitsparse.cli.common import positive, progress
+
+__all__ = ["add_parser"]
+
+_OLDEST = 80
+_NATIVE = "native"
+
+
+def add_parser(commands: Any) -> None:
+    """Declare the command."""
+    parser = commands.add_parser(
+        "compile",
+        help="compile the GPU kernels ahead of time",
+        description="Compile every GPU kernel into the cache, so that nothing is compiled at the first call. Needs NVRTC (pip install "
+        "'bitsparse[cuda13]') but no GPU. Exit code 1: a kernel spills registers.",
+    )
+    parser.add_argument(
+        "--arch",
+        type=_arch,
+        nargs="+",
+        default=list(jit.ARCHS),
+        metavar="ARCH",
+        help=f"architectures, or {_NATIVE!r} for the GPU at hand (default: {' '.join(jit.ARCHS)})",
+    )
+    parser.add_argument(
+        "--jobs", type=positive, metavar="N", help="compilations at the same time (default: one for each core)"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    parser.set_defaults(run=_run)
+
+
+def _arch(text: str) -> str:
+    found = re.fullmatch(r"sm_(\d{2,3})[af]?", text)
+    if text != _NATIVE and found is None:
+        raise argparse.ArgumentTypeError(f"must be {_NATIVE!r} or like 'sm_80' or 'sm_90a', got {text!r}")
+    if found is not None and int(found[1]) < _OLDEST:
+        raise argparse.ArgumentTypeError(
+            f"must be at least sm_{_OLDEST}, the first with a one-bit matrix AND, got {text!r}"
+        )
+    return text
+
+
+def _run(args: argparse.Namespace) -> int:
+    archs = list(dict.fromkeys(jit.capability().arch if arch == _NATIVE else arch for arch in args.arch))
+    chosen = jit.variants()
+    jobs = args.jobs or len(os.sched_getaffinity(0))
+    nvrtc = ".".join(map(str, jit.nvrtc_version()))
+    total = sum(variant.runs_on(arch) for arch in archs for variant in chosen)
+    start = time.perf_counter()
+    kernels: list[dict[str, Any]] = []
+    if not args.json:
+        print(f"NVRTC {nvrtc}, {total} variants for {', '.join(archs)}, into {jit.cache_dir()}\n")
+        print(_HEADINGS, flush=True)
+    with progress(total, "kernel") if args.json else nullcontext(lambda: None) as advance:
+        for one in jit.compile_all(archs, chosen, jobs):
+            kernels.append(_record(one))
+            advance()
+            if not args.json:
+                print(_row(kernels[-1]), flush=True)
+    seconds = round(time.perf_counter() - start, 2)
+    spilling = sum(kernel["spilled_bytes"] > 0 for kernel in kernels)
+    if args.json:
+        facts = {"nvrtc": nvrtc, "cache": str(jit.cache_dir()), "seconds": seconds, "spilling": spilling}
+        print(json.dumps(facts | {"kernels": kernels}))
+    else:
+        size = sum(kernel["cubin_bytes"] for kernel in kernels)
+        spills = f"{spilling} of them SPILL registers" if spilling else "none spills registers"
+        print(f"\n{len(kernels)} variants, {spills}; {size / 1e6:.1f} MB in {seconds:.1f} s")
+    return int(spilling > 0)
+
+
+def _record(one: jit.Compiled) -> dict[str, Any]:
+    return {
+        "arch": one.arch,
+        "source": one.variant.source,
+        "function": one.variant.function,
+        "constants": dict(one.variant.defines),
+        "registers": one.registers,
+        "spilled_bytes": one.spilled,
+        "cubin_bytes": one.path.stat().st_size,
+        "seconds": round(one.seconds, 3),
+    }
+
+
+#: The constants come last, as they have any length.
+_LAYOUT = "{:<8}  {:<20}  {:>9}  {:>7}  {:>8}  {:>6}  {}"
+_HEADINGS = _LAYOUT.format("arch", "source", "registers", "spilled", "bytes", "s", "constants")
+
+
+def _row(kernel: dict[str, Any]) -> str:
+    constants = " ".join(f"{name}={value}" for name, value in kernel["constants"].items())
+    names = ("arch", "source", "registers", "spilled_bytes", "cubin_bytes")
+    return _LAYOUT.format(*(kernel[name] for name in names), f"{kernel['seconds']:.1f}", constants).rstrip()

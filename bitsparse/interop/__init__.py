@@ -1,0 +1,46 @@
+"""Any array library in, the same library out, on the CPU and on NVIDIA GPUs.
+
+``host`` views arrays in host memory as NumPy arrays, ``cuda`` those in a GPU's memory as CuPy arrays; neither copies where the memory
+can be shared. ``streams`` decides on which stream the work of a call is enqueued. PyTorch and JAX are never imported here: they are found
+in ``sys.modules`` when one of their arrays arrives.
+"""
+
+from bitsparse.interop.cuda import (
+    aligned,
+    as_array,
+    as_host,
+    common_family,
+    device_of,
+    from_array,
+    move,
+    namespace,
+    parse_device,
+    require_cupy,
+    writable_array,
+)
+from bitsparse.interop.host import CUPY, JAX, NUMPY, TORCH, Family, as_numpy, from_numpy, writable_numpy
+from bitsparse.interop.streams import use_stream, working_on
+
+__all__ = [
+    "CUPY",
+    "JAX",
+    "NUMPY",
+    "TORCH",
+    "Family",
+    "aligned",
+    "as_array",
+    "as_host",
+    "as_numpy",
+    "common_family",
+    "device_of",
+    "from_array",
+    "from_numpy",
+    "move",
+    "namespace",
+    "parse_device",
+    "require_cupy",
+    "use_stream",
+    "working_on",
+    "writable_array",
+    "writable_numpy",
+]

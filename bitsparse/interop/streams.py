@@ -1,0 +1,99 @@
+"""On which GPU and stream the work of a call is enqueued: the data's device and PyTorch's current stream for its tensors, else CuPy's."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Any
+
+from bitsparse.errors import DTypeError
+from bitsparse.interop.host import Family
+
+__all__ = ["use_stream", "working_on"]
+
+_NOTHING = nullcontext()
+
+
+class _Chosen(threading.local):
+    depth = 0
+
+
+_chosen = _Chosen()
+
+
+@contextmanager
+def use_stream(stream: Any) -> Iterator[None]:
+    """Enqueue bitsparse's work on a CUDA stream of the caller's, whatever library its operands belong to.
+
+    Without it, work on PyTorch tensors goes to PyTorch's current stream and all other work to CuPy's current stream.
+
+    Parameters
+    ----------
+    stream : int, or an object with `ptr`, `cuda_stream` or `__cuda_stream__`
+        The address of a ``cudaStream_t``, or a stream of CuPy, PyTorch or CUDA Python. It must stay alive inside the block.
+
+    Examples
+    --------
+    On a machine with a GPU, with operands `a` and `b` there::
+
+        with bs.use_stream(torch.cuda.Stream()):
+            y = a @ b
+
+    >>> with bs.use_stream(-1):
+    ...     pass
+    Traceback (most recent call last):
+    ...
+    bitsparse.errors.DTypeError: use_stream: stream must be the address of a CUDA stream or a stream object of CuPy or PyTorch, got -1
+    """
+    from bitsparse.interop.cuda import require_cupy
+
+    pointer = _pointer(stream)
+    cupy = require_cupy("use_stream")
+    _chosen.depth += 1
+    try:
+        with cupy.cuda.ExternalStream(pointer):
+            yield
+    finally:
+        _chosen.depth -= 1
+
+
+def _pointer(stream: Any) -> int:
+    for name in ("ptr", "cuda_stream"):
+        if hasattr(stream, name):
+            return int(getattr(stream, name))
+    if hasattr(stream, "__cuda_stream__"):
+        return int(stream.__cuda_stream__()[1])
+    if isinstance(stream, bool) or not isinstance(stream, int) or stream < 0:
+        raise DTypeError(
+            f"use_stream: stream must be the address of a CUDA stream or a stream object of CuPy or PyTorch, got {stream!r}"
+        )
+    return stream
+
+
+def working_on(device: str, family: Family) -> AbstractContextManager[Any]:
+    """A context in which CuPy's current device and stream are those that work on data of ``family`` on ``device`` belongs to."""
+    if device == "cpu":
+        return _NOTHING
+    cupy = sys.modules["cupy"]
+    index = int(device[5:])
+    switch = None if cupy.cuda.runtime.getDevice() == index else cupy.cuda.Device(index)
+    pointer = None
+    if family.name == "torch" and not _chosen.depth:
+        wanted = sys.modules["torch"].cuda.current_stream(index).cuda_stream
+        if switch is not None or wanted != cupy.cuda.get_current_stream().ptr:
+            pointer = wanted
+    if switch is None and pointer is None:
+        return _NOTHING
+    return _switched(cupy, switch, pointer)
+
+
+@contextmanager
+def _switched(cupy: Any, switch: Any, pointer: int | None) -> Iterator[None]:
+    with ExitStack() as stack:
+        if switch is not None:
+            stack.enter_context(switch)
+        if pointer is not None:
+            stack.enter_context(cupy.cuda.ExternalStream(pointer))
+        yield

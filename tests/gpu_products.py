@@ -1,0 +1,47 @@
+"""Operands of low-bit products and the comparison of the CUDA backend with the NumPy oracle, shared by the tests on a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bitsparse.backends.reference import bits as reference_bits
+from bitsparse.backends.reference import matmul as reference_matmul
+
+ENCODINGS = ("unsigned", "signed", "bipolar")
+POISON = -1234567
+
+
+def operand(rng: np.random.Generator, shape: tuple[int, ...], bits: int, density: float = 1.0) -> np.ndarray:
+    """Planes words of random codes (..., outer, k); rows of all ones and zero rows among them."""
+    codes = rng.integers(0, 1 << bits, shape, np.uint64)
+    codes[rng.random(shape[:-1]) < 0.1] = (1 << bits) - 1
+    codes[rng.random(shape[:-1]) < 0.1] = 0
+    if density < 1:
+        tiles = rng.random((*shape[:-2], -(-shape[-2] // 8), -(-shape[-1] // 128))) < density
+        codes *= tiles.repeat(8, -2).repeat(128, -1)[..., : shape[-2], : shape[-1]].astype(np.uint64)
+    return reference_bits.codes_to_words(codes, bits, "planes")
+
+
+def encodings(rng: np.random.Generator, bits: int) -> str:
+    allowed = ENCODINGS if bits == 1 else ENCODINGS[:2]
+    return str(rng.choice(allowed))
+
+
+def accumulator(k: int, a_bits: int, b_bits: int) -> type[np.signedinteger[Any]]:
+    return np.int32 if k << (a_bits + b_bits) < 2**31 else np.int64
+
+
+def check(a: np.ndarray, b: np.ndarray, **arguments: Any) -> None:
+    import cupy
+
+    from bitsparse.backends.cuda import matmul as cuda_matmul
+
+    want = reference_matmul.matmul(a, b, **{name: v for name, v in arguments.items() if name != "kernel"})
+    if arguments.get("bitmap") is not None:
+        arguments["bitmap"] = cupy.asarray(arguments["bitmap"])
+    out = cupy.full(want.shape, POISON, want.dtype)
+    got = cuda_matmul.matmul(cupy.asarray(a), cupy.asarray(b), out=out, **arguments)
+    assert got is out
+    np.testing.assert_array_equal(cupy.asnumpy(out), want)

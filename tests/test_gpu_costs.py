@@ -1,0 +1,74 @@
+"""Which kernel the estimates choose on which chip; needs no GPU."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from bitsparse import jit
+from bitsparse.backends.cuda import gemm_mma
+from bitsparse.backends.cuda.matmul import KERNELS, cost
+
+A100 = jit.Capability("A100", 8, 0, 108, 166912, 41943040)
+ADA = jit.Capability("L40S", 8, 9, 142, 101376, 100663296)
+H200 = jit.Capability("H200", 9, 0, 132, 232448, 62914560)
+B200 = jit.Capability("B200", 10, 0, 148, 232448, 132120576)
+LATER = jit.Capability("later", 13, 0, 100, 232448, 62914560)
+
+
+def choice(monkeypatch: pytest.MonkeyPatch, chip: jit.Capability, *product: int) -> str:
+    monkeypatch.setattr(jit, "capability", lambda: chip)
+    return min(KERNELS[:2], key=lambda kernel: cost(kernel, *product))
+
+
+@pytest.mark.parametrize("chip", [A100, ADA, H200], ids=lambda c: c.name)
+def test_bits_where_they_are_fast(monkeypatch: pytest.MonkeyPatch, chip: jit.Capability) -> None:
+    for shape in ((8192, 8192, 8192), (8192, 64, 8192), (256, 256, 256)):
+        assert choice(monkeypatch, chip, *shape, 1, 1) == "planes"
+    assert choice(monkeypatch, chip, 8192, 8192, 8192, 8, 8) == "digits"
+    assert choice(monkeypatch, chip, 8192, 8192, 8192, 4, 4) == "digits"
+    assert choice(monkeypatch, chip, 8192, 8192, 8192, 2, 2) == "planes"
+
+
+@pytest.mark.parametrize("chip", [B200, LATER], ids=lambda c: c.name)
+def test_bytes_where_bits_are_emulated_or_unknown(monkeypatch: pytest.MonkeyPatch, chip: jit.Capability) -> None:
+    for shape in ((8192, 8192, 8192), (32768, 64, 32768), (1, 1, 1)):
+        assert choice(monkeypatch, chip, *shape, 1, 1) == "digits"
+    assert math.isinf(cost("planes-mma", 64, 64, 64, 1, 1))
+
+
+@pytest.mark.parametrize("chip", [A100, H200, B200], ids=lambda c: c.name)
+def test_costs_are_finite_and_grow(monkeypatch: pytest.MonkeyPatch, chip: jit.Capability) -> None:
+    monkeypatch.setattr(jit, "capability", lambda: chip)
+    small, large = cost("digits-mma", 64, 64, 64, 3, 3), cost("digits-mma", 8192, 8192, 8192, 3, 3)
+    assert 0 < small < large < math.inf
+    if chip is H200:
+        assert cost("planes", 8192, 8192, 8192, 1, 1) < cost("planes-mma", 8192, 8192, 8192, 1, 1)
+    if chip is not B200:
+        assert cost("planes-mma", 8192, 64, 65536, 1, 1, 0.05) < cost("planes-mma", 8192, 64, 65536, 1, 1)
+
+
+def test_small_results_are_split() -> None:
+    tiling = gemm_mma.choose_tiling(64, 64, 64, 1, 1, 1, 1, False, False, A100)
+    assert tiling.rk > 1
+    assert gemm_mma.choose_tiling(8192, 8192, 8, 1, 1, 1, 1, False, False, A100)[:4] == (2, 4, 4, 8)
+    assert gemm_mma.choose_tiling(8192, 64, 8, 1, 4, 1, 1, False, False, A100).qb == 4
+
+
+@pytest.mark.parametrize("arch", jit.ARCHS)
+def test_every_tiling_fits_every_chip(arch: str) -> None:
+    """Shared memory of all blocks of a multiprocessor: 100 KB on 8.6, 8.9 and 12.0, of which each block takes 1 KB more than it asks."""
+    room = {"sm_80": 166912, "sm_90a": 232448, "sm_100a": 232448}.get(arch, 101376)
+    built = {
+        variant.defines for variant in jit.variants() if variant.source == "matmul_mma.cu" and variant.runs_on(arch)
+    }
+    for tile in gemm_mma.tiles_of(room):
+        needs = tile.stages * tile.stage_bytes + 128
+        assert needs <= room
+        assert tile.blocks * (needs + 1024) <= room + 1024
+        for step in (1, 8):
+            emulated = step == 1 and arch in ("sm_100a", "sm_120a")
+            for wide in (False, True):
+                if gemm_mma.allows(tile, wide=wide, fused=False, emulated=emulated):
+                    assert tuple(sorted(tile.defines(step, wide).items())) in built
