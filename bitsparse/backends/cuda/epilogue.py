@@ -243,6 +243,8 @@ class DeviceEpilogue:
         Scales multiply the chain's own first, ``v *= fl(own * operand's)``; terms, pairs of a row and a column vector, take the place
         of the chain's own. Shapes are those of :class:`~bitsparse.backends.params.EpilogueParams`. ``None`` takes a vector back.
         """
+        if not self._operand and row_scale is col_scale is row_term is col_term is None:
+            return self
         raw, self._operand = self.struct, []
         self._set_operand(raw.row_scale[1], row_scale, self._m)
         self._set_operand(raw.col_scale[1], col_scale, self._n)
