@@ -1,5 +1,6 @@
 // Smallest and largest value of an array altogether, along rows or along columns, and whether a float is NaN or infinite; stochastic
 // rounding. Ranges are taken in parts first (range_rows, range_columns), then the parts are merged. Floor: reading the values once.
+#define BS_LARGE
 #include "bits.cuh"
 
 // What ranges are held in: int64 for integers (uint64 with its top bit turned over), float32 or float64.

@@ -19,7 +19,18 @@ pytestmark = pytest.mark.gpu
 
 FUNCTIONS = sorted({case.function for case in CASES if case.module == "bits"})
 #: Whole chunks that are loaded four elements at a time, ragged ones that are not, few and many rows, batches.
-LARGE = [(3, 2048), (9, 1024), (2, 4, 512), (40, 132), (130, 257), (257, 130), (1, 5000), (5000, 1), (3, 5, 7, 33), (2, 128, 96)]
+LARGE = [
+    (3, 2048),
+    (9, 1024),
+    (2, 4, 512),
+    (40, 132),
+    (130, 257),
+    (257, 130),
+    (1, 5000),
+    (5000, 1),
+    (3, 5, 7, 33),
+    (2, 128, 96),
+]
 
 
 # ---- arrays to the device and back
@@ -32,7 +43,9 @@ def to_device(x: np.ndarray) -> Any:
     order = sorted(range(x.ndim), key=lambda d: (-straight.strides[d], d))
     dense = np.ascontiguousarray(straight.transpose(order))
     device = cupy.asarray(dense.view(np.uint16)).view(x.dtype) if x.dtype.name == "bfloat16" else cupy.asarray(dense)
-    gaps = x.size > 0 and min((s for s, n in zip(straight.strides, x.shape, strict=True) if n > 1), default=0) > x.itemsize
+    gaps = (
+        x.size > 0 and min((s for s, n in zip(straight.strides, x.shape, strict=True) if n > 1), default=0) > x.itemsize
+    )
     if gaps:
         room = empty(tuple(2 * n + 1 for n in dense.shape), x.dtype)
         view = room[tuple(slice(1, None, 2) for _ in dense.shape)]
@@ -53,7 +66,7 @@ def empty(shape: tuple[int, ...], dtype: Any) -> Any:
     import cupy
 
     array = cupy.empty(shape, dtype)
-    raw(array).fill(0xA5 * (256 ** array.dtype.itemsize // 255) & (256**array.dtype.itemsize - 1))
+    raw(array).fill(0xA5 * (256**array.dtype.itemsize // 255) & (256**array.dtype.itemsize - 1))
     return array
 
 
@@ -223,12 +236,21 @@ def test_division_is_correctly_rounded(axis: int) -> None:
     rows, cols = 64, 4096
     for symmetric, bits in itertools.product((False, True), (4, 8, 16, 22)):
         divisor = np.exp2(rng.uniform(-30, 30, (rows, 1))).astype(np.float32)
-        offset = np.zeros((rows, 1), np.float32) if symmetric else (divisor * rng.normal(size=(rows, 1))).astype(np.float32)
+        offset = (
+            np.zeros((rows, 1), np.float32) if symmetric else (divisor * rng.normal(size=(rows, 1))).astype(np.float32)
+        )
         codes = rng.integers(0, 1 << (bits - 1), (rows, cols))
         near = np.nextafter((codes * divisor).astype(np.float32), np.float32(rng.choice([-np.inf, np.inf])))
         x = np.where(rng.random(codes.shape) < 0.5, near, (codes * divisor).astype(np.float32)) + offset
         limit = (1 << (bits - 1)) - 1
-        kind: dict[str, Any] = {"multiplier": 1.0, "qmin": -limit, "qmax": limit, "seed": 3, "stream": 1, "layout": "planes"}
+        kind: dict[str, Any] = {
+            "multiplier": 1.0,
+            "qmin": -limit,
+            "qmax": limit,
+            "seed": 3,
+            "stream": 1,
+            "layout": "planes",
+        }
         for rounding in ("floor", "nearest", "stochastic"):
             both("quantize", x, bits, offset=offset, divisor=divisor, rounding=rounding, axis=axis, **kind)
         both("quantize", x, bits, offset=offset[0, 0], divisor=divisor[0, 0], rounding="floor", axis=axis, **kind)
@@ -237,7 +259,9 @@ def test_division_is_correctly_rounded(axis: int) -> None:
 @pytest.mark.parametrize("steps", [np.float32, np.float64])
 def test_extreme_values_and_divisors(steps: Any) -> None:
     rng = np.random.default_rng(6)
-    x = np.exp2(rng.uniform(-149, 127, (6, 2048))).astype(np.float32) * rng.choice([-1, 1], (6, 2048)).astype(np.float32)
+    x = np.exp2(rng.uniform(-149, 127, (6, 2048))).astype(np.float32) * rng.choice([-1, 1], (6, 2048)).astype(
+        np.float32
+    )
     x.reshape(-1)[::37] = 0
     x.reshape(-1)[::41] = np.inf
     x.reshape(-1)[::43] = -np.inf
@@ -246,7 +270,13 @@ def test_extreme_values_and_divisors(steps: Any) -> None:
     with np.errstate(all="ignore"):
         for divisor in (1.0, 3.0, 1e-38, 1e-45, 1e38, -7.0, 2.0**-61, 2.0**40, 2.0**41, np.inf, 0.0):
             for offset, rounding in itertools.product((0.0, 1e-30, 1e30), ("floor", "nearest", "stochastic")):
-                for bits, top, axis in ((4, 15, -1), (22, 1 << 21, -2), (24, 1 << 24, -1), (32, 2**32 - 1, -2), (3, 2**31, -1)):
+                for bits, top, axis in (
+                    (4, 15, -1),
+                    (22, 1 << 21, -2),
+                    (24, 1 << 24, -1),
+                    (32, 2**32 - 1, -2),
+                    (3, 2**31, -1),
+                ):
                     both(
                         "quantize",
                         x,
@@ -268,7 +298,15 @@ def test_extreme_values_and_divisors(steps: Any) -> None:
 def test_quantize_looks_for_what_is_not_finite() -> None:
     from bitsparse.backends.cuda import bits as cuda_bits
 
-    kind: dict[str, Any] = {"multiplier": 1.0, "qmin": 0, "qmax": 15, "rounding": "floor", "seed": 0, "stream": 0, "layout": "planes"}
+    kind: dict[str, Any] = {
+        "multiplier": 1.0,
+        "qmin": 0,
+        "qmax": 15,
+        "rounding": "floor",
+        "seed": 0,
+        "stream": 0,
+        "layout": "planes",
+    }
     for dtype, axis, odd in itertools.product(FLOATS, (-1, -2), (np.nan, np.inf, -np.inf)):
         steps = np.float64 if dtype == "float64" else np.float32
         x = np.ones((40, 1100), dtype_of(dtype))
@@ -395,7 +433,9 @@ def test_relative_error() -> None:
     from bitsparse.backends.cuda import stats
 
     rng = np.random.default_rng(13)
-    for n, (one, other) in itertools.product((0, 1, 8191, 8193, 100_003), (("float32", "float32"), ("float64", "bfloat16"), ("int8", "float16"))):
+    for n, (one, other) in itertools.product(
+        (0, 1, 8191, 8193, 100_003), (("float32", "float32"), ("float64", "bfloat16"), ("int8", "float16"))
+    ):
         x = (rng.normal(size=n) * 100).astype(dtype_of(one))
         y = (x.astype(np.float64) + rng.normal(size=n)).astype(dtype_of(other))
         got, want = stats.relative_error(to_device(x), to_device(y)), host_stats.relative_error(x, y)
@@ -416,9 +456,21 @@ def test_streams_and_graphs() -> None:
     rng = np.random.default_rng(14)
     x = floats(rng, (70, 2048), np.dtype(np.float32))
     way: dict[str, Any] = {"axis": -1, "layout": "planes"}
-    steps: dict[str, Any] = {"multiplier": 15.0, "qmin": 0, "qmax": 15, "rounding": "stochastic", "seed": 4, "stream": 5}
+    steps: dict[str, Any] = {
+        "multiplier": 15.0,
+        "qmin": 0,
+        "qmax": 15,
+        "rounding": "stochastic",
+        "seed": 4,
+        "stream": 5,
+    }
     steps |= {"offset": np.float32(-3), "divisor": np.float32(6)}
-    back: dict[str, Any] = {"scale": np.float32(0.4), "offset": np.float32(-3), "dtype": np.float32, "encoding": "unsigned"}
+    back: dict[str, Any] = {
+        "scale": np.float32(0.4),
+        "offset": np.float32(-3),
+        "dtype": np.float32,
+        "encoding": "unsigned",
+    }
     signs = host_bits.pack(x, 1, encoding="bipolar", **way)
     words = host_bits.quantize(x, 4, **steps, **way)
     values = host_bits.dequantize(words, x.shape, 4, **back, **way)
@@ -459,8 +511,8 @@ def test_named_errors() -> None:
         cuda_bits.pack(x, 1, out=cupy.zeros((4, 1, 4), np.uint32), **way)
     with pytest.raises(DTypeError, match="pack_bits: out has dtype int32, but the result has uint32"):
         cuda_bits.pack(x, 1, out=cupy.zeros((4, 1, 8), np.int32), **way)
+    words = cuda_bits.pack(x, 1, **way)
     with pytest.raises(ShapeError, match="unpack_bits: out must be C-contiguous"):
-        words = cuda_bits.pack(x, 1, **way)
         cuda_bits.unpack(words, (4, 130), 1, dtype=np.int8, out=cupy.zeros((130, 4), np.int8).T, **way)
     with pytest.raises(DTypeError, match="dtype complex64 is not supported; convert to one of bool"):
         cuda_bits.pack(cupy.zeros((4, 130), np.complex64), 1, **way)

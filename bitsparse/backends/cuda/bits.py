@@ -78,6 +78,11 @@ def _set(params: ctypes.Structure, name: str, triple: tuple[int, int, int]) -> N
         setattr(params, f"{name}_{part}", value)
 
 
+def _is_large(*counts: int) -> bool:
+    """Whether kernels need 64-bit indices: some count or some step through a whole array does not fit into 30 bits."""
+    return any(abs(count) >> 30 for count in counts)
+
+
 def _blocks(rows: bool, batches: int, height: int, width: int) -> int:
     """Blocks for an array of the kernels' (batches, rows, cols)."""
     if rows:
@@ -91,7 +96,9 @@ def _stage_bytes(bits: int) -> int:
     return 512 * (bits | 1)
 
 
-def _encode(function: str, found: Source, params: EncodeParams, words: Any, bits: int, axis: int, layout: str, **kind: int) -> None:
+def _encode(
+    function: str, found: Source, params: EncodeParams, words: Any, bits: int, axis: int, layout: str, **kind: int
+) -> None:
     params.words, params.bits = words.data.ptr, bits
     params.batches, params.rows, params.cols = found.batches, found.rows, found.cols
     params.x, params.vector, params.width = found.array.data.ptr, found.vector, words.shape[-1]
@@ -100,14 +107,16 @@ def _encode(function: str, found: Source, params: EncodeParams, words: Any, bits
     _set(params, "x", found.strides)
     rows = (axis == -1) != found.turned
     draws = 0 if params.rounding != _STOCHASTIC else _WARPS * (_ROW_DRAWS if rows else _COLUMN_DRAWS)
+    counts = (found.batches, found.rows, found.cols)
+    steps = sum(abs(step) * count for step, count in zip(found.strides, counts, strict=True))
+    if _is_large(steps, GROUP * found.batches * found.rows * -(-found.cols // GROUP), words.size):
+        kind["BS_LARGE"] = 1
     kernel = jit.kernel("bits_encode.cu", "encode_rows" if rows else "encode_columns", kind)
     blocks = _blocks(rows, found.batches, found.rows, found.cols)
     kernel.launch(blocks, 32 * _WARPS, params, shared=draws + (0 if rows else _stage_bytes(bits)))()
 
 
-def pack(
-    values: Any, bits: int, *, axis: int, layout: str, encoding: str, out: Any = None, check: bool = True
-) -> Any:
+def pack(values: Any, bits: int, *, axis: int, layout: str, encoding: str, out: Any = None, check: bool = True) -> Any:
     """Pack integers (their low ``bits`` bits; ``v > 0`` if bipolar) or floats (one bit, ``v >= 0``).
 
     Parameters
@@ -196,10 +205,8 @@ def quantize(
     _set(params, "offset", found.turn(by_offset.strides))
     _set(params, "divisor", found.turn(by_divisor.strides))
     _set(params, "index", found.index_strides)
-    if dtype == np.float64:
-        steps = 2
-    else:
-        steps = 0 if bits <= _QUICK_BITS and -(1 << _QUICK_BITS) <= qmin and qmax <= 1 << _QUICK_BITS else 1
+    quick = max(bits, int(qmax).bit_length(), int(-qmin).bit_length()) <= _QUICK_BITS
+    steps = 2 if dtype == np.float64 else 0 if quick else 1
     flag = None
     if check:
         flag = cupy.zeros((), np.int32)
@@ -236,7 +243,10 @@ def _decode(
             setattr(params, f"{name}_value", found.value)
             _set(params, name, found.strides)
     rows = axis == -1
-    kernel = jit.kernel("bits_decode.cu", "decode_rows" if rows else "decode_columns", {"BS_KIND": geometry.kind_of(dtype)})
+    kind = {"BS_KIND": geometry.kind_of(dtype)}
+    if _is_large(GROUP * params.batches * params.rows * -(-params.cols // GROUP), words.size):
+        kind["BS_LARGE"] = 1
+    kernel = jit.kernel("bits_decode.cu", "decode_rows" if rows else "decode_columns", kind)
     blocks = _blocks(rows, params.batches, params.rows, params.cols)
     kernel.launch(blocks, 32 * _WARPS, params, shared=0 if rows else _stage_bytes(bits))()
 

@@ -127,5 +127,7 @@ def relative_error(x: Any, y: Any) -> float:
     params = ErrorParams(x.data.ptr, y.data.ptr, parts.data.ptr, x.size)
     params.x_type, params.y_type = _TYPES.index(x.dtype.name), _TYPES.index(y.dtype.name)
     jit.kernel("bits_error.cu", "relative_error").launch(blocks, 256, params)()
-    jit.kernel("bits_error.cu", "add_blocks").launch(1, 256, ErrorParams(parts.data.ptr, None, total.data.ptr, blocks))()
+    jit.kernel("bits_error.cu", "add_blocks").launch(
+        1, 256, ErrorParams(parts.data.ptr, None, total.data.ptr, blocks)
+    )()
     return float(total.get()) / int(x.size)
