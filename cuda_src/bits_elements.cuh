@@ -36,12 +36,22 @@ typedef int Index;
 #define BS_LINE_DRAWS 17 // draws of eight elements that a chunk may touch
 #define BS_TILE_DRAWS 5  // the same for 32 elements
 
-// Quotient of two non-negative numbers; 64-bit division takes four times as long.
+// Quotient of two non-negative numbers. Beyond 32 bits, which takes more than 2^38 elements, bit by bit: a call of the library's division
+// would cost registers everywhere.
 BS_INLINE Index quotient(Index n, Index d)
 {
 #ifdef BS_LARGE
-    if ((n | d) >> 32)
-        return n / d;
+    if ((n | d) >> 32) {
+        u64 rest = 0, found = 0;
+#pragma unroll 1
+        for (int bit = 62; bit >= 0; bit--) {
+            rest = rest << 1 | ((u64)n >> bit & 1u);
+            const bool fits = rest >= (u64)d;
+            rest -= fits ? (u64)d : 0;
+            found = found << 1 | (fits ? 1u : 0u);
+        }
+        return (Index)found;
+    }
 #endif
     return (Index)((u32)n / (u32)d);
 }

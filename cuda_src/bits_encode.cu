@@ -7,8 +7,8 @@
 #include "bits_encode.cuh"
 
 // ---- along the lanes
-#if defined(BS_STEPS) && BS_STEPS > 0
-#define BS_RESIDENT 3 // blocks of a multiprocessor
+#if BS_KIND == 3 || BS_KIND == BS_DOUBLE || (defined(BS_STEPS) && (BS_STEPS > 0 || __CUDA_ARCH__ >= 1000))
+#define BS_RESIDENT 3 // blocks of a multiprocessor; with four, registers would be spilled
 #else
 #define BS_RESIDENT 4
 #endif

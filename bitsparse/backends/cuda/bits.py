@@ -232,7 +232,7 @@ def _decode(
     elif encoding == "bipolar":
         params.weight, params.less = 2, 1
     params.is_bool, params.infinity = int(dtype.kind == "b"), geometry.infinity_of(dtype)
-    params.vector = int(shape[-1] % 4 == 0)
+    params.vector = int(shape[-1] % 4 == 0 and values.data.ptr % geometry.quad_alignment(dtype) == 0)
     keep = []
     if scale is not None:
         params.affine = 1
@@ -263,7 +263,7 @@ def unpack(
     out: Any = None,
 ) -> Any:
     """The integers of ``words`` as a C-contiguous array of ``dtype``, or in ``out``."""
-    values = geometry.output("unpack_bits", out, shape, np.dtype(dtype))
+    values = geometry.output("unpack_bits", out, shape, np.dtype(dtype), np.dtype(dtype).itemsize)
     if values.size:
         _decode(words, values, bits, axis, layout, encoding)
     return values
@@ -286,7 +286,7 @@ def dequantize(
 
     ``scale`` and ``offset`` are numbers, NumPy or CuPy arrays that broadcast against ``shape``; ``out`` is written in place.
     """
-    values = geometry.output("dequantize", out, shape, np.dtype(dtype))
+    values = geometry.output("dequantize", out, shape, np.dtype(dtype), np.dtype(dtype).itemsize)
     if values.size:
         _decode(words, values, bits, axis, layout, encoding, scale, offset)
     return values

@@ -103,7 +103,7 @@ def contiguous(array: Any) -> Any:
     return cupy.ascontiguousarray(array)
 
 
-def output(function: str, out: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+def output(function: str, out: Any, shape: tuple[int, ...], dtype: Any, alignment: int = 16) -> Any:
     """``out``, checked, or a new array.
 
     Raises
@@ -117,8 +117,8 @@ def output(function: str, out: Any, shape: tuple[int, ...], dtype: Any) -> Any:
         raise ShapeError(f"{function}: out has shape {out.shape}, but the result has {shape}")
     if out.dtype != np.dtype(dtype):
         raise DTypeError(f"{function}: out has dtype {out.dtype}, but the result has {np.dtype(dtype)}")
-    if not out.flags.c_contiguous or out.data.ptr % 16:
-        raise ShapeError(f"{function}: out must be C-contiguous and aligned to 16 bytes")
+    if not out.flags.c_contiguous or out.data.ptr % alignment:
+        raise ShapeError(f"{function}: out must be C-contiguous and aligned to {alignment} bytes")
     return out
 
 
