@@ -66,7 +66,7 @@ def pack_signs(rows: int, cols: int, axis: int) -> Prepared:
 
 def pack_bytes(rows: int, cols: int, axis: int) -> Prepared:
     """Four bits of each byte."""
-    x = _generator().integers(0, 16, (rows, cols), dtype=np.uint8)
+    x = _generator().integers(0, 16, (rows, cols), dtype=np.uint32).astype(np.uint8)
     out = cuda_bits.pack(x, 4, axis=axis, **WAY)
     _compare(out, host_bits.pack(x[:CHECKED].get(), 4, axis=axis, **WAY), axis)
     return _prepared(lambda a: cuda_bits.pack(a, 4, axis=axis, out=out, **WAY), x, out)

@@ -66,7 +66,8 @@ def empty(shape: tuple[int, ...], dtype: Any) -> Any:
     import cupy
 
     array = cupy.empty(shape, dtype)
-    raw(array).fill(0xA5 * (256**array.dtype.itemsize // 255) & (256**array.dtype.itemsize - 1))
+    if array.size:
+        array.reshape(-1).view(np.uint8).fill(0xA5)
     return array
 
 
