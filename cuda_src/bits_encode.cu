@@ -138,7 +138,12 @@ extern "C" __global__ void __launch_bounds__(128, BS_RESIDENT) encode_rows(const
 }
 
 // ---- across the lanes
-extern "C" __global__ void __launch_bounds__(128) encode_columns(const EncodeParams p)
+#if defined(BS_STEPS) && BS_STEPS == 2
+#define BS_COLUMN_BOUNDS __launch_bounds__(128, 2) // float64 steps need more registers than the compiler takes by itself
+#else
+#define BS_COLUMN_BOUNDS __launch_bounds__(128)
+#endif
+extern "C" __global__ void BS_COLUMN_BOUNDS encode_columns(const EncodeParams p)
 {
     extern __shared__ uint4 shared[];
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;

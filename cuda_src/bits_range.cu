@@ -94,7 +94,7 @@ BS_INLINE void give(const Range &r, i64 at, bool store, const RangeParams &p)
 }
 
 // A group of lanes takes one part of one row.
-extern "C" __global__ void __launch_bounds__(256, 4) range_rows(const RangeParams p)
+extern "C" __global__ void __launch_bounds__(256, 3) range_rows(const RangeParams p)
 {
     const int lane = threadIdx.x & (p.lanes - 1), groups = blockDim.x / p.lanes;
     const i64 items = p.lines * p.parts;
@@ -126,7 +126,7 @@ extern "C" __global__ void __launch_bounds__(256, 4) range_rows(const RangeParam
 }
 
 // A warp takes one part of 32 columns; lines are columns here.
-extern "C" __global__ void __launch_bounds__(256) range_columns(const RangeParams p)
+extern "C" __global__ void __launch_bounds__(256, 4) range_columns(const RangeParams p)
 {
     const int lane = threadIdx.x & 31, warps = blockDim.x >> 5;
     const i64 across = (p.cols + 31) / 32, batches = quotient(p.lines, p.cols), items = batches * p.parts * across;
@@ -155,7 +155,7 @@ extern "C" __global__ void __launch_bounds__(256) range_columns(const RangeParam
 }
 
 // The parts of each line into the first; one warp a line. x holds what the other kernels wrote to low and then to high.
-extern "C" __global__ void __launch_bounds__(256) merge_ranges(const RangeParams p)
+extern "C" __global__ void __launch_bounds__(256, 4) merge_ranges(const RangeParams p)
 {
     const int lane = threadIdx.x & 31, warps = blockDim.x >> 5;
     for (i64 line = (i64)blockIdx.x * warps + (threadIdx.x >> 5); line < p.lines; line += (i64)gridDim.x * warps) {
@@ -174,7 +174,7 @@ extern "C" __global__ void __launch_bounds__(256) merge_ranges(const RangeParams
 
 #if BS_KIND >= BS_HALF
 // Eight elements, which share a draw, to a thread; x and low are contiguous arrays of `cols` elements.
-extern "C" __global__ void __launch_bounds__(256) round_stochastically(const RangeParams p)
+extern "C" __global__ void __launch_bounds__(256, 4) round_stochastically(const RangeParams p)
 {
     const i64 draws = (p.cols + 7) / 8;
     for (i64 draw = (i64)blockIdx.x * blockDim.x + threadIdx.x; draw < draws; draw += (i64)gridDim.x * blockDim.x) {
