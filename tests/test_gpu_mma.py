@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 from gpu_products import POISON, accumulator, check, encodings, operand
+from test_gpu_epilogue import behind_product, floats, host, poisoned, random_params, requantised, same
 
+from bitsparse.backends.params import EpilogueParams
 from bitsparse.backends.reference import bits as reference_bits
 from bitsparse.backends.reference import matmul as reference_matmul
 from bitsparse.errors import KernelError
@@ -162,7 +164,7 @@ def test_empty(shape: tuple[int, int, int], kernel: str) -> None:
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_zero_tiles_are_jumped_over(density: float, a_bits: int, kernel: str) -> None:
     rng = np.random.default_rng(a_bits)
-    for batch, m, n, k in (((), 1000, 70, 40_000), ((2,), 515, 64, 5000)):
+    for batch, m, n, k in (((), 520, 70, 20_000), ((2,), 265, 64, 5000)):
         a, b = operand(rng, (*batch, m, k), a_bits, density), operand(rng, (*batch, n, k), 2)
         check(a, b, **kind_of(k, a_bits, 2), kernel=kernel, bitmap=reference_bits.tile_bitmap(a, k))
 
@@ -220,8 +222,8 @@ def test_parts_give_the_same_bits_every_time() -> None:
     from bitsparse.backends.cuda import matmul as cuda_matmul
 
     rng = np.random.default_rng(9)
-    a, b = operand(rng, (257, 40_000), 1), operand(rng, (64, 40_000), 4)
-    kind = kind_of(40_000, 1, 4)
+    a, b = operand(rng, (257, 20_000), 1), operand(rng, (64, 20_000), 4)
+    kind = kind_of(20_000, 1, 4)
     want = reference_matmul.matmul(a, b, **kind)
     for rk in (1, 7, 32):
         tiling = gemm_mma.TILES[1]._replace(qb=4, rk=rk)
@@ -278,3 +280,57 @@ def test_dispatch_and_named_errors() -> None:
     tiling = gemm_mma.TILES[0]._replace(qb=2)
     with pytest.raises(KernelError, match="does not go with an int64 result"):
         cuda_matmul.Product(a, kernel="planes-mma", tiling=tiling, **kind | {"acc_dtype": np.int64})
+
+
+@pytest.mark.usefixtures("two_multiprocessors")
+@pytest.mark.parametrize("b_bits", [1, 2, 12])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_epilogues_in_every_tiling(b_bits: int, kernel: str) -> None:
+    """Several tiles a block, which then fills its ring anew, with edges on both sides, and with zero tiles."""
+    import cupy
+
+    from bitsparse.backends.cuda import gemm_mma
+    from bitsparse.backends.cuda import matmul as cuda_matmul
+    from bitsparse.backends.cuda.epilogue import DeviceEpilogue
+
+    rng = np.random.default_rng(b_bits)
+    planes = b_bits if kernel == "planes-mma" else -(-b_bits // 8)
+    for m, n, k in ((300, 70, 2200), (135, 264, 1100)):
+        a, b = operand(rng, (m, k), 2, 0.1), operand(rng, (n, k), b_bits)
+        kind = kind_of(k, 2, b_bits)
+        sums, bitmap = reference_matmul.matmul(a, b, **kind), cupy.asarray(reference_bits.tile_bitmap(a, k))
+        chains = [EpilogueParams(row_scale=floats(rng, (m,)), bias=floats(rng, (n,)), activation="leaky_relu")]
+        chains += [requantised((m, n), 4, axis) for axis in (-1, -2)] + [random_params(rng, (m, n)) for _ in range(3)]
+        device_a, device_b = cupy.asarray(a), cupy.asarray(b)
+        found = gemm_mma.tilings(n, planes, 4, wide=False, fused=True)
+        assert {t[:4] for t in found} == {t[:4] for t in gemm_mma.TILES[1:]}
+        for tiling, params in itertools.product(found, chains):
+            want, chain = host(sums, params), DeviceEpilogue(params, (m, n))
+            product = cuda_matmul.Product(
+                device_a, n=n, tiling=tiling, kernel=kernel, epilogue=chain, bitmap=bitmap, **kind
+            )
+            assert product.fused
+            out = poisoned(want.shape, want.dtype)
+            product(device_b, out)
+            same(cupy.asnumpy(out), want, f"{tiling} {params}")
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_any_epilogue(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    shape = (int(rng.integers(1, 200)), int(rng.integers(1, 200)))
+    batch: tuple[int, ...] = ((), (3,), (2, 2))[seed % 3]
+    params = random_params(rng, (*batch, *shape))
+    for kernel in KERNELS:
+        widths = {"a_bits": int(rng.integers(1, 4)), "b_bits": int(rng.integers(1, 5))}
+        behind_product(rng, (*batch, *shape), int(rng.integers(1, 400)), params, kernel=kernel, **widths)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_epilogues_of_wide_sums_and_of_none(kernel: str) -> None:
+    """Sums of 64 bits and of nothing go through a kernel of their own."""
+    rng = np.random.default_rng(7)
+    for axis in (-1, -2):
+        params = requantised((45, 70), 7, axis)._replace(divisor=np.float32(1e12))
+        behind_product(rng, (45, 70), 130, params, a_bits=16, b_bits=20, acc_dtype=np.int64, kernel=kernel)
+        behind_product(rng, (5, 7), 0, requantised((5, 7), 3, axis), kernel=kernel)

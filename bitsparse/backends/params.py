@@ -11,6 +11,7 @@ __all__ = [
     "SEGMENT",
     "CodeFeatures",
     "EpilogueParams",
+    "OperandParams",
     "PackedFeatures",
     "Thresholds",
     "packed_words",
@@ -92,6 +93,18 @@ class EpilogueParams(NamedTuple):
     stream: int = 0
     axis: int = -1
     layout: str = "planes"
+
+
+class OperandParams(NamedTuple):
+    """What the operands of one product add to an epilogue's chain; float32 vectors on their device, or None.
+
+    The scales multiply the chain's own first (``v *= fl(own * operand's)``); a term is a pair of a row and a column vector.
+    """
+
+    row_scale: Any = None
+    col_scale: Any = None
+    row_term: tuple[Any, Any] | None = None
+    col_term: tuple[Any, Any] | None = None
 
 
 class Thresholds(NamedTuple):

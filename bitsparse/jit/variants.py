@@ -30,11 +30,18 @@ class Variant(NamedTuple):
 
 
 def _wgmma() -> list[Variant]:
-    """The tilings of the Hopper product: row blocks, column blocks, stages that fit, bits or bytes, int32 or int64."""
+    """The tilings of the Hopper product: row blocks, column blocks, stages that fit, bits or bytes, int32, int64 or epilogue."""
     found = []
     two = ((2, 1, 1, 8), (2, 1, 2, 6), (2, 1, 3, 4), (2, 1, 4, 4), (2, 2, 1, 4), (2, 2, 2, 4))
     for groups, mb, nb, stages in (*two, (1, 1, 1, 8), (1, 1, 2, 8), (1, 1, 4, 5)):
-        for extra in ((), ("BS_BYTES",), ("BS_OUT64",), ("BS_BYTES", "BS_OUT64")):
+        for extra in (
+            (),
+            ("BS_BYTES",),
+            ("BS_OUT64",),
+            ("BS_BYTES", "BS_OUT64"),
+            ("BS_EPILOGUE",),
+            ("BS_BYTES", "BS_EPILOGUE"),
+        ):
             if "BS_OUT64" not in extra or mb * nb <= 2:
                 constants = {"BS_GROUPS": groups, "BS_MB": mb, "BS_NB": nb, "BS_STAGES": stages} | dict.fromkeys(
                     extra, 1
@@ -73,4 +80,5 @@ def variants() -> list[Variant]:
         for kind in ((), (("BS_BYTES", 1),))
         for nb, group, only in ((1, (), None), *((nb, (("BS_WARPGROUP", 1),), "sm_90a") for nb in (1, 2, 4)))
     ]
-    return [*_wgmma(), *_mma(), Variant("bits_stats.cu", "code_sums"), *rates, Variant("limits_memory.cu", "read_all")]
+    others = [("bits_stats.cu", "code_sums"), ("epilogue.cu", "epilogue_int32"), ("limits_memory.cu", "read_all")]
+    return [*_wgmma(), *_mma(), *(Variant(*other) for other in others), *rates]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
 from bitsparse.arrays.bit_tensor import BitTensor, Encoding, Layout
-from bitsparse.backends.params import EpilogueParams
+from bitsparse.backends.params import EpilogueParams, OperandParams
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops import schemes
 
@@ -42,6 +42,9 @@ class Operands(NamedTuple):
     col_scale: NDArray[np.float32] | None = None
     row_term: tuple[NDArray[Any], NDArray[Any]] | None = None
     col_term: tuple[NDArray[Any], NDArray[Any]] | None = None
+
+
+_NO_OPERANDS = Operands()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)  # arrays among the fields: compared and hashed by identity
@@ -116,7 +119,6 @@ class Epilogue:
     _fixed: EpilogueParams = field(init=False, repr=False, compare=False)
     _grid: schemes.Grid | None = field(init=False, repr=False, compare=False)
     _placed: dict[tuple[str, int], tuple[Any, Any]] = field(init=False, repr=False, compare=False)
-    _copies: dict[str, EpilogueParams] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         name = "Epilogue"
@@ -152,7 +154,6 @@ class Epilogue:
         object.__setattr__(self, "_fixed", fixed)
         object.__setattr__(self, "_grid", grid)
         object.__setattr__(self, "_placed", {})
-        object.__setattr__(self, "_copies", {})
 
     def _with_bits_out(self, fixed: EpilogueParams) -> tuple[EpilogueParams, schemes.Grid | None]:
         name = "Epilogue"
@@ -208,19 +209,16 @@ class Epilogue:
             )
         _check.at_least_2d("Epilogue", "acc", array.shape)
         device = interop.device_of(array)
-        params = self.params("Epilogue", array.shape, Operands(), device)
+        params = self.params("Epilogue", array.shape)
         with interop.working_on(device, family):
             contiguous = interop.namespace(array).ascontiguousarray(array)
             result = backends.family(device, "matmul").epilogue(contiguous, params)
             return self.wrap(result, array.shape, family, "Epilogue")
 
-    def params(self, function: str, shape: tuple[int, ...], operands: Operands, device: str = "cpu") -> EpilogueParams:
-        """The chain for a product of ``shape``, operands' scales and offsets folded in; shapes are checked here.
-
-        Its vectors are on ``device``, where the operands' must be.
-        """
+    def params(self, function: str, shape: tuple[int, ...], operands: Operands = _NO_OPERANDS) -> EpilogueParams:
+        """The chain for a product of ``shape``, operands' scales and offsets folded in; shapes are checked here."""
         batch, m, n = shape[:-2], shape[-2], shape[-1]
-        fixed = self._fixed_on(device)
+        fixed = self._fixed
         for key, length in (("row_scale", m), ("col_scale", n), ("bias", n), ("bn_scale", n)):
             value = getattr(fixed, key)
             if value is not None:
@@ -238,18 +236,15 @@ class Epilogue:
             col_term=_scaled_term(operands.col_term, fixed),
         )
 
-    def _fixed_on(self, device: str) -> EpilogueParams:
-        """The chain's own vectors on ``device``; copied to a GPU once and kept."""
-        if device == "cpu":
-            return self._fixed
-        if device not in self._copies:
-            vectors = ("row_scale", "col_scale", "bias", "bn_scale", "bn_shift", "offset", "divisor")
-            parts = {name: getattr(self._fixed, name) for name in vectors}
-            moved: dict[str, Any] = {
-                name: part if part is None else interop.move(part, device) for name, part in parts.items()
-            }
-            self._copies[device] = self._fixed._replace(**moved)
-        return self._copies[device]
+    def behind(self, operands: Operands, device: str) -> OperandParams:
+        """What the operands of a product on a GPU contribute to the chain, beside :meth:`params` without them."""
+        scales = (self._fixed.row_scale, self._fixed.col_scale)
+        placed = self._fixed
+        if operands.row_term is not None or operands.col_term is not None:
+            row, col = (None if scale is None else interop.move(scale, device) for scale in scales)
+            placed = placed._replace(row_scale=row, col_scale=col)
+        terms = (_scaled_term(term, placed) for term in (operands.row_term, operands.col_term))
+        return OperandParams(operands.row_scale, operands.col_scale, *terms)
 
     def _stored_grid(self, device: str, ndim: int) -> tuple[Any, Any]:
         """Scale and offset of the BitTensor that comes out; on a GPU they are copied there once and kept."""

@@ -10,12 +10,14 @@ from numpy.typing import NDArray
 from bitsparse import _check, backends, interop
 from bitsparse.arrays import construct
 from bitsparse.arrays.bit_tensor import BitTensor, Encoding
-from bitsparse.backends.params import EpilogueParams
+from bitsparse.backends.params import EpilogueParams, OperandParams
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops.epilogue import Epilogue, Operands
 
 __all__ = ["MatmulPlan", "matmul", "operand_terms", "plan_matmul"]
 
+#: The chain, and on a GPU what the operands contribute to it.
+_Chain = tuple[EpilogueParams, OperandParams | None]
 #: Prepared products that a left operand on a GPU keeps.
 _KEPT = 8
 
@@ -242,7 +244,8 @@ class MatmulPlan:
                 bitmap=self._left.tile_bitmap if self.share_skipped > 0 else None,
                 kernel=self.kernel,
             )
-        self._chain: tuple[Any, Any, EpilogueParams] | None = None
+        self._own_chain = EpilogueParams() if epilogue is None else epilogue.params(function, self.shape)
+        self._chain: tuple[Any, Any, _Chain] | None = None
 
     def explain(self) -> str:
         """Which kernel runs, why, and what is skipped, in a few lines."""
@@ -281,9 +284,8 @@ class MatmulPlan:
         family = interop.common_family((self._a._family, b._family))
         with interop.working_on(self.device, family):
             right = b.repack(axis=-2, layout="planes")
-            params = None if self._epilogue is None else self._params(right)
             target = None if out is None else self._target(out, self._left.words, right.words)
-            result = self._product(right.words, target, params)
+            result = self._product(right.words, target, *self._finish(right))
             if out is not None:
                 return out
             if self._epilogue is None:
@@ -303,17 +305,21 @@ class MatmulPlan:
             with interop.working_on(self.device, self._a._family):
                 _check.no_nan_in_epilogue(self._function, self._product.nan_seen())
 
-    def _params(self, right: BitTensor) -> EpilogueParams:
+    def _finish(self, right: BitTensor) -> _Chain | tuple[()]:
         """The chain behind this product; the last one is kept as long as right operands bring along the same scale."""
         epilogue, kept = self._epilogue, self._chain
-        assert epilogue is not None
+        if epilogue is None:
+            return ()
         if kept is not None and kept[0] is right.scale and kept[1] is right.offset:
             return kept[2]
         operands = operand_terms(self._function, self._left, right, epilogue.offset_correction)
-        params = epilogue.params(self._function, self.shape, operands, self.device)
+        if self.device == "cpu":
+            chain: _Chain = epilogue.params(self._function, self.shape, operands), None
+        else:
+            chain = self._own_chain, epilogue.behind(operands, self.device)
         if operands.row_term is None and operands.col_term is None:  # those depend on the integers
-            self._chain = (right.scale, right.offset, params)
-        return params
+            self._chain = (right.scale, right.offset, chain)
+        return chain
 
     def _target(self, out: Any, *operands: Any) -> Any:
         """The NumPy or CuPy array behind ``out``, checked before anything is written."""

@@ -196,10 +196,8 @@ def quantize(
     _set(params, "offset", found.turn(by_offset.strides))
     _set(params, "divisor", found.turn(by_divisor.strides))
     _set(params, "index", found.index_strides)
-    if dtype == np.float64:
-        steps = 2
-    else:
-        steps = 0 if bits <= _QUICK_BITS and -(1 << _QUICK_BITS) <= qmin and qmax <= 1 << _QUICK_BITS else 1
+    quick = bits <= _QUICK_BITS and qmin >= -(1 << _QUICK_BITS) and qmax <= 1 << _QUICK_BITS
+    steps = 2 if dtype == np.float64 else 0 if quick else 1
     flag = None
     if check:
         flag = cupy.zeros((), np.int32)

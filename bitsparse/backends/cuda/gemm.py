@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bitsparse import jit
+from bitsparse.backends.cuda.epilogue import DeviceEpilogue, EpilogueStruct
 from bitsparse.errors import KernelError
 
 __all__ = ["Operand", "Tiling", "WgmmaProduct", "choose_tiling", "estimate_us", "passes_of", "tilings"]
@@ -222,11 +223,18 @@ class MatmulParams(ctypes.Structure):
     )
 
 
-def defines_of(t: Tiling, step: int, wide: bool, shared_bytes: int) -> dict[str, int]:
-    """The compile-time constants of a tiling."""
+class FusedParams(MatmulParams):
+    """The argument of ``matmul_wgmma`` with an epilogue."""
+
+    _fields_ = (("epilogue", EpilogueStruct),)
+
+
+def defines_of(t: Tiling, step: int, wide: bool, shared_bytes: int, fused: bool = False) -> dict[str, int]:
+    """The compile-time constants of a tiling, of a kernel with an epilogue if ``fused``."""
     stages = max(2, min(8, (shared_bytes - 2048 - t.staging_bytes) // t.stage_bytes))
     found = {"BS_GROUPS": t.groups, "BS_MB": t.mb, "BS_NB": t.nb * t.qb, "BS_STAGES": stages}
-    return found | ({"BS_BYTES": 1} if step == 8 else {}) | ({"BS_OUT64": 1} if wide else {})
+    extra = {"BS_BYTES": step == 8, "BS_OUT64": wide, "BS_EPILOGUE": fused}
+    return found | {name: 1 for name, wanted in extra.items() if wanted}
 
 
 def operand_map(words: Any, outer: int, planes: int, box_rows: int) -> Any:
@@ -260,6 +268,7 @@ class WgmmaProduct:
         wide: bool,
         blocks_mask: Any = None,
         tiling: Tiling | None = None,
+        epilogue: DeviceEpilogue | None = None,
     ) -> None:
         n_words = a.words.shape[-1]
         blocks = -(-n_words // BLOCK_WORDS)
@@ -267,7 +276,8 @@ class WgmmaProduct:
         t = tiling or choose_tiling(a.outer, b.outer, blocks, a.planes, b.planes, batches, masked, wide)
         self.tiling = t
         chip = jit.capability()
-        defines = defines_of(t, a.step, wide, chip.shared_bytes)
+        fused = epilogue is not None
+        defines = defines_of(t, a.step, wide, chip.shared_bytes, fused)
         kernel = jit.kernel("matmul_wgmma.cu", "matmul_wgmma", defines)
         table = passes_of(
             a.planes, b.planes, t.qb, blocks, a.step, a.negative_top, b.negative_top, a.weight * b.weight, wide
@@ -275,7 +285,7 @@ class WgmmaProduct:
         if t.rk * t.rp > 1 and (t.mb * t.nb > 1 or wide):
             raise KernelError(f"matmul: the tiling {t} splits a tile that is too large to be added up")
         self._keep = [a.words, batch_indices, blocks_mask]
-        p = MatmulParams()
+        p = FusedParams() if fused else MatmulParams()
         p.a[:] = operand_map(a.words, a.outer, a.planes, t.rows)
         p.n_passes = len(table)
         if len(table) <= INLINE_PASSES:
@@ -303,20 +313,23 @@ class WgmmaProduct:
         if t.rk * t.rp == 1:
             clusters = min(units, kernel.resident_clusters(t.threads, shared, t.cluster))
         # The copy engine's stores overlap with the next tile; for a block's only tile ordinary ones are sooner done.
-        self._bulk = units > clusters and not wide and b.outer % 4 == 0
+        self._bulk = units > clusters and not wide and not fused and b.outer % 4 == 0
+        self._epilogue = epilogue
         self._launch = kernel.launch(
             clusters * t.cluster, t.threads, p, shared=shared, cluster=t.cluster, dependent=True
         )
         self._mapped = self._out_mapped = 0
 
     def run(self, b_words: Any, out: Any, row_term: Any = None, col_term: Any = None) -> None:
-        """Enqueue ``out = a @ b + row_term + col_term``."""
+        """Enqueue ``out = a @ b + row_term + col_term``, or what the epilogue makes of it."""
         p, b = self.params, self._b
         if b_words.data.ptr != self._mapped:
             p.b[:] = operand_map(b_words, b.outer, b.planes, p.box_rows)
             self._mapped = b_words.data.ptr
         address = out.data.ptr
-        if address != self._out_mapped:
+        if self._epilogue is not None:
+            p.epilogue = self._epilogue.aim(out)
+        elif address != self._out_mapped:
             p.out = self._out_mapped = address
             p.bulk = int(self._bulk and address % 16 == 0)
             if p.bulk:

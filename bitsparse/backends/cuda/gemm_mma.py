@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from bitsparse import jit
 from bitsparse.backends.cuda.chips import chip_of
+from bitsparse.backends.cuda.epilogue import DeviceEpilogue, EpilogueStruct
 from bitsparse.backends.cuda.gemm import BLOCK_BYTES, BLOCK_WORDS, INLINE_PASSES, Operand, passes_of
 from bitsparse.errors import KernelError
 
@@ -58,11 +59,12 @@ class MmaTiling(NamedTuple):
         """Blocks of a multiprocessor at a time."""
         return 2 if self.threads < 256 else 1
 
-    def defines(self, step: int, wide: bool) -> dict[str, int]:
-        """The compile-time constants."""
+    def defines(self, step: int, wide: bool, fused: bool = False) -> dict[str, int]:
+        """The compile-time constants, of a kernel with an epilogue if ``fused``."""
         found = {"BS_WM": self.wm, "BS_WN": self.wn, "BS_MI": self.mi, "BS_NJ": self.nj}
         found |= {"BS_STAGES": self.stages, "BS_BLOCKS": self.blocks}
-        return found | ({"BS_BYTES": 1} if step == 8 else {}) | ({"BS_OUT64": 1} if wide else {})
+        extra = {"BS_BYTES": step == 8, "BS_OUT64": wide, "BS_EPILOGUE": fused}
+        return found | {name: 1 for name, wanted in extra.items() if wanted}
 
 
 #: Tiles of 128 x 256, 128 x 128, 128 x 64, 64 x 64 with as many stages as every chip has room for, two blocks of the last.
@@ -194,6 +196,12 @@ class MmaParams(ctypes.Structure):
     )
 
 
+class FusedMmaParams(MmaParams):
+    """The argument of ``matmul_mma`` with an epilogue."""
+
+    _fields_ = (("epilogue", EpilogueStruct),)
+
+
 class MmaProduct:
     """A prepared product; ``run(b, out)`` enqueues it.
 
@@ -212,22 +220,25 @@ class MmaProduct:
         wide: bool,
         blocks_mask: Any = None,
         tiling: MmaTiling | None = None,
+        epilogue: DeviceEpilogue | None = None,
     ) -> None:
         n_words = a.words.shape[-1]
         blocks = -(-n_words // BLOCK_WORDS)
-        chip = jit.capability()
-        t = tiling or choose_tiling(a.outer, b.outer, blocks, a.planes, b.planes, batches, a.step, wide, False, chip)
-        if not allows(t, wide=wide, fused=False, emulated=False):
+        chip, fused = jit.capability(), epilogue is not None
+        t = tiling or choose_tiling(a.outer, b.outer, blocks, a.planes, b.planes, batches, a.step, wide, fused, chip)
+        if not allows(t, wide=wide, fused=fused, emulated=False):
             raise KernelError(
                 f"matmul: the tiling {t} does not go with an int64 result or an epilogue; leave the choice to the plan"
             )
         self.tiling = t
-        kernel = jit.kernel("matmul_mma.cu", "matmul_mma", t.defines(a.step, wide))
+        kernel = jit.kernel("matmul_mma.cu", "matmul_mma", t.defines(a.step, wide, fused))
         table = passes_of(
             a.planes, b.planes, t.qb, blocks, a.step, a.negative_top, b.negative_top, a.weight * b.weight, wide
         )
         self._keep = [a.words, batch_indices, blocks_mask]
-        p = MmaParams(a=a.words.data.ptr, m=a.outer, n=b.outer, words=n_words, a_planes=a.planes, b_planes=b.planes)
+        p = FusedMmaParams() if fused else MmaParams()
+        p.a, p.m, p.n, p.words = a.words.data.ptr, a.outer, b.outer, n_words
+        p.a_planes, p.b_planes = a.planes, b.planes
         p.n_passes = len(table)
         if len(table) <= INLINE_PASSES:
             p.inline_passes[: table.size] = table.ravel().tolist()
@@ -246,15 +257,19 @@ class MmaProduct:
             raise KernelError(
                 f"matmul: {batches} products of {a.outer} x {b.outer} are {items} tiles, more than 2**31; split the batch"
             )
-        self.params = p
+        self.params, self._epilogue = p, epilogue
         shared = t.stages * t.stage_bytes + BLOCK_BYTES
         self._launch = kernel.launch(min(items, t.blocks * chip.multiprocessors), t.threads, p, shared=shared)
 
     def run(self, b_words: Any, out: Any, row_term: Any = None, col_term: Any = None) -> None:
-        """Enqueue ``out = a @ b + row_term + col_term``."""
+        """Enqueue ``out = a @ b + row_term + col_term``, or what the epilogue makes of it."""
         p = self.params
-        p.b, p.out = b_words.data.ptr, out.data.ptr
-        p.pairs = int(p.n % 2 == 0 and p.out % 8 == 0)
+        p.b = b_words.data.ptr
+        if self._epilogue is not None:
+            p.epilogue = self._epilogue.aim(out)
+        else:
+            p.out = out.data.ptr
+            p.pairs = int(p.n % 2 == 0 and p.out % 8 == 0)
         p.row_term = None if row_term is None else row_term.data.ptr
         p.col_term = None if col_term is None else col_term.data.ptr
         if p.parts > 1:

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from bitsparse import jit
-from bitsparse.backends.cuda import gemm, gemm_mma, stats
+from bitsparse import _check, jit
+from bitsparse.backends.cuda import gemm, gemm_mma
 from bitsparse.backends.cuda.chips import chip_of
-from bitsparse.backends.params import EpilogueParams
-from bitsparse.errors import KernelError
+from bitsparse.backends.cuda.epilogue import DeviceEpilogue, epilogue
+from bitsparse.backends.cuda.product import KERNELS, Product, on_warps
+from bitsparse.backends.params import EpilogueParams, OperandParams
 
-__all__ = ["KERNELS", "Prepared", "Product", "cost", "matmul", "prepare"]
-
-#: Names that ``kernel`` may have. The first two run on the best matrix unit that the chip has for them: the warpgroup's on Hopper, a
-#: warp's elsewhere. "-mma" forces a warp's.
-KERNELS = ("planes", "digits", "planes-mma", "digits-mma")
+__all__ = ["KERNELS", "Prepared", "Product", "cost", "epilogue", "matmul", "prepare"]
 
 
 def matmul(
@@ -42,9 +38,14 @@ def matmul(
     See :func:`bitsparse.backends.reference.matmul.matmul` for the arguments. ``kernel`` "planes" multiplies bits, "digits" unpacks
     both operands to bytes first; "planes-mma" and "digits-mma" do so with the instructions of a warp (``mma.sync``) also where there are
     better ones. Their results are equal.
+
+    Raises
+    ------
+    ValueError
+        If NaN reaches requantisation; finding out waits for the device where NaN cannot be ruled out.
     """
-    if epilogue is not None:
-        raise KernelError("matmul: the GPU backend computes products only; apply the epilogue on the CPU with .get()")
+    shape = (*np.broadcast_shapes(a_words.shape[:-3], b_words.shape[:-3]), a_words.shape[-3], b_words.shape[-3])
+    chain = None if epilogue is None else DeviceEpilogue(epilogue, shape, largest_sum(k, a_bits, b_bits))
     product = Product(
         a_words,
         k=k,
@@ -57,166 +58,82 @@ def matmul(
         acc_dtype=acc_dtype,
         bitmap=bitmap,
         kernel=kernel,
+        epilogue=chain,
     )
-    return product(b_words, out)
+    result = product(b_words, out)
+    if chain is not None and chain.may_see_nan:
+        _check.no_nan_in_epilogue("matmul", chain.nan_seen())
+    return result
 
 
-@lru_cache(maxsize=64)
-def _batch_indices(device: int, a_batch: tuple[int, ...], b_batch: tuple[int, ...]) -> tuple[tuple[int, ...], Any]:
-    """The broadcast batch shape, and which batch of each operand every batch of the result takes; ``None`` if the same."""
-    cupy = jit.require_cupy("matmul")
-    shape = np.broadcast_shapes(a_batch, b_batch)
-    a_count, b_count = int(np.prod(a_batch, dtype=np.int64)), int(np.prod(b_batch, dtype=np.int64))
-    count = int(np.prod(shape, dtype=np.int64))
-    if a_count == b_count == count:
-        return shape, None
-    each = [
-        np.broadcast_to(np.arange(size, dtype=np.int32).reshape(batch), shape).ravel()
-        for size, batch in ((a_count, a_batch), (b_count, b_batch))
-    ]
-    return shape, cupy.asarray(np.stack(each, axis=-1))
-
-
-def _constant(bits: int, encoding: str, digits: bool) -> int:
-    """What the kernels leave out of every integer: they count planes with weights, or bytes without sign."""
-    if encoding == "bipolar":
-        return -1
-    return -(1 << (bits - 1)) if digits and encoding == "signed" else 0
-
-
-def _on_warps(kernel: str) -> bool:
-    """Whether a kernel runs on the matrix instructions of a warp."""
-    return kernel.endswith("-mma") or not jit.capability().has_wgmma
-
-
-class Product:
-    """A product prepared for one left operand and right operands of one kind: ``product(b_words, out=None)``.
-
-    Building it compiles what is needed, unpacks the left operand for "digits" and makes its bitmap coarse; a call allocates only what
-    the right operand of a bipolar or signed-digit product needs for its sums.
-
-    Attributes
-    ----------
-    tiling : Tiling, MmaTiling or None
-        How the product is cut up; ``None`` if there is nothing to multiply.
-    """
-
-    def __init__(
-        self,
-        a_words: Any,
-        *,
-        k: int,
-        n: int,
-        a_bits: int,
-        b_bits: int,
-        a_encoding: str,
-        b_encoding: str,
-        b_batch: tuple[int, ...] = (),
-        acc_dtype: DTypeLike = np.int32,
-        bitmap: Any = None,
-        kernel: str = "planes",
-        tiling: gemm.Tiling | gemm_mma.MmaTiling | None = None,
-    ) -> None:
-        if kernel not in KERNELS:
-            names = ", ".join(map(repr, KERNELS[:-1]))
-            raise ValueError(f"matmul: kernel must be {names} or {KERNELS[-1]!r}, got {kernel!r}")
-        cupy = self._cupy = jit.require_cupy("matmul")
-        chip, on_warps = jit.capability(), _on_warps(kernel)
-        if tiling is not None and isinstance(tiling, gemm_mma.MmaTiling) != on_warps:
-            raise KernelError(f"matmul: the tiling {tiling} is not one of kernel {kernel!r} on {chip.name}")
-        m = a_words.shape[-3]
-        self._dtype = np.dtype(acc_dtype)
-        self._k, self._digits = k, kernel.startswith("digits")
-        batch, indices = _batch_indices(cupy.cuda.runtime.getDevice(), tuple(a_words.shape[:-3]), tuple(b_batch))
-        self.shape = (*batch, m, n)
-        batches = int(np.prod(batch, dtype=np.int64))
-        self._b = (b_bits, b_encoding)
-        self._a_constant, self._b_constant = (
-            _constant(bits, encoding, self._digits) for bits, encoding in ((a_bits, a_encoding), (b_bits, b_encoding))
-        )
-        self._row_term = None
-        self.tiling: gemm.Tiling | gemm_mma.MmaTiling | None = None
-        if 0 in self.shape or k == 0:
-            return
-        if self._b_constant:
-            self._row_term = stats.code_sums(
-                a_words, a_bits, a_encoding, k, factor=self._b_constant, dtype=self._dtype.name
-            )
-        a = self._operand(a_words, a_bits, a_encoding)
-        b_batches = int(np.prod(b_batch, dtype=np.int64))
-        step = a.step
-        planes = -(-b_bits // 8) if self._digits else b_bits
-        b = gemm.Operand(
-            None, n, planes, b_batches, step, 2 if b_encoding == "bipolar" else 1, 0, self._negative(b_encoding)
-        )
-        blocks = -(-a.words.shape[-1] // gemm.BLOCK_WORDS)
-        wide = self._dtype == np.int64
-        mask = None
-        # Bytes have the sign turned over, so a zero tile of the operand need not be one of bytes.
-        if bitmap is not None and not self._digits:
-            if tiling is None and on_warps:
-                tiling = gemm_mma.choose_tiling(m, n, blocks, a.planes, b.planes, batches, 1, wide, False, chip)
-            elif tiling is None:
-                tiling = gemm.choose_tiling(m, n, blocks, a.planes, b.planes, batches, True, wide)
-            mask = stats.coarse_bitmap(bitmap, m, blocks, tiling.rows)
-        unit: Any = gemm_mma.MmaProduct if on_warps else gemm.WgmmaProduct
-        self._product = unit(cupy, a, b, indices, batches, wide, mask, tiling)
-        self.tiling = self._product.tiling
-
-    def _negative(self, encoding: str) -> bool:
-        return encoding == "signed" and not self._digits
-
-    def _operand(self, words: Any, bits: int, encoding: str) -> gemm.Operand:
-        """The operand as the kernel takes it: planes as they are, or bytes."""
-        outer, weight = words.shape[-3], 2 if encoding == "bipolar" else 1
-        words = self._cupy.ascontiguousarray(words)
-        batches = words.size // (outer * bits * words.shape[-1])
-        if not self._digits:
-            return gemm.Operand(words, outer, bits, batches, 1, weight, 0, encoding == "signed")
-        unpacked = stats.digits_of(words, bits, self._k, encoding == "signed")
-        return gemm.Operand(unpacked, outer, unpacked.shape[-2], batches, 8, weight)
-
-    def __call__(self, b_words: Any, out: Any = None) -> Any:
-        """The product with ``b_words`` (*b_batch, n, b_bits, W), into ``out`` if given."""
-        if out is None:
-            out = self._cupy.empty(self.shape, self._dtype)
-        if self.tiling is None:
-            out.fill(0)
-            return out
-        bits, encoding = self._b
-        col_term = None
-        if self._a_constant:
-            col_term = stats.code_sums(
-                b_words,
-                bits,
-                encoding,
-                self._k,
-                factor=self._a_constant,
-                addend=-self._a_constant * self._b_constant * self._k,
-                dtype=self._dtype.name,
-            )
-        b = self._operand(b_words, bits, encoding)
-        self._product.run(b.words, out, self._row_term, col_term)
-        return out
+def largest_sum(k: int, a_bits: int, b_bits: int) -> float:
+    """A bound of the product's elements for operands of these widths, whatever their encodings."""
+    return float(k) * 2.0 ** (a_bits + b_bits)
 
 
 class Prepared:
-    """Products with one left operand: ``prepared(b_words, out, epilogue)``, on the current stream."""
+    """Products with one left operand: ``prepared(b_words, out, epilogue, operand)``, on the current stream.
+
+    The kernel of the last epilogue is kept, so that calling with the same one prepares nothing.
+    """
 
     def __init__(self, a_words: Any, arguments: dict[str, Any]) -> None:
-        self._product = Product(a_words, **arguments)
+        self._a_words, self._arguments = a_words, arguments
+        self._params: EpilogueParams | None = None
+        self._product: Product | None = None
 
-    def __call__(self, b_words: Any, out: Any = None, epilogue: EpilogueParams | None = None) -> Any:
-        """The product with ``b_words``, through the epilogue if there is one."""
-        return self._product(b_words, out)
+    def __call__(
+        self,
+        b_words: Any,
+        out: Any = None,
+        epilogue: EpilogueParams | None = None,
+        operand: OperandParams | None = None,
+    ) -> Any:
+        """The product with ``b_words``, through the epilogue if there is one, with what operands contribute to that."""
+        product = self._product
+        if product is None or self._params is not epilogue:
+            product = self._made(epilogue, b_words.shape[:-3])
+        if operand is None:
+            return product(b_words, out)
+        return product(
+            b_words,
+            out,
+            a_scale=operand.row_scale,
+            b_scale=operand.col_scale,
+            row_term=operand.row_term,
+            col_term=operand.col_term,
+        )
+
+    def _made(self, epilogue: EpilogueParams | None, b_batch: tuple[int, ...]) -> Product:
+        arguments, chain = self._arguments, None
+        if epilogue is not None:
+            shape = (*np.broadcast_shapes(self._a_words.shape[:-3], b_batch), self._a_words.shape[-3], arguments["n"])
+            chain = DeviceEpilogue(
+                epilogue, shape, largest_sum(arguments["k"], arguments["a_bits"], arguments["b_bits"])
+            )
+        self._params, self._product = epilogue, Product(self._a_words, epilogue=chain, **arguments)
+        return self._product
 
     def explain(self, fused: bool) -> tuple[str, ...]:
         """Lines that a plan's explanation adds."""
-        return (f"{jit.capability().name}: {self._product.tiling or 'nothing to multiply'}",)
+        chip = f"on {jit.capability().name}"
+        if self._product is None:
+            return (chip,)
+        behind = (
+            ", epilogue in the same kernel"
+            if self._product.fused
+            else ", epilogue in a kernel behind it"
+            if fused
+            else ""
+        )
+        return (f"{chip}: {self._product.tiling or 'nothing to multiply'}{behind}",)
 
     def nan_seen(self) -> bool:
-        """Whether an epilogue met NaN on its way to bits since this was asked last; waits for the work enqueued."""
-        return False
+        """Whether an epilogue met NaN on its way to bits since this was asked last; waits only where it might have."""
+        product = self._product
+        if product is None or product.epilogue is None or not product.epilogue.may_see_nan:
+            return False
+        return product.nan_seen()
 
 
 def prepare(a_words: Any, **arguments: Any) -> Prepared:
@@ -225,18 +142,19 @@ def prepare(a_words: Any, **arguments: Any) -> Prepared:
 
 
 def cost(kernel: str, m: int, n: int, k: int, a_bits: int, b_bits: int, density: float = 1.0) -> float:
-    """Estimated nanoseconds of a product of ``k``-long rows on the current device; ``density`` is the share of tiles that are not zero.
+    """Estimated nanoseconds of a prepared product of ``k``-long rows on the current device.
 
+    ``density`` is the share of tiles that are not zero. Unpacking the left operand is left out: it is done once.
     Infinite for bits on a chip that emulates their instruction, so that such a kernel is never chosen, only forced.
     """
     if kernel.startswith("planes"):
-        if _on_warps(kernel) and chip_of(jit.capability()).bits == 0:
+        if on_warps(kernel) and chip_of(jit.capability()).bits == 0:
             return math.inf
         return 1e3 * _product_us(kernel, m, n, -(-k // 1024), a_bits, b_bits, density)
     a_digits, b_digits = -(-a_bits // 8), -(-b_bits // 8)
     product = _product_us(kernel, m, n, -(-k // 128), a_digits, b_digits, 1.0)
-    unpacked = (m * (a_digits + a_bits / 8) + n * (b_digits + b_bits / 8)) * k
-    if _on_warps(kernel):
+    unpacked = n * (b_digits + b_bits / 8) * k
+    if on_warps(kernel):
         memory, launches = chip_of(jit.capability()).memory_bytes_per_us, 2 * chip_of(jit.capability()).launch_us
     else:
         memory, launches = gemm.RATES.memory_bytes_per_us, 4.0
@@ -246,7 +164,7 @@ def cost(kernel: str, m: int, n: int, k: int, a_bits: int, b_bits: int, density:
 def _product_us(kernel: str, m: int, n: int, blocks: int, a_planes: int, b_planes: int, density: float) -> float:
     """Microseconds of the product alone, with the tiling that would be chosen."""
     some = max(1, round(blocks * density))
-    if _on_warps(kernel):
+    if on_warps(kernel):
         chip, step = jit.capability(), 1 if kernel.startswith("planes") else 8
         t = gemm_mma.choose_tiling(m, n, blocks, a_planes, b_planes, 1, step, False, False, chip)
         return gemm_mma.estimate_us(t, m, n, some, a_planes, b_planes, 1, chip)

@@ -59,11 +59,19 @@ def _rows(words: Any, outer: int, bits: int) -> int:
 
 
 def code_sums(
-    words: Any, bits: int, encoding: str, k: int, *, factor: int = 1, addend: int = 0, dtype: str = "int64"
+    words: Any,
+    bits: int,
+    encoding: str,
+    k: int,
+    *,
+    factor: int = 1,
+    addend: int = 0,
+    dtype: str = "int64",
+    out: Any = None,
 ) -> Any:
     """``factor`` times the sum of the integers of each outer index of a planes operand, plus ``addend``, modulo the width of `dtype`."""
-    cupy = jit.require_cupy("code_sums")
-    out = cupy.empty(words.shape[:-2], dtype)
+    if out is None:
+        out = jit.require_cupy("code_sums").empty(words.shape[:-2], dtype)
     if words.shape[-1] == 0:
         out.fill(addend)
         return out
@@ -99,11 +107,11 @@ def coarse_bitmap(bitmap: Any, outer: int, blocks: int, tile_rows: int) -> Any:
     return out
 
 
-def digits_of(words: Any, bits: int, k: int, flip: bool) -> Any:
+def digits_of(words: Any, bits: int, k: int, flip: bool, out: Any = None) -> Any:
     """Bytes (..., outer, digits, 8 W words) of a planes operand; with ``flip`` the top plane is turned over, which adds 2**(bits - 1)."""
-    cupy = jit.require_cupy("matmul")
     n_words, digits = words.shape[-1], -(-bits // 8)
-    out = cupy.empty((*words.shape[:-2], digits, 8 * n_words), "uint32")
+    if out is None:
+        out = jit.require_cupy("matmul").empty((*words.shape[:-2], digits, 8 * n_words), "uint32")
     params = StatsParams(words=words.data.ptr, out=out.data.ptr, rows=words.size // (bits * n_words), bits=bits)
     params.n_words, params.k, params.flip, params.digits = n_words, k, int(flip), digits
     _launch("unpack_digits", -(-(out.size // 8) // (32 * _WARPS)), params)

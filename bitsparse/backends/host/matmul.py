@@ -21,7 +21,7 @@ from bitsparse.backends.host.buffers import (
     strided,
 )
 from bitsparse.backends.host.settings import run_on, simd_level
-from bitsparse.backends.params import EpilogueParams
+from bitsparse.backends.params import EpilogueParams, OperandParams
 
 __all__ = ["KERNELS", "Prepared", "cost", "epilogue", "matmul", "prepare"]
 
@@ -199,9 +199,13 @@ class Prepared:
         self._a_words, self._arguments = a_words, arguments
 
     def __call__(
-        self, b_words: NDArray[np.uint32], out: Array | None = None, epilogue: EpilogueParams | None = None
+        self,
+        b_words: NDArray[np.uint32],
+        out: Array | None = None,
+        epilogue: EpilogueParams | None = None,
+        operand: OperandParams | None = None,
     ) -> Array:
-        """The product with ``b_words``, through the epilogue if there is one."""
+        """The product with ``b_words``, through the epilogue if there is one; what operands contribute is part of that on a host."""
         return matmul(self._a_words, b_words, epilogue=epilogue, out=out, **self._arguments)
 
     def explain(self, fused: bool) -> tuple[str, ...]:

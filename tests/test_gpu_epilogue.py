@@ -1,0 +1,560 @@
+"""The epilogue on the GPU against the host's, bit for bit: behind products and on sums in memory, into poisoned arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bitsparse.backends.params import EpilogueParams
+from bitsparse.backends.reference import bits as reference_bits
+from bitsparse.backends.reference import matmul as reference_matmul
+
+pytestmark = pytest.mark.gpu
+
+Params = dict[str, Any]
+ACTIVATIONS = (None, "relu", "leaky_relu", "tanh")
+ROUNDINGS = ("floor", "nearest", "stochastic")
+ROWS_BITS = (1, 2, 4, 8, 16)
+#: On both sides of the blocks of 16 and 64, of the words of 32 and of the groups of 128.
+LENGTHS = (1, 7, 15, 16, 17, 31, 33, 63, 64, 65, 100, 127, 128, 129, 191, 192, 193, 250)
+
+
+def same(got: np.ndarray, want: np.ndarray, about: str = "") -> None:
+    """Equal bit for bit; of NaN only that it is NaN."""
+    assert got.shape == want.shape and got.dtype == want.dtype, about
+    if want.dtype == np.float32:
+        both = np.isnan(got) & np.isnan(want)
+        got, want = (np.where(both, np.float32(0), x).view(np.uint32) for x in (got, want))
+    np.testing.assert_array_equal(got, want, err_msg=about)
+
+
+def poisoned(shape: tuple[int, ...], dtype: Any) -> Any:
+    import cupy
+
+    words = cupy.full((int(np.prod(shape)),), 0xDEADBEEF, np.uint32)
+    return words.view(dtype).reshape(shape)
+
+
+def host(acc: np.ndarray, params: EpilogueParams) -> np.ndarray:
+    with np.errstate(all="ignore"):
+        return reference_matmul.epilogue(acc, params)
+
+
+def on_sums(acc: np.ndarray, params: EpilogueParams, about: str = "") -> None:
+    """The kernel for sums in memory."""
+    import cupy
+
+    from bitsparse.backends.cuda.epilogue import DeviceEpilogue
+
+    want = host(acc, params)
+    chain = DeviceEpilogue(params, acc.shape, np.inf if acc.dtype.kind == "f" else float(np.abs(acc).max(initial=0)))
+    out = poisoned(chain.out_shape, chain.out_dtype)
+    chain.on(acc.dtype).run(cupy.asarray(acc), out)
+    same(cupy.asnumpy(out), want, about or str(params))
+    assert not chain.nan_seen()
+
+
+def behind_product(
+    rng: np.random.Generator,
+    shape: tuple[int, ...],
+    k: int,
+    params: EpilogueParams,
+    *,
+    a_bits: int = 1,
+    b_bits: int = 1,
+    kernel: str = "planes",
+    **more: Any,
+) -> None:
+    """The kernels of products, through the one-shot function."""
+    import cupy
+
+    from bitsparse.backends.cuda import matmul as cuda_matmul
+
+    *batch, m, n = shape
+    kind: Params = {"k": k, "a_bits": a_bits, "b_bits": b_bits, "acc_dtype": np.int32}
+    kind |= {"a_encoding": encoding(rng, a_bits), "b_encoding": encoding(rng, b_bits)} | more
+    a, b = words_of(rng, (*batch, m, k), a_bits), words_of(rng, (n, k), b_bits)
+    acc = reference_matmul.matmul(a, b, **kind)
+    want = host(acc, params)
+    out = poisoned(want.shape, want.dtype)
+    if kind.get("bitmap") is not None:
+        kind["bitmap"] = cupy.asarray(kind["bitmap"])
+    got = cuda_matmul.matmul(cupy.asarray(a), cupy.asarray(b), epilogue=params, out=out, kernel=kernel, **kind)
+    assert got is out
+    same(cupy.asnumpy(out), want, f"{shape} {k} {kind} {params}")
+
+
+def words_of(rng: np.random.Generator, shape: tuple[int, ...], bits: int) -> np.ndarray:
+    return reference_bits.codes_to_words(rng.integers(0, 1 << bits, shape, np.uint64), bits, "planes")
+
+
+def encoding(rng: np.random.Generator, bits: int) -> str:
+    return str(rng.choice(("unsigned", "signed", "bipolar") if bits == 1 else ("unsigned", "signed")))
+
+
+def floats(rng: np.random.Generator, shape: tuple[int, ...], low: float = -2.0, high: float = 2.0) -> np.ndarray:
+    return np.asarray(rng.uniform(low, high, shape), np.float32)
+
+
+def sums_of(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any = np.int32) -> np.ndarray:
+    acc = rng.integers(-300, 300, shape).astype(dtype)
+    acc[rng.random(shape) < 0.1] = 0
+    if dtype == np.float32:
+        acc *= rng.choice(np.float32([1.0, 0.37, -0.0, 1e-3]), shape)
+    return acc
+
+
+def vector(rng: np.random.Generator, batch: tuple[int, ...], length: int) -> np.ndarray:
+    """A row or column vector of one of the shapes that are allowed."""
+    whole = (*batch, length)
+    partial = (*(1 if rng.random() < 0.5 else size for size in batch), length)
+    return floats(rng, [(), (length,), whole, partial][int(rng.integers(4))])
+
+
+def grid(rng: np.random.Generator, shape: tuple[int, ...], bits: int) -> Params:
+    """Offset and divisor of one of the shapes that are allowed, and a scheme's other numbers."""
+    *batch, m, n = shape
+    form = int(rng.integers(5))
+    where = [(), (m, 1), (1, n), (*batch, 1, n), (*batch, m, 1)][form]
+    where = where if form in (0, 1, 2) else (1,) * (len(shape) - len(where)) + where
+    scheme = str(rng.choice(["affine", "affine-pow2", "symmetric"] if bits > 1 else ["affine", "affine-pow2"]))
+    if scheme == "symmetric":
+        top = (1 << (bits - 1)) - 1
+        given: Params = {"offset": np.zeros((), np.float32), "multiplier": 1.0, "qmin": -top, "qmax": top}
+        rounding = str(rng.choice(ROUNDINGS[1:]))
+    else:
+        top = (1 << bits) - 1
+        offset = np.zeros((), np.float32) if rng.random() < 0.5 else floats(rng, where)
+        given = {"offset": offset, "multiplier": float(top) if scheme == "affine" else 1.0, "qmin": 0, "qmax": top}
+        rounding = "floor" if scheme == "affine-pow2" else str(rng.choice(ROUNDINGS))
+    divisor = floats(rng, where, 0.5, 2.0) * np.float32(600.0 / (1 if given["multiplier"] > 1.0 else top + 1))
+    given |= {"divisor": np.asarray(divisor, np.float32), "rounding": rounding}
+    return given | {"seed": int(rng.integers(1 << 63)), "stream": int(rng.integers(1 << 32))}
+
+
+def random_params(rng: np.random.Generator, shape: tuple[int, ...]) -> EpilogueParams:
+    """Any chain: every step in or out, any result."""
+    batch, m, n = tuple(shape[:-2]), shape[-2], shape[-1]
+    p: Params = {"activation": ACTIVATIONS[int(rng.integers(4))], "negative_slope": float(np.float32(0.07))}
+    for name, length in (("row_scale", m), ("col_scale", n), ("bias", n)):
+        if rng.random() < 0.6:
+            p[name] = vector(rng, batch, length)
+    for name in ("row_term", "col_term"):
+        if rng.random() < 0.3:
+            p[name] = vector(rng, batch, m), vector(rng, batch, n)
+    if rng.random() < 0.4:
+        p["bn_scale"] = floats(rng, (n,))
+        p["bn_shift"] = floats(rng, (n,))
+    if rng.random() < 0.25:
+        return EpilogueParams(**p)
+    p |= {"out": "bits", "axis": int(rng.choice([-1, -2]))}
+    if rng.random() < 0.15:
+        return EpilogueParams(**p, bits=1, binarize=True, layout=str(rng.choice(["planes", "rows"])))
+    layout = str(rng.choice(["planes", "planes", "rows"]))
+    bits = int(rng.choice(ROWS_BITS)) if layout == "rows" else int(rng.integers(1, 25))
+    return EpilogueParams(**p, **grid(rng, shape, bits), bits=bits, layout=layout)
+
+
+def requantised(shape: tuple[int, ...], bits: int, axis: int, layout: str = "planes") -> EpilogueParams:
+    """What a layer does: scales, bias, relu, unsigned codes."""
+    rng = np.random.default_rng(bits)
+    m, n = shape[-2:]
+    levels = (1 << bits) - 1
+    return EpilogueParams(
+        row_scale=floats(rng, (m,), 0.5, 1.5), col_scale=floats(rng, (n,), 0.5, 1.5), bias=floats(rng, (n,), -20, 20),
+        activation="relu", out="bits", bits=bits, axis=axis, layout=layout, offset=np.zeros((), np.float32),
+        divisor=np.asarray(311.7, np.float32), multiplier=float(levels), qmin=0, qmax=levels,
+        rounding="nearest" if bits % 2 else "floor",
+    )  # fmt: skip
+
+
+# ---- every step, every result
+STEPS: dict[str, Params] = {
+    "nothing": {},
+    "row_scale": {"row_scale": np.linspace(-1, 1, 37, dtype=np.float32)},
+    "row_scale-number": {"row_scale": np.float32(0.3)},
+    "col_scale": {"col_scale": np.linspace(-1, 1, 70, dtype=np.float32)},
+    "scales": {"row_scale": np.linspace(-1, 1, 37, dtype=np.float32), "col_scale": np.float32(0.1)},
+    "row_term": {"row_term": (np.linspace(-9, 9, 37, dtype=np.float32), np.float32(1.1))},
+    "col_term": {"col_term": (np.float32(-1.3), np.linspace(0, 3, 70, dtype=np.float32))},
+    "bias": {"bias": np.linspace(-99, 99, 70, dtype=np.float32)},
+    "batch_norm": {
+        "bn_scale": np.linspace(1, 2, 70, dtype=np.float32),
+        "bn_shift": np.linspace(1, -2, 70, dtype=np.float32),
+    },
+    "relu": {"activation": "relu"},
+    "leaky_relu": {"activation": "leaky_relu", "negative_slope": float(np.float32(0.2))},
+    "tanh": {"activation": "tanh", "row_scale": np.float32(0.01)},
+}
+CODES: dict[str, Params] = {
+    "float": {},
+    "floor": {"out": "bits", "bits": 4, "multiplier": 15.0, "qmax": 15, "rounding": "floor"},
+    "nearest": {"out": "bits", "bits": 3, "multiplier": 7.0, "qmax": 7, "rounding": "nearest"},
+    "offset": {"out": "bits", "bits": 5, "multiplier": 31.0, "qmax": 31, "offset": np.float32(-250)},
+    "signed": {"out": "bits", "bits": 6, "qmin": -31, "qmax": 31, "rounding": "nearest", "divisor": np.float32(9.7)},
+    "stochastic": {"out": "bits", "bits": 4, "multiplier": 15.0, "qmax": 15, "rounding": "stochastic", "seed": 1 << 40},
+    "binarize": {"out": "bits", "binarize": True},
+    "rows": {"out": "bits", "bits": 4, "multiplier": 15.0, "qmax": 15, "layout": "rows"},
+}
+GRID: Params = {"offset": np.float32(0), "divisor": np.float32(290.3)}
+
+
+@pytest.mark.parametrize("axis", [-1, -2])
+@pytest.mark.parametrize("codes", CODES)
+@pytest.mark.parametrize("step", STEPS)
+def test_each_step_alone(step: str, codes: str, axis: int) -> None:
+    params = EpilogueParams(**GRID | STEPS[step] | CODES[codes] | {"axis": axis})
+    rng = np.random.default_rng(1)
+    on_sums(sums_of(rng, (37, 70)), params)
+    behind_product(rng, (37, 70), 300, params)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_any_chain(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    shape = (int(rng.choice(LENGTHS)), int(rng.choice(LENGTHS)))
+    batch: tuple[int, ...] = ((), (3,), (2, 2), (1,))[int(rng.integers(4))]
+    params = random_params(rng, (*batch, *shape))
+    on_sums(sums_of(rng, (*batch, *shape), (np.int32, np.int64, np.float32)[seed % 3]), params)
+    widths = {"a_bits": int(rng.integers(1, 4)), "b_bits": int(rng.integers(1, 5))}
+    kernel = ("planes", "digits")[seed % 2]
+    behind_product(rng, (*batch, *shape), int(rng.integers(1, 400)), params, kernel=kernel, **widths)
+
+
+@pytest.mark.parametrize("axis", [-1, -2])
+@pytest.mark.parametrize("bits", range(1, 25))
+def test_every_width_of_codes(bits: int, axis: int) -> None:
+    rng = np.random.default_rng(bits)
+    for shape in ((33, 65), (130, 129)):
+        acc = sums_of(rng, shape)
+        on_sums(acc, requantised(shape, bits, axis))
+        scale = np.float32(300.0 / ((1 << (bits - 1)) - 1 or 1))
+        top = max((1 << (bits - 1)) - 1, 1)
+        signed = EpilogueParams(
+            out="bits", bits=bits, axis=axis, offset=np.float32(0), divisor=scale, qmin=-top if bits > 1 else 0,
+            qmax=top, rounding="stochastic" if bits % 3 == 0 else "nearest", seed=bits, stream=7,
+        )  # fmt: skip
+        on_sums(acc, signed)
+        if bits in ROWS_BITS:
+            on_sums(acc, requantised(shape, bits, axis, "rows"))
+            on_sums(acc, signed._replace(layout="rows"))
+    behind_product(rng, (130, 129), 200, requantised((130, 129), bits, axis))
+
+
+@pytest.mark.parametrize("axis", [-1, -2])
+@pytest.mark.parametrize("length", LENGTHS)
+def test_pad_bits_are_cleared(length: int, axis: int) -> None:
+    rng = np.random.default_rng(length)
+    for other in (1, 17, 70):
+        shape = (other, length) if axis == -1 else (length, other)
+        acc = sums_of(rng, shape)
+        for bits, layout in ((1, "planes"), (5, "planes"), *((b, "rows") for b in ROWS_BITS)):
+            on_sums(acc, requantised(shape, bits, axis, layout))
+        behind_product(rng, shape, 140, requantised(shape, 4, axis))
+        behind_product(rng, shape, 140, requantised(shape, 2, axis, "rows"))
+        on_sums(acc, EpilogueParams(bias=np.float32(0.5)))
+
+
+# ---- numbers
+def test_division_by_a_known_divisor() -> None:
+    """Quotients next to the borders between codes, where one wrong rounding would show."""
+    rng = np.random.default_rng(8)
+    for bits in (1, 4, 8, 16, 20, 21):
+        for divisor in (*floats(rng, (6,), 0.01, 900.0), 2.0**-61, 2.0**-59, 2.0**60, 2.0**61, 3e38):
+            levels = (1 << bits) - 1
+            for rounding in ("floor", "nearest"):
+                half = 0.5 if rounding == "nearest" else 0.0
+                border = (rng.integers(0, levels + 1, (8, 192)) + half) / levels * float(divisor)
+                acc = np.minimum(border, 3e38).astype(np.float32)
+                for nudge in (-1, 0, 1):
+                    x = (acc.view(np.int32) + nudge * (acc > 0)).view(np.float32)
+                    params = EpilogueParams(
+                        out="bits", bits=bits, offset=np.float32(0), divisor=np.float32(divisor),
+                        multiplier=float(levels), qmin=0, qmax=levels, rounding=rounding,
+                    )  # fmt: skip
+                    on_sums(x, params, f"{bits} {divisor} {rounding} {nudge}")
+
+
+def test_infinities_and_small_numbers() -> None:
+    """What the short way to codes does not cover is found out and done the long way."""
+    special = np.float32([np.inf, -np.inf, 0.0, -0.0, 1e-45, -1e-45, 1e-38, 3e38, -3e38, 1.0, -1.0, 1e13, 5e-20])
+    rng = np.random.default_rng(3)
+    acc = rng.choice(special, (40, 130))
+    for codes in CODES:
+        for extra in ({}, {"divisor": np.float32(1e-30)}, {"divisor": np.float32(1e30)}, {"offset": np.float32(1e-40)}):
+            for activation in ACTIVATIONS:
+                params = EpilogueParams(**GRID | CODES[codes] | extra, activation=activation)
+                on_sums(acc, params, f"{codes} {extra} {activation}")
+    on_sums(acc, EpilogueParams(row_scale=np.float32(0)))  # NaN is a float like others
+    huge = EpilogueParams(col_scale=np.float32(3e38), **GRID | CODES["floor"] | {"divisor": np.float32(2e38)}, axis=-2)
+    on_sums(sums_of(rng, (40, 130)), huge)
+    behind_product(rng, (40, 130), 90, huge)
+
+
+def test_nan_is_reported() -> None:
+    import cupy
+
+    from bitsparse.backends.cuda import matmul as cuda_matmul
+    from bitsparse.backends.cuda.epilogue import DeviceEpilogue
+
+    rng = np.random.default_rng(4)
+    kind: Params = {"k": 90, "a_bits": 1, "b_bits": 1, "a_encoding": "unsigned", "b_encoding": "unsigned"}
+    a, b = (cupy.asarray(words_of(rng, (outer, 90), 1)) for outer in (40, 130))
+    for codes in ("floor", "signed", "binarize", "rows", "stochastic"):
+        for axis in (-1, -2):
+            bias = np.zeros(130, np.float32)
+            bias[129] = np.nan
+            params = EpilogueParams(**GRID | CODES[codes], bias=bias, axis=axis)
+            with pytest.raises(ValueError, match="produced NaN"):
+                cuda_matmul.matmul(a, b, epilogue=params, acc_dtype=np.int32, **kind)
+            with pytest.raises(ValueError, match="produced NaN"):
+                cuda_matmul.epilogue(cupy.zeros((40, 130), np.int32), params)
+            chain = DeviceEpilogue(params, (40, 130))
+            product = cuda_matmul.Product(a, n=130, epilogue=chain, **kind)
+            assert not product.nan_seen()
+            got = product(b)
+            assert product.nan_seen() and not product.nan_seen()
+            finite = params._replace(bias=np.nan_to_num(bias, nan=-1e30))
+            want = cuda_matmul.matmul(a, b, epilogue=finite, acc_dtype=np.int32, **kind)
+            if codes != "stochastic":  # NaN has the code of the lowest number
+                same(cupy.asnumpy(got), cupy.asnumpy(want))
+    # Beyond the edge of the result the kernels compute nonsense, which nobody is to hear of.
+    scale = np.ones(37, np.float32)
+    scale[-1] = np.inf
+    on_sums(np.ones((37, 70), np.int32), EpilogueParams(**GRID | CODES["floor"], row_scale=scale))
+    on_sums(np.ones((37, 70), np.int32), EpilogueParams(**GRID | CODES["floor"], row_scale=scale, axis=-2))
+
+
+# ---- operands, tilings, batches
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("result", ["float", "floor", "binarize"])
+def test_scales_and_terms_of_operands(result: str, fused: bool) -> None:
+    """Device arrays given for one call: scales multiply the chain's own first, terms take the place of its own."""
+    import cupy
+
+    from bitsparse.backends.cuda import matmul as cuda_matmul
+    from bitsparse.backends.cuda.epilogue import DeviceEpilogue
+
+    rng = np.random.default_rng(5)
+    batch, m, n, k = (3,), 70, 130, 200
+    a, b = words_of(rng, (m, k), 2), words_of(rng, (*batch, n, k), 2)
+    kind: Params = {"k": k, "a_bits": 2, "b_bits": 2, "a_encoding": "signed", "b_encoding": "unsigned"}
+    kind["acc_dtype"] = np.int32 if fused else np.int64
+    acc = reference_matmul.matmul(a, b, **kind)
+    own = EpilogueParams(
+        **GRID | CODES[result], row_scale=floats(rng, (m,)), col_scale=floats(rng, (*batch, n)), activation="relu"
+    )
+    for params in (own, own._replace(row_scale=None, col_scale=None), own._replace(bias=floats(rng, (n,)))):
+        chain = DeviceEpilogue(params, (*batch, m, n))
+        product = cuda_matmul.Product(cupy.asarray(a), n=n, b_batch=batch, epilogue=chain, **kind)
+        assert product.fused is fused
+        for a_shape, b_shape in ((None, None), ((), ()), ((m,), (n,)), ((1, m), (*batch, n)), ((*batch, m), None)):
+            for terms in (False, True):
+                row, col = (None if shape is None else floats(rng, shape) for shape in (a_shape, b_shape))
+                pairs = [(floats(rng, (m,)), floats(rng, (*batch, n))) if terms else None for _ in range(2)]
+                want = host(
+                    acc,
+                    params._replace(
+                        row_scale=times(params.row_scale, row), col_scale=times(params.col_scale, col),
+                        row_term=pairs[0], col_term=pairs[1],
+                    ),
+                )  # fmt: skip
+                out = poisoned(want.shape, want.dtype)
+                device = [None if x is None else cupy.asarray(x) for x in (row, col)]
+                device_pairs = [None if x is None else (cupy.asarray(x[0]), cupy.asarray(x[1])) for x in pairs]
+                product(
+                    cupy.asarray(b), out, a_scale=device[0], b_scale=device[1], row_term=device_pairs[0],
+                    col_term=device_pairs[1],
+                )  # fmt: skip
+                same(cupy.asnumpy(out), want, f"{a_shape} {b_shape} {terms}")
+
+
+def times(own: np.ndarray | None, theirs: np.ndarray | None) -> np.ndarray | None:
+    if own is None or theirs is None:
+        return theirs if own is None else own
+    return np.asarray(own * theirs, np.float32)
+
+
+@pytest.mark.parametrize("b_bits", [1, 2, 4])
+@pytest.mark.parametrize("step", [1, 8])
+def test_every_tiling(b_bits: int, step: int) -> None:
+    import cupy
+
+    from bitsparse import jit
+    from bitsparse.backends.cuda import gemm
+    from bitsparse.backends.cuda import matmul as cuda_matmul
+    from bitsparse.backends.cuda.epilogue import DeviceEpilogue
+
+    if not jit.capability().has_wgmma:
+        return
+    rng = np.random.default_rng(b_bits)
+    widths = (1, b_bits) if step == 1 else (3, 8 * b_bits - 6)
+    for m, n, k in ((300, 70, 2200), (135, 264, 1100 // step)):
+        a, b = words_of(rng, (m, k), widths[0]), words_of(rng, (n, k), widths[1])
+        kind: Params = {"k": k, "a_bits": widths[0], "b_bits": widths[1], "a_encoding": "signed"}
+        kind |= {"b_encoding": "unsigned"}
+        if widths[0] == 1:
+            kind["a_encoding"] = "bipolar"
+        acc = reference_matmul.matmul(a, b, acc_dtype=np.int64, **kind).astype(np.int32)
+        chains = [
+            EpilogueParams(row_scale=floats(rng, (m,)), bias=floats(rng, (n,)), activation="leaky_relu"),
+            requantised((m, n), 4, -1),
+            requantised((m, n), 4, -2)._replace(rounding="nearest"),
+            random_params(rng, (m, n)),
+        ]
+        wants = [host(acc, params) for params in chains]
+        device_a, device_b = cupy.asarray(a), cupy.asarray(b)
+        planes = -(-widths[1] // step)
+        for tiling in gemm.tilings(n, planes, masked=False, wide=False):
+            for params, want in zip(chains, wants, strict=True):
+                chain = DeviceEpilogue(params, (m, n))
+                product = cuda_matmul.Product(
+                    device_a, n=n, tiling=tiling, kernel="planes" if step == 1 else "digits", epilogue=chain, **kind
+                )
+                out = poisoned(want.shape, want.dtype)
+                product(device_b, out)
+                same(cupy.asnumpy(out), want, f"{tiling} {params}")
+
+
+@pytest.mark.parametrize("batches", [((3,), (3,)), ((2, 3), (3,)), ((), (4,)), ((2, 1), (1, 3)), ((0,), (0,))], ids=str)
+def test_batches(batches: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    import cupy
+
+    from bitsparse.backends.cuda import matmul as cuda_matmul
+
+    rng = np.random.default_rng(1)
+    kind: Params = {"k": 300, "a_bits": 1, "b_bits": 2, "a_encoding": "bipolar", "b_encoding": "signed"}
+    a, b = words_of(rng, (*batches[0], 37, 300), 1), words_of(rng, (*batches[1], 70, 300), 2)
+    acc = reference_matmul.matmul(a, b, acc_dtype=np.int32, **kind)
+    for _ in range(6):
+        params = random_params(rng, acc.shape)
+        want = host(acc, params)
+        out = poisoned(want.shape, want.dtype)
+        cuda_matmul.matmul(cupy.asarray(a), cupy.asarray(b), acc_dtype=np.int32, epilogue=params, out=out, **kind)
+        same(cupy.asnumpy(out), want, str(params))
+
+
+def test_many_tiles_a_block() -> None:
+    """Persistent blocks that take several tiles each, wide ones, with edges on both sides."""
+    rng = np.random.default_rng(6)
+    for shape in ((1500, 1300), (2050, 515)):
+        for params in (requantised(shape, 4, -1), requantised(shape, 4, -2), EpilogueParams(bias=np.float32(1))):
+            behind_product(rng, shape, 64, params)
+
+
+def test_wide_sums_and_no_sums() -> None:
+    """Sums of 64 bits and of nothing go through the kernel of its own."""
+    rng = np.random.default_rng(7)
+    for axis in (-1, -2):
+        params = requantised((45, 70), 7, axis)._replace(divisor=np.float32(1e12))
+        behind_product(rng, (45, 70), 130, params, a_bits=16, b_bits=20, acc_dtype=np.int64, kernel="digits")
+        behind_product(rng, (45, 70), 130, params, a_bits=16, b_bits=20, acc_dtype=np.int64)
+    for m, n, k in ((5, 7, 0), (0, 7, 5), (5, 0, 7), (0, 0, 0)):
+        for params in (EpilogueParams(bias=np.float32(2)), requantised((m, n), 3, -1), requantised((m, n), 3, -2)):
+            behind_product(rng, (m, n), k, params)
+
+
+@pytest.mark.parametrize("density", [0.0, 0.1])
+def test_zero_tiles(density: float) -> None:
+    """Tiles whose products were all jumped over go through the chain as zeros."""
+    import cupy
+
+    from bitsparse.backends.cuda import matmul as cuda_matmul
+
+    rng = np.random.default_rng(9)
+    m, n, k = 515, 70, 5000
+    codes = rng.integers(0, 2, (m, k), np.uint64)
+    codes *= (rng.random((-(-m // 8), -(-k // 128))) < density).repeat(8, 0).repeat(128, 1)[:m, :k]
+    a, b = reference_bits.codes_to_words(codes, 1, "planes"), words_of(rng, (n, k), 2)
+    kind: Params = {"k": k, "a_bits": 1, "b_bits": 2, "a_encoding": "unsigned", "b_encoding": "signed"}
+    acc = reference_matmul.matmul(a, b, acc_dtype=np.int32, **kind)
+    bitmap = cupy.asarray(reference_bits.tile_bitmap(a, k))
+    for params in (EpilogueParams(bias=np.float32(2)), requantised((m, n), 3, -1), requantised((m, n), 3, -2)):
+        want = host(acc, params)
+        out = poisoned(want.shape, want.dtype)
+        cuda_matmul.matmul(
+            cupy.asarray(a), cupy.asarray(b), bitmap=bitmap, acc_dtype=np.int32, epilogue=params, out=out, **kind
+        )
+        same(cupy.asnumpy(out), want)
+
+
+# ---- calls
+def test_the_function_on_sums() -> None:
+    """Any strides; the result is new."""
+    import cupy
+
+    from bitsparse.backends.cuda import matmul as cuda_matmul
+
+    rng = np.random.default_rng(10)
+    for dtype in (np.int32, np.int64, np.float32):
+        acc = sums_of(rng, (3, 50, 90), dtype)
+        for _ in range(4):
+            params = random_params(rng, (3, 45, 90))
+            got = cuda_matmul.epilogue(cupy.asarray(acc)[:, ::-1][:, 5:], params)
+            same(cupy.asnumpy(got), host(np.ascontiguousarray(acc[:, ::-1][:, 5:]), params))
+
+
+def test_results_that_are_not_aligned() -> None:
+    import cupy
+
+    from bitsparse.backends.cuda.epilogue import DeviceEpilogue
+
+    rng = np.random.default_rng(11)
+    acc = sums_of(rng, (37, 68))
+    params = EpilogueParams(bias=floats(rng, (68,)))
+    chain = DeviceEpilogue(params, acc.shape)
+    room, sums = cupy.zeros(37 * 68 + 1, np.float32), cupy.zeros(37 * 68 + 1, np.int32)
+    out, from_here = room[1:].reshape(37, 68), sums[1:].reshape(37, 68)
+    from_here[...] = cupy.asarray(acc)
+    chain.on(np.int32).run(from_here, out)
+    same(cupy.asnumpy(out), host(acc, params))
+    words = DeviceEpilogue(requantised(acc.shape, 1, -1), acc.shape)
+    with pytest.raises(ValueError, match="multiple of 16 bytes"):
+        words.on(np.int32).run(from_here, cupy.zeros(37 * 4 + 1, np.uint32)[1:].reshape(37, 1, 4))
+
+
+def test_streams_and_graphs() -> None:
+    """A prepared product with an epilogue allocates and compiles nothing, so it can be captured; operands' scales as well."""
+    import cupy
+
+    from bitsparse.backends.cuda import matmul as cuda_matmul
+    from bitsparse.backends.cuda.epilogue import DeviceEpilogue
+
+    rng = np.random.default_rng(12)
+    m, n, k = 400, 70, 3000
+    a, b, scale = words_of(rng, (m, k), 1), words_of(rng, (n, k), 3), floats(rng, (n,), 0.5, 1.0)
+    kind: Params = {"k": k, "a_bits": 1, "b_bits": 3, "a_encoding": "unsigned", "b_encoding": "signed"}
+    stream = cupy.cuda.Stream(non_blocking=True)
+    for dtype in (np.int32, np.int64):
+        acc = reference_matmul.matmul(a, b, acc_dtype=dtype, **kind)
+        for params in (requantised((m, n), 4, -1), requantised((m, n), 4, -2), EpilogueParams(bias=np.float32(3))):
+            want = host(acc, params._replace(col_scale=times(params.col_scale, scale)))
+            with stream:
+                device_b, device_scale = cupy.asarray(b), cupy.asarray(scale)
+                chain = DeviceEpilogue(params, (m, n))
+                product = cuda_matmul.Product(cupy.asarray(a), n=n, acc_dtype=dtype, epilogue=chain, **kind)
+                out = poisoned(want.shape, want.dtype)
+                product(device_b, out, b_scale=device_scale)
+                same(cupy.asnumpy(out), want)
+                stream.begin_capture()
+                for _ in range(2):
+                    product(device_b, out, b_scale=device_scale)
+                graph = stream.end_capture()
+                for _ in range(2):
+                    out.fill(0)
+                    graph.launch(stream)
+                    same(cupy.asnumpy(out, stream=stream), want)
+
+
+def test_named_errors() -> None:
+    import cupy
+
+    from bitsparse.backends.cuda import matmul as cuda_matmul
+    from bitsparse.backends.cuda.epilogue import DeviceEpilogue
+
+    a = cupy.zeros((8, 1, 4), np.uint32)
+    kind: Params = {"k": 128, "a_bits": 1, "b_bits": 1, "a_encoding": "unsigned", "b_encoding": "unsigned"}
+    with pytest.raises(ValueError, match=r"for a result of shape \(8, 9\), the product's is \(8, 8\)"):
+        cuda_matmul.Product(a, n=8, epilogue=DeviceEpilogue(EpilogueParams(), (8, 9)), **kind)
