@@ -35,7 +35,7 @@ def run(body, a, b, c, n=0, grid=1, threads=32, shared=0, cluster=1, arch="sm_90
         file = Path(folder) / "t.so"
         file.write_bytes(blob)
         kernel = jit.Kernel(cupy.RawModule(path=str(file)).get_function("k"), "k")
-    kernel.launch(grid, threads, P(a.data.ptr, b.data.ptr, c.data.ptr, n), shared=shared, cluster=cluster)()
+        kernel.launch(grid, threads, P(a.data.ptr, b.data.ptr, c.data.ptr, n), shared=shared, cluster=cluster)()
     return c.get()
 
 
