@@ -1,140 +1,8 @@
-// Elements of every dtype, 32 codes to a lane, and the moves between codes and words that packing and unpacking share.
+// 32 codes to a lane, the moves between codes and words that packing and unpacking share, and where the chunks of lines are.
 #ifndef BITSPARSE_BITS_CUH
 #define BITSPARSE_BITS_CUH
 
-#include "scalar.h"
-
-typedef bs_u32 u32;
-typedef bs_u64 u64;
-typedef bs_i64 i64;
-
-#define BS_INLINE static __device__ __forceinline__
-
-// BS_KIND: integers of 1, 2, 4 or 8 bytes (signed or not), float16 and bfloat16, float32, float64.
-#define BS_HALF 4
-#define BS_FLOAT 5
-#define BS_DOUBLE 6
-#if BS_KIND == 0
-typedef unsigned char Element;
-#elif BS_KIND == 1 || BS_KIND == BS_HALF
-typedef unsigned short Element;
-#elif BS_KIND == 3 || BS_KIND == BS_DOUBLE
-typedef u64 Element;
-#else
-typedef u32 Element;
-#endif
-
-#define BS_GROUP 128 // elements that the format pads a line to: a chunk, one quad to a lane
-#define BS_CHUNKS 8  // chunks that a warp takes together, so that every lane has 32 elements
-#define BS_LINE_DRAWS 17 // draws of eight elements that a chunk may touch
-#define BS_TILE_DRAWS 5  // the same for 32 elements
-
-// Quotient of two non-negative numbers; 64-bit division takes four times as long.
-BS_INLINE i64 quotient(i64 n, i64 d)
-{
-    if (((n | d) >> 32) == 0)
-        return (u32)n / (u32)d;
-    return n / d;
-}
-
-// ---- elements: four neighbours (a quad) as they lie in memory
-struct Quad {
-    u32 w[sizeof(Element)];
-};
-
-BS_INLINE Quad load_quad(const Element *at)
-{
-    Quad q;
-    if (sizeof(Element) == 1) {
-        q.w[0] = *(const u32 *)at;
-    } else if (sizeof(Element) == 2) {
-        const uint2 v = *(const uint2 *)at;
-        q.w[0] = v.x, q.w[sizeof(Element) > 1 ? 1 : 0] = v.y;
-    } else {
-#pragma unroll
-        for (int i = 0; i < (int)sizeof(Element) / 4; i++) {
-            const uint4 v = ((const uint4 *)at)[i];
-            u32 *w = q.w + 4 * i;
-            w[0] = v.x, w[1] = v.y, w[2] = v.z, w[3] = v.w;
-        }
-    }
-    return q;
-}
-
-BS_INLINE void store_quad(Element *at, const Quad &q)
-{
-    if (sizeof(Element) == 1) {
-        *(u32 *)at = q.w[0];
-    } else if (sizeof(Element) == 2) {
-        *(uint2 *)at = make_uint2(q.w[0], q.w[sizeof(Element) > 1 ? 1 : 0]);
-    } else {
-#pragma unroll
-        for (int i = 0; i < (int)sizeof(Element) / 4; i++) {
-            const u32 *w = q.w + 4 * i;
-            ((uint4 *)at)[i] = make_uint4(w[0], w[1], w[2], w[3]);
-        }
-    }
-}
-
-// Element j of a quad; j is a constant after unrolling.
-BS_INLINE Element element_of(const Quad &q, int j)
-{
-#if BS_KIND == 3 || BS_KIND == BS_DOUBLE
-    return (u64)q.w[2 * j + 1] << 32 | q.w[2 * j];
-#else
-    const int bit = 8 * (int)sizeof(Element) * j;
-    return (Element)(q.w[bit / 32] >> bit % 32);
-#endif
-}
-
-BS_INLINE void set_element(Quad &q, int j, Element e) // into a quad of zeros
-{
-#if BS_KIND == 3 || BS_KIND == BS_DOUBLE
-    q.w[2 * j + 1] = (u32)(e >> 32), q.w[2 * j] = (u32)e;
-#else
-    const int bit = 8 * (int)sizeof(Element) * j;
-    q.w[bit / 32] |= (u32)e << bit % 32;
-#endif
-}
-
-BS_INLINE Quad zero_quad()
-{
-    Quad q;
-#pragma unroll
-    for (int i = 0; i < (int)sizeof(Element); i++)
-        q.w[i] = 0;
-    return q;
-}
-
-BS_INLINE double double_of(Element e)
-{
-    union {
-        u64 u;
-        double d;
-    } both;
-    both.u = e;
-    return both.d;
-}
-
-BS_INLINE Element element_of_double(double d)
-{
-    union {
-        double d;
-        u64 u;
-    } both;
-    both.d = d;
-    return (Element)both.u;
-}
-
-// A float element, widened exactly; `infinity` tells float16 (0x7c00) from bfloat16 (0x7f80).
-BS_INLINE float float_of(Element e, int infinity)
-{
-#if BS_KIND == BS_HALF
-    return infinity == 0x7c00 ? bs_f16_to_float(e) : bs_bf16_to_float(e);
-#else
-    return bs_float_of((u32)e);
-#endif
-}
+#include "bits_elements.cuh"
 
 // ---- 32 codes and their planes
 
@@ -155,23 +23,36 @@ BS_INLINE void turn_nibbles(u32 (&w)[4])
     }
 }
 
-// Bit b of w[p] is bit shift + p of codes[b].
-BS_INLINE void planes_of(const u32 (&codes)[32], int shift, u32 (&w)[4])
+// Bit b of w[p] is bit p of codes[b].
+BS_INLINE void planes_of(const u32 (&codes)[32], u32 (&w)[4])
 {
     w[0] = w[1] = w[2] = w[3] = 0;
 #pragma unroll
     for (int b = 0; b < 32; b++)
-        w[b % 4] |= ((codes[b] >> shift) & 15u) << (b / 4 * 4);
+        w[b % 4] |= (codes[b] & 15u) << (b / 4 * 4);
     turn_nibbles(w);
 }
 
-// The inverse, or-ed into the codes; w is lost.
-BS_INLINE void codes_of(u32 (&w)[4], int shift, u32 (&codes)[32])
+BS_INLINE void drop_planes(u32 (&codes)[32])
 {
-    turn_nibbles(w);
 #pragma unroll
     for (int b = 0; b < 32; b++)
-        codes[b] |= ((w[b % 4] >> (b / 4 * 4)) & 15u) << shift;
+        codes[b] >>= 4;
+}
+
+// The inverse, pushed in below what the codes hold unless they are new; w is lost.
+BS_INLINE void codes_of(u32 (&w)[4], bool fresh, u32 (&codes)[32])
+{
+    turn_nibbles(w);
+    if (fresh) {
+#pragma unroll
+        for (int b = 0; b < 32; b++)
+            codes[b] = (w[b % 4] >> (b / 4 * 4)) & 15u;
+    } else {
+#pragma unroll
+        for (int b = 0; b < 32; b++)
+            codes[b] = codes[b] << 4 | ((w[b % 4] >> (b / 4 * 4)) & 15u);
+    }
 }
 
 // 32 codes of `bits` bits side by side, and back; `to` and `from` are strided by 1.
@@ -234,7 +115,7 @@ BS_INLINE u32 exchange_nibbles(u32 x, int lane)
 }
 
 // Four codes at quad `at` of a line of fields of 2, 4, 8 or 16 bits, and back.
-BS_INLINE void store_quad_fields(void *line, i64 at, int bits, u32 a, u32 b, u32 c, u32 d)
+BS_INLINE void store_quad_fields(void *line, Index at, int bits, u32 a, u32 b, u32 c, u32 d)
 {
     if (bits == 2)
         ((unsigned char *)line)[at] = (unsigned char)((a & 3u) | (b & 3u) << 2 | (c & 3u) << 4 | (d & 3u) << 6);
@@ -246,7 +127,7 @@ BS_INLINE void store_quad_fields(void *line, i64 at, int bits, u32 a, u32 b, u32
         ((uint2 *)line)[at] = make_uint2((a & 0xffffu) | b << 16, (c & 0xffffu) | d << 16);
 }
 
-BS_INLINE uint4 load_quad_fields(const void *line, i64 at, int bits)
+BS_INLINE uint4 load_quad_fields(const void *line, Index at, int bits)
 {
     if (bits == 2) {
         const u32 v = ((const unsigned char *)line)[at];
@@ -268,20 +149,19 @@ BS_INLINE uint4 load_quad_fields(const void *line, i64 at, int bits)
 
 // What one lane knows about one chunk of its warp's eight; the others ask by shuffle.
 struct Chunk {
-    i64 line, batch, row, first; // row of all batches, batch, row of the batch, first column
-    int left;                    // elements of the chunk, 0 behind the last one
+    Index line, batch, row, first; // row of all batches, batch, row of the batch, first column
+    int left;                      // elements of the chunk, 0 behind the last one
 };
 
-BS_INLINE Chunk chunk_at(i64 chunk, i64 chunks, i64 batches, i64 rows, i64 cols)
+BS_INLINE Chunk chunk_at(Index chunk, Index chunks, Index batches, Index rows, Index cols)
 {
-    const i64 groups = (cols + BS_GROUP - 1) / BS_GROUP;
+    const Index groups = (cols + BS_GROUP - 1) / BS_GROUP;
     Chunk c;
     c.line = quotient(chunk, groups);
     c.first = (chunk - c.line * groups) * BS_GROUP;
     c.batch = batches == 1 ? 0 : quotient(c.line, rows);
     c.row = c.line - c.batch * rows;
-    const i64 left = cols - c.first;
-    c.left = chunk >= chunks ? 0 : left < BS_GROUP ? (int)left : BS_GROUP;
+    c.left = chunk >= chunks ? 0 : (int)min((Index)BS_GROUP, cols - c.first);
     return c;
 }
 

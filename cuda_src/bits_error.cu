@@ -45,11 +45,11 @@ static __device__ __forceinline__ double block_sum(double sum)
     return parts[0];
 }
 
-extern "C" __global__ void __launch_bounds__(256) relative_error(const ErrorParams p)
+extern "C" __global__ void __launch_bounds__(256, 2) relative_error(const ErrorParams p)
 {
     const i64 start = (i64)blockIdx.x * BS_BLOCK_ELEMENTS;
     double sum = 0.0;
-#pragma unroll 4
+#pragma unroll 1
     for (int i = threadIdx.x; i < BS_BLOCK_ELEMENTS; i += 256)
         if (start + i < p.n) {
             const double x = load(p.x, p.x_type, start + i), y = load(p.y, p.y_type, start + i);
@@ -61,7 +61,7 @@ extern "C" __global__ void __launch_bounds__(256) relative_error(const ErrorPara
 }
 
 // The sum of the blocks' numbers, in one block.
-extern "C" __global__ void __launch_bounds__(256) add_blocks(const ErrorParams p)
+extern "C" __global__ void __launch_bounds__(256, 4) add_blocks(const ErrorParams p)
 {
     const double *parts = (const double *)p.x;
     double sum = 0.0;

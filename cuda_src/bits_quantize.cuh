@@ -11,11 +11,6 @@ typedef double Real;
 typedef float Real;
 #endif
 
-struct Limits {
-    Real low, high;
-    double wide_low, wide_high;
-};
-
 BS_INLINE Real real_of(Element e, int infinity)
 {
 #if BS_KIND == BS_DOUBLE
@@ -42,16 +37,21 @@ BS_INLINE Steps steps_of(float offset, float divisor)
     return s;
 }
 
-// (x - offset) / divisor, correctly rounded wherever `exact` stays set. The first quotient is less than one unit in the last place off,
-// and the reciprocal is correctly rounded, so one correction by the exact remainder gives the IEEE quotient (Markstein's theorem); the
-// conditions keep every intermediate number normal. A zero passes: its sign does not reach the code.
-BS_INLINE float quick_quotient(float x, const Steps &s, bool &exact)
+// (x - offset) / divisor, correctly rounded unless `odd` becomes NaN or the numerator is too small: the first quotient is less than one
+// unit in the last place off and the reciprocal correctly rounded, so one correction by the exact remainder gives the IEEE quotient
+// (Markstein's theorem). A zero may have the other sign, which does not reach the code.
+BS_INLINE float quick_quotient(float x, const Steps &s, float &odd)
 {
     const float t = bs_subf(x, s.offset);
     const float q = fmaf(t, s.reciprocal, bs_mulf(t, s.rest));
-    exact = exact && fabsf(q) <= 1.3292280e36f && (fabsf(t) >= 9.0949470e-13f || t == 0.0f); // 2^120, 2^-40
+    odd = fmaf(q, 0.0f, odd);
     return fmaf(fmaf(-s.divisor, q, t), s.reciprocal, q);
 }
+
+// Too small is a numerator below 2^-40 other than zero. From an offset of 2^-16 on, differences are multiples of 2^-40.
+#define BS_FAR_OFFSET 1.52587890625e-5f
+#define BS_SMALLEST_KEY (2u * 0x2b800000u - 1u)
+BS_INLINE u32 key_of_numerator(float x, const Steps &s) { return 2u * bs_bits_of(bs_subf(x, s.offset)) - 1u; }
 
 BS_INLINE Steps shuffled(const Steps &s, int lane)
 {
@@ -79,45 +79,40 @@ BS_INLINE Real scaled(Real v, Real multiplier)
 #endif
 }
 
-// Codes of the quotients v; NaN becomes the lower limit.
+// Codes of scaled quotients; NaN becomes the lower limit.
 #if BS_STEPS == 0
 // Adding 1.5 * 2^23, rounded down or to nearest even, leaves the integer of |v| <= 2^22 in the low 22 bits.
-template <class Half> BS_INLINE void round_all(const float (&v)[32], const Limits &g, int rounding, Half half, u32 (&codes)[32])
+template <class Half> BS_INLINE void round_all(float (&v)[32], float low, float high, int rounding, Half half, u32 (&codes)[32])
 {
     const float shift = 12582912.0f;
+#pragma unroll
+    for (int b = 0; b < 32; b++)
+        v[b] = fminf(fmaxf(v[b], low), high);
     if (rounding == BS_NEAREST) {
 #pragma unroll
         for (int b = 0; b < 32; b++)
-            codes[b] = bs_bits_of(bs_addf(fminf(fmaxf(v[b], g.low), g.high), shift));
+            codes[b] = bs_bits_of(bs_addf(v[b], shift));
     } else if (rounding == BS_FLOOR) {
 #pragma unroll
         for (int b = 0; b < 32; b++)
-            codes[b] = bs_bits_of(__fadd_rd(fminf(fmaxf(v[b], g.low), g.high), shift));
+            codes[b] = bs_bits_of(__fadd_rd(v[b], shift));
     } else {
 #pragma unroll
         for (int b = 0; b < 32; b++) {
-            const float clipped = fminf(fmaxf(v[b], g.low), g.high), below = __fadd_rd(clipped, shift);
-            const float part = bs_subf(clipped, bs_subf(below, shift));
+            const float below = __fadd_rd(v[b], shift), part = bs_subf(v[b], bs_subf(below, shift));
             const float draw = bs_subf(bs_float_of(0x4b000000u | half(b)), 8388608.0f); // the half word as a float
             codes[b] = bs_bits_of(below) + (draw < bs_mulf(part, 65536.0f) ? 1u : 0u);
         }
     }
 }
 #else
-template <class Half> BS_INLINE void round_all(const Real (&v)[32], const Limits &g, int rounding, Half half, u32 (&codes)[32])
+BS_INLINE u32 rounded(Real v, double low, double high, int rounding, u32 half)
 {
-#pragma unroll
-    for (int b = 0; b < 32; b++) {
-        const u32 draw = rounding == BS_STOCHASTIC ? half(b) : 0u;
 #if BS_STEPS == 1
-        if (g.wide_low >= -16777216.0 && g.wide_high <= 16777216.0) {
-            codes[b] = (u32)bs_round_clippedf(bs_clipf(v[b], g.low, g.high), rounding, draw);
-            continue;
-        }
+    if (low >= -16777216.0 && high <= 16777216.0)
+        return (u32)bs_round_clippedf(bs_clipf(v, (float)low, (float)high), rounding, half);
 #endif
-        // Limits beyond 2^24 are not float32 numbers.
-        codes[b] = (u32)bs_round_clippedd(bs_clipd(v[b], g.wide_low, g.wide_high), rounding, draw);
-    }
+    return (u32)bs_round_clippedd(bs_clipd(v, low, high), rounding, half); // limits beyond 2^24 are not float32 numbers
 }
 #endif
 

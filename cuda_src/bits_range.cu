@@ -1,5 +1,6 @@
 // Smallest and largest value of an array altogether, along rows or along columns, and whether a float is NaN or infinite; stochastic
 // rounding. Ranges are taken in parts first (range_rows, range_columns), then the parts are merged. Floor: reading the values once.
+#define BS_LARGE
 #include "bits.cuh"
 
 // What ranges are held in: int64 for integers (uint64 with its top bit turned over), float32 or float64.
@@ -93,7 +94,7 @@ BS_INLINE void give(const Range &r, i64 at, bool store, const RangeParams &p)
 }
 
 // A group of lanes takes one part of one row.
-extern "C" __global__ void __launch_bounds__(256) range_rows(const RangeParams p)
+extern "C" __global__ void __launch_bounds__(256, 4) range_rows(const RangeParams p)
 {
     const int lane = threadIdx.x & (p.lanes - 1), groups = blockDim.x / p.lanes;
     const i64 items = p.lines * p.parts;
@@ -128,7 +129,7 @@ extern "C" __global__ void __launch_bounds__(256) range_rows(const RangeParams p
 extern "C" __global__ void __launch_bounds__(256) range_columns(const RangeParams p)
 {
     const int lane = threadIdx.x & 31, warps = blockDim.x >> 5;
-    const i64 across = (p.cols + 31) / 32, batches = p.lines / p.cols, items = batches * p.parts * across;
+    const i64 across = (p.cols + 31) / 32, batches = quotient(p.lines, p.cols), items = batches * p.parts * across;
     for (i64 item = (i64)blockIdx.x * warps + (threadIdx.x >> 5); item < items; item += (i64)gridDim.x * warps) {
         const i64 upper = quotient(item, across), col = 32 * (item - upper * across) + lane;
         const i64 batch = quotient(upper, p.parts), part = upper - batch * p.parts;

@@ -1,5 +1,6 @@
 // Words to words and to numbers: another layout, another axis, counts, pad bits. Floor: the bytes of the words.
 #define BS_KIND 2
+#define BS_LARGE
 #include "bits.cuh"
 
 struct WordsParams {
@@ -25,9 +26,6 @@ extern "C" __global__ void __launch_bounds__(256) change_layout(const WordsParam
         const i64 line = quotient(item, blocks), block = item - line * blocks;
         const u32 used = used_bits(block, p.length);
         u32 codes[32];
-#pragma unroll
-        for (int b = 0; b < 32; b++)
-            codes[b] = 0;
         if (p.fields) {
             u32 w[16];
 #pragma unroll
@@ -42,12 +40,12 @@ extern "C" __global__ void __launch_bounds__(256) change_layout(const WordsParam
         if (p.out_fields) {
             if (!p.fields)
 #pragma unroll 1
-                for (int plane = 0; plane < p.bits; plane += 4) {
+                for (int plane = (p.bits - 1) & ~3; plane >= 0; plane -= 4) {
                     u32 w[4];
 #pragma unroll
                     for (int k = 0; k < 4; k++)
                         w[k] = plane + k < p.bits ? p.words[(line * p.bits + plane + k) * p.width + block] & used : 0u;
-                    codes_of(w, plane, codes);
+                    codes_of(w, plane == ((p.bits - 1) & ~3), codes);
                 }
             u32 w[16];
             put_any_fields(p.bits, codes, w);
@@ -60,8 +58,10 @@ extern "C" __global__ void __launch_bounds__(256) change_layout(const WordsParam
 #pragma unroll 1
         for (int plane = 0; plane < p.bits; plane += 4) {
             u32 w[4];
-            if (p.fields)
-                planes_of(codes, plane, w);
+            if (p.fields) {
+                planes_of(codes, w);
+                drop_planes(codes);
+            }
 #pragma unroll
             for (int k = 0; k < 4; k++)
                 if (plane + k < p.bits) {

@@ -4,7 +4,7 @@
 // A product hands over its accumulators in the order of the matrix instructions (register 4 i + e of a block of 64 columns is row
 // g + 8 (e / 2), column 8 i + 2 t + e % 2, for lane 4 g + t):
 //     finish_strip(e, RegisterSums<32 * blocks>{{slot}, acc}, batch, row0, column0, blocks);
-// with `slot` the shared address of 4096 bytes of its own. Or it puts the sums of a block where sum_address says and calls
+// with `slot` the shared address of 4096 bytes of its own, 256-byte aligned. Or it puts the sums of a block where sum_address says and calls
 //     finish_block(e, SharedSums{slot}, batch, row0, column0);
 // after a barrier among those who wrote them.
 #ifndef BITSPARSE_EPILOGUE_CUH
@@ -20,15 +20,17 @@ BS_INLINE u32 sum_address(u32 slot, int row, int column)
     return slot + row * 256 + piece * 32 + ((((column >> 2) ^ (piece >> 2)) & 1) << 4) + (column & 3) * 4;
 }
 
+// Row g + 8 of column 8 i + 2 t lies 2048 bytes behind row g of column 8 (i ^ 2) + 2 t, so eight addresses serve both halves of the block.
 template <int n> BS_INLINE void put_sums(u32 slot, const int (&acc)[n], int first)
 {
     const int lane = pinned_lane();
-    const u32 upper = sum_address(0, lane >> 2, 2 * (lane & 3)), lower = sum_address(0, (lane >> 2) + 8, 2 * (lane & 3));
+    const u32 here = sum_address(slot, lane >> 2, 2 * (lane & 3));
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        const u32 move = (i << 5) ^ ((i >> 2) << 4);
-        store_shared(slot + (upper ^ move), acc[first + 4 * i], acc[first + 4 * i + 1]);
-        store_shared(slot + (lower ^ move), acc[first + 4 * i + 2], acc[first + 4 * i + 3]);
+        const u32 to = here ^ (i << 5 | i >> 2 << 4);
+        const int upper = first + 4 * i, lower = first + 4 * (i ^ 2) + 2;
+        store_shared(to, acc[upper], acc[upper + 1]);
+        store_shared(to + 2048, acc[lower], acc[lower + 1]);
     }
 }
 
@@ -41,15 +43,15 @@ struct SharedSums {
 
     template <bool down> __device__ __forceinline__ void load(float (&v)[8], int turn, int row, int column, int jump) const
     {
-        const u32 first = sum_address(0, row, column);
+        const u32 first = sum_address(slot, row, column);
         if constexpr (down) {
             const u32 here = first ^ (turn << 6 | turn >> 1 << 4);
 #pragma unroll
             for (int i = 0; i < 8; i++)
-                v[i] = (float)load_shared_word(slot + (here ^ (i << 5 | i >> 2 << 4)) + i * 256);
+                v[i] = (float)load_shared_word((here ^ (i << 5 | i >> 2 << 4)) + i * 256);
         } else {
-            const u32 here = first ^ ((turn & 1) * 0x490 | (turn >> 1) * 0x840);
-            const int4 x = load_shared(slot + here), y = load_shared(slot + (here ^ (jump == 4 ? 0x10 : 0x90)));
+            const u32 here = first ^ ((turn & 1) * 0x90 | (turn >> 1) * 0x40), other = here ^ (jump == 4 ? 0x10 : 0x90);
+            const int4 x = load_shared(here + turn * 1024), y = load_shared(other + turn * 1024);
             v[0] = (float)x.x, v[1] = (float)x.y, v[2] = (float)x.z, v[3] = (float)x.w;
             v[4] = (float)y.x, v[5] = (float)y.y, v[6] = (float)y.z, v[7] = (float)y.w;
         }
@@ -85,6 +87,7 @@ BS_INLINE void finish_blocks(const EpilogueParams &e, const Sums &sums, int batc
     ColumnValues<down> columns;
     AcrossRows<down> across_rows;
     AcrossColumns<down> across_columns;
+    const bool edge_below = row0 + kBlockHeight > e.m;
     across_rows.load(e, lane, batch, row0);
     if constexpr (down)
         rows.load(e, s);
@@ -95,6 +98,7 @@ BS_INLINE void finish_blocks(const EpilogueParams &e, const Sums &sums, int batc
         if constexpr (!down)
             columns.load(e, s);
         across_columns.load(e, lane, batch, column0 + block * kBlockWidth);
+        const bool edge = down ? edge_below : column0 + (block + 1) * kBlockWidth > e.n;
 #pragma unroll 1
         for (int turn = 0; turn < 4; turn++) {
             float v[8];
@@ -107,14 +111,17 @@ BS_INLINE void finish_blocks(const EpilogueParams &e, const Sums &sums, int batc
             } else {
                 u32 code[8];
                 const u32 big = plain ? BS_BIG_BITS : 0u;
-                if (plain ? !codes_plainly(e, v, code)
+                if (plain)
+                    codes_plainly(e, v, code);
+                if (plain ? !(e.steps & kBounded) && !usual_quotients(e, v)
                           : !(e.steps & kQuick) || !codes_quickly(e, grid_at(e, batch, s.row, s.column), v, code))
                     nan = codes_exactly<down>(e, s, v, code, big) || nan;
-                const int left = down ? e.m - s.row : e.n - s.column;
-                if (left < 8)
+                if (edge) {
+                    const int left = down ? e.m - s.row : e.n - s.column;
 #pragma unroll
                     for (int i = 0; i < 8; i++)
                         code[i] = i < left ? code[i] : big;
+                }
                 if (whole)
                     store_whole<down>(e, s, target.to, code);
                 else if (plain && e.bits <= 4)

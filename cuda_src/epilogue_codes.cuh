@@ -81,22 +81,23 @@ BS_INLINE bool codes_quickly(const EpilogueParams &e, const float4 &grid, const 
     return usual;
 }
 
-// For codes from 0 on, one grid for all and no offset: clipped by saturating at 2^bits, BS_BIG_BITS above every code.
-BS_INLINE bool codes_plainly(const EpilogueParams &e, const float (&v)[8], u32 (&code)[8])
+// Whether codes_plainly gives the right codes.
+BS_INLINE bool usual_quotients(const EpilogueParams &e, const float (&v)[8])
 {
-    float x[8];
     bool usual = true;
 #pragma unroll
     for (int i = 0; i < 8; i++)
-        x[i] = bs_div_knownf(v[i], e.divisor, e.inverse);
-    if (!(e.steps & kBounded)) {
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            usual = usual && fabsf(x[i]) <= 1.0e12f;
-    }
+        usual = usual && fabsf(bs_mulf(v[i], e.inverse)) <= 1.0e12f;
+    return usual;
+}
+
+// For codes from 0 on, one grid for all and no offset: clipped by saturating at 2^bits, BS_BIG_BITS above every code.
+BS_INLINE void codes_plainly(const EpilogueParams &e, const float (&v)[8], u32 (&code)[8])
+{
+    float x[8];
 #pragma unroll
     for (int i = 0; i < 8; i++)
-        x[i] = fminf(bs_mul_saturatef(x[i], e.factor), e.ceiling);
+        x[i] = fminf(bs_mul_saturatef(bs_div_knownf(v[i], e.divisor, e.inverse), e.factor), e.ceiling);
     if (e.rounding == BS_NEAREST) {
 #pragma unroll
         for (int i = 0; i < 8; i++)
@@ -106,7 +107,6 @@ BS_INLINE bool codes_plainly(const EpilogueParams &e, const float (&v)[8], u32 (
         for (int i = 0; i < 8; i++)
             code[i] = bs_bits_floorf(x[i], e.unit);
     }
-    return usual;
 }
 
 #endif

@@ -158,7 +158,9 @@ BS_INLINE void consume(const MatmulParams &g, const Shared &s, int first, int st
                 flush_pass(g, me.acc[i], w, w.m_tile * kBlockRows + row0 + 64 * i, pass->weight[0], t == passes.begin);
 #endif
         }
+#if !defined(BS_EPILOGUE) || BS_MB == 1
         next = work_of(g, unit + step, place.member); // while the last products run
+#endif
 #ifndef BS_OUT64
         const Weights weights = weights_of(g, list[passes.end - 1].weight);
         me.finish();
@@ -188,6 +190,9 @@ BS_INLINE void consume(const MatmulParams &g, const Shared &s, int first, int st
 #ifdef BS_EPILOGUE
         if (owner == place.part || !split)
             finish_tile(g, sums_slot(g, s, owner), me.acc, w, w.m_tile * kBlockRows + row0);
+#if BS_MB > 1
+        next = work_of(g, unit + step, place.member); // the chain leaves no registers for it
+#endif
 #endif
 #endif
     }

@@ -66,7 +66,8 @@ def empty(shape: tuple[int, ...], dtype: Any) -> Any:
     import cupy
 
     array = cupy.empty(shape, dtype)
-    raw(array).fill(0xA5 * (256**array.dtype.itemsize // 255) & (256**array.dtype.itemsize - 1))
+    if array.size:
+        array.reshape(-1).view(np.uint8).fill(0xA5)
     return array
 
 
@@ -373,6 +374,35 @@ def test_dequantize(dtype: str) -> None:
             )
 
 
+def test_results_at_any_address() -> None:
+    """Results that begin in the middle of a vector, and inputs too."""
+    from bitsparse.backends.cuda import bits as cuda_bits
+
+    rng = np.random.default_rng(16)
+    words = make_words(rng, (9, 1024), 4, -1, "planes")
+    way: dict[str, Any] = {"axis": -1, "layout": "planes"}
+    for dtype in (np.uint8, np.float16, np.float32, np.float64):
+        kind: dict[str, Any] = way | {
+            "encoding": "signed",
+            "scale": np.float32(0.3),
+            "offset": np.float32(1),
+            "dtype": dtype,
+        }
+        if dtype == np.uint8:
+            kind = way | {"encoding": "unsigned", "dtype": dtype}
+        function = "unpack" if dtype == np.uint8 else "dequantize"
+        out = empty((9 * 1024 + 1,), np.dtype(dtype))[1:].reshape(9, 1024)
+        getattr(cuda_bits, function)(to_device(words), out.shape, 4, out=out, **kind)
+        same(out, getattr(host_bits, function)(words, out.shape, 4, **kind))
+        shifted = empty((9, 1025), np.dtype(dtype))[:, 1:]
+        raw(shifted)[...] = raw(out)
+        if dtype != np.uint8:
+            same(
+                cuda_bits.pack(shifted, 1, encoding="bipolar", **way),
+                host_bits.pack(to_host(out), 1, encoding="bipolar", **way),
+            )
+
+
 def test_repack_leaves_hostile_pad_bits_behind() -> None:
     rng = np.random.default_rng(8)
     ways = list(itertools.product((-1, -2), ("planes", "rows"), (-1, -2), ("planes", "rows")))
@@ -511,11 +541,31 @@ def test_named_errors() -> None:
         cuda_bits.pack(x, 1, out=cupy.zeros((4, 1, 4), np.uint32), **way)
     with pytest.raises(DTypeError, match="pack_bits: out has dtype int32, but the result has uint32"):
         cuda_bits.pack(x, 1, out=cupy.zeros((4, 1, 8), np.int32), **way)
+    words = cuda_bits.pack(x, 1, **way)
     with pytest.raises(ShapeError, match="unpack_bits: out must be C-contiguous"):
-        words = cuda_bits.pack(x, 1, **way)
         cuda_bits.unpack(words, (4, 130), 1, dtype=np.int8, out=cupy.zeros((130, 4), np.int8).T, **way)
     with pytest.raises(DTypeError, match="dtype complex64 is not supported; convert to one of bool"):
         cuda_bits.pack(cupy.zeros((4, 130), np.complex64), 1, **way)
+
+
+def test_64_bit_indices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels for large arrays on small ones."""
+    from bitsparse.backends.cuda import bits as cuda_bits
+
+    monkeypatch.setattr(cuda_bits, "_is_large", lambda *counts: True)
+    rng = np.random.default_rng(15)
+    for shape, axis, (layout, bits), order in itertools.product(LARGE, (-1, -2), (("planes", 3), ("rows", 8)), "CF"):
+        way: dict[str, Any] = {"axis": axis, "layout": layout}
+        codes = np.asarray(rng.integers(0, 8, shape, np.uint8), order=order)
+        words = both("pack", codes, bits, encoding="unsigned", **way)
+        both("unpack", words, shape, bits, encoding="unsigned", dtype=np.uint8, **way)
+        x = np.asarray(floats(rng, shape, np.dtype(np.float32)), order=order)
+        both("pack", x, 1, encoding="bipolar", axis=axis, layout="planes")
+        for granularity, rounding in (("tensor", "floor"), ("row", "stochastic"), ("col", "nearest")):
+            vectors = grid(rng, shape, granularity, np.float32, bits)
+            both("quantize", x, bits, **vectors, rounding=rounding, seed=1, stream=2, **way)
+            affine = {"scale": vectors["divisor"], "offset": vectors["offset"]}
+            both("dequantize", words, shape, bits, encoding="unsigned", dtype=np.float32, **affine, **way)
 
 
 def test_more_than_two_to_the_31_elements() -> None:

@@ -19,7 +19,7 @@ from bitsparse.interop.cuda import (
     writable_array,
 )
 from bitsparse.interop.host import CUPY, JAX, NUMPY, TORCH, Family, as_numpy, from_numpy, writable_numpy
-from bitsparse.interop.streams import use_stream, working_on
+from bitsparse.interop.streams import is_current, use_stream, working_on
 
 __all__ = [
     "CUPY",
@@ -35,6 +35,7 @@ __all__ = [
     "device_of",
     "from_array",
     "from_numpy",
+    "is_current",
     "move",
     "namespace",
     "parse_device",

@@ -11,7 +11,7 @@ from typing import Any
 from bitsparse.errors import DTypeError
 from bitsparse.interop.host import Family
 
-__all__ = ["use_stream", "working_on"]
+__all__ = ["is_current", "use_stream", "working_on"]
 
 _NOTHING = nullcontext()
 
@@ -87,6 +87,11 @@ def working_on(device: str, family: Family) -> AbstractContextManager[Any]:
     if switch is None and pointer is None:
         return _NOTHING
     return _switched(cupy, switch, pointer)
+
+
+def is_current(device: str) -> bool:
+    """Whether work of CuPy's family on a GPU needs no other device or stream than the current ones."""
+    return int(device[5:]) == sys.modules["cupy"].cuda.runtime.getDevice()
 
 
 @contextmanager

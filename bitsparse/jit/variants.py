@@ -73,6 +73,26 @@ def _mma() -> list[Variant]:
     return found
 
 
+def _bits() -> list[Variant]:
+    """The packing family: kinds of elements (integers of 1 to 8 bytes, 16-bit floats, float32, float64), steps, 64-bit indices.
+
+    A file is one compilation, whatever function of it is asked for.
+    """
+    kinds, floats = range(7), (4, 5, 6)
+    encode = [{"BS_KIND": kind} for kind in kinds]
+    encode += [{"BS_KIND": kind, "BS_STEPS": steps} for kind in (4, 5) for steps in (0, 1, 2)]
+    encode += [{"BS_KIND": 6, "BS_STEPS": 2}]
+    decode = [{"BS_KIND": kind} for kind in kinds]
+    large = [{"BS_LARGE": 1} | found for found in (encode[0], encode[5], {"BS_KIND": 5, "BS_STEPS": 0}, encode[-1])]
+    table = [("bits_encode.cu", "encode_rows", found) for found in (*encode, *large)]
+    table += [
+        ("bits_decode.cu", "decode_rows", found) for found in (*decode, *({"BS_LARGE": 1} | decode[k] for k in (0, 5)))
+    ]
+    table += [("bits_range.cu", "range_rows", {"BS_KIND": kind}) for kind in (0, 3, *floats)]
+    found = [Variant(source, name, tuple(sorted(constants.items()))) for source, name, constants in table]
+    return [*found, Variant("bits_words.cu", "turn_planes"), Variant("bits_error.cu", "relative_error")]
+
+
 def variants() -> list[Variant]:
     """Every variant of a release."""
     rates = [
@@ -81,4 +101,4 @@ def variants() -> list[Variant]:
         for nb, group, only in ((1, (), None), *((nb, (("BS_WARPGROUP", 1),), "sm_90a") for nb in (1, 2, 4)))
     ]
     others = [("bits_stats.cu", "code_sums"), ("epilogue.cu", "epilogue_int32"), ("limits_memory.cu", "read_all")]
-    return [*_wgmma(), *_mma(), *(Variant(*other) for other in others), *rates]
+    return [*_wgmma(), *_mma(), *_bits(), *(Variant(*other) for other in others), *rates]

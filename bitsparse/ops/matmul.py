@@ -225,7 +225,8 @@ class MatmulPlan:
         rows = int(np.prod(self.shape[:-1], dtype=object))
         with a._working():
             self.costs = {
-                name: backend.cost(name, rows, n, a.shape[-1], a.bits, bits, density) for name in backend.KERNELS
+                name: backend.cost(name, rows, n, a.shape[-1], a.bits, bits, density)
+                for name in (backend.CHOICES if forced is None else (forced,))
             }
             self.forced = forced is not None
             self.kernel = forced if forced is not None else min(self.costs, key=self.costs.__getitem__)
@@ -244,6 +245,9 @@ class MatmulPlan:
                 bitmap=self._left.tile_bitmap if self.share_skipped > 0 else None,
                 kernel=self.kernel,
             )
+        # Operands for which nothing is left to be decided: the short way of a plan on a GPU.
+        plain = self.device != "cpu" and epilogue is None and a._family is interop.CUPY
+        self._plain = (self._b_shape, bits, -2, "planes", encoding, self.device) if plain else None
         self._own_chain = EpilogueParams() if epilogue is None else epilogue.params(function, self.shape)
         self._chain: tuple[Any, Any, _Chain] | None = None
 
@@ -270,6 +274,9 @@ class MatmulPlan:
 
     def __call__(self, b: Any, out: Any = None) -> Any:
         """The product with one right operand of the planned shape, bits and encoding."""
+        plain = out is None and self._plain is not None and isinstance(b, BitTensor) and b._family is interop.CUPY
+        if plain and _kind(b) == self._plain and interop.is_current(self.device):
+            return self._product(b._words)
         function = self._function
         b = _operand(function, "b", b, -2)
         if b.shape != self._b_shape:

@@ -78,6 +78,11 @@ def _set(params: ctypes.Structure, name: str, triple: tuple[int, int, int]) -> N
         setattr(params, f"{name}_{part}", value)
 
 
+def _is_large(*counts: int) -> bool:
+    """Whether kernels need 64-bit indices: some count or some step through a whole array does not fit into 30 bits."""
+    return any(abs(count) >> 30 for count in counts)
+
+
 def _blocks(rows: bool, batches: int, height: int, width: int) -> int:
     """Blocks for an array of the kernels' (batches, rows, cols)."""
     if rows:
@@ -102,6 +107,10 @@ def _encode(
     _set(params, "x", found.strides)
     rows = (axis == -1) != found.turned
     draws = 0 if params.rounding != _STOCHASTIC else _WARPS * (_ROW_DRAWS if rows else _COLUMN_DRAWS)
+    counts = (found.batches, found.rows, found.cols)
+    steps = sum(abs(step) * count for step, count in zip(found.strides, counts, strict=True))
+    if _is_large(steps, GROUP * found.batches * found.rows * -(-found.cols // GROUP), words.size):
+        kind["BS_LARGE"] = 1
     kernel = jit.kernel("bits_encode.cu", "encode_rows" if rows else "encode_columns", kind)
     blocks = _blocks(rows, found.batches, found.rows, found.cols)
     kernel.launch(blocks, 32 * _WARPS, params, shared=draws + (0 if rows else _stage_bytes(bits)))()
@@ -196,7 +205,7 @@ def quantize(
     _set(params, "offset", found.turn(by_offset.strides))
     _set(params, "divisor", found.turn(by_divisor.strides))
     _set(params, "index", found.index_strides)
-    quick = bits <= _QUICK_BITS and qmin >= -(1 << _QUICK_BITS) and qmax <= 1 << _QUICK_BITS
+    quick = max(bits, int(qmax).bit_length(), int(-qmin).bit_length()) <= _QUICK_BITS
     steps = 2 if dtype == np.float64 else 0 if quick else 1
     flag = None
     if check:
@@ -223,7 +232,7 @@ def _decode(
     elif encoding == "bipolar":
         params.weight, params.less = 2, 1
     params.is_bool, params.infinity = int(dtype.kind == "b"), geometry.infinity_of(dtype)
-    params.vector = int(shape[-1] % 4 == 0)
+    params.vector = int(shape[-1] % 4 == 0 and values.data.ptr % geometry.quad_alignment(dtype) == 0)
     keep = []
     if scale is not None:
         params.affine = 1
@@ -234,9 +243,10 @@ def _decode(
             setattr(params, f"{name}_value", found.value)
             _set(params, name, found.strides)
     rows = axis == -1
-    kernel = jit.kernel(
-        "bits_decode.cu", "decode_rows" if rows else "decode_columns", {"BS_KIND": geometry.kind_of(dtype)}
-    )
+    kind = {"BS_KIND": geometry.kind_of(dtype)}
+    if _is_large(GROUP * params.batches * params.rows * -(-params.cols // GROUP), words.size):
+        kind["BS_LARGE"] = 1
+    kernel = jit.kernel("bits_decode.cu", "decode_rows" if rows else "decode_columns", kind)
     blocks = _blocks(rows, params.batches, params.rows, params.cols)
     kernel.launch(blocks, 32 * _WARPS, params, shared=0 if rows else _stage_bytes(bits))()
 
@@ -253,7 +263,7 @@ def unpack(
     out: Any = None,
 ) -> Any:
     """The integers of ``words`` as a C-contiguous array of ``dtype``, or in ``out``."""
-    values = geometry.output("unpack_bits", out, shape, np.dtype(dtype))
+    values = geometry.output("unpack_bits", out, shape, np.dtype(dtype), np.dtype(dtype).itemsize)
     if values.size:
         _decode(words, values, bits, axis, layout, encoding)
     return values
@@ -276,7 +286,7 @@ def dequantize(
 
     ``scale`` and ``offset`` are numbers, NumPy or CuPy arrays that broadcast against ``shape``; ``out`` is written in place.
     """
-    values = geometry.output("dequantize", out, shape, np.dtype(dtype))
+    values = geometry.output("dequantize", out, shape, np.dtype(dtype), np.dtype(dtype).itemsize)
     if values.size:
         _decode(words, values, bits, axis, layout, encoding, scale, offset)
     return values

@@ -165,7 +165,7 @@ class DeviceEpilogue:
         if values is None:
             return
         values = np.asarray(values, np.float32)
-        batched = values.ndim > 1 and math.prod(values.shape[:-1]) > 1
+        batched = values.ndim > 1 and math.prod(values.shape[:-1]) != 1
         room = -(-length // _WHOLE_BLOCK) * _WHOLE_BLOCK
         if not batched:
             values = values.reshape(values.shape[-1:])
@@ -195,7 +195,7 @@ class DeviceEpilogue:
             raw.offset, raw.divisor, raw.inverse = offset.item(), divisor.item(), inverse.item()
         else:
             self._add_grid(upload, offset, divisor, inverse)
-        small, large = (float(f(divisor, initial=1.0)) for f in (np.min, np.max))
+        small, large = (float(divisor.min()), float(divisor.max())) if divisor.size else (1.0, 1.0)
         if not (small >= _DIVISORS[0] and large <= _DIVISORS[1]):
             return
         steady = (raw.grid_row if down else raw.grid_col) == 0
@@ -225,7 +225,7 @@ class DeviceEpilogue:
         raw = self.struct
         shape = np.broadcast_shapes(offset.shape, divisor.shape)
         shape = (1,) * (len(self.shape) - len(shape)) + shape
-        if math.prod(shape[:-2]) > 1:
+        if math.prod(shape[:-2]) != 1:
             shape = (*self._batch, *shape[-2:])
             raw.grid_batch = shape[-2] * shape[-1]
         grid = np.zeros((*shape, 4), np.float32)
@@ -243,6 +243,8 @@ class DeviceEpilogue:
         Scales multiply the chain's own first, ``v *= fl(own * operand's)``; terms, pairs of a row and a column vector, take the place
         of the chain's own. Shapes are those of :class:`~bitsparse.backends.params.EpilogueParams`. ``None`` takes a vector back.
         """
+        if not self._operand and row_scale is col_scale is row_term is col_term is None:
+            return self
         raw, self._operand = self.struct, []
         self._set_operand(raw.row_scale[1], row_scale, self._m)
         self._set_operand(raw.col_scale[1], col_scale, self._n)
@@ -266,7 +268,7 @@ class DeviceEpilogue:
         vector.padded, vector.batch_step, vector.step = 0, 0, 4 if values.ndim else 0
         if values.dtype != np.float32 or not values.flags.c_contiguous:
             values = self._cupy.ascontiguousarray(values, np.float32)
-        if values.ndim > 1 and values.size > length:
+        if values.ndim > 1 and values.size != length:
             if values.shape[:-1] != self._batch:  # some batch dimensions of 1
                 values = self._cupy.ascontiguousarray(self._cupy.broadcast_to(values, (*self._batch, length)))
             vector.batch_step = length

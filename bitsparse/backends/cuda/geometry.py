@@ -77,7 +77,7 @@ def quad_alignment(dtype: Any) -> int:
     >>> quad_alignment(np.int8), quad_alignment(np.float64)
     (4, 16)
     """
-    return min(16, 4 * np.dtype(dtype).itemsize)
+    return min(16, 4 * int(np.dtype(dtype).itemsize))
 
 
 def packed_shape(shape: tuple[int, ...], bits: int, axis: int, layout: str) -> tuple[int, ...]:
@@ -103,7 +103,7 @@ def contiguous(array: Any) -> Any:
     return cupy.ascontiguousarray(array)
 
 
-def output(function: str, out: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+def output(function: str, out: Any, shape: tuple[int, ...], dtype: Any, alignment: int = 16) -> Any:
     """``out``, checked, or a new array.
 
     Raises
@@ -117,8 +117,8 @@ def output(function: str, out: Any, shape: tuple[int, ...], dtype: Any) -> Any:
         raise ShapeError(f"{function}: out has shape {out.shape}, but the result has {shape}")
     if out.dtype != np.dtype(dtype):
         raise DTypeError(f"{function}: out has dtype {out.dtype}, but the result has {np.dtype(dtype)}")
-    if not out.flags.c_contiguous or out.data.ptr % 16:
-        raise ShapeError(f"{function}: out must be C-contiguous and aligned to 16 bytes")
+    if not out.flags.c_contiguous or out.data.ptr % alignment:
+        raise ShapeError(f"{function}: out must be C-contiguous and aligned to {alignment} bytes")
     return out
 
 
@@ -156,8 +156,8 @@ def source(array: Any) -> Source:
     item = array.dtype.itemsize
     folded = _fold_batches(array)
     if folded is None or any(s % item for s in array.strides) or array.data.ptr % item:
-        array = contiguous(array) if not array.flags.c_contiguous else array.copy()
-        folded = _fold_batches(array)
+        array = array.copy() if array.flags.c_contiguous else contiguous(array)
+        folded = math.prod(array.shape[:-2]), math.prod(array.shape[-2:]) * item
     batches, step = folded
     rows, cols = int(array.shape[-2]), int(array.shape[-1])
     row, col = (int(s) // item for s in array.strides[-2:])

@@ -12,10 +12,10 @@ from bitsparse import _check, jit
 from bitsparse.backends.cuda import gemm, gemm_mma
 from bitsparse.backends.cuda.chips import chip_of
 from bitsparse.backends.cuda.epilogue import DeviceEpilogue, epilogue
-from bitsparse.backends.cuda.product import KERNELS, Product, on_warps
+from bitsparse.backends.cuda.product import CHOICES, KERNELS, Product, on_warps
 from bitsparse.backends.params import EpilogueParams, OperandParams
 
-__all__ = ["KERNELS", "Prepared", "Product", "cost", "epilogue", "matmul", "prepare"]
+__all__ = ["CHOICES", "KERNELS", "Prepared", "Product", "cost", "epilogue", "matmul", "prepare"]
 
 
 def matmul(

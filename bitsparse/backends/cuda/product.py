@@ -14,11 +14,13 @@ from bitsparse.backends.cuda import gemm, gemm_mma, stats
 from bitsparse.backends.cuda.epilogue import DeviceEpilogue
 from bitsparse.errors import KernelError
 
-__all__ = ["KERNELS", "Product", "on_warps"]
+__all__ = ["CHOICES", "KERNELS", "Product", "on_warps"]
 
 #: Names that ``kernel`` may have. The first two run on the best matrix unit that the chip has for them: the warpgroup's on Hopper, a
 #: warp's elsewhere. "-mma" forces a warp's.
 KERNELS = ("planes", "digits", "planes-mma", "digits-mma")
+#: Those among which costs decide.
+CHOICES = KERNELS[:2]
 
 
 @lru_cache(maxsize=64)

@@ -123,12 +123,12 @@ def minmax(values: Any) -> tuple[Any, Any, bool]:
 
 def stochastic_round(x: Any, seed: int, stream: int, *, out: Any = None) -> Any:
     """``floor(x)`` or ``floor(x) + 1`` with the probability of the fraction, in the dtype of ``x``, C-contiguous."""
-    result = geometry.output("stochastic_round", out, x.shape, x.dtype)
+    result = geometry.output("stochastic_round", out, x.shape, x.dtype, x.dtype.itemsize)
     if x.size == 0:
         return result
     x = geometry.contiguous(x)
     params = RangeParams(x=x.data.ptr, low=result.data.ptr, cols=x.size, seed=seed & 0xFFFFFFFFFFFFFFFF)
     params.stream, params.infinity = stream & 0xFFFFFFFF, geometry.infinity_of(x.dtype)
-    params.vector = int(x.data.ptr % 16 == 0)
+    params.vector = int((x.data.ptr | result.data.ptr) % 16 == 0)
     _launch("round_stochastically", geometry.kind_of(x.dtype), -(-math.ceil(x.size / 8) // _THREADS), params)
     return result

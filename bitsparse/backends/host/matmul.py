@@ -23,10 +23,12 @@ from bitsparse.backends.host.buffers import (
 from bitsparse.backends.host.settings import run_on, simd_level
 from bitsparse.backends.params import EpilogueParams, OperandParams
 
-__all__ = ["KERNELS", "Prepared", "cost", "epilogue", "matmul", "prepare"]
+__all__ = ["CHOICES", "KERNELS", "Prepared", "cost", "epilogue", "matmul", "prepare"]
 
 #: Names that ``kernel`` may have.
 KERNELS = ("planes", "digits")
+#: Those among which costs decide.
+CHOICES = KERNELS
 
 Array = NDArray[Any]
 
