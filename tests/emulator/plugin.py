@@ -56,6 +56,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept = [item for item in items if emulated(item)]
     if config.getoption("--emulator-choice"):
         wanted = chosen(CHOICE.read_text(), settings.ARCH)
+        if not wanted:
+            raise pytest.UsageError(f"{CHOICE.name} has no tests for {settings.ARCH}")
         nowhere = [w for w in wanted if not any(item.nodeid.removeprefix("tests/").startswith(w) for item in kept)]
         if nowhere:
             raise pytest.UsageError(f"{CHOICE.name} names tests that do not exist: {', '.join(nowhere)}")

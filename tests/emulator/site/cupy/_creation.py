@@ -9,7 +9,7 @@ import numpy as np
 from emulator import runtime
 
 from cupy import _dlpack, cuda
-from cupy._array import allocate, bare, effect, ndarray, run, upload
+from cupy._array import allocate, bare, contains_device, effect, ndarray, run, upload
 from cupy._parts import View
 
 __all__ = [
@@ -59,17 +59,13 @@ def array(
         return r
     if hasattr(obj, "__cuda_array_interface__"):
         return array(_from_interface(obj), dtype, copy, order, ndmin=ndmin)
-    if isinstance(obj, (list, tuple)) and _holds_device(obj):
+    if isinstance(obj, (list, tuple)) and contains_device(obj):
         return run(lambda: np.array(bare(obj), dtype=dtype, ndmin=ndmin))
     if cuda.get_current_stream()._capturing() and isinstance(obj, np.ndarray):
         raise cuda.runtime.CUDARuntimeError(900, "emulator: an upload of host memory while the stream is capturing")
     runtime.counts["to_device"] += 1
     a = np.array(obj, dtype=dtype, ndmin=ndmin, copy=None, order=None if order == "K" else order)
     return upload(a, order)
-
-
-def _holds_device(x: Any) -> bool:
-    return isinstance(x, ndarray) or (isinstance(x, (list, tuple)) and any(_holds_device(v) for v in x))
 
 
 def _from_interface(obj: Any) -> ndarray:
