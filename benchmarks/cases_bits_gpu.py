@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from suite_gemm import COLD_BYTES, MEMORY_RATE, REPETITIONS, _torch, ours_graph, replay, torch_graph
+from gpu_timing import COLD_BYTES, MEMORY_RATE, REPETITIONS, ours_graph, replay, torch_graph, torch_module
 
 from bitsparse import jit
 from bitsparse.backends.cuda import bits as cuda_bits
@@ -112,7 +112,7 @@ def repack(size: int, bits: int) -> Prepared:
 
 def calibrate(rows: int, cols: int, granularity: str) -> Prepared:
     """The range of a float32 array with the answer on the host, so in wall time and not in a graph; the peer is torch.aminmax."""
-    torch, cupy = _torch(), jit.require_cupy("suite gemm")
+    torch, cupy = torch_module(), jit.require_cupy("suite gemm")
     x = _normal(rows, cols)
     low, high, finite = cuda_bits.calibrate(x, granularity)
     dim = {"tensor": None, "row": 1, "col": 0}[granularity]
@@ -134,7 +134,7 @@ def calibrate(rows: int, cols: int, granularity: str) -> Prepared:
 
 def _prepared(call: Callable[[Any], object], source: Any, out: Any) -> Prepared:
     """Time ``call(source)``, which writes ``out``, warm and cold, beside a copy of as many bytes."""
-    torch, cupy = _torch(), jit.require_cupy("suite gemm")
+    torch, cupy = torch_module(), jit.require_cupy("suite gemm")
     moved = source.nbytes + out.nbytes
     calls = 20 if moved < 100e6 else 5
     copied = max(1 << 20, moved // 2)  # each byte of a copy is read and written

@@ -91,7 +91,7 @@ def working_on(device: str, family: Family) -> AbstractContextManager[Any]:
 
 def is_current(device: str) -> bool:
     """Whether work of CuPy's family on a GPU needs no other device or stream than the current ones."""
-    return int(device[5:]) == sys.modules["cupy"].cuda.runtime.getDevice()
+    return bool(int(device[5:]) == sys.modules["cupy"].cuda.runtime.getDevice())
 
 
 @contextmanager
