@@ -118,7 +118,8 @@ def _prelude() -> Path:
 
 def kernel_cache() -> Path:
     """A folder for compiled kernels, which no kernel of another emulator nor any real one is in."""
-    texts = [*_sources(PRELUDE).values(), *(path.read_bytes() for path in sorted(HERE.glob("*.py")))]
+    ours = [*sorted(HERE.glob("ptx_*.py")), HERE / "source_text.py", HERE / "translate.py", HERE / "builds.py"]
+    texts = [*_sources(PRELUDE).values(), *(path.read_bytes() for path in ours)]
     return settings.CACHE / f"kernels-{hash_of(_compiler(), *texts, ' '.join(_KERNEL_FLAGS).encode())}"
 
 
