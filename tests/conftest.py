@@ -50,6 +50,9 @@ def _available() -> dict[str, bool]:
 
 AVAILABLE = _available()
 
+# The emulator's own tests need it installed before anything imports CuPy: python -m pytest -p emulator.plugin tests/emulator
+collect_ignore = [] if "emulator.plugin" in sys.modules else ["emulator"]
+
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect (and so count) tests whose hardware or library is absent. Nothing is ever skipped."""

@@ -1,0 +1,91 @@
+// Products of a warpgroup, done when they are waited for.
+#pragma once
+
+// kind: 0 b1 and popc; 2 bytes, |4 A signed, |8 B signed
+API void emu_wgmma(int n, int kind, int *const *d, u64 a, u64 b, int keep)
+{
+    if (blockDim.x * blockDim.y * blockDim.z < 128)
+        emu_fail("wgmma: the block has less than a warpgroup");
+    if (!cur->fenced)
+        emu_fail("wgmma: no wgmma.fence before the first wgmma since the accumulators were touched");
+    bool together = true;
+    for (int i = 1; i < n / 2; i++)
+        together = together && d[i] == d[0] + i;
+    cur->open_products.push_back({n, kind, keep, a, b, d[0], together ? std::vector<int *>() : std::vector<int *>(d, d + n / 2)});
+}
+API void emu_wgmma_fence() { cur->fenced = true; }
+API void emu_wgmma_commit()
+{
+    cur->products.push_back(std::move(cur->open_products));
+    cur->open_products.clear();
+}
+
+struct Operand {
+    const u8 *base;
+    u32 address;
+};
+static u32 desc_address(u64 desc)
+{
+    if (desc >> 62 != 1)
+        emu_fail("wgmma: only descriptors of the 128-byte swizzle are emulated (%llx)", desc);
+    if ((desc >> 32 & 0x3fff) != 64)
+        emu_fail("wgmma: stride byte offset %llu, only 1024 is emulated", (desc >> 32 & 0x3fff) * 16);
+    if (desc >> 49 & 7)
+        emu_fail("wgmma: base offset of the descriptor is not zero");
+    return (u32)(desc & 0x3fff) << 4;
+}
+// 32 bytes of row r of a tile: groups of 8 rows, 128 bytes each, address bits 4..6 XOR bits 7..9.
+static inline void take_row(u32 start, int r, u64 out[4])
+{
+    const u32 at = start + (r >> 3) * 1024 + (r & 7) * 128;
+    for (int h = 0; h < 2; h++)
+        memcpy(out + 2 * h, emu_shared(swizzled(at + 16 * h, 3), 16), 16);
+}
+
+static void run_product(const Product &p)
+{
+    const u32 a = desc_address(p.a), b = desc_address(p.b);
+    const int lane = cur->lane, g = lane >> 2, t = lane & 3, row = (cur->warp & 3) * 16 + g;
+    u64 x[2][4];
+    take_row(a, row, x[0]);
+    take_row(a, row + 8, x[1]);
+    const u8 *whole = (const u8 *)emu_shared(b & ~1023u, p.n * 128); // one check for all rows
+    const u32 inside = b & 1023;
+    for (int i = 0; i < p.n / 8; i++)
+        for (int e = 0; e < 2; e++) {
+            const int column = 8 * i + 2 * t + e;
+            const u32 at = inside + (column >> 3) * 1024 + (column & 7) * 128;
+            u64 y[4];
+            memcpy(y, whole + swizzled(at, 3), 16);
+            memcpy(y + 2, whole + swizzled(at + 16, 3), 16);
+            for (int half = 0; half < 2; half++) {
+                u32 sum = 0;
+                if (p.kind == 0)
+                    for (int j = 0; j < 4; j++)
+                        sum += __builtin_popcountll(x[half][j] & y[j]);
+                else if (p.kind == 2) {
+                    const u8 *u = (const u8 *)x[half], *v = (const u8 *)y;
+                    for (int j = 0; j < 32; j++)
+                        sum += (u32)u[j] * v[j];
+                } else {
+                    const u8 *u = (const u8 *)x[half], *v = (const u8 *)y;
+                    for (int j = 0; j < 32; j++)
+                        sum += (u32)((p.kind & 4 ? (int)(signed char)u[j] : (int)u[j]) * (p.kind & 8 ? (int)(signed char)v[j] : (int)v[j]));
+                }
+                int *d = p.d.empty() ? p.first + 4 * i + 2 * half + e : p.d[4 * i + 2 * half + e];
+                *d = (int)((p.keep ? (u32)*d : 0) + sum);
+            }
+        }
+}
+API void emu_wgmma_wait(int pending)
+{
+    Thread *me = cur;
+    while ((int)me->products.size() > pending) {
+        for (const Product &p : me->products.front())
+            run_product(p);
+        me->products.pop_front();
+    }
+    me->fenced = false;
+    Request q{SYNC, ~0u, 0, 0, 0, 0, nullptr};
+    collective(q);
+}

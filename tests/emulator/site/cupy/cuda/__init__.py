@@ -1,0 +1,348 @@
+"""Streams, devices and memory of the fake CuPy."""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from typing import Any
+
+from emulator import runtime as _emulated
+from emulator.settings import CHIP
+
+from cupy.cuda import (  # noqa: F401
+    compiler,
+    driver,
+    nvrtc,
+    runtime,
+)
+
+
+def is_available() -> bool:
+    return True
+
+
+class Device:
+    """A device by number; a context manager."""
+
+    def __init__(self, device: Any = None) -> None:
+        self.id = runtime.getDevice() if device is None else int(device)
+
+    def __int__(self) -> int:
+        return self.id
+
+    def __enter__(self) -> Device:
+        _state.devices.append(runtime.getDevice())
+        runtime.setDevice(self.id)
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        runtime.setDevice(_state.devices.pop())
+
+    def use(self) -> None:
+        runtime.setDevice(self.id)
+
+    def synchronize(self) -> None:
+        runtime._check(self.id)
+
+    @property
+    def compute_capability(self) -> str:
+        return f"{CHIP.major}{CHIP.minor}"
+
+    @property
+    def mem_info(self) -> tuple[int, int]:
+        return runtime.memGetInfo()
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        p = runtime.getDeviceProperties(self.id)
+        return {
+            "MultiProcessorCount": p["multiProcessorCount"],
+            "ComputeCapabilityMajor": p["major"],
+            "ComputeCapabilityMinor": p["minor"],
+        }
+
+    @property
+    def pci_bus_id(self) -> str:
+        return f"0000:{self.id:02X}:00.0"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Device) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash(("Device", self.id))
+
+    def __lt__(self, other: Device) -> bool:
+        return self.id < other.id
+
+    def __repr__(self) -> str:
+        return f"<CUDA Device {self.id}>"
+
+
+class _State(threading.local):
+    def __init__(self) -> None:
+        self.streams: list[Any] = []
+        self.devices: list[int] = []
+        self.current: dict[int, Any] = {}
+
+
+_state = _State()
+_streams: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+_capture: dict[int, list[Any] | None] = {}
+_next = [0x7000]
+
+
+def _stream_by_ptr(ptr: int) -> Any:
+    found = _streams.get(int(ptr))
+    return found if found is not None else ExternalStream(int(ptr))
+
+
+class Graph:
+    """What was recorded; launches repeat it."""
+
+    def __init__(self, calls: list[Any]) -> None:
+        self._calls = calls
+
+    def launch(self, stream: Any = None) -> None:
+        target = stream or get_current_stream()
+        for call in self._calls:
+            target._enqueue(call)
+
+    def upload(self, stream: Any = None) -> None:
+        pass
+
+
+class _BaseStream:
+    ptr = 0
+    device_id = -1
+
+    def _capturing(self) -> bool:
+        return _capture.get(self.ptr) is not None
+
+    def _record(self, call: Any) -> None:
+        calls = _capture[self.ptr]
+        assert calls is not None
+        calls.append(call)
+
+    def _enqueue(self, call: Any) -> None:
+        if self._capturing():
+            self._record(call)
+        else:
+            call()
+
+    def __enter__(self) -> Any:
+        _state.streams.append((runtime.getDevice(), _state.current.get(runtime.getDevice())))
+        _state.current[runtime.getDevice()] = self
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        device, before = _state.streams.pop()
+        if before is None:
+            _state.current.pop(device, None)
+        else:
+            _state.current[device] = before
+
+    def use(self) -> Any:
+        _state.current[runtime.getDevice()] = self
+        return self
+
+    @property
+    def done(self) -> bool:
+        return True
+
+    @property
+    def is_non_blocking(self) -> bool:
+        return False
+
+    def synchronize(self) -> None:
+        if self._capturing():
+            raise runtime.CUDARuntimeError(
+                900, "cudaErrorStreamCaptureUnsupported: operation not permitted when stream is capturing"
+            )
+
+    def record(self, event: Any = None) -> Any:
+        event = event or Event()
+        event.record(self)
+        return event
+
+    def wait_event(self, event: Any) -> None:
+        pass
+
+    def begin_capture(self, mode: Any = None) -> None:
+        if self.ptr == 0:
+            raise RuntimeError("cannot capture on the default stream")
+        if self._capturing():
+            raise runtime.CUDARuntimeError(401, "cudaErrorIllegalState")
+        _capture[self.ptr] = []
+
+    def end_capture(self) -> Graph:
+        calls = _capture.pop(self.ptr, None)
+        if calls is None:
+            raise runtime.CUDARuntimeError(401, "cudaErrorIllegalState")
+        return Graph(calls)
+
+    def is_capturing(self) -> bool:
+        return self._capturing()
+
+    def add_callback(self, callback: Any, arg: Any) -> None:
+        self._enqueue(lambda: callback(self, 0, arg))
+
+    def launch_host_func(self, callback: Any, arg: Any) -> None:
+        self._enqueue(lambda: callback(arg))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _BaseStream) and other.ptr == self.ptr
+
+    def __hash__(self) -> int:
+        return hash(self.ptr)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.ptr:#x} (emulated)>"
+
+
+class Stream(_BaseStream):
+    null: Any = None
+    ptds: Any = None
+
+    def __init__(
+        self, null: bool = False, non_blocking: bool = False, ptds: bool = False, priority: Any = None
+    ) -> None:
+        self.device_id = runtime.getDevice()
+        if null:
+            self.ptr = 0
+        elif ptds:
+            self.ptr = 2
+        else:
+            _next[0] += 16
+            self.ptr = _next[0]
+        _streams.setdefault(self.ptr, self)
+
+
+class ExternalStream(_BaseStream):
+    def __init__(self, ptr: int, device_id: int = -1) -> None:
+        self.ptr, self.device_id = int(ptr), device_id
+
+
+Stream.null = Stream(null=True)
+Stream.ptds = Stream(ptds=True)
+
+
+def get_current_stream(device_id: int = -1) -> Any:
+    return _state.current.get(runtime.getDevice() if device_id < 0 else device_id, Stream.null)
+
+
+class Event:
+    def __init__(self, block: bool = False, disable_timing: bool = False, interprocess: bool = False) -> None:
+        self._time = 0.0
+        self.ptr = id(self)
+
+    def record(self, stream: Any = None) -> None:
+        self._time = time.perf_counter()
+
+    def synchronize(self) -> None:
+        pass
+
+    @property
+    def done(self) -> bool:
+        return True
+
+
+def get_elapsed_time(start: Event, end: Event) -> float:
+    return max(1e3 * (end._time - start._time), 1e-4)
+
+
+class MemoryPointer:
+    def __init__(self, mem: Any, offset: int) -> None:
+        self.mem, self.ptr = mem, mem.ptr + offset
+        self.device_id = getattr(mem, "device", 0)
+        self.device = Device(self.device_id)
+
+    def __add__(self, n: int) -> MemoryPointer:
+        return MemoryPointer(self.mem, self.ptr - self.mem.ptr + n)
+
+    def __int__(self) -> int:
+        return self.ptr
+
+
+class UnownedMemory:
+    def __init__(self, ptr: int, size: int, owner: Any, device_id: int = -1) -> None:
+        self.ptr, self.size, self.owner, self.device = ptr, size, owner, max(device_id, 0)
+        self.device_id = self.device
+
+
+def alloc(size: int) -> MemoryPointer:
+    return MemoryPointer(_emulated.Memory(size, runtime.getDevice()), 0)
+
+
+class MemoryPool:
+    def used_bytes(self) -> int:
+        return int(_emulated.library.emu_live_bytes())
+
+    total_bytes = used_bytes
+
+    def free_all_blocks(self, stream: Any = None) -> None:
+        pass
+
+    def free_all_free(self) -> None:
+        pass
+
+    def get_limit(self) -> int:
+        return 0
+
+    def set_limit(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def malloc(self, size: int) -> MemoryPointer:
+        return alloc(size)
+
+    def n_free_blocks(self) -> int:
+        return 0
+
+    def free_bytes(self) -> int:
+        return 0
+
+
+PinnedMemoryPool = MemoryPool
+
+
+def set_allocator(allocator: Any = None) -> None:
+    pass
+
+
+def using_allocator(allocator: Any = None) -> Any:
+    import contextlib
+
+    return contextlib.nullcontext()
+
+
+def alloc_pinned_memory(size: int) -> Any:
+    return memoryview(bytearray(size))
+
+
+def Module(*args: Any, **kwargs: Any) -> Any:
+    raise NotImplementedError("emulator: cupy.cuda.Module")
+
+
+class _Submodule:
+    """``cupy.cuda.stream`` and its like."""
+
+    def __init__(self, **names: Any) -> None:
+        self.__dict__.update(names)
+
+
+stream = _Submodule(
+    Stream=Stream, ExternalStream=ExternalStream, get_current_stream=get_current_stream, BaseStream=_BaseStream
+)
+graph = _Submodule(Graph=Graph)
+memory = _Submodule(
+    MemoryPointer=MemoryPointer,
+    UnownedMemory=UnownedMemory,
+    MemoryPool=MemoryPool,
+    alloc=alloc,
+    OutOfMemoryError=MemoryError,
+)
+device = _Submodule(Device=Device)
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(f"module 'cupy.cuda' has no attribute {name!r} in the emulator")

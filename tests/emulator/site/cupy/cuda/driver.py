@@ -1,0 +1,9 @@
+"""Names that callers look for."""
+
+
+class CUDADriverError(RuntimeError):
+    pass
+
+
+def get_build_version() -> int:
+    return 13000
