@@ -452,9 +452,9 @@ def test_batches(batches: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
 def test_many_tiles_a_block() -> None:
     """Persistent blocks that take several tiles each, wide ones, with edges on both sides."""
     rng = np.random.default_rng(6)
-    for shape in ((1500, 1300), (2050, 515)):
+    for shape in ((4100, 2100), (2050, 515)):
         for params in (requantised(shape, 4, -1), requantised(shape, 4, -2), EpilogueParams(bias=np.float32(1))):
-            behind_product(rng, shape, 64, params)
+            behind_product(rng, shape, 40, params)
 
 
 def test_wide_sums_and_no_sums() -> None:
