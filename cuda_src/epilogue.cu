@@ -1,20 +1,20 @@
-// The epilogue on sums that are in memory already: int32 or int64, or float32. One warp a block of 16 x 64; bound by memory, reading the sums
-// and writing floats or codes.
+// The epilogue on sums that are in memory already: int32 or int64, or float32. One warp a strip of up to four blocks of 16 x 64, always an
+// octet ahead of itself; bound by memory, reading the sums and writing floats or codes.
 #include "epilogue.cuh"
 
 struct SumsParams {
     const void *sums; // (batches, m, n)
-    bs_i64 blocks;    // of all batches
-    int down, across; // blocks of one matrix
+    bs_i64 strips;    // of all batches
+    int down, across; // strips of one matrix
+    int blocks;       // of a strip
     int aligned;      // whether four sums of a row can be loaded at once
-    int pad;
     EpilogueParams epilogue;
 };
 
-BS_INLINE void load_four(const int *from, float *v)
+BS_INLINE void load_four(const int *from, int *v)
 {
     const int4 x = __ldcs((const int4 *)from);
-    v[0] = (float)x.x, v[1] = (float)x.y, v[2] = (float)x.z, v[3] = (float)x.w;
+    v[0] = x.x, v[1] = x.y, v[2] = x.z, v[3] = x.w;
 }
 
 BS_INLINE void load_four(const float *from, float *v)
@@ -23,35 +23,40 @@ BS_INLINE void load_four(const float *from, float *v)
     v[0] = x.x, v[1] = x.y, v[2] = x.z, v[3] = x.w;
 }
 
-BS_INLINE void load_four(const bs_i64 *from, float *v)
+BS_INLINE void load_four(const bs_i64 *from, bs_i64 *v)
 {
     const longlong2 x = __ldcs((const longlong2 *)from), y = __ldcs((const longlong2 *)from + 1);
-    v[0] = (float)x.x, v[1] = (float)x.y, v[2] = (float)y.x, v[3] = (float)y.y;
+    v[0] = x.x, v[1] = x.y, v[2] = y.x, v[3] = y.y;
 }
 
 template <class T> struct MemorySums {
-    const T *first; // of the block
+    typedef T Value;
+    static constexpr bool ahead = true;
+    const T *first;    // of the strip
     int rows, columns; // from there to the end of the matrix
     int n, aligned;
+
     __device__ __forceinline__ void begin(int) const {}
-    template <bool down> __device__ __forceinline__ void load(float (&v)[8], int turn, int row, int column, int jump) const
+
+    template <bool down> __device__ __forceinline__ void load(T (&v)[8], int block, int turn, int row, int column, int jump) const
     {
+        const int column0 = block * kBlockWidth + column;
         if constexpr (down) {
-            const T *from = first + (bs_i64)row * n + min(column + 16 * turn, columns - 1);
+            const T *from = first + (bs_i64)row * n + min(column0 + 16 * turn, columns - 1);
 #pragma unroll
             for (int i = 0; i < 8; i++)
-                v[i] = row + i < rows ? (float)from[(bs_i64)i * n] : 0.0f;
+                v[i] = row + i < rows ? from[(bs_i64)i * n] : (T)0;
         } else {
             const T *from = first + (bs_i64)min(row + 4 * turn, rows - 1) * n;
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                const int at = column + half * jump;
+                const int at = column0 + half * jump;
                 if (aligned && at < columns) {
                     load_four(from + at, v + 4 * half);
                 } else {
 #pragma unroll
                     for (int i = 0; i < 4; i++)
-                        v[4 * half + i] = at + i < columns ? (float)from[at + i] : 0.0f;
+                        v[4 * half + i] = at + i < columns ? from[at + i] : (T)0;
                 }
             }
         }
@@ -60,14 +65,14 @@ template <class T> struct MemorySums {
 
 template <class T> BS_INLINE void finish_sums(const SumsParams &p)
 {
-    const bs_i64 block = (bs_i64)blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5);
-    if (block >= p.blocks)
+    const bs_i64 strip = (bs_i64)blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5);
+    if (strip >= p.strips)
         return;
     const EpilogueParams &e = p.epilogue;
-    const int column0 = (int)(block % p.across) * kBlockWidth, row0 = (int)(block / p.across % p.down) * kBlockHeight;
-    const int batch = (int)(block / p.across / p.down);
+    const int column0 = (int)(strip % p.across) * p.blocks * kBlockWidth, row0 = (int)(strip / p.across % p.down) * kBlockHeight;
+    const int batch = (int)(strip / p.across / p.down);
     const MemorySums<T> sums = {(const T *)p.sums + ((bs_i64)batch * e.m + row0) * e.n + column0, e.m - row0, e.n - column0, e.n, p.aligned};
-    finish_strip(e, sums, batch, row0, column0, 1);
+    finish_strip(e, sums, batch, row0, column0, p.blocks);
 }
 
 extern "C" __global__ void __launch_bounds__(128, 4) epilogue_int32(const __grid_constant__ SumsParams p) { finish_sums<int>(p); }

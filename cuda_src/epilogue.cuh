@@ -37,23 +37,24 @@ template <int n> BS_INLINE void put_sums(u32 slot, const int (&acc)[n], int firs
 // Sums of a block in shared memory. An octet of turn 0 begins at (row, column) of the block; the others lie four rows, or sixteen columns,
 // further on, which is a matter of a few bits of the address.
 struct SharedSums {
+    typedef int Value;
+    static constexpr bool ahead = false; // whether an octet is loaded while the one before is worked on
     u32 slot;
 
     __device__ __forceinline__ void begin(int) const {}
 
-    template <bool down> __device__ __forceinline__ void load(float (&v)[8], int turn, int row, int column, int jump) const
+    template <bool down> __device__ __forceinline__ void load(int (&v)[8], int, int turn, int row, int column, int jump) const
     {
         const u32 first = sum_address(slot, row, column);
         if constexpr (down) {
             const u32 here = first ^ (turn << 6 | turn >> 1 << 4);
 #pragma unroll
             for (int i = 0; i < 8; i++)
-                v[i] = (float)load_shared_word((here ^ (i << 5 | i >> 2 << 4)) + i * 256);
+                v[i] = load_shared_word((here ^ (i << 5 | i >> 2 << 4)) + i * 256);
         } else {
             const u32 here = first ^ ((turn & 1) * 0x90 | (turn >> 1) * 0x40), other = here ^ (jump == 4 ? 0x10 : 0x90);
             const int4 x = load_shared(here + turn * 1024), y = load_shared(other + turn * 1024);
-            v[0] = (float)x.x, v[1] = (float)x.y, v[2] = (float)x.z, v[3] = (float)x.w;
-            v[4] = (float)y.x, v[5] = (float)y.y, v[6] = (float)y.z, v[7] = (float)y.w;
+            v[0] = x.x, v[1] = x.y, v[2] = x.z, v[3] = x.w, v[4] = y.x, v[5] = y.y, v[6] = y.z, v[7] = y.w;
         }
     }
 };
@@ -92,6 +93,9 @@ BS_INLINE void finish_blocks(const EpilogueParams &e, const Sums &sums, int batc
     if constexpr (down)
         rows.load(e, s);
     bool nan = false;
+    typename Sums::Value sum[8], later[8];
+    if (Sums::ahead)
+        sums.template load<down>(sum, 0, 0, row, column, jump);
 #pragma unroll 1
     for (int block = 0; block < blocks && column0 + block * kBlockWidth < e.n; block++) {
         sums.begin(block);
@@ -101,8 +105,14 @@ BS_INLINE void finish_blocks(const EpilogueParams &e, const Sums &sums, int batc
         const bool edge = down ? edge_below : column0 + (block + 1) * kBlockWidth > e.n;
 #pragma unroll 1
         for (int turn = 0; turn < 4; turn++) {
+            if (!Sums::ahead)
+                sums.template load<down>(sum, block, turn, row, column, jump);
+            else if (turn < 3 || (block + 1 < blocks && column0 + (block + 1) * kBlockWidth < e.n))
+                sums.template load<down>(later, block + (turn == 3), (turn + 1) & 3, row, column, jump);
             float v[8];
-            sums.template load<down>(v, turn, row, column, jump);
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                v[i] = (float)sum[i];
             across_rows.take(lane, turn, rows);
             across_columns.take(lane, turn, columns);
             apply_chain<down, plain>(e, rows, columns, s, v);
@@ -129,6 +139,10 @@ BS_INLINE void finish_blocks(const EpilogueParams &e, const Sums &sums, int batc
                 else
                     store_planes<down>(e, s, lane, target.to, code);
             }
+            if (Sums::ahead)
+#pragma unroll
+                for (int i = 0; i < 8; i++)
+                    sum[i] = later[i];
             (down ? s.column : s.row) += down ? 16 : 4;
             target.to += target.next;
         }

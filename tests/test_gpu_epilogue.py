@@ -257,6 +257,19 @@ def test_pad_bits_are_cleared(length: int, axis: int) -> None:
         on_sums(acc, EpilogueParams(bias=np.float32(0.5)))
 
 
+def test_long_strips(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with many sums, a warp of the kernel of its own takes several blocks of columns."""
+    from bitsparse.backends.cuda import epilogue as cuda_epilogue
+
+    monkeypatch.setattr(cuda_epilogue, "_RESIDENT", 0)
+    rng = np.random.default_rng(13)
+    for shape in ((2, 90, 570), (3, 280, 130), (1, 17, 256), (2, 5, 33)):
+        acc = sums_of(rng, shape)
+        m, n = shape[1:]
+        for params in (requantised((m, n), 4, -1), requantised((m, n), 3, -2), EpilogueParams(bias=floats(rng, (n,)))):
+            on_sums(acc, params)
+
+
 # ---- numbers
 def test_division_by_a_known_divisor() -> None:
     """Quotients next to the borders between codes, where one wrong rounding would show."""
@@ -439,9 +452,9 @@ def test_batches(batches: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
 def test_many_tiles_a_block() -> None:
     """Persistent blocks that take several tiles each, wide ones, with edges on both sides."""
     rng = np.random.default_rng(6)
-    for shape in ((1500, 1300), (2050, 515)):
+    for shape in ((4100, 2100), (2050, 515)):
         for params in (requantised(shape, 4, -1), requantised(shape, 4, -2), EpilogueParams(bias=np.float32(1))):
-            behind_product(rng, shape, 64, params)
+            behind_product(rng, shape, 40, params)
 
 
 def test_wide_sums_and_no_sums() -> None:

@@ -29,6 +29,8 @@ _WHOLE_BLOCK = 64
 _DIVISORS, _MULTIPLIERS, _QUICK_BITS, _QUOTIENTS = (2.0**-60, 2.0**60), (2.0**-10, 2.0**24), 20, 0.99e12
 _LARGEST = float(np.finfo(np.float32).max)
 _WARPS, _HEIGHT, _WIDTH = 4, 16, 64
+#: Blocks of a strip of the kernel of its own, and warps of it on a multiprocessor.
+_STRIP, _RESIDENT = 4, 16
 
 
 class _Vector(ctypes.Structure):
@@ -73,8 +75,8 @@ class _SumsParams(ctypes.Structure):
 
     _fields_ = (
         ("sums", ctypes.c_void_p),
-        ("blocks", ctypes.c_int64),
-        *((name, ctypes.c_int) for name in ("down", "across", "aligned", "pad")),
+        ("strips", ctypes.c_int64),
+        *((name, ctypes.c_int) for name in ("down", "across", "blocks", "aligned")),
         ("epilogue", EpilogueStruct),
     )
 
@@ -308,14 +310,17 @@ class SumsEpilogue:
     def __init__(self, chain: DeviceEpilogue, dtype: np.dtype[Any]) -> None:
         *batch, m, n = chain.shape
         self._chain = chain
-        self._per_16_bytes = 16 // dtype.itemsize
         across, down = -(-n // _WIDTH), -(-m // _HEIGHT)
-        blocks = math.prod(batch) * across * down
-        self.params = _SumsParams(blocks=blocks, down=down, across=across)
+        all_blocks = math.prod(batch) * across * down
+        # Long strips once there is enough work for every warp that fits.
+        blocks = _STRIP if all_blocks >= 2 * _STRIP * _RESIDENT * jit.capability().multiprocessors else 1
+        across = -(-across // blocks)
+        strips = math.prod(batch) * across * down
+        self.params = _SumsParams(strips=strips, down=down, across=across, blocks=blocks)
         self._launch = None
-        if blocks:
+        if strips:
             kernel = jit.kernel("epilogue.cu", f"epilogue_{dtype.name}")
-            self._launch = kernel.launch(-(-blocks // _WARPS), 32 * _WARPS, self.params)
+            self._launch = kernel.launch(-(-strips // _WARPS), 32 * _WARPS, self.params)
 
     def run(self, sums: Any, out: Any) -> None:
         """Enqueue ``out = epilogue(sums)``; both are C-contiguous."""
