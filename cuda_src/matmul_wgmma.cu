@@ -159,7 +159,7 @@ BS_INLINE void consume(const MatmulParams &g, const Shared &s, int first, int st
 #endif
         }
 #if !defined(BS_EPILOGUE) || BS_MB == 1
-        next = work_of(g, unit + step, place.member); // while the last products run
+        next = work_of(g, min(unit + step, units - 1), place.member); // while the last products run
 #endif
 #ifndef BS_OUT64
         const Weights weights = weights_of(g, list[passes.end - 1].weight);
@@ -191,7 +191,7 @@ BS_INLINE void consume(const MatmulParams &g, const Shared &s, int first, int st
         if (owner == place.part || !split)
             finish_tile(g, sums_slot(g, s, owner), me.acc, w, w.m_tile * kBlockRows + row0);
 #if BS_MB > 1
-        next = work_of(g, unit + step, place.member); // the chain leaves no registers for it
+        next = work_of(g, min(unit + step, units - 1), place.member); // the chain leaves no registers for it
 #endif
 #endif
 #endif
