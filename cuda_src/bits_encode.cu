@@ -159,11 +159,15 @@ extern "C" __global__ void BS_COLUMN_BOUNDS encode_columns(const EncodeParams p)
         const Index upper = quotient(unit, across), col0 = 32 * (unit - upper * across), batch = quotient(upper, down);
         const Index group = upper - batch * down, row0 = BS_GROUP * group + 32 * warp;
         const Index col = min(col0 + lane, cols - 1); // lanes beyond the last column repeat it and store nothing
-        const int left = (int)max((Index)0, min((Index)32, rows - row0));
-        const u32 valid = left == 32 ? ~0u : (1u << left) - 1u;
+        // `whole` by itself, not from `left`: the assembler of CUDA 13.0 makes one instruction of min, max and a comparison with their
+        // bound on sm_90, and takes the wrong branch behind it.
+        const Index rest = rows - row0;
+        const bool whole = rest >= 32;
+        const int left = whole ? 32 : (int)max((Index)0, rest);
+        const u32 valid = whole ? ~0u : (1u << left) - 1u;
         const Element *from = (const Element *)p.x + BS_AT(x, batch, row0, col);
         Element e[32];
-        if (left == 32) {
+        if (whole) {
 #pragma unroll
             for (int r = 0; r < 32; r++)
                 e[r] = from[r * step];
@@ -222,7 +226,7 @@ extern "C" __global__ void BS_COLUMN_BOUNDS encode_columns(const EncodeParams p)
         for (int b = 0; b < 32; b++)
             codes[b] = code_of(get(b), p);
 #endif
-        if (left < 32)
+        if (!whole)
             clear_missing(valid, codes);
         if (p.fields) {
             put_any_fields(p.bits, codes, mine + warp * p.bits);
