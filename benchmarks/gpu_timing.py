@@ -18,6 +18,7 @@ from bitsparse import jit
 from bitsparse.backends.cuda import matmul as cuda_matmul
 from bitsparse.backends.cuda import stats
 from bitsparse.bench import Machine, Unavailable
+from bitsparse.interop import stream_at
 
 #: Operations a second of the one-bit and the byte matrix unit, bytes a second of the memory, all measured by ``limits.py`` on an H200.
 BIT_RATE, BYTE_RATE, MEMORY_RATE = 15.4e15, 1.93e15, 4.0e12
@@ -76,7 +77,7 @@ def _launch_on_torch_stream(graph: Any, _kept: object) -> None:
 def torch_stream() -> Any:
     """PyTorch's current stream, for CuPy."""
     cupy = jit.require_cupy("the GPU suites")
-    return cupy.cuda.ExternalStream(torch_module().cuda.current_stream().cuda_stream)
+    return stream_at(cupy, torch_module().cuda.current_stream().cuda_stream)
 
 
 def torch_graph(calls: Sequence[Callable[[], object]]) -> Callable[[], object]:

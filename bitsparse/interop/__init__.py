@@ -19,7 +19,7 @@ from bitsparse.interop.cuda import (
     writable_array,
 )
 from bitsparse.interop.host import CUPY, JAX, NUMPY, TORCH, Family, as_numpy, from_numpy, writable_numpy
-from bitsparse.interop.streams import is_current, use_stream, working_on
+from bitsparse.interop.streams import current_gpu, stream_at, use_stream, working_on
 
 __all__ = [
     "CUPY",
@@ -32,14 +32,15 @@ __all__ = [
     "as_host",
     "as_numpy",
     "common_family",
+    "current_gpu",
     "device_of",
     "from_array",
     "from_numpy",
-    "is_current",
     "move",
     "namespace",
     "parse_device",
     "require_cupy",
+    "stream_at",
     "use_stream",
     "working_on",
     "writable_array",

@@ -11,7 +11,7 @@ from typing import Any
 from bitsparse.errors import DTypeError
 from bitsparse.interop.host import Family
 
-__all__ = ["is_current", "use_stream", "working_on"]
+__all__ = ["current_gpu", "stream_at", "use_stream", "working_on"]
 
 _NOTHING = nullcontext()
 
@@ -53,10 +53,27 @@ def use_stream(stream: Any) -> Iterator[None]:
     cupy = require_cupy("use_stream")
     _chosen.depth += 1
     try:
-        with cupy.cuda.ExternalStream(pointer):
+        with stream_at(cupy, pointer):
             yield
     finally:
         _chosen.depth -= 1
+
+
+class _Foreign:
+    """A stream by its address, in CUDA's stream protocol."""
+
+    def __init__(self, pointer: int) -> None:
+        self._pointer = pointer
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._pointer
+
+
+def stream_at(cupy: Any, pointer: int) -> Any:
+    """The stream at an address as one of CuPy's."""
+    if hasattr(cupy.cuda.Stream, "from_external"):
+        return cupy.cuda.Stream.from_external(_Foreign(pointer))
+    return cupy.cuda.ExternalStream(pointer)  # before CuPy 14
 
 
 def _pointer(stream: Any) -> int:
@@ -89,9 +106,10 @@ def working_on(device: str, family: Family) -> AbstractContextManager[Any]:
     return _switched(cupy, switch, pointer)
 
 
-def is_current(device: str) -> bool:
-    """Whether work of CuPy's family on a GPU needs no other device or stream than the current ones."""
-    return bool(int(device[5:]) == sys.modules["cupy"].cuda.runtime.getDevice())
+def current_gpu() -> int:
+    """The number of CuPy's current device."""
+    number: int = sys.modules["cupy"].cuda.runtime.getDevice()
+    return number
 
 
 @contextmanager
@@ -100,5 +118,5 @@ def _switched(cupy: Any, switch: Any, pointer: int | None) -> Iterator[None]:
         if switch is not None:
             stack.enter_context(switch)
         if pointer is not None:
-            stack.enter_context(cupy.cuda.ExternalStream(pointer))
+            stack.enter_context(stream_at(cupy, pointer))
         yield

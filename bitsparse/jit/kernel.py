@@ -89,9 +89,9 @@ class Launch:
         self._config_address, self._arguments_address = ctypes.addressof(self.config), ctypes.addressof(self._arguments)
         self._stream = require_cupy("bitsparse.jit").cuda.get_current_stream
 
-    def __call__(self) -> None:
-        """Enqueue."""
-        self.config.stream = self._stream().ptr
+    def __call__(self, stream: int | None = None) -> None:
+        """Enqueue on CuPy's current stream, whose address is ``stream`` if the caller knows it."""
+        self.config.stream = self._stream().ptr if stream is None else stream
         status = self._call(self._config_address, self._function, self._arguments_address, None)
         if status:
             _check(status, f"launching {self._name}")

@@ -245,9 +245,9 @@ class MatmulPlan:
                 bitmap=self._left.tile_bitmap if self.share_skipped > 0 else None,
                 kernel=self.kernel,
             )
-        # Operands for which nothing is left to be decided: the short way of a plan on a GPU.
+        # The number of the GPU, where calls may take the short way: nothing is left to be decided for operands as products want them.
         plain = self.device != "cpu" and epilogue is None and a._family is interop.CUPY
-        self._plain = (self._b_shape, bits, -2, "planes", encoding, self.device) if plain else None
+        self._plain = int(self.device[5:]) if plain else None
         self._own_chain = EpilogueParams() if epilogue is None else epilogue.params(function, self.shape)
         self._chain: tuple[Any, Any, _Chain] | None = None
 
@@ -274,9 +274,8 @@ class MatmulPlan:
 
     def __call__(self, b: Any, out: Any = None) -> Any:
         """The product with one right operand of the planned shape, bits and encoding."""
-        plain = out is None and self._plain is not None and isinstance(b, BitTensor) and b._family is interop.CUPY
-        if plain and _kind(b) == self._plain and interop.is_current(self.device):
-            return self._product(b._words)
+        if self._plain is not None and self._is_plain(b) and (out is None or self._fits(out, b._words)):
+            return self._product(b._words, out)
         function = self._function
         b = _operand(function, "b", b, -2)
         if b.shape != self._b_shape:
@@ -298,6 +297,33 @@ class MatmulPlan:
             if self._epilogue is None:
                 return interop.from_array(result, family, function)
             return self._epilogue.wrap(result, self.shape, family, function)
+
+    def _is_plain(self, b: Any) -> bool:
+        """Whether `b` is a CuPy array packed as products want it, on the GPU of the plan, which is the current one."""
+        words: Any = b._words if b.__class__ is BitTensor else None
+        return bool(
+            words is not None
+            and b._shape == self._b_shape
+            and b._axis == -2
+            and b._bits == self._b_bits
+            and b._layout == "planes"
+            and b._encoding == self._b_encoding
+            and b._family is interop.CUPY
+            and words.data.device_id == self._plain
+            and interop.current_gpu() == self._plain
+        )
+
+    def _fits(self, out: Any, right: Any) -> bool:
+        """Whether a CuPy array can take the result without a further question; all others are looked at by :meth:`_target`."""
+        if not (out.__class__ is right.__class__ and out.shape == self.shape and out.dtype == self.acc_dtype):
+            return False
+        memory: Any = out.data
+        operands: tuple[Any, Any] = (self._left.words, right)
+        apart = all(
+            memory.ptr >= other.data.ptr + other.nbytes or other.data.ptr >= memory.ptr + out.nbytes
+            for other in operands
+        )
+        return bool(apart and out.flags.c_contiguous and memory.device_id == self._plain)
 
     def check(self) -> None:
         """Raise if an epilogue met NaN on its way to bits in a product since the last check; waits for those on a GPU.

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import cupy
 import numpy as np
@@ -259,7 +260,7 @@ def test_fake_cupy():
     assert int(x[0]) == 0
     g.launch(), g.launch(s)
     assert int(x[0]) == 2 and int(y[0]) == 4
-    with cupy.cuda.ExternalStream(s.ptr) as e:
+    with cupy.cuda.Stream.from_external(SimpleNamespace(__cuda_stream__=lambda: (0, s.ptr))) as e:
         assert cupy.cuda.get_current_stream().ptr == s.ptr == e.ptr
     assert cupy.cuda.get_current_stream().ptr == 0
     with cupy.cuda.Device(0):

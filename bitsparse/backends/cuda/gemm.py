@@ -320,12 +320,17 @@ class WgmmaProduct:
         )
         self._mapped = self._out_mapped = 0
 
-    def run(self, b_words: Any, out: Any, row_term: Any = None, col_term: Any = None) -> None:
-        """Enqueue ``out = a @ b + row_term + col_term``, or what the epilogue makes of it."""
+    def run(
+        self, b_words: Any, out: Any, row_term: Any = None, col_term: Any = None, stream: int | None = None
+    ) -> None:
+        """Enqueue ``out = a @ b + row_term + col_term``, or what the epilogue makes of it, on CuPy's current stream, whose address is
+        ``stream`` if the caller knows it.
+        """
         p, b = self.params, self._b
-        if b_words.data.ptr != self._mapped:
+        address = b_words.data.ptr
+        if address != self._mapped:
             p.b[:] = operand_map(b_words, b.outer, b.planes, p.box_rows)
-            self._mapped = b_words.data.ptr
+            self._mapped = address
         address = out.data.ptr
         if self._epilogue is not None:
             p.epilogue = self._epilogue.aim(out)
@@ -335,6 +340,8 @@ class WgmmaProduct:
             if p.bulk:
                 row = 4 * p.n
                 p.c[:] = jit.tensor_map(address, (p.n, p.m, p.batches), (row, p.m * row), (32, 64, 1))
-        p.row_term = None if row_term is None else row_term.data.ptr
-        p.col_term = None if col_term is None else col_term.data.ptr
-        self._launch()
+        if row_term is not None:
+            p.row_term = row_term.data.ptr
+        if col_term is not None:
+            p.col_term = col_term.data.ptr
+        self._launch(stream)

@@ -261,8 +261,10 @@ class MmaProduct:
         shared = t.stages * t.stage_bytes + BLOCK_BYTES
         self._launch = kernel.launch(min(items, t.blocks * chip.multiprocessors), t.threads, p, shared=shared)
 
-    def run(self, b_words: Any, out: Any, row_term: Any = None, col_term: Any = None) -> None:
-        """Enqueue ``out = a @ b + row_term + col_term``, or what the epilogue makes of it."""
+    def run(
+        self, b_words: Any, out: Any, row_term: Any = None, col_term: Any = None, stream: int | None = None
+    ) -> None:
+        """Enqueue ``out = a @ b + row_term + col_term``, or what the epilogue makes of it; as in WgmmaProduct."""
         p = self.params
         p.b = b_words.data.ptr
         if self._epilogue is not None:
@@ -274,4 +276,4 @@ class MmaProduct:
         p.col_term = None if col_term is None else col_term.data.ptr
         if p.parts > 1:
             out.data.memset_async(0, out.nbytes)
-        self._launch()
+        self._launch(stream)

@@ -196,10 +196,10 @@ class Product:
             elif out is None:
                 out = self._cupy.ndarray(self.shape, self._dtype)
             if self._finish is None:
-                self._multiply(b_words, out, work)
+                self._multiply(b_words, out, work, stream)
             else:
                 if self.tiling is not None:
-                    self._multiply(b_words, work.sums, work)
+                    self._multiply(b_words, work.sums, work, stream)
                 self._finish.run(work.sums, out)
         return out
 
@@ -225,7 +225,7 @@ class Product:
         """Whether a call since the last question met NaN on its way to a code; waits for the current stream."""
         return self.epilogue is not None and self.epilogue.nan_seen()
 
-    def _multiply(self, b_words: Any, out: Any, work: _Workspace) -> None:
+    def _multiply(self, b_words: Any, out: Any, work: _Workspace, stream: int) -> None:
         if self.tiling is None:
             out.fill(0)
             return
@@ -246,4 +246,4 @@ class Product:
             )
         if self._digits:
             b_words = stats.digits_of(b_words, bits, self._k, encoding == "signed", work.digits)
-        self._product.run(b_words, out, self._row_term, col_term)
+        self._product.run(b_words, out, self._row_term, col_term, stream)

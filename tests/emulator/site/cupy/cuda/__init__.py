@@ -94,7 +94,7 @@ _next = [0x7000]
 
 def _stream_by_ptr(ptr: int) -> Any:
     found = _streams.get(int(ptr))
-    return found if found is not None else ExternalStream(int(ptr))
+    return found if found is not None else Stream._at(int(ptr))
 
 
 class Graph:
@@ -217,10 +217,15 @@ class Stream(_BaseStream):
             self.ptr = _next[0]
         _streams.setdefault(self.ptr, self)
 
+    @classmethod
+    def _at(cls, ptr: int) -> Any:
+        made = cls.__new__(cls)
+        made.ptr, made.device_id = ptr, -1
+        return made
 
-class ExternalStream(_BaseStream):
-    def __init__(self, ptr: int, device_id: int = -1) -> None:
-        self.ptr, self.device_id = int(ptr), device_id
+    @classmethod
+    def from_external(cls, obj: Any) -> Any:
+        return cls._at(int(obj.__cuda_stream__()[1]))
 
 
 Stream.null = Stream(null=True)
@@ -330,9 +335,7 @@ class _Submodule:
         self.__dict__.update(names)
 
 
-stream = _Submodule(
-    Stream=Stream, ExternalStream=ExternalStream, get_current_stream=get_current_stream, BaseStream=_BaseStream
-)
+stream = _Submodule(Stream=Stream, get_current_stream=get_current_stream, BaseStream=_BaseStream)
 graph = _Submodule(Graph=Graph)
 memory = _Submodule(
     MemoryPointer=MemoryPointer,
