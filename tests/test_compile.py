@@ -257,3 +257,10 @@ def test_info_with_a_gpu(cupy, capsys, monkeypatch):
     lines = run(capsys, "info")[1].splitlines()
     assert lines.count("gpu           NVIDIA H200, compute capability 9.0, 150 GiB") == 2
     assert any(line.startswith("cuda          CuPy 14.0.0, NVRTC 13.0, driver ") for line in lines)
+
+
+def test_a_launch_of_nothing_is_refused() -> None:
+    from bitsparse._ext import launch
+
+    with pytest.raises(ValueError, match="an address is null"):
+        launch.launch(0, 1, 1, 1)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from typing import Any
 
+from bitsparse._ext import launch as _launch
 from bitsparse.errors import KernelError
 from bitsparse.jit.cache import compile_kernel
 from bitsparse.jit.device import capability, require_cupy
@@ -44,6 +45,17 @@ def _driver() -> ctypes.CDLL:
         ) from error
     library.cuLaunchKernelEx.argtypes = [ctypes.c_void_p] * 4
     return library
+
+
+@cache
+def _launcher() -> Callable[[int, int, int], int]:
+    """``cuLaunchKernelEx`` of addresses: of a configuration, a function and the array of its arguments."""
+    entry = _driver().cuLaunchKernelEx
+    try:
+        address = ctypes.cast(entry, ctypes.c_void_p).value
+    except ctypes.ArgumentError:  # a driver in Python, as tests have one
+        return lambda config, function, arguments: int(entry(config, function, arguments, None))
+    return partial(_launch.launch, address)
 
 
 def _check(status: int, what: str) -> None:
@@ -85,14 +97,14 @@ class Launch:
             count += 1
         self.config = _Config((*grid,), (threads, 1, 1), shared, None, self._attributes, count)
         self._arguments = (ctypes.c_void_p * 1)(ctypes.addressof(params))
-        self._call = _driver().cuLaunchKernelEx
+        self._call = _launcher()
         self._config_address, self._arguments_address = ctypes.addressof(self.config), ctypes.addressof(self._arguments)
         self._stream = require_cupy("bitsparse.jit").cuda.get_current_stream
 
     def __call__(self, stream: int | None = None) -> None:
         """Enqueue on CuPy's current stream, whose address is ``stream`` if the caller knows it."""
         self.config.stream = self._stream().ptr if stream is None else stream
-        status = self._call(self._config_address, self._function, self._arguments_address, None)
+        status = self._call(self._config_address, self._function, self._arguments_address)
         if status:
             _check(status, f"launching {self._name}")
 

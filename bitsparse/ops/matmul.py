@@ -248,6 +248,8 @@ class MatmulPlan:
         # The number of the GPU, where calls may take the short way: nothing is left to be decided for operands as products want them.
         plain = self.device != "cpu" and epilogue is None and a._family is interop.CUPY
         self._plain = int(self.device[5:]) if plain else None
+        words: Any = self._left.words
+        self._left_memory = (words.data.ptr, words.data.ptr + words.nbytes) if plain else (0, 0)
         self._own_chain = EpilogueParams() if epilogue is None else epilogue.params(function, self.shape)
         self._chain: tuple[Any, Any, _Chain] | None = None
 
@@ -315,14 +317,12 @@ class MatmulPlan:
 
     def _fits(self, out: Any, right: Any) -> bool:
         """Whether a CuPy array can take the result without a further question; all others are looked at by :meth:`_target`."""
-        if not (out.__class__ is right.__class__ and out.shape == self.shape and out.dtype == self.acc_dtype):
+        if out.__class__ is not right.__class__ or out.shape != self.shape or out.dtype != self.acc_dtype:
             return False
-        memory: Any = out.data
-        operands: tuple[Any, Any] = (self._left.words, right)
-        apart = all(
-            memory.ptr >= other.data.ptr + other.nbytes or other.data.ptr >= memory.ptr + out.nbytes
-            for other in operands
-        )
+        memory = out.data
+        start, right_start, (left_start, left_end) = memory.ptr, right.data.ptr, self._left_memory
+        end = start + out.nbytes
+        apart = (start >= left_end or end <= left_start) and (start >= right_start + right.nbytes or end <= right_start)
         return bool(apart and out.flags.c_contiguous and memory.device_id == self._plain)
 
     def check(self) -> None:
