@@ -52,7 +52,7 @@ def _launcher() -> Callable[[int, int, int], int]:
     """``cuLaunchKernelEx`` of addresses: of a configuration, a function and the array of its arguments."""
     entry = _driver().cuLaunchKernelEx
     try:
-        address = ctypes.cast(entry, ctypes.c_void_p).value
+        address = ctypes.cast(entry, ctypes.c_void_p).value or 0
     except ctypes.ArgumentError:  # a driver in Python, as tests have one
         return lambda config, function, arguments: int(entry(config, function, arguments, None))
     return partial(_launch.launch, address)
