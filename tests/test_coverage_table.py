@@ -252,11 +252,66 @@ def test_cell(name: str, dtype: str, form: tuple[int, int, str]) -> None:
     assert row.right(row.call(x, bits, keywords), x, bits)
 
 
+# ---- the same table with arrays on a GPU
+ON_GPU = {
+    "pack_bits",
+    "BitTensor",
+    "quantize",
+    "dequantize",
+    "unpack_bits",
+    "stochastic_round",
+    "quantization_error",
+    "choose_bits",
+}
+ON_GPU |= {"matmul", "plan_matmul", "Epilogue"}
+
+
+def to_gpu(x: np.ndarray) -> Any:
+    import cupy
+
+    if x.dtype.name == "bfloat16":  # whose elements CuPy itself cannot convert
+        return cupy.asarray(x.view(np.uint16)).view(x.dtype)
+    return cupy.asarray(x)
+
+
+def to_host(got: Any) -> Any:
+    return got.get() if hasattr(got, "get") else got
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("name", "dtype", "form"),
+    [cell for cell in CELLS if cell[1] not in ("object", "str") and cell[0] != "edge_sample"],
+)
+def test_cell_on_a_gpu(name: str, dtype: str, form: tuple[int, int, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    row, (bits, axis, layout) = ROWS[name], form
+    x = data(dtype)
+    there, keywords = to_gpu(x), {"axis": axis, "layout": layout}
+    expected: tuple[type[Exception], ...] = ()
+    if not row.takes(dtype, bits):
+        expected += (bs.DTypeError,)
+    if row.forms and layout == "rows" and bits == 3:
+        expected += (ValueError,)
+    if name.split(" ")[0] not in ON_GPU:
+        expected += (bs.DeviceError,)
+    with monkeypatch.context() as patch:
+        patch.setitem(globals(), "RIGHT", to_gpu(RIGHT))
+        if expected:
+            with pytest.raises(expected):
+                row.call(there, bits, keywords)
+            return
+        got = row.call(there, bits, keywords)
+    if not isinstance(got, (int, float)):
+        assert str(got.device) not in ("cpu", "CPU")
+    assert row.right(to_host(got), x, bits)
+
+
 def test_the_table_names_every_public_function() -> None:
     functions = {
         name
         for name in bs.__all__
-        if callable(getattr(bs, name)) and not name.endswith(("threads", "npz", "Error", "Plan", "Norm", "Sample"))
+        if callable(getattr(bs, name))
+        and not name.endswith(("threads", "stream", "npz", "Error", "Plan", "Norm", "Sample"))
     }
     assert functions == {name.split(" ")[0] for name in ROWS}
     taken = [cell for cell in CELLS if ROWS[cell[0]].takes(cell[1], cell[2][0])]
