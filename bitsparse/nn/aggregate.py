@@ -13,7 +13,7 @@ from bitsparse import backends
 from bitsparse.arrays import FRDC, BitTensor, TCTiledCSR
 from bitsparse.errors import DeviceError
 from bitsparse.ops import Epilogue, bspmm, matmul, plan_matmul, spmm
-from bitsparse.ops.matmul import operand_terms
+from bitsparse.ops.terms import operand_terms
 
 __all__ = ["ADJACENCIES", "Aggregation", "chosen_adjacency"]
 
@@ -86,7 +86,7 @@ class Aggregation:
     def __init__(self, adjacency: BitTensor | FRDC | TCTiledCSR) -> None:
         self.adjacency = adjacency
         self.shape: tuple[int, ...] = adjacency.shape
-        #: As :func:`bitsparse.ops.matmul.operand_terms` reads them; the sparse forms hold no scale or offset.
+        #: As :func:`bitsparse.ops.terms.operand_terms` reads them; the sparse forms hold no scale or offset.
         self.scale: NDArray[np.float32] | None = None
         self.offset: NDArray[np.float32] | None = None
         self.line_sums: NDArray[np.int64] = np.empty(0, np.int64)

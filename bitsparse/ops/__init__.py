@@ -14,7 +14,8 @@ from bitsparse.ops.bmm import bmm
 from bitsparse.ops.bspmm import bspmm
 from bitsparse.ops.combine import add, concat
 from bitsparse.ops.epilogue import BatchNorm, Epilogue
-from bitsparse.ops.matmul import MatmulPlan, matmul, plan_matmul
+from bitsparse.ops.matmul import matmul, plan_matmul
+from bitsparse.ops.matmul_plan import MatmulPlan
 from bitsparse.ops.sample import EdgeSample, edge_sample, sampled_spmm
 from bitsparse.ops.sddmm import edge_softmax, sddmm
 from bitsparse.ops.spmm import SpmmPlan, aggregate_edges, plan_spmm, spmm

@@ -2,37 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from bitsparse import _check, backends, interop
-from bitsparse.arrays import construct
+from bitsparse import _check, interop
 from bitsparse.arrays.bit_tensor import BitTensor, Encoding
-from bitsparse.backends.params import EpilogueParams, OperandParams
-from bitsparse.errors import DTypeError, ShapeError
-from bitsparse.ops.epilogue import Epilogue, Operands
+from bitsparse.ops.epilogue import Epilogue
+from bitsparse.ops.matmul_plan import MatmulPlan, as_bits
 
-__all__ = ["MatmulPlan", "matmul", "operand_terms", "plan_matmul"]
+__all__ = ["matmul", "plan_matmul"]
 
-#: The chain, and on a GPU what the operands contribute to it.
-_Chain = tuple[EpilogueParams, OperandParams | None]
 #: Prepared products that a left operand on a GPU keeps.
 _KEPT = 8
-
-
-class LeftOperand(Protocol):
-    """What the corrections need of the left factor: a BitTensor, or a sparse adjacency with the sums of its rows."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    @property
-    def scale(self) -> NDArray[np.float32] | None: ...
-    @property
-    def offset(self) -> NDArray[np.float32] | None: ...
-    @property
-    def line_sums(self) -> NDArray[np.int64]: ...
 
 
 def matmul(
@@ -83,6 +63,11 @@ def matmul(
     DTypeError
         An operand is floating; quantise it, or multiply ``b.dequantize()``.
 
+    Notes
+    -----
+    On a GPU a BitTensor keeps what was prepared for it as left operand (up to 8 kinds of right operand), so that ``a @ b`` is quick from the
+    second time on; a kernel that multiplies bytes keeps the unpacked `a`, ``8 / bits`` times its size. A plan keeps only its own.
+
     Examples
     --------
     >>> a = bs.pack_bits([[1, 0, 1], [0, 1, 1]])
@@ -96,8 +81,8 @@ def matmul(
         product = a._prepared.get(_kind(b))
         if product is not None:
             return _run_prepared(product, a._family, b)
-    left = _operand("matmul", "a", a, -1)
-    right = _operand("matmul", "b", b, -2)
+    left = as_bits("matmul", "a", a, -1)
+    right = as_bits("matmul", "b", b, -2)
     _check.matmul_shapes("matmul", left.shape, right.shape)
     _check.same_device("matmul", (left.device, right.device))
     # On a GPU, looking for zero tiles takes a pass over `a`: worth it for a plan, or where it has been done before.
@@ -169,7 +154,7 @@ def plan_matmul(
     bits = _check.bit_count(function, bits)
     return MatmulPlan(
         function,
-        _operand(function, "a", a, -1),
+        as_bits(function, "a", a, -1),
         _check.integer(function, "n", n, 0),
         bits,
         _check.encoding(function, encoding, bits),
@@ -178,283 +163,3 @@ def plan_matmul(
         kernel,
         skip_zero_tiles,
     )
-
-
-class MatmulPlan:
-    """A prepared product ``plan(b)``; made by :func:`plan_matmul`.
-
-    Attributes
-    ----------
-    shape : tuple of int
-        Shape of the result.
-    device : str
-        Where the left operand is and the right ones must be.
-    kernel : str
-        The kernel chosen or forced.
-    acc_dtype : dtype
-        int32 or int64, whichever cannot overflow.
-    share_skipped : float
-        Share of the 8 x 128 tiles of `a` that are zero and skipped.
-    """
-
-    def __init__(
-        self,
-        function: str,
-        a: BitTensor,
-        n: int,
-        bits: int,
-        encoding: str,
-        batch: tuple[int, ...],
-        epilogue: Epilogue | None,
-        kernel: str | None,
-        skip_zero_tiles: bool,
-    ) -> None:
-        if epilogue is not None and not isinstance(epilogue, Epilogue):
-            raise DTypeError(f"{function}: epilogue must be an Epilogue, got {type(epilogue).__name__}")
-        self.device = a.device
-        backend = backends.family(self.device, "matmul")
-        forced = _check.kernel(function, kernel, backend.KERNELS)
-        self._function, self._a, self._epilogue = function, a, epilogue
-        self._b_shape, self._b_bits, self._b_encoding = (*batch, a.shape[-1], n), bits, encoding
-        self.shape = (*_check.batches(function, a.shape[:-2], batch), a.shape[-2], n)
-        self.acc_dtype = _check.accumulator(
-            function, a.shape[-1], _largest(a.bits, a.encoding), _largest(bits, encoding)
-        )
-        self._left = a.repack(axis=-1, layout="planes")
-        density = self._left.tile_density if skip_zero_tiles and a.size else 1.0
-        rows = int(np.prod(self.shape[:-1], dtype=object))
-        with a._working():
-            self.costs = {
-                name: backend.cost(name, rows, n, a.shape[-1], a.bits, bits, density)
-                for name in (backend.CHOICES if forced is None else (forced,))
-            }
-            self.forced = forced is not None
-            self.kernel = forced if forced is not None else min(self.costs, key=self.costs.__getitem__)
-            self.share_skipped = 1.0 - density
-            self._product = backend.prepare(
-                self._left.words,
-                k=a.shape[-1],
-                n=n,
-                a_bits=a.bits,
-                b_bits=bits,
-                a_encoding=a.encoding,
-                b_encoding=encoding,
-                b_batch=batch,
-                acc_dtype=self.acc_dtype,
-                # A bitmap without a zero tile only costs the kernel its run lists.
-                bitmap=self._left.tile_bitmap if self.share_skipped > 0 else None,
-                kernel=self.kernel,
-            )
-        # The number of the GPU, where calls may take the short way: nothing is left to be decided for operands as products want them.
-        plain = self.device != "cpu" and epilogue is None and a._family is interop.CUPY
-        self._plain = int(self.device[5:]) if plain else None
-        words: Any = self._left.words
-        self._left_memory = (words.data.ptr, words.data.ptr + words.nbytes) if plain else (0, 0)
-        self._own_chain = EpilogueParams() if epilogue is None else epilogue.params(function, self.shape)
-        self._chain: tuple[Any, Any, _Chain] | None = None
-
-    def explain(self) -> str:
-        """Which kernel runs, why, and what is skipped, in a few lines."""
-        *batch, m, n = self.shape
-        k = self._a.shape[-1]
-        repacked = " (a repacked to axis -1, planes)" if self._left is not self._a else ""
-        costs = ", ".join(f"{name} {cost / 1e6:.3g} ms" for name, cost in self.costs.items() if np.isfinite(cost))
-        return "\n".join(
-            (
-                f"{m} x {k} x {n}{f' in batches {tuple(batch)}' if batch else ''}: "
-                f"{self._a.bits} {self._a.encoding} x {self._b_bits} {self._b_encoding}{repacked}",
-                f"kernel {self.kernel} ({'forced' if self.forced else 'lowest estimated cost'}; {costs})",
-                f"accumulator {self.acc_dtype}, zero tiles skipped {100 * self.share_skipped:.1f} %",
-                *self._product.explain(self._epilogue is not None),
-            )
-        )
-
-    def __repr__(self) -> str:
-        return (
-            f"<MatmulPlan shape={self.shape} kernel={self.kernel} skips {100 * self.share_skipped:.1f} % of the tiles>"
-        )
-
-    def __call__(self, b: Any, out: Any = None) -> Any:
-        """The product with one right operand of the planned shape, bits and encoding."""
-        if self._plain is not None and self._is_plain(b) and (out is None or self._fits(out, b._words)):
-            return self._product(b._words, out)
-        function = self._function
-        b = _operand(function, "b", b, -2)
-        if b.shape != self._b_shape:
-            raise ShapeError(
-                f"{function}: b has shape {b.shape}, but the plan is for {self._b_shape}; make another plan"
-            )
-        if (b.bits, b.encoding) != (self._b_bits, self._b_encoding):
-            raise DTypeError(
-                f"{function}: b has {b.bits} {b.encoding} bits, but the plan is for {self._b_bits} {self._b_encoding}; make another plan"
-            )
-        _check.same_device(function, (self.device, b.device))
-        family = interop.common_family((self._a._family, b._family))
-        with interop.working_on(self.device, family):
-            right = b.repack(axis=-2, layout="planes")
-            target = None if out is None else self._target(out, self._left.words, right.words)
-            result = self._product(right.words, target, *self._finish(right))
-            if out is not None:
-                return out
-            if self._epilogue is None:
-                return interop.from_array(result, family, function)
-            return self._epilogue.wrap(result, self.shape, family, function)
-
-    def _is_plain(self, b: Any) -> bool:
-        """Whether `b` is a CuPy array packed as products want it, on the GPU of the plan, which is the current one."""
-        words: Any = b._words if b.__class__ is BitTensor else None
-        return bool(
-            words is not None
-            and b._shape == self._b_shape
-            and b._axis == -2
-            and b._bits == self._b_bits
-            and b._layout == "planes"
-            and b._encoding == self._b_encoding
-            and b._family is interop.CUPY
-            and words.data.device_id == self._plain
-            and interop.current_gpu() == self._plain
-        )
-
-    def _fits(self, out: Any, right: Any) -> bool:
-        """Whether a CuPy array can take the result without a further question; all others are looked at by :meth:`_target`."""
-        if out.__class__ is not right.__class__ or out.shape != self.shape or out.dtype != self.acc_dtype:
-            return False
-        memory = out.data
-        start, right_start, (left_start, left_end) = memory.ptr, right.data.ptr, self._left_memory
-        end = start + out.nbytes
-        apart = (start >= left_end or end <= left_start) and (start >= right_start + right.nbytes or end <= right_start)
-        return bool(apart and out.flags.c_contiguous and memory.device_id == self._plain)
-
-    def check(self) -> None:
-        """Raise if an epilogue met NaN on its way to bits in a product since the last check; waits for those on a GPU.
-
-        A CPU raises as it goes. On a GPU a plan does not wait, and such results hold the smallest code; :func:`matmul` checks every time.
-
-        Raises
-        ------
-        ValueError
-        """
-        if self.device != "cpu" and self._epilogue is not None and self._epilogue.gives_bits:
-            with interop.working_on(self.device, self._a._family):
-                _check.no_nan_in_epilogue(self._function, self._product.nan_seen())
-
-    def _finish(self, right: BitTensor) -> _Chain | tuple[()]:
-        """The chain behind this product; the last one is kept as long as right operands bring along the same scale."""
-        epilogue, kept = self._epilogue, self._chain
-        if epilogue is None:
-            return ()
-        if kept is not None and kept[0] is right.scale and kept[1] is right.offset:
-            return kept[2]
-        operands = operand_terms(self._function, self._left, right, epilogue.offset_correction)
-        if self.device == "cpu":
-            chain: _Chain = epilogue.params(self._function, self.shape, operands), None
-        else:
-            chain = self._own_chain, epilogue.behind(operands, self.device)
-        if operands.row_term is None and operands.col_term is None:  # those depend on the integers
-            self._chain = (right.scale, right.offset, chain)
-        return chain
-
-    def _target(self, out: Any, *operands: Any) -> Any:
-        """The NumPy or CuPy array behind ``out``, checked before anything is written."""
-        function, epilogue = self._function, self._epilogue
-        if epilogue is not None and epilogue.gives_bits:
-            if not isinstance(out, BitTensor):
-                raise DTypeError(
-                    f"{function}: the epilogue gives bits, so out must be a BitTensor, got {type(out).__name__}; pass out=None"
-                )
-            model = epilogue.wrap(self._left.words[:0], self.shape, interop.NUMPY, function)
-            wanted = (model.shape, model.bits, model.axis, model.layout, model.encoding)
-            found = (out.shape, out.bits, out.axis, out.layout, out.encoding)
-            if found != wanted:
-                raise ShapeError(
-                    f"{function}: out is (shape, bits, axis, layout, encoding) {found}, but the result is {wanted}"
-                )
-            for name in ("scale", "offset"):
-                mine, theirs = getattr(model, name), getattr(out, name)
-                if not (mine is theirs or (mine is not None and theirs is not None and np.array_equal(mine, theirs))):
-                    raise ValueError(
-                        f"{function}: out has another {name} than the epilogue writes; make it with_affine(scale, offset)"
-                    )
-            words = out.words
-            out._bitmap = out._sums = out._prepared = None
-        else:
-            if isinstance(out, BitTensor):
-                raise DTypeError(
-                    f"{function}: the result is an ordinary array, but out is a BitTensor; pass Epilogue(bits=...) or another out"
-                )
-            words = interop.writable_array(out, function)
-            dtype = self.acc_dtype if epilogue is None else np.dtype(np.float32)
-            _check.out_array(function, words, self.shape, dtype)
-        _check.same_device(function, (self.device, interop.device_of(words)))
-        _check.no_overlap(function, words, *operands)
-        return words
-
-
-def _largest(bits: int, encoding: str) -> int:
-    return max(abs(limit) for limit in _check.limits_of(bits, encoding))
-
-
-def _operand(function: str, name: str, x: Any, axis: int) -> BitTensor:
-    """A BitTensor as it is; an ordinary integer array packed along the contraction axis."""
-    if isinstance(x, BitTensor):
-        return x
-    array, family = interop.as_array(x, function, name)
-    if array.dtype.kind not in "biu":
-        raise DTypeError(
-            f"{function}: {name} has dtype {array.dtype}, but products of bits are exact integers; quantize {name}, or multiply with "
-            f".dequantize() of the other operand"
-        )
-    signed = array.dtype.kind == "i" and array.size > 0 and int(array.min()) < 0
-    parts = construct.pack(
-        function, array, None, encoding="signed" if signed else "unsigned", axis=axis, layout="planes"
-    )
-    return BitTensor._make(*parts._replace(family=family))
-
-
-def operand_terms(function: str, a: LeftOperand, b: BitTensor, correct: bool) -> Operands:
-    """Scales and offset corrections of the operands, as vectors over rows and columns.
-
-    ``sum_k (sa qa + oa)(sb qb + ob) = sa sb (qa @ qb) + (sa rowsum(qa)) ob + oa (sb colsum(qb) + k ob)``
-    """
-    row_scale, a_offset = (
-        _outer(function, "a", name, part, -1) for name, part in (("scale", a.scale), ("offset", a.offset))
-    )
-    col_scale, b_offset = (
-        _outer(function, "b", name, part, -2) for name, part in (("scale", b.scale), ("offset", b.offset))
-    )
-    a_offset = None if a_offset is not None and not a_offset.any() else a_offset
-    b_offset = None if b_offset is not None and not b_offset.any() else b_offset
-    if a_offset is None and b_offset is None:
-        return Operands(row_scale, col_scale)
-    if not correct:
-        which = "a" if a_offset is not None else "b"
-        raise ValueError(
-            f"{function}: {which} has an offset, which the product of integers leaves out; pass Epilogue(offset_correction=True), or "
-            f"quantize with scheme='symmetric'"
-        )
-    k = a.shape[-1]
-    one = np.float64(1)
-    row_term = col_term = None
-    if b_offset is not None:
-        sums = a.line_sums.astype(np.float64)
-        row_term = (sums * (one if row_scale is None else row_scale.astype(np.float64)), b_offset.astype(np.float64))
-    if a_offset is not None:
-        sums = b.line_sums.astype(np.float64)
-        sums = sums * (one if col_scale is None else col_scale.astype(np.float64))
-        extra = 0.0 if b_offset is None else k * b_offset.astype(np.float64)
-        col_term = (a_offset.astype(np.float64), sums + extra)
-    return Operands(row_scale, col_scale, row_term, col_term)
-
-
-def _outer(
-    function: str, which: str, name: str, part: NDArray[np.float32] | None, packed: int
-) -> NDArray[np.float32] | None:
-    """A scalar or per-outer parameter as a vector over the outer axis; one that varies along the contraction axis is refused."""
-    if part is None or part.ndim == 0:
-        return part
-    if part.shape[packed] != 1:
-        raise ValueError(
-            f"{function}: {which} has a {name} of shape {part.shape} along the contraction axis, which cannot be taken out of the sum; "
-            f"quantize {which} with one {name} per {'row' if packed == -1 else 'column'} or for the whole tensor"
-        )
-    return np.squeeze(part, axis=packed)
