@@ -65,8 +65,8 @@ def matmul(
 
     Notes
     -----
-    On a GPU a BitTensor keeps what was prepared for it as left operand (up to 8 kinds of right operand), so that ``a @ b`` is quick from the
-    second time on; a kernel that multiplies bytes keeps the unpacked `a`, ``8 / bits`` times its size. A plan keeps only its own.
+    On a GPU a BitTensor keeps what was prepared for it as left operand (up to 8 kinds of right operand), so that ``a @ b`` is quick from
+    the second time on; a kernel that multiplies bytes keeps the unpacked `a`, ``8 / bits`` times its size. A plan keeps only its own.
 
     Examples
     --------
