@@ -442,6 +442,17 @@ def test_repack_leaves_hostile_pad_bits_behind() -> None:
             both("repack", words, shape, bits, axis=axis, layout=layout, to_axis=to_axis, to_layout=to_layout)
 
 
+def test_repack_of_every_width() -> None:
+    """Lines of one to many blocks: every number of words that a block may take, both ways."""
+    rng = np.random.default_rng(18)
+    for bits, shape in itertools.product(
+        (1, 3), [(700, 100), (600, 200), (300, 500), (530, 1000), (40, 1500), (1030, 2100), (2, 90, 300)]
+    ):
+        for axis in (-1, -2):
+            words = rng.integers(0, 1 << 32, make_words(rng, shape, bits, axis, "planes").shape, np.uint32)
+            both("repack", words, shape, bits, axis=axis, layout="planes", to_axis=-3 - axis, to_layout="planes")
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_stochastic_round(dtype: str) -> None:
     rng = np.random.default_rng(9)
