@@ -20,6 +20,7 @@ typedef int Held; // unsigned ones of four bytes with the top bit turned over
 #endif
 #define BS_RANGE_QUADS (sizeof(Element) == 8 ? 4 : 8) // loads that a lane has in flight
 #define BS_RANGE_THREADS 256
+#define BS_RANGE_BLOCKS (__CUDA_ARCH__ >= 900 ? 4 : 3) // of a multiprocessor; with one more, registers would be spilled
 
 struct RangeParams {
     const void *x;
@@ -154,7 +155,7 @@ BS_INLINE void give(const Range &r, i64 at, const RangeParams &p)
 }
 
 // A group of lanes, or a whole block, takes one part of one row.
-extern "C" __global__ void __launch_bounds__(BS_RANGE_THREADS, 4) range_rows(const RangeParams p)
+extern "C" __global__ void __launch_bounds__(BS_RANGE_THREADS, BS_RANGE_BLOCKS) range_rows(const RangeParams p)
 {
     const int lane = threadIdx.x & (p.lanes - 1), groups = BS_RANGE_THREADS / p.lanes;
     const i64 items = p.lines * p.parts;
@@ -193,7 +194,7 @@ extern "C" __global__ void __launch_bounds__(BS_RANGE_THREADS, 4) range_rows(con
 }
 
 // A block takes one part of 128 columns, a lane four of them; lines are columns here.
-extern "C" __global__ void __launch_bounds__(BS_RANGE_THREADS, 4) range_quads(const RangeParams p)
+extern "C" __global__ void __launch_bounds__(BS_RANGE_THREADS, BS_RANGE_BLOCKS) range_quads(const RangeParams p)
 {
     __shared__ Held lows[BS_RANGE_THREADS / 32][BS_GROUP], highs[BS_RANGE_THREADS / 32][BS_GROUP];
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
@@ -237,7 +238,7 @@ extern "C" __global__ void __launch_bounds__(BS_RANGE_THREADS, 4) range_quads(co
 }
 
 // The same with one column to a lane and one part to a warp, for any steps.
-extern "C" __global__ void __launch_bounds__(BS_RANGE_THREADS, 4) range_columns(const RangeParams p)
+extern "C" __global__ void __launch_bounds__(BS_RANGE_THREADS, BS_RANGE_BLOCKS) range_columns(const RangeParams p)
 {
     const int lane = threadIdx.x & 31, warps = BS_RANGE_THREADS / 32;
     const i64 across = (p.cols + 31) / 32, batches = quotient(p.lines, p.cols), items = batches * p.parts * across;
@@ -267,7 +268,7 @@ extern "C" __global__ void __launch_bounds__(BS_RANGE_THREADS, 4) range_columns(
 }
 
 // The parts of each line into the first, `lanes` threads to a line. x holds what the other kernels wrote to low and then to high.
-extern "C" __global__ void __launch_bounds__(BS_RANGE_THREADS, 4) merge_ranges(const RangeParams p)
+extern "C" __global__ void __launch_bounds__(BS_RANGE_THREADS, BS_RANGE_BLOCKS) merge_ranges(const RangeParams p)
 {
     const int lane = threadIdx.x & (p.lanes - 1), groups = BS_RANGE_THREADS / p.lanes;
     for (i64 base = (i64)blockIdx.x * groups; base < p.lines; base += (i64)gridDim.x * groups) {

@@ -101,11 +101,12 @@ BS_INLINE void turn_words(u32 (&w)[32])
 }
 
 #define BS_TURN_THREADS 512
+#define BS_TURN_BLOCKS (__CUDA_ARCH__ >= 1200 ? 1 : 2) // of a multiprocessor; with two, sm_120 would spill registers
 
 // Planes packed along the other axis. A thread takes one word of each of 32 lines and turns the bits in its registers; a block takes
 // some words of 32 lines for each of its groups of as many threads, so that reads are as wide as a group and writes as wide as there are
 // groups. Words change places in shared memory; its rows are padded so that neither side meets in few banks.
-extern "C" __global__ void __launch_bounds__(BS_TURN_THREADS, 2) turn_planes(const WordsParams p)
+extern "C" __global__ void __launch_bounds__(BS_TURN_THREADS, BS_TURN_BLOCKS) turn_planes(const WordsParams p)
 {
     extern __shared__ uint4 shared[];
     u32 *stage = (u32 *)shared; // (bit of the word, group, word)
