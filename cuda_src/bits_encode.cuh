@@ -22,6 +22,7 @@ struct EncodeParams {
     u64 seed;
     double offset_value, divisor_value, multiplier, low, high;
     u32 stream;
+    float gain, middle, range, base, quick_limit; // bits_quick.cuh
     int bits, fields, rounding, positive, is_signed, infinity, vector;
 };
 

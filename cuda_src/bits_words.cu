@@ -8,7 +8,9 @@ struct WordsParams {
     void *out;
     i64 batches, lines, length;   // lines of a batch, elements of a line
     i64 width, out_width;         // words of a plane of a line, or of a line of fields
+    i64 across, down;             // turn_planes: blocks along a line, along the lines of a batch
     int bits, fields, out_fields;
+    int lanes_log, pitch; // turn_planes: the words of a line that a block takes are 1 << lanes_log, 4 to 32
 };
 
 // Bits of word `word` of a plane that stand for elements.
@@ -72,40 +74,77 @@ extern "C" __global__ void __launch_bounds__(256) change_layout(const WordsParam
     }
 }
 
-// 32 x 32 bits: bit r of lane c becomes bit c of lane r.
-BS_INLINE u32 turn_bits(u32 x, int lane)
+// 32 x 32 bits: bit r of word c becomes bit c of word r.
+BS_INLINE void turn_words(u32 (&w)[32])
 {
-    u32 mask = 0x0000ffffu;
 #pragma unroll
-    for (int step = 16; step > 0; step /= 2, mask ^= mask << step) {
-        const u32 y = __shfl_xor_sync(~0u, x, step);
-        x = lane & step ? (x & ~mask) | ((y >> step) & mask) : (x & mask) | ((y << step) & ~mask);
+    for (int i = 0; i < 16; i++) {
+        const u32 a = w[i], b = w[i + 16];
+        w[i] = __byte_perm(a, b, 0x5410), w[i + 16] = __byte_perm(a, b, 0x7632);
     }
-    return x;
+#pragma unroll
+    for (int i = 0; i < 32; i++)
+        if (!(i & 8)) {
+            const u32 a = w[i], b = w[i + 8];
+            w[i] = __byte_perm(a, b, 0x6240), w[i + 8] = __byte_perm(a, b, 0x7351);
+        }
+#pragma unroll
+    for (int step = 4; step > 0; step /= 2) {
+        const u32 mask = step == 4 ? 0x0f0f0f0fu : step == 2 ? 0x33333333u : 0x55555555u;
+#pragma unroll
+        for (int i = 0; i < 32; i++)
+            if (!(i & step)) {
+                const u32 a = w[i], b = w[i + step];
+                w[i] = (a & mask) | (b << step & ~mask), w[i + step] = (a >> step & mask) | (b & ~mask);
+            }
+    }
 }
 
-// Planes packed along the other axis: a block turns 128 x 128 bits of one plane.
-extern "C" __global__ void __launch_bounds__(128) turn_planes(const WordsParams p)
+#define BS_TURN_THREADS 512
+#define BS_TURN_BLOCKS (__CUDA_ARCH__ >= 1200 ? 1 : 2) // of a multiprocessor; with two, sm_120 would spill registers
+
+// Planes packed along the other axis. A thread takes one word of each of 32 lines and turns the bits in its registers; a block takes
+// some words of 32 lines for each of its groups of as many threads, so that reads are as wide as a group and writes as wide as there are
+// groups. Words change places in shared memory; its rows are padded so that neither side meets in few banks.
+extern "C" __global__ void __launch_bounds__(BS_TURN_THREADS, BS_TURN_BLOCKS) turn_planes(const WordsParams p)
 {
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    __shared__ uint4 stage[BS_GROUP];
-    const i64 across = (p.length + BS_GROUP - 1) / BS_GROUP, down = (p.lines + BS_GROUP - 1) / BS_GROUP;
-    const i64 units = p.batches * down * p.bits * across;
+    extern __shared__ uint4 shared[];
+    u32 *stage = (u32 *)shared; // (bit of the word, group, word)
+    const int lanes_log = p.lanes_log, groups_log = 9 - lanes_log, groups = 1 << groups_log;
+    const i64 units = p.batches * p.bits * p.down * p.across, step = p.bits * p.width, out_step = p.bits * p.out_width;
+#pragma unroll 1
     for (i64 unit = blockIdx.x; unit < units; unit += gridDim.x) {
-        const i64 first = quotient(unit, across), column = unit - first * across, second = quotient(first, p.bits);
-        const i64 plane = first - second * p.bits, batch = quotient(second, down), row = second - batch * down;
-        const i64 line = BS_GROUP * row + 32 * warp + lane, to = BS_GROUP * column + threadIdx.x;
-        uint4 w = make_uint4(0, 0, 0, 0);
-        if (line < p.lines)
-            w = ((const uint4 *)p.words)[((batch * p.lines + line) * p.bits + plane) * (p.width >> 2) + column];
-        u32 *words = (u32 *)stage;
-        words[4 * lane + warp] = turn_bits(w.x, lane);
-        words[4 * (32 + lane) + warp] = turn_bits(w.y, lane);
-        words[4 * (64 + lane) + warp] = turn_bits(w.z, lane);
-        words[4 * (96 + lane) + warp] = turn_bits(w.w, lane);
+        const i64 upper = quotient(unit, p.across), column = (unit - upper * p.across) << lanes_log;
+        const i64 second = quotient(upper, p.down), row = (upper - second * p.down) << groups_log;
+        const i64 batch = quotient(second, p.bits), plane = second - batch * p.bits;
+        const int word = threadIdx.x & ((1 << lanes_log) - 1), own = threadIdx.x >> lanes_log;
+        const i64 line = 32 * (row + own), left = column + word < p.width ? p.lines - line : 0;
+        const u32 *from = p.words + ((batch * p.lines + line) * p.bits + plane) * p.width + column + word;
+        u32 w[32];
+        if (left >= 32) {
+#pragma unroll
+            for (int i = 0; i < 32; i++)
+                w[i] = from[i * step];
+        } else {
+#pragma unroll
+            for (int i = 0; i < 32; i++)
+                w[i] = i < left ? from[i * step] : 0u;
+        }
+        turn_words(w);
+#pragma unroll
+        for (int i = 0; i < 32; i++)
+            stage[(i * groups + own) * p.pitch + word] = w[i];
         __syncthreads();
-        if (to < p.length)
-            ((uint4 *)p.out)[((batch * p.length + to) * p.bits + plane) * (p.out_width >> 2) + row] = stage[threadIdx.x];
+        // lane by lane the groups of a line, then the words of a bit
+        const int group = threadIdx.x & (groups - 1), first = threadIdx.x >> groups_log;
+        const i64 to = 32 * (column + first);
+        u32 *out = (u32 *)p.out + ((batch * p.length + to) * p.bits + plane) * p.out_width + row + group;
+        if (row + group < p.out_width) {
+#pragma unroll 8
+            for (int i = 0; i < 32; i++)
+                if (to + i < p.length)
+                    out[i * out_step] = stage[(i * groups + group) * p.pitch + first];
+        }
         __syncthreads();
     }
 }

@@ -1,4 +1,5 @@
-// One wrapper per PTX instruction that the kernels use: barriers in shared memory, copies, matrices of a warp, clusters. No other header.
+// One wrapper per PTX instruction that the kernels use: barriers in shared memory, copies, matrices of a warp, clusters.
+// No other header.
 #ifndef BITSPARSE_PTX_CUH
 #define BITSPARSE_PTX_CUH
 
@@ -20,6 +21,17 @@ BS_INLINE u32 cluster_rank()
     asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
     return r;
 }
+
+// ---- numbers
+#if __CUDA_ARCH__ >= 900
+// The smaller lower half and the smaller upper half.
+BS_INLINE u32 least_of_halves(u32 a, u32 b)
+{
+    u32 least;
+    asm("min.u16x2 %0, %1, %2;" : "=r"(least) : "r"(a), "r"(b));
+    return least;
+}
+#endif
 
 // ---- barriers in shared memory
 BS_INLINE void barrier_init(u32 bar, u32 arrivals)

@@ -257,6 +257,36 @@ def test_division_is_correctly_rounded(axis: int) -> None:
         both("quantize", x, bits, offset=offset[0, 0], divisor=divisor[0, 0], rounding="floor", axis=axis, **kind)
 
 
+@pytest.mark.parametrize("rounding", ["floor", "nearest", "stochastic"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_few_bits_beside_the_boundaries(dtype: str, rounding: str) -> None:
+    """Values whose quotients lie within some units in the last place of where codes change, and within some 2**-16 of it."""
+    rng = np.random.default_rng(17)
+    rows, cols = 64, 2048
+    for i, (bits, axis) in enumerate(itertools.product((1, 2, 3, 4), (-1, -2))):
+        low = -(1 << (bits - 1)) if i % 3 == 0 else 0
+        high = low + (1 << bits) - 1
+        for far, granularity in itertools.product((0.0, 3.0, 1e4), ("tensor", "line")):
+            lead = () if granularity == "tensor" else (rows, 1) if axis == -1 else (1, cols)
+            divisor = np.exp2(rng.uniform(-20, 20, lead)).astype(np.float32)
+            offset = (divisor * rng.normal(size=lead) * far).astype(np.float32)
+            code = rng.integers(low - 2, high + 3, (rows, cols)) + rng.choice([0, 0.5], (rows, cols))
+            away = rng.choice([0, 1e-7, 1e-6, 1e-5, 1e-4, 0.1], (rows, cols)) * rng.normal(size=(rows, cols))
+            x = (code + away) / high * divisor.astype(np.float64) + offset if high else (code + away) * divisor + offset
+            x = x.astype(np.float32).astype(dtype_of(dtype))
+            x.reshape(-1)[rng.integers(0, x.size, 5)] = [np.inf, -np.inf, np.nan, 0, np.float32(3e38)]
+            kind = {
+                "multiplier": float(high or 1),
+                "qmin": low,
+                "qmax": high,
+                "seed": 3,
+                "stream": 1,
+                "layout": "planes",
+            }
+            with np.errstate(all="ignore"):
+                both("quantize", x, bits, offset=offset[()], divisor=divisor[()], rounding=rounding, axis=axis, **kind)
+
+
 @pytest.mark.parametrize("steps", [np.float32, np.float64])
 def test_extreme_values_and_divisors(steps: Any) -> None:
     rng = np.random.default_rng(6)
@@ -410,6 +440,17 @@ def test_repack_leaves_hostile_pad_bits_behind() -> None:
         for axis, layout, to_axis, to_layout in ways:
             words = np.full(make_words(rng, shape, bits, axis, layout).shape, 0xFFFFFFFF, np.uint32)
             both("repack", words, shape, bits, axis=axis, layout=layout, to_axis=to_axis, to_layout=to_layout)
+
+
+def test_repack_of_every_width() -> None:
+    """Lines of one to many blocks: every number of words that a block may take, both ways."""
+    rng = np.random.default_rng(18)
+    for bits, shape in itertools.product(
+        (1, 3), [(700, 100), (600, 200), (300, 500), (530, 1000), (40, 1500), (1030, 2100), (2, 90, 300)]
+    ):
+        for axis in (-1, -2):
+            words = rng.integers(0, 1 << 32, make_words(rng, shape, bits, axis, "planes").shape, np.uint32)
+            both("repack", words, shape, bits, axis=axis, layout="planes", to_axis=-3 - axis, to_layout="planes")
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

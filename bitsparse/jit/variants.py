@@ -86,6 +86,11 @@ def _bits() -> list[Variant]:
     large = [{"BS_LARGE": 1} | found for found in (encode[0], encode[5], {"BS_KIND": 5, "BS_STEPS": 0}, encode[-1])]
     table = [("bits_encode.cu", "encode_rows", found) for found in (*encode, *large)]
     table += [
+        ("bits_quick.cu", "quick_rows", {"BS_KIND": kind, **index})
+        for kind in (4, 5)
+        for index in ({}, {"BS_LARGE": 1})
+    ]
+    table += [
         ("bits_decode.cu", "decode_rows", found) for found in (*decode, *({"BS_LARGE": 1} | decode[k] for k in (0, 5)))
     ]
     table += [("bits_range.cu", "range_rows", {"BS_KIND": kind}) for kind in (0, 3, *floats)]

@@ -21,6 +21,7 @@ TABLE = [
     ("shl", ptx_scalar.shift("<<")),
     ("shr", ptx_scalar.shift(">>")),
     ("not", ptx_scalar.call("{0} = ~{1};")),
+    ("min.u16x2", ptx_scalar.call("{0} = __vminu2({1}, {2});")),
     ("mad", ptx_scalar.mad),
     ("mul", ptx_scalar.mul),
     ("lop3", ptx_scalar.lop3),

@@ -39,6 +39,8 @@ _STOCHASTIC = 2
 _WARPS, _CHUNKS = 4, 8
 #: Bytes of draws that a warp keeps in shared memory, along and across the lanes.
 _ROW_DRAWS, _COLUMN_DRAWS = 8 * 17 * 16, 32 * 5 * 16
+#: Codes of so few bits may go through ``bits_quick.cu``, whose points are at most so many 2**-16 off.
+_POINT_BITS, _POINT_ERROR = 4, 2
 #: Codes of this many bits are rounded by adding 1.5 * 2**23.
 _QUICK_BITS = 22
 
@@ -54,6 +56,7 @@ class EncodeParams(ctypes.Structure):
         ("seed", ctypes.c_uint64),
         *((name, ctypes.c_double) for name in ("offset_value", "divisor_value", "multiplier", "low", "high")),
         ("stream", ctypes.c_uint32),
+        *((name, ctypes.c_float) for name in ("gain", "middle", "range", "base", "quick_limit")),
         *((name, ctypes.c_int) for name in ("bits", "fields", "rounding", "positive", "is_signed", "infinity", "vector")),
     )  # fmt: skip
 
@@ -111,9 +114,35 @@ def _encode(
     steps = sum(abs(step) * count for step, count in zip(found.strides, counts, strict=True))
     if _is_large(steps, GROUP * found.batches * found.rows * -(-found.cols // GROUP), words.size):
         kind["BS_LARGE"] = 1
-    kernel = jit.kernel("bits_encode.cu", "encode_rows" if rows else "encode_columns", kind)
+    way = "rows" if rows else "columns"
+    if kind.get("BS_STEPS") == 0 and _is_quick(found, params, rows):
+        del kind["BS_STEPS"]
+        kernel = jit.kernel("bits_quick.cu", f"quick_{way}", kind)
+        draws = 0
+    else:
+        kernel = jit.kernel("bits_encode.cu", f"encode_{way}", kind)
     blocks = _blocks(rows, found.batches, found.rows, found.cols)
     kernel.launch(blocks, 32 * _WARPS, params, shared=draws + (0 if rows else _stage_bytes(bits)))()
+
+
+def _is_quick(found: Source, params: EncodeParams, rows: bool) -> bool:
+    """Whether ``bits_quick.cu`` does it; if so, fills in what its arithmetic takes from the host (see ``bits_quick.cuh``)."""
+    span, nearest = params.high - params.low, params.rounding == _ROUNDINGS["nearest"]
+    if params.bits > _POINT_BITS or params.fields or params.rounding == _STOCHASTIC:
+        return False
+    if not (-64 <= params.low < params.high <= 63 and 2.0**-20 <= abs(params.multiplier) / span <= 2.0**20):
+        return False
+    if rows:
+        dense = found.vector and found.cols % GROUP == 0 and (found.rows == 1 or found.strides[1] == found.cols)
+        dense = dense and (found.batches == 1 or found.strides[0] == found.rows * found.cols)
+        along = (params.offset_col, params.divisor_col)
+    else:
+        dense, along = True, (params.offset_row, params.divisor_row)
+    middle = (-params.low - (0.0 if nearest else 0.5)) / span
+    limit = 384 / span - 8 - 8 * abs(middle)
+    params.gain, params.middle, params.range, params.quick_limit = params.multiplier / span, middle, span, limit
+    params.base = (192 if params.low < 0 else 128) + params.low + 0.5 + _POINT_ERROR / 65536
+    return dense and not any(along) and limit > 0
 
 
 def pack(values: Any, bits: int, *, axis: int, layout: str, encoding: str, out: Any = None, check: bool = True) -> Any:

@@ -10,15 +10,15 @@ import numpy as np
 
 from bitsparse import jit
 from bitsparse.backends.cuda import geometry
-from bitsparse.backends.cuda.geometry import DOUBLE, HALF
+from bitsparse.backends.cuda.geometry import DOUBLE, GROUP, HALF
 
 __all__ = ["calibrate", "minmax", "stochastic_round"]
 
-#: Elements and rows that a part of a range has at least, and warps that keep a device busy, a multiprocessor.
-_PART_ELEMENTS, _PART_ROWS, _WARPS_EACH = 4096, 64, 32
+#: Elements that a block takes at once, rows that a part of a column has at least, blocks and warps that keep a multiprocessor busy.
+_BLOCK_ELEMENTS, _PART_ROWS, _BLOCKS_EACH, _WARPS_EACH = 8192, 64, 16, 32
 _THREADS = 256
-#: Elements that 32 lanes take together; parts begin at multiples of it.
-GROUP_OF_LANES = 128
+#: Threads that merge the parts of a line, where there are more than so many.
+_FEW_PARTS = 32
 _INT64_MIN = -(1 << 63)
 
 
@@ -45,7 +45,8 @@ def _launch(name: str, kind: int, items: int, params: RangeParams) -> None:
 
 def _ranges(x: Any, granularity: str, low: Any, high: Any, flag: Any) -> None:
     """Write the ranges of ``x``, which is not empty; ``flag`` (int32, zero) is set if a float is NaN or infinite."""
-    kind, warps = geometry.kind_of(x.dtype), _WARPS_EACH * jit.capability().multiprocessors
+    kind, multiprocessors = geometry.kind_of(x.dtype), jit.capability().multiprocessors
+    warps, most = _WARPS_EACH * multiprocessors, _BLOCKS_EACH * multiprocessors
     params = RangeParams(flag=flag.data.ptr, infinity=geometry.infinity_of(x.dtype), is_signed=int(x.dtype.kind == "i"))
     if granularity == "tensor":
         # in whatever order the elements lie
@@ -58,17 +59,24 @@ def _ranges(x: Any, granularity: str, low: Any, high: Any, flag: Any) -> None:
     params.vector = int(found.vector)
     if (granularity == "col") == found.turned:
         params.lines = lines = found.batches * found.rows
-        wanted = min(found.cols // _PART_ELEMENTS, warps // lines)
-        params.span = -(-found.cols // max(1, wanted) // GROUP_OF_LANES) * GROUP_OF_LANES
+        if found.cols >= _BLOCK_ELEMENTS // 2 and lines < warps:  # a block for each part
+            params.lanes = _THREADS
+            params.span = -(-found.cols * lines // most // _BLOCK_ELEMENTS) * _BLOCK_ELEMENTS
+        else:
+            params.lanes = min(32, 1 << (-(-found.cols // 4) - 1).bit_length())
+            params.span = found.cols
         params.parts = -(-found.cols // params.span)
-        params.lanes = min(32, 1 << (-(-found.cols // 4) - 1).bit_length())
         name, items = "range_rows", -(-lines * params.parts * params.lanes // _THREADS)
     else:
         params.lines = lines = found.batches * found.cols
-        across = found.batches * -(-found.cols // 32)
-        params.span = -(-found.rows // max(1, min(found.rows // _PART_ROWS, warps // across)))
+        quads = found.vector and found.cols % 4 == 0
+        across = found.batches * -(-found.cols // (GROUP if quads else 32))
+        most = max(1, (_THREADS // 32 * most // 2 if not quads else most // 2) // across)
+        least = _PART_ROWS * (_THREADS // 32 if quads else 1)
+        params.span = min(1 << 30, -(-found.rows // max(1, min(found.rows // least, most))))
         params.parts = -(-found.rows // params.span)
-        name, items = "range_columns", -(-across * params.parts // (_THREADS // 32))
+        name = "range_quads" if quads else "range_columns"
+        items = across * params.parts if quads else -(-across * params.parts // (_THREADS // 32))
     if params.parts == 1:
         params.low, params.high = low.data.ptr, high.data.ptr
         _launch(name, kind, items, params)
@@ -77,7 +85,8 @@ def _ranges(x: Any, granularity: str, low: Any, high: Any, flag: Any) -> None:
     params.low, params.high = room[0].data.ptr, room[1].data.ptr
     _launch(name, kind, items, params)
     params.x, params.low, params.high = room.data.ptr, low.data.ptr, high.data.ptr
-    _launch("merge_ranges", kind, -(-lines // (_THREADS // 32)), params)
+    params.lanes = 1 if params.parts <= _FEW_PARTS else _THREADS
+    _launch("merge_ranges", kind, -(-lines * params.lanes // _THREADS), params)
 
 
 def calibrate(x: Any, granularity: str) -> tuple[Any, Any, bool]:

@@ -13,7 +13,7 @@ from bitsparse.backends.cuda import geometry
 
 __all__ = ["count_nonzero", "pad_is_zero", "repack"]
 
-_THREADS = 256
+_THREADS, _TURN_THREADS = 256, 512
 
 
 class WordsParams(ctypes.Structure):
@@ -22,15 +22,28 @@ class WordsParams(ctypes.Structure):
     _fields_ = (
         ("words", ctypes.c_void_p),
         ("out", ctypes.c_void_p),
-        *((name, ctypes.c_int64) for name in ("batches", "lines", "length", "width", "out_width")),
-        *((name, ctypes.c_int) for name in ("bits", "fields", "out_fields")),
+        *((name, ctypes.c_int64) for name in ("batches", "lines", "length", "width", "out_width", "across", "down")),
+        *((name, ctypes.c_int) for name in ("bits", "fields", "out_fields", "lanes_log", "pitch")),
     )
 
 
-def _launch(name: str, items: int, params: WordsParams, threads: int = _THREADS) -> None:
-    blocks = min(geometry.MAX_BLOCKS, items if threads != _THREADS else -(-items // threads))
+def _launch(name: str, items: int, params: WordsParams) -> None:
+    blocks = min(geometry.MAX_BLOCKS, -(-items // _THREADS))
     if blocks:
-        jit.kernel("bits_words.cu", name).launch(blocks, threads, params)()
+        jit.kernel("bits_words.cu", name).launch(blocks, _THREADS, params)()
+
+
+def _turn(planes: Any, turned: Any, shape: tuple[int, ...], bits: int, axis: int) -> None:
+    """Planes along the other axis."""
+    params = _params(planes, turned, shape, bits, axis)
+    params.lanes_log = min(5, (params.width - 1).bit_length())
+    lanes = 1 << params.lanes_log
+    groups = _TURN_THREADS // lanes
+    params.pitch = lanes + max(1, 32 // groups)
+    params.across, params.down = -(-params.width // lanes), -(-params.lines // (32 * groups))
+    units, shared = params.batches * bits * params.down * params.across, 4 * 32 * groups * params.pitch
+    kernel = jit.kernel("bits_words.cu", "turn_planes")
+    kernel.launch(min(geometry.MAX_BLOCKS, units), _TURN_THREADS, params, shared=shared)()
 
 
 def repack(
@@ -61,9 +74,7 @@ def repack(
         _change_layout(words, planes, shape, bits, axis, layout, "planes")
     if _fields(to_layout, bits):
         turned = cupy.empty(geometry.packed_shape(shape, bits, to_axis, "planes"), np.uint32)
-    params = _params(planes, turned, shape, bits, axis)
-    units = params.batches * -(-params.lines // geometry.GROUP) * bits * -(-params.length // geometry.GROUP)
-    _launch("turn_planes", units, params, 128)
+    _turn(planes, turned, shape, bits, axis)
     if turned is not result:
         _change_layout(turned, result, shape, bits, to_axis, "planes", to_layout)
     return result

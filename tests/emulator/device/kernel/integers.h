@@ -17,6 +17,12 @@ static inline unsigned long long __brevll(unsigned long long x)
 {
     return (unsigned long long)__brev((unsigned)x) << 32 | __brev((unsigned)(x >> 32));
 }
+static inline unsigned __vminu2(unsigned x, unsigned y)
+{
+    const unsigned low = (x & 0xffff) < (y & 0xffff) ? x : y, high = (x >> 16) < (y >> 16) ? x : y;
+    return (high & 0xffff0000u) | (low & 0xffff);
+}
+
 static inline unsigned __byte_perm(unsigned x, unsigned y, unsigned s)
 {
     const unsigned long long v = (unsigned long long)y << 32 | x;
