@@ -28,6 +28,7 @@ class PackedArray(BitArray):
         "_bits",
         "_encoding",
         "_family",
+        "_kind_kept",
         "_layout",
         "_offset",
         "_prepared",
@@ -47,12 +48,24 @@ class PackedArray(BitArray):
     _offset: NDArray[np.float32] | None
     _bitmap: NDArray[np.uint32] | None
     _sums: NDArray[np.int64] | None
+    _kind_kept: tuple[Any, ...] | None
     #: Products prepared for this left operand on a GPU, by the right operand's kind.
     _prepared: dict[Any, Any] | None
 
     @abstractmethod
     def repack(self, *, axis: int | None = None, layout: Layout | None = None) -> Self:
         """The same integers packed along another axis or in another layout."""
+
+    @property
+    def _kind(self) -> tuple[Any, ...]:
+        """What a product prepared on a GPU depends on in its right operand; kept."""
+        if self._kind_kept is None:
+            self._kind_kept = (
+                *(self._shape, self._bits, self._axis, self._layout, self._encoding),
+                self.device,
+                self._family,
+            )
+        return self._kind_kept
 
     def _backend(self) -> Any:
         """The packing functions of the device where the words are."""

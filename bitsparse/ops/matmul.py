@@ -78,7 +78,7 @@ def matmul(
     """
     plain = epilogue is None and out is None and kernel is None and skip_zero_tiles is None
     if plain and isinstance(a, BitTensor) and a._prepared and isinstance(b, BitTensor):
-        product = a._prepared.get(_kind(b))
+        product = a._prepared.get(b._kind)
         if product is not None:
             return _run_prepared(product, a._family, b)
     left = as_bits("matmul", "a", a, -1)
@@ -92,15 +92,10 @@ def matmul(
     )
     if plain and left is a and left.device != "cpu":
         kept = left._prepared = left._prepared if left._prepared and len(left._prepared) < _KEPT else {}
-        kept[_kind(right)] = plan._product
+        kept[right._kind] = plan._product
     result = plan(right, out=out)
     plan.check()
     return result
-
-
-def _kind(b: BitTensor) -> tuple[Any, ...]:
-    """What a product prepared on a GPU depends on in its right operand."""
-    return b._shape, b._bits, b._axis, b._layout, b._encoding, b.device
 
 
 def _run_prepared(product: Any, family: interop.Family, b: BitTensor) -> Any:
@@ -108,7 +103,7 @@ def _run_prepared(product: Any, family: interop.Family, b: BitTensor) -> Any:
     family = interop.common_family((family, b._family))
     with interop.working_on(b.device, family):
         words = b._words if b._axis == -2 and b._layout == "planes" else b.repack(axis=-2, layout="planes")._words
-        return interop.from_array(product(words), family, "matmul")
+        return interop.from_array((product.quick or product)(words), family, "matmul")
 
 
 def plan_matmul(

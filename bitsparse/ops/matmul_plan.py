@@ -85,11 +85,15 @@ class MatmulPlan:
                 bitmap=self._left.tile_bitmap if self.share_skipped > 0 else None,
                 kernel=self.kernel,
             )
-        # The number of the GPU, where calls may take the short way: nothing is left to be decided for operands as products want them.
-        plain = self.device != "cpu" and epilogue is None and a._family is interop.CUPY
-        self._plain = int(self.device[5:]) if plain else None
-        words: Any = self._left.words
-        self._left_memory = (words.data.ptr, words.data.ptr + words.nbytes) if plain else (0, 0)
+        # On a GPU calls take a short way for operands of CuPy's that leave nothing to be decided.
+        self._plain: tuple[Any, ...] | None = None
+        if self.device != "cpu" and epilogue is None and a._family is interop.CUPY:
+            left: Any = self._left.words
+            right_shape = construct.words_shape(self._b_shape, bits, -2, "planes")
+            out_bytes = int(np.prod(self.shape, dtype=object)) * self.acc_dtype.itemsize
+            self._plain = (self._b_shape, bits, -2, "planes", encoding, self.device, interop.CUPY)
+            self._gpu = int(self.device[5:])
+            self._memory = (left.data.ptr, left.nbytes, 4 * int(np.prod(right_shape, dtype=object)), out_bytes)
         self._own_chain = EpilogueParams() if epilogue is None else epilogue.params(function, self.shape)
         self._chain: tuple[Any, Any, _Chain] | None = None
 
@@ -116,8 +120,10 @@ class MatmulPlan:
 
     def __call__(self, b: Any, out: Any = None) -> Any:
         """The product with one right operand of the planned shape, bits and encoding."""
-        if self._plain is not None and self._is_plain(b) and (out is None or self._fits(out, b._words)):
-            return self._product(b._words, out)
+        if self._plain is not None and b.__class__ is BitTensor and b._kind == self._plain:
+            quick = self._product.quick
+            if quick is not None and interop.current_gpu() == self._gpu and (out is None or self._fits(out, b._words)):
+                return quick(b._words, out)
         function = self._function
         b = as_bits(function, "b", b, -2)
         if b.shape != self._b_shape:
@@ -140,30 +146,17 @@ class MatmulPlan:
                 return interop.from_array(result, family, function)
             return self._epilogue.wrap(result, self.shape, family, function)
 
-    def _is_plain(self, b: Any) -> bool:
-        """Whether `b` is a CuPy array packed as products want it, on the GPU of the plan, which is the current one."""
-        words: Any = b._words if b.__class__ is BitTensor else None
-        return bool(
-            words is not None
-            and b._shape == self._b_shape
-            and b._axis == -2
-            and b._bits == self._b_bits
-            and b._layout == "planes"
-            and b._encoding == self._b_encoding
-            and b._family is interop.CUPY
-            and words.data.device_id == self._plain
-            and interop.current_gpu() == self._plain
-        )
-
     def _fits(self, out: Any, right: Any) -> bool:
         """Whether a CuPy array can take the result without a further question; all others are looked at by :meth:`_target`."""
         if out.__class__ is not right.__class__ or out.shape != self.shape or out.dtype != self.acc_dtype:
             return False
-        memory = out.data
-        start, right_start, (left_start, left_end) = memory.ptr, right.data.ptr, self._left_memory
-        end = start + out.nbytes
-        apart = (start >= left_end or end <= left_start) and (start >= right_start + right.nbytes or end <= right_start)
-        return bool(apart and out.flags.c_contiguous and memory.device_id == self._plain)
+        start, right_start = out.data.ptr, right.data.ptr
+        left_start, left_bytes, right_bytes, out_bytes = self._memory
+        end = start + out_bytes
+        apart = (start >= left_start + left_bytes or end <= left_start) and (
+            start >= right_start + right_bytes or end <= right_start
+        )
+        return bool(apart and out.flags.c_contiguous and out.data.device_id == self._gpu)
 
     def check(self) -> None:
         """Raise if an epilogue met NaN on its way to bits in a product since the last check; waits for those on a GPU.

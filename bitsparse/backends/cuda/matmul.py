@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -81,6 +82,8 @@ class Prepared:
         self._a_words, self._arguments = a_words, arguments
         self._params: EpilogueParams | None = None
         self._product: Product | None = None
+        #: The short way of a product without an epilogue, once it has been made: ``quick(b_words, out=None)``, or None.
+        self.quick: Callable[..., Any] | None = None
 
     def __call__(
         self,
@@ -111,8 +114,10 @@ class Prepared:
             chain = DeviceEpilogue(
                 epilogue, shape, largest_sum(arguments["k"], arguments["a_bits"], arguments["b_bits"])
             )
-        self._params, self._product = epilogue, Product(self._a_words, epilogue=chain, **arguments)
-        return self._product
+        product = Product(self._a_words, epilogue=chain, **arguments)
+        self._params, self._product = epilogue, product
+        self.quick = product.run_plain if product.is_plain else None
+        return product
 
     def explain(self, fused: bool) -> tuple[str, ...]:
         """Lines that a plan's explanation adds."""

@@ -111,6 +111,7 @@ class Product:
         self.epilogue, self._finish = epilogue, None
         self._workspaces: dict[int, _Workspace] = {}
         self._lock = threading.Lock()
+        self._stream = cupy.cuda.get_current_stream
         self.tiling: gemm.Tiling | gemm_mma.MmaTiling | None = None
         if epilogue is not None and epilogue.shape != self.shape:
             raise ValueError(
@@ -187,7 +188,7 @@ class Product:
         """
         chain = self.epilogue
         with self._lock:  # what a launch points to is set here
-            stream = self._cupy.cuda.get_current_stream().ptr
+            stream = self._stream().ptr
             work = self._workspaces.get(stream) or self._on_stream(stream)
             if chain is not None:
                 chain.with_operand(row_scale=a_scale, col_scale=b_scale, row_term=row_term, col_term=col_term)
@@ -201,6 +202,22 @@ class Product:
                 if self.tiling is not None:
                     self._multiply(b_words, work.sums, work, stream)
                 self._finish.run(work.sums, out)
+        return out
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a call is nothing but one launch, so that :meth:`run_plain` may be used."""
+        return self.epilogue is None and self.tiling is not None and not self._digits and not self._a_constant
+
+    def run_plain(self, b_words: Any, out: Any = None) -> Any:
+        """The same as a call where :attr:`is_plain` holds and ``b_words`` are C-contiguous, with less on the way."""
+        with self._lock:
+            stream = self._stream().ptr
+            if stream not in self._workspaces:
+                self._on_stream(stream)
+            if out is None:
+                out = self._cupy.ndarray(self.shape, self._dtype)
+            self._product.run(b_words, out, self._row_term, None, stream)
         return out
 
     def _on_stream(self, stream: int) -> _Workspace:
