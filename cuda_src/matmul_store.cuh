@@ -89,9 +89,19 @@ BS_INLINE void add_terms(const MatmulParams &g, int (&acc)[32 * BS_NB], const Wo
 {
     const int lane = threadIdx.x & 31, row = row0 + (lane >> 2);
     const int upper = row_term(g, w, row), lower = row_term(g, w, row + 8);
+#if BS_EPILOGUE == 2 // few registers are left
+    int term[2 * BS_NB];
+#pragma unroll
+    for (int i = 0; i < 2 * BS_NB; i++)
+        term[i] = col_term(g, w, w.n_tile * g.nb * 64 + 32 * i + lane);
+#endif
 #pragma unroll
     for (int i = 0; i < 16 * BS_NB; i++) {
+#if BS_EPILOGUE == 2
+        const int here = __shfl_sync(~0u, term[i >> 3], (8 * (i >> 1) + 2 * (lane & 3) + (i & 1)) & 31);
+#else
         const int here = col_term(g, w, w.n_tile * g.nb * 64 + 8 * (i >> 1) + 2 * (lane & 3) + (i & 1));
+#endif
         const int at = 4 * (i >> 1) + (i & 1);
         acc[at] += upper + here;
         acc[at + 2] += lower + here;
@@ -195,18 +205,40 @@ BS_INLINE void add_parts(const MatmulParams &g, const Shared &s, int (&acc)[32 *
 }
 #endif
 
-#ifdef BS_EPILOGUE
+#if BS_EPILOGUE == 1
 // Where a warp puts its sums for the epilogue: 4 KB of its own; of a split tile the first of its part slots, which add_parts has read.
 BS_INLINE u32 sums_slot(const MatmulParams &g, const Shared &s, int owner)
 {
     return s.staging + ((int)(threadIdx.x >> 5) - owner * (kWarps / (g.rk * g.rp))) * 4096;
 }
 
-BS_INLINE void finish_tile(const MatmulParams &g, u32 slot, int (&acc)[BS_MB][32 * BS_NB], const Work &w, int row0)
+BS_INLINE void finish_tile(const MatmulParams &g, const Shared &s, const Place &place, int (&acc)[BS_MB][32 * BS_NB], const Work &w, int row0)
 {
+    const u32 slot = sums_slot(g, s, place.part);
 #pragma unroll 1
     for (int i = 0; i < BS_MB; i++) {
         finish_strip(g.epilogue, RegisterSums<32 * BS_NB>{{slot}, acc[0]}, w.batch, row0 + 64 * i, w.n_tile * g.nb * 64, g.nb);
+#pragma unroll
+        for (int e = 0; e < 32 * BS_NB; e++)
+            acc[0][e] = acc[BS_MB - 1][e];
+    }
+}
+#elif BS_EPILOGUE == 2
+// The vectors have the slot of a warp that no part needs. Nothing is known about them ahead of a tile, so that it takes no registers.
+BS_INLINE FragmentVectors<BS_MB, BS_NB> vectors_of(const MatmulParams &g, const Shared &s, const Place &place)
+{
+    const int parts = pinned(g.rk * g.rp), warp = pinned((int)threadIdx.x) >> 5;
+    if (parts == 1)
+        return {s.staging + warp * 4096};
+    const int owned = kWarps / parts;
+    return {warp / owned == place.part ? s.staging + (kWarps - owned + warp % owned) * 4096 : 0};
+}
+
+BS_INLINE void finish_tile(const MatmulParams &g, const Shared &s, const Place &place, int (&acc)[BS_MB][32 * BS_NB], const Work &w, int row0)
+{
+#pragma unroll 1
+    for (int i = 0; i < BS_MB; i++) {
+        finish_fragments(g.epilogue, vectors_of(g, s, place), i, acc[0], w.batch, row0 + 64 * i, w.n_tile * g.nb * 64, g.nb);
 #pragma unroll
         for (int e = 0; e < 32 * BS_NB; e++)
             acc[0][e] = acc[BS_MB - 1][e];

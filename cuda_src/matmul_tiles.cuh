@@ -5,7 +5,7 @@
 #include "matmul_passes.cuh"
 #include "wgmma.cuh"
 #ifdef BS_EPILOGUE
-#include "epilogue.cuh"
+#include "epilogue_fragments.cuh"
 #endif
 
 constexpr int kConsumers = 128 * BS_GROUPS, kThreads = kConsumers + 128, kWarps = 4 * BS_GROUPS;

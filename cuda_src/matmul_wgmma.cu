@@ -9,7 +9,7 @@
 // (rp) and add their results through distributed shared memory (only with BS_MB = 1 and nb = 1).
 //
 // Compile-time: BS_GROUPS (1, 2), BS_MB (1, 2), BS_NB (1..4), BS_STAGES, BS_BYTES, BS_OUT64 (flushes every pass to an int64 result),
-// BS_EPILOGUE (sums go through epilogue.cuh instead of being stored).
+// BS_EPILOGUE (instead of being stored, sums go through epilogue.cuh: 1, or through epilogue_fragments.cuh: 2).
 // Floor on an H200: 2 m n k planes / 15.4e15 operations a second (1.93e15 for bytes), or bytes at 4.2 TB/s; about 2.4 us for a launch in a
 // graph. Reached there: 1 x 1 bits 16384^3 0.83 ms (floor 0.57), 8192^3 0.137 ms (0.071), 32768 x 32768 x 64 0.038 ms (0.036), 4 x 2 bits
 // 16384^3 5.1 ms (4.6), bytes 16384^3 5.9 ms with unpacking (4.6). All figures and what did not help: benchmarks/NOTES.md.
@@ -134,6 +134,9 @@ BS_INLINE void consume(const MatmulParams &g, const Shared &s, int first, int st
         const Work w = next;
         const u32 *blocks = blocks_of(g, w);
         me.keep = 0;
+#if BS_EPILOGUE == 2
+        vectors_of(g, s, place).fetch(g.epilogue, w.batch, w.m_tile * kBlockRows + row0, w.n_tile * g.nb * 64);
+#endif
         for (int t = passes.begin; t < passes.end; t++) {
             const Pass *pass = list + t;
             const Range k = part_of(pass->k0, pass->k1, place.k_part, g.rk);
@@ -189,7 +192,7 @@ BS_INLINE void consume(const MatmulParams &g, const Shared &s, int first, int st
         }
 #ifdef BS_EPILOGUE
         if (owner == place.part || !split)
-            finish_tile(g, sums_slot(g, s, owner), me.acc, w, w.m_tile * kBlockRows + row0);
+            finish_tile(g, s, place, me.acc, w, w.m_tile * kBlockRows + row0);
 #if BS_MB > 1
         next = work_of(g, min(unit + step, units - 1), place.member); // the chain leaves no registers for it
 #endif

@@ -75,6 +75,13 @@ BS_INLINE void barrier_arrive_remote(u32 bar, u32 rank)
 
 BS_INLINE void store_shared(u32 to, int x, int y) { asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(to), "r"(x), "r"(y) : "memory"); }
 
+BS_INLINE void store_shared(u32 to, int x, int y, int z, int w)
+{
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
+}
+
+BS_INLINE void store_shared_word(u32 to, int x) { asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(x) : "memory"); }
+
 BS_INLINE int4 load_shared(u32 from)
 {
     int4 v;
@@ -89,12 +96,26 @@ BS_INLINE int load_shared_word(u32 from)
     return v;
 }
 
+BS_INLINE int2 load_shared_pair(u32 from)
+{
+    int2 v;
+    asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(from) : "memory");
+    return v;
+}
+
 // ---- copies of 16 bytes to shared memory that complete in groups, matrices in registers of a warp (sm_80 and later)
 // Zeros if not `valid`; `from` is not read then.
 BS_INLINE void copy_async(u32 to, const void *from, bool valid)
 {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
 }
+
+BS_INLINE void copy_word_async(u32 to, const void *from)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
+}
+
+BS_INLINE void copy_wait_all() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 BS_INLINE void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 

@@ -303,7 +303,14 @@ def test_infinities_and_small_numbers() -> None:
     on_sums(acc, EpilogueParams(row_scale=np.float32(0)))  # NaN is a float like others
     huge = EpilogueParams(col_scale=np.float32(3e38), **GRID | CODES["floor"] | {"divisor": np.float32(2e38)}, axis=-2)
     on_sums(sums_of(rng, (40, 130)), huge)
-    behind_product(rng, (40, 130), 90, huge)
+    for axis in (-1, -2):
+        behind_product(rng, (40, 130), 90, huge._replace(axis=axis))
+    scale = rng.choice(np.float32([1.0, -1.0, 1e20, -1e20, 1e-38, np.inf]), 130)
+    bias = np.where(np.isinf(scale), np.float32(3), rng.choice(np.float32([0.0, 1e30, -1e30, 50.0]), 130))
+    for rounding in ("floor", "nearest"):
+        codes = CODES["floor"] | {"rounding": rounding}
+        mixed = EpilogueParams(col_scale=scale, row_scale=np.float32(1), bias=bias, **GRID | codes)
+        behind_product(rng, (40, 130), 900, mixed, a_encoding="unsigned", b_encoding="unsigned")  # no sum is 0
 
 
 def test_nan_is_reported() -> None:

@@ -34,18 +34,11 @@ def _wgmma() -> list[Variant]:
     found = []
     two = ((2, 1, 1, 8), (2, 1, 2, 6), (2, 1, 3, 4), (2, 1, 4, 4), (2, 2, 1, 4), (2, 2, 2, 4))
     for groups, mb, nb, stages in (*two, (1, 1, 1, 8), (1, 1, 2, 8), (1, 1, 4, 5)):
-        for extra in (
-            (),
-            ("BS_BYTES",),
-            ("BS_OUT64",),
-            ("BS_BYTES", "BS_OUT64"),
-            ("BS_EPILOGUE",),
-            ("BS_BYTES", "BS_EPILOGUE"),
-        ):
-            if "BS_OUT64" not in extra or mb * nb <= 2:
-                constants = {"BS_GROUPS": groups, "BS_MB": mb, "BS_NB": nb, "BS_STAGES": stages} | dict.fromkeys(
-                    extra, 1
-                )
+        for result in ({}, {"BS_OUT64": 1}, {"BS_EPILOGUE": 1}, {"BS_EPILOGUE": 2}):
+            for step in ({}, {"BS_BYTES": 1}):
+                if result.get("BS_OUT64") and mb * nb > 2:
+                    continue
+                constants = {"BS_GROUPS": groups, "BS_MB": mb, "BS_NB": nb, "BS_STAGES": stages} | result | step
                 found.append(Variant("matmul_wgmma.cu", "matmul_wgmma", tuple(sorted(constants.items())), "sm_90a"))
     return found
 

@@ -27,6 +27,7 @@ _ROUNDINGS = {"floor": 0, "nearest": 1, "stochastic": 2}
 _WHOLE_BLOCK = 64
 #: What codes_quickly asks for: sizes of divisor and multiplier, bits, and a bound of the quotients.
 _DIVISORS, _MULTIPLIERS, _QUICK_BITS, _QUOTIENTS = (2.0**-60, 2.0**60), (2.0**-10, 2.0**24), 20, 0.99e12
+_FRAGMENT_BITS = 4
 _LARGEST = float(np.finfo(np.float32).max)
 _WARPS, _HEIGHT, _WIDTH = 4, 16, 64
 #: Blocks of a strip of the kernel of its own, and warps of it on a multiprocessor.
@@ -161,6 +162,12 @@ class DeviceEpilogue:
         self._own_steps, self._own_nan = raw.steps, self.may_see_nan
         self._own_terms = bytes(raw.row_term), bytes(raw.col_term)
         self._operand: list[Any] = []
+
+    @property
+    def way(self) -> int:
+        """Which way out of a product's kernel serves the next launch: 2, the short one of ``epilogue_fragments.cuh``, or 1, any other."""
+        raw = self.struct
+        return 2 if raw.steps & _PLAIN and not raw.steps & _DOWN and raw.bits <= _FRAGMENT_BITS else 1
 
     def _add_vector(self, upload: _Upload, vector: Any, values: Any, length: int) -> None:
         """Spread a vector over its axis and, where its batches differ, over the batch."""

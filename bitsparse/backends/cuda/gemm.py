@@ -229,12 +229,12 @@ class FusedParams(MatmulParams):
     _fields_ = (("epilogue", EpilogueStruct),)
 
 
-def defines_of(t: Tiling, step: int, wide: bool, shared_bytes: int, fused: bool = False) -> dict[str, int]:
-    """The compile-time constants of a tiling, of a kernel with an epilogue if ``fused``."""
+def defines_of(t: Tiling, step: int, wide: bool, shared_bytes: int, fused: int = 0) -> dict[str, int]:
+    """The compile-time constants of a tiling; ``fused`` is :attr:`DeviceEpilogue.way`, 0 without an epilogue."""
     stages = max(2, min(8, (shared_bytes - 2048 - t.staging_bytes) // t.stage_bytes))
     found = {"BS_GROUPS": t.groups, "BS_MB": t.mb, "BS_NB": t.nb * t.qb, "BS_STAGES": stages}
-    extra = {"BS_BYTES": step == 8, "BS_OUT64": wide, "BS_EPILOGUE": fused}
-    return found | {name: 1 for name, wanted in extra.items() if wanted}
+    extra = {"BS_BYTES": int(step == 8), "BS_OUT64": int(wide), "BS_EPILOGUE": fused}
+    return found | {name: value for name, value in extra.items() if value}
 
 
 def operand_map(words: Any, outer: int, planes: int, box_rows: int) -> Any:
@@ -277,7 +277,7 @@ class WgmmaProduct:
         self.tiling = t
         chip = jit.capability()
         fused = epilogue is not None
-        defines = defines_of(t, a.step, wide, chip.shared_bytes, fused)
+        defines = defines_of(t, a.step, wide, chip.shared_bytes, 0 if epilogue is None else epilogue.way)
         kernel = jit.kernel("matmul_wgmma.cu", "matmul_wgmma", defines)
         table = passes_of(
             a.planes, b.planes, t.qb, blocks, a.step, a.negative_top, b.negative_top, a.weight * b.weight, wide
@@ -315,10 +315,20 @@ class WgmmaProduct:
         # The copy engine's stores overlap with the next tile; for a block's only tile ordinary ones are sooner done.
         self._bulk = units > clusters and not wide and not fused and b.outer % 4 == 0
         self._epilogue = epilogue
-        self._launch = kernel.launch(
-            clusters * t.cluster, t.threads, p, shared=shared, cluster=t.cluster, dependent=True
-        )
+        self._defines, self._grid, self._shared = defines, clusters * t.cluster, shared
+        self._launches: dict[int, Any] = {}
+        self._launch = self._launch_for(defines.get("BS_EPILOGUE", 0))
         self._mapped = self._out_mapped = 0
+
+    def _launch_for(self, way: int) -> Any:
+        """The launch for a way through the epilogue."""
+        if way not in self._launches:
+            defines = self._defines | ({"BS_EPILOGUE": way} if way else {})
+            kernel, t = jit.kernel("matmul_wgmma.cu", "matmul_wgmma", defines), self.tiling
+            self._launches[way] = kernel.launch(
+                self._grid, t.threads, self.params, shared=self._shared, cluster=t.cluster, dependent=True
+            )
+        return self._launches[way]
 
     def run(
         self, b_words: Any, out: Any, row_term: Any = None, col_term: Any = None, stream: int | None = None
@@ -344,4 +354,5 @@ class WgmmaProduct:
             p.row_term = row_term.data.ptr
         if col_term is not None:
             p.col_term = col_term.data.ptr
-        self._launch(stream)
+        launch = self._launch if self._epilogue is None else self._launch_for(self._epilogue.way)
+        launch(stream)
