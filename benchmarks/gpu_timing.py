@@ -137,9 +137,7 @@ def encoding_of(bits: int) -> str:
 
 def estimates_us(m: int, k: int, n: int, a_bits: int, b_bits: int) -> dict[str, float]:
     """What the library expects of each kernel in a prepared product, whose left operand has been unpacked already."""
-    found = {name: cuda_matmul.cost(name, m, n, k, a_bits, b_bits) / 1e3 for name in CHOICE}
-    found["digits"] -= 1e6 * m * k * (-(-a_bits // 8) + a_bits / 8) / MEMORY_RATE
-    return found
+    return {name: cuda_matmul.cost(name, m, n, k, a_bits, b_bits) / 1e3 for name in CHOICE}
 
 
 def floor_ms(kernel: str, m: int, k: int, n: int, a_bits: int, b_bits: int, moved: int) -> float:

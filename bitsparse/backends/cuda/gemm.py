@@ -159,6 +159,7 @@ class Rates(NamedTuple):
     overhead: float = 1.15  # of the products
     multicast_clocks: float = 135.0  # what a stage waits longer for several blocks
     memory_bytes_per_us: float = 4.2e6
+    flush_bytes_per_us: float = 2.3e6  # an int64 result read and written from the registers
     cache_bytes: float = 45e6  # operands up to this size stay in the L2
     #: Clusters of 1, 2, 4, 8 blocks that run at the same time.
     clusters: tuple[tuple[int, int], ...] = ((1, 132), (2, 66), (4, 30), (8, 15))

@@ -152,12 +152,13 @@ def cost(kernel: str, m: int, n: int, k: int, a_bits: int, b_bits: int, density:
     ``density`` is the share of tiles that are not zero. Unpacking the left operand is left out: it is done once.
     Infinite for bits on a chip that emulates their instruction, so that such a kernel is never chosen, only forced.
     """
+    wide = k * ((1 << a_bits) - 1) * ((1 << b_bits) - 1) >= 1 << 31
     if kernel.startswith("planes"):
         if on_warps(kernel) and chip_of(jit.capability()).bits == 0:
             return math.inf
-        return 1e3 * _product_us(kernel, m, n, -(-k // 1024), a_bits, b_bits, density)
+        return 1e3 * _product_us(kernel, m, n, -(-k // 1024), a_bits, b_bits, density, wide)
     a_digits, b_digits = -(-a_bits // 8), -(-b_bits // 8)
-    product = _product_us(kernel, m, n, -(-k // 128), a_digits, b_digits, 1.0)
+    product = _product_us(kernel, m, n, -(-k // 128), a_digits, b_digits, 1.0, wide)
     unpacked = n * (b_digits + b_bits / 8) * k
     if on_warps(kernel):
         memory, launches = chip_of(jit.capability()).memory_bytes_per_us, 2 * chip_of(jit.capability()).launch_us
@@ -166,12 +167,16 @@ def cost(kernel: str, m: int, n: int, k: int, a_bits: int, b_bits: int, density:
     return 1e3 * (product + launches + unpacked / memory)
 
 
-def _product_us(kernel: str, m: int, n: int, blocks: int, a_planes: int, b_planes: int, density: float) -> float:
-    """Microseconds of the product alone, with the tiling that would be chosen."""
+def _product_us(
+    kernel: str, m: int, n: int, blocks: int, a_planes: int, b_planes: int, density: float, wide: bool
+) -> float:
+    """Microseconds of the product alone, with the tiling that would be chosen; an int64 result is added to in every pass."""
     some = max(1, round(blocks * density))
+    flushed = a_planes * b_planes * m * n * 16.0 if wide else 0.0
     if on_warps(kernel):
         chip, step = jit.capability(), 1 if kernel.startswith("planes") else 8
-        t = gemm_mma.choose_tiling(m, n, blocks, a_planes, b_planes, 1, step, False, False, chip)
-        return gemm_mma.estimate_us(t, m, n, some, a_planes, b_planes, 1, chip)
-    tiling = gemm.choose_tiling(m, n, blocks, a_planes, b_planes, 1, False, False)
-    return gemm.estimate_us(tiling, m, n, some, a_planes, b_planes, 1)
+        t = gemm_mma.choose_tiling(m, n, blocks, a_planes, b_planes, 1, step, wide, False, chip)
+        product = gemm_mma.estimate_us(t, m, n, some, a_planes, b_planes, 1, chip)
+        return product + flushed / chip_of(chip).memory_bytes_per_us
+    tiling = gemm.choose_tiling(m, n, blocks, a_planes, b_planes, 1, False, wide)
+    return gemm.estimate_us(tiling, m, n, some, a_planes, b_planes, 1) + flushed / gemm.RATES.flush_bytes_per_us
