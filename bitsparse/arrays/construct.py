@@ -135,7 +135,10 @@ def _check_values(function: str, array: NDArray[Any], bits: int | None, encoding
     """The bit count, inferred if None, after making sure that every value fits."""
     if array.dtype.kind == "b" and encoding == "unsigned":
         return 1 if bits is None else bits
-    low, high = (int(array.min()), int(array.max())) if array.size else (0, 0)
+    if interop.device_of(array) == "cpu":
+        low, high = (int(array.min()), int(array.max())) if array.size else (0, 0)
+    else:
+        low, high, _ = backends.family(interop.device_of(array), "bits").minmax(array)  # in one pass
     if encoding == "bipolar":
         _check.bipolar_values(function, array.size == 0 or (low >= -1 and high <= 1 and bool((array != 0).all())))
         return 1 if bits is None else bits

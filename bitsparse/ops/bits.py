@@ -180,6 +180,7 @@ def quantize(
             stream=stream,
             axis=packed,
             layout=layout_name,
+            check=range is not None,
         )
         scale = interop.move(grid.scale, device)
         offset = None if grid.stored_offset is None else interop.move(grid.stored_offset, device)
@@ -190,10 +191,9 @@ def _range(
     function: str, array: NDArray[Any], scheme: str, granularity: str, given: Any
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Lower and upper end of the range, calibrated or as given, in the granularity's shape."""
-    calibrate = backends.family(interop.device_of(array), "bits").calibrate
-    low, high, is_finite = calibrate(array, granularity if given is None else "tensor")
-    _check.finite(function, "x", is_finite)
     if given is None:
+        low, high, is_finite = backends.family(interop.device_of(array), "bits").calibrate(array, granularity)
+        _check.finite(function, "x", is_finite)
         # A single grid is made on the host; of a vector of ranges every element is worked on where it lies.
         return (low, high) if low.ndim else (interop.move(low, "cpu"), interop.move(high, "cpu"))
     if scheme == "symmetric":

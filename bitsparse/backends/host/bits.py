@@ -189,11 +189,12 @@ def quantize(
     stream: int,
     axis: int,
     layout: str,
+    check: bool = False,
 ) -> Words:
     """``clip(round(((x - offset) / divisor) * multiplier), qmin, qmax)`` modulo ``2**bits``, packed.
 
     Steps are rounded in the dtype of ``offset`` and ``divisor`` (float32 or float64), to which ``x`` is widened. NaN
-    gives ``qmin``.
+    gives ``qmin``; with ``check`` it is an error, as infinity is.
 
     Examples
     --------
@@ -203,6 +204,8 @@ def quantize(
     >>> unpack(w, (1, 3), 2, axis=-1, layout="planes", encoding="unsigned", dtype=np.int64)
     array([[0, 2, 3]])
     """
+    if check:
+        _check.finite("quantize", "x", calibrate(x, "tensor")[2])
     dtype = np.asarray(offset).dtype
     if not is_float(x.dtype) or (x.dtype == np.float64 and dtype == np.float32):
         x = x.astype(dtype)
