@@ -23,7 +23,7 @@ _INT64_MIN = -(1 << 63)
 
 
 class RangeParams(ctypes.Structure):
-    """The argument of the kernels of ``bits_range.cu``, field by field."""
+    """The argument of the kernels of ``bits_range.cu`` and ``bits_round.cu``, field by field."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("x", "low", "high", "flag")),
@@ -38,9 +38,9 @@ def _value_dtype(kind: int) -> Any:
     return np.float64 if kind == DOUBLE else np.float32 if kind >= HALF else np.int64
 
 
-def _launch(name: str, kind: int, items: int, params: RangeParams) -> None:
+def _launch(name: str, kind: int, items: int, params: RangeParams, source: str = "bits_range.cu") -> None:
     blocks = min(geometry.MAX_BLOCKS, items)
-    jit.kernel("bits_range.cu", name, {"BS_KIND": kind}).launch(blocks, _THREADS, params)()
+    jit.kernel(source, name, {"BS_KIND": kind}).launch(blocks, _THREADS, params)()
 
 
 def _ranges(x: Any, granularity: str, low: Any, high: Any, flag: Any) -> None:
@@ -139,5 +139,6 @@ def stochastic_round(x: Any, seed: int, stream: int, *, out: Any = None) -> Any:
     params = RangeParams(x=x.data.ptr, low=result.data.ptr, cols=x.size, seed=seed & 0xFFFFFFFFFFFFFFFF)
     params.stream, params.infinity = stream & 0xFFFFFFFF, geometry.infinity_of(x.dtype)
     params.vector = int((x.data.ptr | result.data.ptr) % 16 == 0)
-    _launch("round_stochastically", geometry.kind_of(x.dtype), -(-math.ceil(x.size / 8) // _THREADS), params)
+    items = -(-math.ceil(x.size / 8) // _THREADS)
+    _launch("round_stochastically", geometry.kind_of(x.dtype), items, params, "bits_round.cu")
     return result
