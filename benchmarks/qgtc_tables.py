@@ -43,7 +43,7 @@ HEAD = """# QGTC's tables, again
 Made by `python3 benchmarks/qgtc.py` from its records; the protocol stands there. Products are N x N x D of a 1-bit adjacency and
 features of some bits; TFLOPs count 2 N N D operations whatever the number of bits, as in the paper (Wang, Feng, Ding: QGTC, PPoPP'22).
 "int8" is cuBLASLt through `torch._int_mm` on the same integers. The authors' numbers are from an RTX 3090, so what compares is the ratio
-to int8 on each side, not the hardware.
+to int8 on each side, not the hardware. Sizes without a record are left out or shown as "-".
 """
 _Rows = list[dict[str, Any]]
 
@@ -125,13 +125,20 @@ def figure_8(rows: _Rows) -> str:
 def figure_9(rows: _Rows) -> str:
     """Ours and int8's over both sizes."""
     widths = sorted({record["params"]["d"] for record in rows})
-    by_n: dict[int, _Rows] = {}
+    by_n: dict[int, dict[int, dict[str, Any]]] = {}
     for record in rows:
-        by_n.setdefault(record["params"]["n"], []).append(record)
+        by_n.setdefault(record["params"]["n"], {})[record["params"]["d"]] = record
     headings = ["N", *(f"D = {d}" for d in widths)]
+
+    def rates(name: str) -> str:
+        lines = (
+            [str(n), *(tflops(group[d], name) if d in group else "-" for d in widths)] for n, group in by_n.items()
+        )
+        return table(headings, lines)
+
     parts = [
-        table(headings, [[str(n), *map(tflops, group)] for n, group in by_n.items()]),
-        "int8:\n\n" + table(headings, [[str(n), *(tflops(r, "peer_tflops") for r in g)] for n, g in by_n.items()]),
+        rates("tflops"),
+        "int8:\n\n" + rates("peer_tflops"),
         "The authors' artifact:\n\n"
         + table(headings, [[str(n), *(f"{value:.1f}" for value in values)] for n, values in ARTIFACT_9.items()]),
     ]

@@ -9,15 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bitsparse import jit
+from bitsparse import _check, jit
 from bitsparse.backends.params import EpilogueParams, packed_words
 
-__all__ = ["NAN_MESSAGE", "DeviceEpilogue", "EpilogueStruct", "epilogue"]
-
-NAN_MESSAGE = (
-    "matmul: the epilogue produced NaN, which has no code; "
-    "check row_scale, col_scale, bias and batch_norm for NaN and infinity"
-)
+__all__ = ["DeviceEpilogue", "EpilogueStruct", "epilogue"]
 
 # The bits of enum EpilogueStep.
 _TERMS, _NORM, _BITS, _DOWN, _WHOLE, _BINARIZE, _QUICK, _PLAIN, _BOUNDED, _ALIGNED = (1 << i for i in range(10))
@@ -379,6 +374,6 @@ def epilogue(acc: Any, params: EpilogueParams) -> Any:
     chain = DeviceEpilogue(params, acc.shape, largest)
     out = chain.empty()
     chain.on(acc.dtype).run(cupy.ascontiguousarray(acc), out)
-    if chain.may_see_nan and chain.nan_seen():
-        raise ValueError(NAN_MESSAGE)
+    if chain.may_see_nan:
+        _check.no_nan_in_epilogue("Epilogue", chain.nan_seen())
     return out
