@@ -102,30 +102,39 @@ template <int U> BS_INLINE void load_columns(Index (&to)[U], const Index *indice
         to[u] = from + u;
 }
 
-// Walks a stretch in batches of U edges (a multiple of 4) for a `body` of five functions:
+// Where a walk is: the current row, its edges, where the next one ends.
+struct Place {
+    Index row, begin, end, next;
+};
+
+// The current row is complete.
+template <class Body> BS_INLINE void next_row(const Streams &s, const Stretch &at, Place &here, Body &body)
+{
+    body.flush(here.row, here.begin, here.end);
+    here.row++;
+    here.begin = here.end;
+    here.end = here.next;
+    if (here.row + 1 < at.last)
+        here.next = __ldg(s.indptr + here.row + 2);
+}
+
+// Walks a stretch in batches of U edges (a multiple of 4) for a `body` of six functions:
 //   batch(base, stop)         edges base .. base + U - 1 are next (base a multiple of 4; those from `stop` on are not this stretch's)
-//   gather(u, column)         start loading what edge base + u needs
-//   add(u)                    edge base + u joins the current row
-//   flush(row, begin, end)    the current row is complete (it may be empty); the next one begins. A piece comes here once.
+//   gather(u, column, edge)   start loading what edge base + u needs
+//   add(u, row)               edge base + u joins the current row
+//   flush(row, begin, end)    the current row of a stream is complete (it may be empty); the next one begins
+//   piece(row)                the piece is complete
 //   done(base, from, left)    edges base + from .. base + left - 1 of the batch have been added (from > 0 only at the start)
 template <int U, class Body> BS_INLINE void walk(const Streams &s, const Stretch &at, Body &body)
 {
-    Index row = at.row, begin = at.start, base = at.start & ~(Index)3;
+    Index base = at.start & ~(Index)3;
     Index columns[U];
     load_columns<U>(columns, s.indices, base, at.stop);
-    Index end = at.stop, next = at.stop; // of this row, of the one after it
-    if (row + 1 < at.last) {
-        end = __ldg(s.indptr + row + 1);
-        next = __ldg(s.indptr + row + 2);
+    Place here = {at.row, at.start, at.stop, at.stop};
+    if (at.row + 1 < at.last) {
+        here.end = __ldg(s.indptr + at.row + 1);
+        here.next = __ldg(s.indptr + at.row + 2);
     }
-    auto flush = [&]() {
-        body.flush(row, begin, end);
-        row++;
-        begin = end;
-        end = next;
-        if (row + 1 < at.last)
-            next = __ldg(s.indptr + row + 2);
-    };
     while (base < at.stop) {
         const int from = (int)(max(at.start, base) - base);
         const int left = (int)min(at.stop - base, (Index)U);
@@ -133,32 +142,35 @@ template <int U, class Body> BS_INLINE void walk(const Streams &s, const Stretch
         if (from == 0 && left == U) {
 #pragma unroll
             for (int u = 0; u < U; u++)
-                body.gather(u, columns[u]);
+                body.gather(u, columns[u], base + u);
         } else {
 #pragma unroll
             for (int u = 0; u < U; u++)
                 if (u >= from && u < left)
-                    body.gather(u, columns[u]);
+                    body.gather(u, columns[u], base + u);
         }
         load_columns<U>(columns, s.indices, base + U, at.stop); // arrives while the gathers do
-        if (from == 0 && end - base >= U) {
+        if (from == 0 && here.end - base >= U) {
 #pragma unroll
             for (int u = 0; u < U; u++)
-                body.add(u);
+                body.add(u, here.row);
         } else {
 #pragma unroll
             for (int u = 0; u < U; u++)
                 if (u >= from && u < left) {
-                    while (end <= base + u)
-                        flush();
-                    body.add(u);
+                    while (here.end <= base + u)
+                        next_row(s, at, here, body);
+                    body.add(u, here.row);
                 }
         }
         body.done(base, from, left);
         base += U;
     }
-    while (row < at.last)
-        flush();
+    if (at.piece >= 0)
+        body.piece(at.row);
+    else
+        while (here.row < at.last)
+            next_row(s, at, here, body);
 }
 
 #endif
