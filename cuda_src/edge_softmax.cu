@@ -65,16 +65,16 @@ extern "C" __global__ void __launch_bounds__(256) edge_softmax(const SoftmaxPara
                 total += __shfl_xor_sync(~0u, total, over);
             if (at.piece >= 0) {
                 Sum *part = (Sum *)p.partial + (i64)at.piece * 2 * p.heads + head;
-                if (some && along == 0)
+                if (some && busy && along == 0)
                     part[0] = most, part[p.heads] = total;
-                continue;
             }
             const Sum inverse = 1 / total;
-            for (int base = 0; __any_sync(~0u, base < edges); base += BS_KEEP * step) {
+            const int weighed = at.piece >= 0 ? 0 : edges;
+            for (int base = 0; __any_sync(~0u, base < weighed); base += BS_KEEP * step) {
 #pragma unroll
                 for (int i = 0; i < BS_KEEP; i++) {
                     const int edge = base + i * step + along;
-                    if (some && edge < edges) {
+                    if (some && edge < weighed) {
                         const Sum e = kept ? keep[i] : exact_exp(score_at(scores + (i64)edge * p.heads) - most);
                         p.out[offset + (i64)edge * p.heads] = narrow(e * inverse);
                     }

@@ -87,9 +87,18 @@ BS_INLINE float half_to_float(u16 h)
 
 BS_INLINE u16 float_to_half(float f)
 {
-    u16 h;
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f));
-    return h;
+    u32 both;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(0.0f), "f"(f));
+    return (u16)both;
+}
+#endif
+
+#if BS_TYPE == BS_BF16
+BS_INLINE u16 float_to_bfloat(float f)
+{
+    u32 both;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(0.0f), "f"(f));
+    return (u16)both;
 }
 #endif
 
@@ -112,7 +121,7 @@ BS_INLINE Element narrow(Sum s)
 #if BS_TYPE == BS_F16
     return float_to_half(s);
 #elif BS_TYPE == BS_BF16
-    return bs_float_to_bf16(s);
+    return float_to_bfloat(s);
 #else
     return s;
 #endif

@@ -195,7 +195,7 @@ def _run(
     result = cupy.empty((shape[0], x.shape[1]), x.dtype) if out is None else out
     nnz, sums = int(indices.size), edges.sum_dtype(x.dtype)
     if nnz == 0 or 0 in result.shape:
-        result.fill(0)
+        edges.fill(result, 0)
         if lse is not None:
             lse.fill(-np.inf)
         return result
@@ -247,8 +247,7 @@ def _composed(
 
     sums, nnz = edges.sum_dtype(x.dtype), int(indices.size)
     schedule = edges.schedule_of(schedule, indptr, shape, nnz)
-    wide = x.astype(sums)
-    unit = wide * inverse[:, None]
+    unit = edges.widened_features(x) * inverse[:, None]
     scores = sddmm(indptr, indices, shape, unit, unit, op="dot", heads=1, schedule=schedule)
     scores *= sums.type(beta)
     weights = edge_softmax(indptr, scores, schedule=schedule)
@@ -256,8 +255,8 @@ def _composed(
         indptr, indices, shape, x, nnz=nnz, acc_dtype=sums, values=weights.ravel(), out=out, schedule=schedule
     )
     if lse is not None:
-        # the weight of any edge tells its score's distance from the logarithm
-        first = cupy.minimum(indptr[:-1], max(nnz - 1, 0))
-        shifted = scores[first, 0] - cupy.log(weights[first, 0])
-        lse[...] = cupy.where(indptr[1:] > indptr[:-1], shifted, -np.inf).astype(sums)[:, None]
+        # Of every edge, score minus log(weight) is what is wanted; its mean by weight leaves out those whose weight has vanished.
+        each = cupy.where(weights > 0, weights * (scores - cupy.log(weights)), sums.type(0))
+        spmm(indptr, None, (shape[0], nnz), each, nnz=nnz, acc_dtype=sums, out=lse, schedule=schedule)
+        lse[indptr[1:] == indptr[:-1]] = -np.inf
     return result

@@ -10,7 +10,7 @@ import numpy as np
 from bitsparse.backends.cuda import geometry
 from bitsparse.backends.cuda.schedule import Schedule
 
-__all__ = ["aligned", "element_type", "lanes_for", "power_of_two", "schedule_of", "sum_dtype", "vector_bytes", "widened"]
+__all__ = ["aligned", "element_type", "fill", "lanes_for", "power_of_two", "schedule_of", "sum_dtype", "vector_bytes", "widened", "widened_features"]
 
 _TYPES = {name: i for i, name in enumerate(("float32", "float16", "bfloat16", "float64", "int32", "int64"))}
 
@@ -86,6 +86,18 @@ def widened(schedule: Schedule, indices: Any, heads: int) -> tuple[Schedule, Any
     if schedule.large or max(*schedule.shape, 1) * heads < 1 << 31:
         return schedule, indices
     return Schedule(schedule.indptr.astype(np.int64), schedule.shape, schedule.nnz), indices.astype(np.int64)
+
+
+def fill(array: Any, value: float) -> None:
+    """Set every element, also of bfloat16 (to 0 only), which CuPy knows the bits of."""
+    (array.view(np.uint16) if array.dtype.name == "bfloat16" else array).fill(value)
+
+
+def widened_features(x: Any) -> Any:
+    """Elements as what they are summed in."""
+    if x.dtype.name == "bfloat16":
+        return (x.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return x.astype(sum_dtype(x.dtype), copy=False)
 
 
 def aligned(array: Any) -> Any:

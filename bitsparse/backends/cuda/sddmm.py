@@ -102,7 +102,7 @@ def sddmm(
     if 0 in result.shape:
         return result
     if x.shape[1] == 0:
-        result.fill(0)
+        edges.fill(result, 0)
         return result
     schedule = edges.schedule_of(schedule, indptr, shape, nnz)
     x, y = geometry.contiguous(x), geometry.contiguous(y)
