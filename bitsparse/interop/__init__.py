@@ -19,7 +19,7 @@ from bitsparse.interop.cuda import (
     writable_array,
 )
 from bitsparse.interop.host import CUPY, JAX, NUMPY, TORCH, Family, as_numpy, from_numpy, writable_numpy
-from bitsparse.interop.streams import current_gpu, stream_at, use_stream, working_on
+from bitsparse.interop.streams import Ready, current_gpu, stream_at, use_stream, working_on
 
 __all__ = [
     "CUPY",
@@ -27,6 +27,7 @@ __all__ = [
     "NUMPY",
     "TORCH",
     "Family",
+    "Ready",
     "aligned",
     "as_array",
     "as_host",
