@@ -230,7 +230,7 @@ class FRDC(SparseArray):
 
     # -- what the base class asks -----------------------------------------------------------------------------------
     def _pattern(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        made: tuple[NDArray[Any], NDArray[Any]] = backends.family("cpu", "build").frdc_to_csr(
+        made: tuple[NDArray[Any], NDArray[Any]] = backends.family(self.device, "build").frdc_to_csr(
             self._indptr, self._indices, self._tiles, self._shape
         )
         return made

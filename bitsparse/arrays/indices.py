@@ -78,6 +78,8 @@ def gather(values: NDArray[Any], order: NDArray[Any]) -> NDArray[Any]:
     >>> gather(np.array([5, 6, 7]), np.array([2, 0], dtype=np.int32)).tolist()
     [7, 5]
     """
+    if interop.namespace(values) is not np:
+        return values[order]
     out = np.empty((order.size, *values.shape[1:]), values.dtype)
     for start in range(0, order.size, _PIECE):
         inside = slice(start, start + _PIECE)
@@ -91,6 +93,10 @@ def scatter(values: NDArray[Any], order: NDArray[Any]) -> NDArray[Any]:
     >>> scatter(np.array([5, 6, 7]), np.array([2, 0, 1], dtype=np.int32)).tolist()
     [6, 7, 5]
     """
+    if (space := interop.namespace(values)) is not np:
+        moved = space.empty_like(values)
+        moved[order] = values
+        return moved
     out = np.empty_like(values)
     for start in range(0, order.size, _PIECE):
         inside = slice(start, start + _PIECE)

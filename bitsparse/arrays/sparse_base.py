@@ -42,7 +42,7 @@ _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 class SparseArray(BitArray):
     """Base class of :class:`bitsparse.TCTiledCSR` and :class:`bitsparse.FRDC`; users meet it only in ``isinstance``."""
 
-    __slots__ = ("__weakref__", "_col_scale", "_csr", "_family", "_row_scale", "_shape", "had_duplicates")
+    __slots__ = ("__weakref__", "_col_scale", "_csr", "_family", "_prepared", "_row_scale", "_shape", "had_duplicates")
 
     #: Names of the component arrays.
     component_names: ClassVar[tuple[str, ...]]
@@ -52,11 +52,14 @@ class SparseArray(BitArray):
     _row_scale: NDArray[np.float32] | None
     _col_scale: NDArray[np.float32] | None
     _csr: tuple[NDArray[Any], NDArray[Any]] | None
+    #: What functions prepared for this pattern (schedules, tilings) where it lies; never anything about values or scales.
+    _prepared: dict[Any, Any]
 
     def _adopt(self, made: Pattern, row_scale: Any = None, col_scale: Any = None) -> None:
         """Fields that do not depend on the format; scales given beat those that the data brought along."""
         name = type(self).__name__
-        self._shape, self._family, self.had_duplicates, self._csr = made.shape, made.family, made.had_duplicates, None
+        self._shape, self._family, self.had_duplicates = made.shape, made.family, made.had_duplicates
+        self._csr, self._prepared = None, {}
         row_scale = made.row_scale if row_scale is None else row_scale
         col_scale = made.col_scale if col_scale is None else col_scale
         self._row_scale = sparse_forms.scale_vector(name, "row_scale", row_scale, made.shape[0])
@@ -99,7 +102,7 @@ class SparseArray(BitArray):
         for name in (*self._components(), "row_scale", "col_scale"):
             part = getattr(self, f"_{name}")
             setattr(made, f"_{name}", None if part is None else interop.move(part, target))
-        made._csr = None
+        made._csr, made._prepared = None, {}
         return made
 
     # -- what it is -------------------------------------------------------------------------------------------------
@@ -194,9 +197,10 @@ class SparseArray(BitArray):
         The scales are not applied. Treat the arrays as read-only.
         """
         if self._csr is None:
-            _check.on_cpu(type(self).__name__, "this array", self.device)
-            self._csr = self._pattern()
-        return *self._csr, self._csr_values()
+            with interop.working_on(self.device, self._family):
+                self._csr = self._pattern()
+        with interop.working_on(self.device, self._family):
+            return *self._csr, self._csr_values()
 
     def tocsr(self) -> Any:
         """The array as :class:`scipy.sparse.csr_array`, scales applied. 16-bit floats become float32, which SciPy can hold."""
@@ -319,7 +323,7 @@ class SparseArray(BitArray):
             part = getattr(made, f"_{name}")
             if part is not None:
                 setattr(made, f"_{name}", part.copy())
-        made._csr = None
+        made._csr, made._prepared = None, {}
         return made
 
     def __copy__(self) -> Self:

@@ -353,7 +353,7 @@ class TCTiledCSR(SparseArray):
 
     # -- what the base class asks -----------------------------------------------------------------------------------
     def _pattern(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        made: tuple[NDArray[Any], NDArray[Any]] = backends.family("cpu", "build").translated_to_csr(
+        made: tuple[NDArray[Any], NDArray[Any]] = backends.family(self.device, "build").translated_to_csr(
             self._cols_indptr,
             self._cols,
             self._edge_indptr,

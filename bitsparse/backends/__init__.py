@@ -15,7 +15,12 @@ __all__ = ["family"]
 
 
 #: The families that have GPU kernels.
-_ON_GPU = ("bits", "matmul", "stats")
+_ON_GPU = (
+    "bits",
+    "build",
+    "matmul",
+    "stats",
+)
 
 
 def family(device: str, name: str) -> ModuleType:
