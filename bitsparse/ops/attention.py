@@ -104,8 +104,7 @@ def _attention(function: str, A: Any, x: Any, source: Any, target: Any, negative
                 f"{wanted}; pass one score per node and head"
             )
         places.append((name, interop.device_of(array)))
-        space = interop.namespace(array)
-        scores.append(space.ascontiguousarray(converted(native(array).reshape(rows, heads), compute)))
+        scores.append(interop.contiguous(converted(native(array).reshape(rows, heads), compute)))
     device = same_place(function, places)
     shape = (operand.shape[0], *features.shape[1:])
     into = None if out is None else target_array(function, out, shape, dtype, device, (features.data, *scores))
@@ -114,14 +113,15 @@ def _attention(function: str, A: Any, x: Any, source: Any, target: Any, negative
             return out
         empty = interop.namespace(features.data).empty(shape, dtype)
         return interop.from_array(empty, features.family, function)
-    result = backends.family(device, "spmm").attention(
-        operand.indptr,
-        operand.columns,
-        operand.shape,
-        converted(features.data.reshape(features.shape[0], features.columns), dtype),
-        *scores,
-        negative_slope=slope,
-        out=None if into is None else into.reshape(shape[0], features.columns),
-        **operand.division(),
-    )
+    with operand.division() as how:
+        result = backends.family(device, "spmm").attention(
+            operand.indptr,
+            operand.columns,
+            operand.shape,
+            converted(features.data.reshape(features.shape[0], features.columns), dtype),
+            *scores,
+            negative_slope=slope,
+            out=None if into is None else into.reshape(shape[0], features.columns),
+            **how,
+        )
     return out if out is not None else interop.from_array(result.reshape(shape), features.family, function)

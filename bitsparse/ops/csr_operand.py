@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -83,6 +85,29 @@ class CSROperand:
         """When what was prepared on another stream may be read on this one."""
         made: interop.Ready = self.prepared.setdefault("ready", interop.Ready())
         return made
+
+    @property
+    def schedule(self) -> Any:
+        """How the kernels of a GPU walk the pattern; made once."""
+        made = self.prepared.get("schedule")
+        if made is None:
+            from bitsparse.backends.cuda.schedule import Schedule  # imported where there is a GPU
+
+            made = self.prepared["schedule"] = Schedule(self.indptr, self.shape, self.nnz)
+        return made
+
+    @contextmanager
+    def division(self) -> Iterator[dict[str, Any]]:
+        """A keyword for kernels that share out the rows: a GPU's schedule, in the order of streams, and nothing on the CPU."""
+        if self.device == "cpu":
+            yield {}
+            return
+        self.ready.wait()
+        schedule = self.schedule
+        before = schedule.nbytes
+        yield {"schedule": schedule}
+        if schedule.nbytes != before:  # cut up further for this kernel
+            self.ready.renew()
 
     def edge_values(self, function: str, name: str, given: Array) -> Array:
         """Values per edge, given in the caller's order, in canonical order; the leading size is checked."""

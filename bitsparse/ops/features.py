@@ -93,7 +93,7 @@ def as_features(function: str, name: str, x: Any) -> Features:
         raise ShapeError(
             f"{function}: {name} has shape {array.shape}, but features are (N,), (N, D) or (N, heads, D); reshape them"
         )
-    data = _contiguous(native(array))
+    data = interop.contiguous(native(array))
     return Features(data, array.shape, data.dtype, None, family)
 
 
@@ -104,7 +104,7 @@ def plain_features(function: str, name: str, x: Any) -> Features:
     _check_dimensions(function, name, x)
     real = x.scale is not None or x.offset is not None
     data = interop.as_array(x.dequantize() if real else x.toarray(), function, name)[0]
-    return Features(_contiguous(data), x.shape, data.dtype, None, x._family)
+    return Features(interop.contiguous(data), x.shape, data.dtype, None, x._family)
 
 
 def native(array: Array) -> Array:
@@ -128,23 +128,14 @@ def converted(array: Array, dtype: Any) -> Array:
         return array
     space: Any = interop.namespace(array)
     if space is not np and array.dtype.name == "bfloat16":
-        bits = _contiguous(array).view(np.uint16).astype(np.uint32)
+        bits = interop.contiguous(array).view(np.uint16).astype(np.uint32)
         return converted((bits << 16).view(np.float32), wanted)
     if space is not np and wanted.name == "bfloat16":
-        wide = _contiguous(array.astype(np.float32, copy=False)).view(np.uint32)
+        wide = interop.contiguous(array.astype(np.float32, copy=False)).view(np.uint32)
         rounded = (wide + 0x7FFF + ((wide >> 16) & 1)) >> 16
         quiet = (wide >> 16) | 0x40
         return space.where((wide & 0x7FFFFFFF) > 0x7F800000, quiet, rounded).astype(np.uint16).view(wanted)
     return array.astype(wanted)
-
-
-def _contiguous(array: Array) -> Array:
-    space: Any = interop.namespace(array)
-    if space is not np and array.dtype.name == "bfloat16" and not array.flags.c_contiguous:
-        made: Array = space.ascontiguousarray(array.view(np.uint16)).view(array.dtype)
-    else:
-        made = space.ascontiguousarray(array)
-    return made
 
 
 def _largest_code(bits: int, encoding: str) -> int:

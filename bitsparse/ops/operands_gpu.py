@@ -50,9 +50,11 @@ def _of_container(function: str, A: SparseArray) -> CSROperand:
     kept, data = A._prepared, getattr(A, "_data", None)
     ready = kept.setdefault("ready", interop.Ready())
     ready.wait()
-    if A._csr is None or (data is not None and (kept.get("values") or (None,))[0] is not data):
-        _, indices, values = A.csr_arrays()
-        kept["values"] = (data, _values(function, values, int(indices.size)))
+    if A._csr is None:
+        A._csr = A._pattern()
+        ready.renew()
+    if data is not None and kept.get("values", (None, None))[0] is not data:
+        kept["values"] = (data, _values(function, A._csr_values(), int(A._csr[1].size)))
         ready.renew()
     indptr, indices = A._csr
     values = None if data is None else kept["values"][1]
@@ -162,7 +164,7 @@ def _indices(function: str, indptr: Any, indices: Any, shape: Any) -> tuple[Arra
     nnz = int(indptr[-1])
     if not 0 <= nnz <= indices.size:
         raise ValueError(f"{function}: A's indptr ends at {nnz}, but it has {indices.size} indices; rebuild A")
-    return indptr, indices[:nnz]
+    return indptr, interop.aligned(indices[:nnz])
 
 
 def _state(function: str, device: str, indptr: Array, indices: Array, shape: Any) -> str:

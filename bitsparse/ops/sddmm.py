@@ -99,17 +99,18 @@ def _sddmm(function: str, A: Any, x: Any, y: Any, op: str, out: Any) -> Any:
     if 0 in shape:
         result = interop.namespace(a).empty(shape, dtype)
     else:
-        flat = backends.family(device, "sddmm").sddmm(
-            operand.indptr,
-            operand.columns,
-            operand.shape,
-            a,
-            b,
-            op=op,
-            heads=heads,
-            out=None if direct is None else direct.reshape(operand.nnz, columns),
-            **operand.division(),
-        )
+        with operand.division() as how:
+            flat = backends.family(device, "sddmm").sddmm(
+                operand.indptr,
+                operand.columns,
+                operand.shape,
+                a,
+                b,
+                op=op,
+                heads=heads,
+                out=None if direct is None else direct.reshape(operand.nnz, columns),
+                **how,
+            )
         result = operand.to_caller(converted(flat.reshape(shape), dtype), None if direct is not None else target)
     if out is None:
         return interop.from_array(result, interop.common_family((left.family, right.family)), function)
@@ -192,11 +193,11 @@ def _edge_softmax(function: str, A: Any, scores: Any, out: Any) -> Any:
     dtype = native(given[:0]).dtype
     compute = np.dtype(np.float64) if dtype == np.float64 else np.dtype(np.float32)
     target = None if out is None else target_array(function, out, given.shape, dtype, device, ())
-    space = interop.namespace(given)
-    canonical = space.ascontiguousarray(converted(operand.edge_values(function, "scores", native(given)), compute))
+    canonical = interop.contiguous(converted(operand.edge_values(function, "scores", native(given)), compute))
     if given.size:
         flat = canonical.reshape(operand.nnz, -1)
-        made = backends.family(device, "sddmm").edge_softmax(operand.indptr, flat, **operand.division())
+        with operand.division() as how:
+            made = backends.family(device, "sddmm").edge_softmax(operand.indptr, flat, **how)
         canonical = made.reshape(given.shape)
     result = operand.to_caller(converted(canonical, dtype), target)
     if target is None:
