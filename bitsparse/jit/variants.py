@@ -92,6 +92,17 @@ def _bits() -> list[Variant]:
     return [*found, Variant("bits_words.cu", "turn_planes"), Variant("bits_error.cu", "relative_error")]
 
 
+def _build() -> list[Variant]:
+    """The builders of sparse formats, for int32 and int64 indices."""
+    table = (
+        ("build_check.cu", "check_csr"),
+        ("build_windows.cu", "order_windows"),
+        ("build_inverse.cu", "count_edges"),
+        ("build_words.cu", "list_bits"),
+    )
+    return [Variant(*name, index) for name in table for index in ((), (("BS_LARGE", 1),))]
+
+
 def variants() -> list[Variant]:
     """Every variant of a release."""
     rates = [
@@ -100,4 +111,4 @@ def variants() -> list[Variant]:
         for nb, group, only in ((1, (), None), *((nb, (("BS_WARPGROUP", 1),), "sm_90a") for nb in (1, 2, 4)))
     ]
     others = [("bits_stats.cu", "code_sums"), ("epilogue.cu", "epilogue_int32"), ("limits_memory.cu", "read_all")]
-    return [*_wgmma(), *_mma(), *_bits(), *(Variant(*other) for other in others), *rates]
+    return [*_wgmma(), *_mma(), *_bits(), *_build(), *(Variant(*other) for other in others), *rates]

@@ -1,136 +1,166 @@
-"""Builders on the GPU: the sparse formats from CSR and back, canonical and transposed patterns. The host's arrays, bit for bit."""
+"""Builders on the GPU: packed arrays from coordinates, the sparse formats from CSR and back. The host's arrays, bit for bit.
+
+Every function checks what it is given, as on the host, and waits for the answer (one or two synchronisations a call).
+"""
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import numpy as np
 
 from bitsparse import jit
+from bitsparse.backends.cuda.build_checks import (
+    CHUNK,
+    DAMAGED,
+    FROM_END,
+    THREADS,
+    check_length,
+    check_starts,
+    checked,
+    contiguous_indices,
+    launch,
+    rows_of,
+    streaming,
+    validate_csr,
+)
+from bitsparse.backends.cuda.build_order import canonical_csr, transpose_csr
+from bitsparse.backends.cuda.build_windows import cells_of
+from bitsparse.backends.params import packed_words
 
 __all__ = [
     "canonical_csr",
+    "csr_to_words",
     "frdc",
     "frdc_to_csr",
+    "pack_coo",
     "rows_of",
     "tile_starts",
     "translate",
     "translated_to_csr",
     "transpose_csr",
     "validate_csr",
+    "words_to_csr",
 ]
 
-_TALLEST = 256
-_DAMAGED = "the arrays are damaged or belong to another shape"
+#: Words of a row that a warp reads.
+_SEGMENT = 1024
+_WARPS = THREADS // 32
+_MOST_BLOCKS = 1 << 20
 
 
-def _check_indices(*arrays: Any) -> None:
-    """Index arrays share one dtype."""
-    dtypes = {array.dtype for array in arrays}
-    if dtypes not in ({np.dtype(np.int32)}, {np.dtype(np.int64)}):
-        names = ", ".join(sorted(str(dtype) for dtype in dtypes))
-        raise ValueError(f"index arrays must all be int32 or all int64, got {names}; convert them with astype")
+class InverseParams(ctypes.Structure):
+    """The argument of the kernels of ``build_inverse.cu``, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("starts", "cells", "edges", "edge_row", "edge_cell", "perm", "tiles")),
+        *((name, ctypes.c_void_p) for name in ("indptr", "indices", "found")),
+        *((name, ctypes.c_int64) for name in ("rows", "cols", "nnz", "windows", "cell_count")),
+        ("window", ctypes.c_int),
+    )
 
 
-def _check_starts(what: str, starts: Any, rows: int, nnz: int) -> None:
-    if starts.size != rows + 1:
+class BitParams(ctypes.Structure):
+    """The argument of the kernels of ``build_words.cu``, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("indptr", "indices", "rows_of", "cols_of", "codes", "words")),
+        *((name, ctypes.c_void_p) for name in ("counts", "columns", "found")),
+        *((name, ctypes.c_int64) for name in ("rows", "cols", "nnz", "width", "segments", "spread")),
+        ("bits", ctypes.c_int),
+        ("fields", ctypes.c_int),
+    )
+
+
+def _warps(items: int) -> int:
+    """Blocks of a kernel with a warp an item."""
+    return min(_MOST_BLOCKS, -(-items // _WARPS))
+
+
+def _of(array: Any, dtype: Any, name: str) -> Any:
+    if array.dtype != dtype:
+        raise ValueError(f"{name} has dtype {array.dtype}, but {np.dtype(dtype)} is needed; convert it with astype")
+    return jit.require_cupy("build").ascontiguousarray(array)
+
+
+# -- coordinates ------------------------------------------------------------------------------------------------------
+def pack_coo(
+    rows: Any, cols: Any, values: Any, shape: tuple[int, int], bits: int, *, axis: int, layout: str
+) -> Any:
+    """Words of a two-dimensional array given by coordinates; repeated coordinates are or-ed. See the host backend."""
+    cupy = jit.require_cupy("pack_coo")
+    outer, inner = (rows, cols) if axis == -1 else (cols, rows)
+    outer_length, inner_length = shape[-3 - axis], shape[axis]
+    width = packed_words(inner_length, bits, layout)
+    plane = () if layout == "rows" else (bits,)
+    words = cupy.zeros((outer_length, *plane, width), np.uint32)
+    outer, inner = (cupy.ascontiguousarray(index, dtype=np.int64) for index in (outer, inner))
+    codes = cupy.ascontiguousarray(values.astype(np.int64, copy=False))
+    params = BitParams(None, None, outer.data.ptr, inner.data.ptr, codes.data.ptr, words.data.ptr)
+    params.nnz, params.width, params.bits, params.fields = codes.size, width, bits, int(layout == "rows")
+    launch("build_words.cu", "set_codes", np.dtype(np.int32), streaming(codes.size), params)
+    return words
+
+
+def csr_to_words(indptr: Any, indices: Any, shape: tuple[int, int]) -> Any:
+    """Words ``(m, 1, W)`` of a 1-bit BitTensor in planes, packed along the columns, from a canonical CSR pattern."""
+    indptr, indices, _, _ = checked("csr_to_words", indptr, indices, shape)
+    width = packed_words(shape[1], 1, "planes")
+    words = jit.require_cupy("csr_to_words").zeros((shape[0], 1, width), np.uint32)
+    params = BitParams(indptr.data.ptr, indices.data.ptr, words=words.data.ptr)
+    params.rows, params.cols, params.nnz, params.width = *shape, indices.size, width
+    launch("build_words.cu", "set_entries", indptr.dtype, -(-indices.size // CHUNK), params)
+    return words
+
+
+def words_to_csr(words: Any, shape: tuple[int, int], dtype: Any) -> tuple[Any, Any]:
+    """The canonical CSR pattern of the set bits of 1-bit words that are packed along the columns; see the host backend."""
+    cupy, dtype = jit.require_cupy("words_to_csr"), np.dtype(dtype)
+    words = _of(words, np.uint32, "words")
+    width = packed_words(shape[1], 1, "planes")
+    check_length("words", words, shape[0] * width)
+    segments = -(-width // _SEGMENT)
+    spread = shape[0] * segments
+    counts, found = cupy.zeros(spread + 1, np.int64), cupy.zeros(1, np.uint64)
+    params = BitParams(words=words.data.ptr, counts=counts.data.ptr, found=found.data.ptr)
+    params.rows, params.cols, params.width, params.segments, params.spread = *shape, width, segments, spread
+    launch("build_words.cu", "count_bits", np.dtype(np.int64), _warps(spread), params)
+    cupy.cumsum(counts, out=counts)
+    total, bad = int(counts[-1]), int(found[0])
+    if bad:
         raise ValueError(
-            f"{what} has {starts.size} entries, but {rows + 1} are needed; the array is truncated or belongs to another shape"
+            f"words_to_csr: row {FROM_END - bad} holds a column index that is negative or beyond the last column; {DAMAGED}"
         )
-    if int(starts[0]) != 0 or int(starts[-1]) != nnz or bool((starts[1:] < starts[:-1]).any()):
-        raise ValueError(f"{what} must start at 0, never fall and end at {nnz}; {_DAMAGED}")
+    if total > np.iinfo(dtype).max:
+        raise ValueError(f"the number of set bits is {total} but must lie between 0 and {np.iinfo(dtype).max}")
+    starts, columns = counts.astype(dtype, copy=False), cupy.empty(total, dtype)
+    params.counts, params.columns = starts.data.ptr, columns.data.ptr
+    launch("build_words.cu", "list_bits", dtype, _warps(spread), params)
+    if segments == 0:
+        return cupy.zeros(shape[0] + 1, dtype), columns
+    return cupy.ascontiguousarray(starts[::segments]), columns
 
 
-def rows_of(indptr: Any, nnz: int) -> Any:
-    """The row of every entry of a valid `indptr`."""
-    cupy = jit.require_cupy("rows_of")
-    marks = cupy.zeros(nnz + 1, indptr.dtype)
-    cupy.add.at(marks, indptr[1:-1], marks.dtype.type(1))
-    return cupy.cumsum(marks[:-1], dtype=indptr.dtype)
-
-
-def validate_csr(indptr: Any, indices: Any, shape: tuple[int, int]) -> str:
-    """What a CSR pattern is like, without believing anything about it; see the host backend."""
-    _check_indices(indptr, indices)
-    _check_starts("indptr", indptr, shape[0], indices.size)
-    if indices.size == 0:
-        return "canonical"
-    if int(indices.min()) < 0 or int(indices.max()) >= shape[1]:
-        raise ValueError(f"CSR: a column index is negative or beyond the last column; {_DAMAGED}")
-    rows = rows_of(indptr, indices.size)
-    same = rows[1:] == rows[:-1]
-    if bool((same & (indices[1:] < indices[:-1])).any()):
-        return "unsorted"
-    return "duplicates" if bool((same & (indices[1:] == indices[:-1])).any()) else "canonical"
-
-
-def _canonical(what: str, indptr: Any, indices: Any, shape: tuple[int, int]) -> None:
-    state = validate_csr(indptr, indices, shape)
-    if state != "canonical":
-        trouble = "are not ascending" if state == "unsorted" else "hold a column twice"
-        raise ValueError(f"{what}: column indices of a row {trouble}; {_DAMAGED}")
-
-
-def _ordered(keys: list[Any], sizes: list[int]) -> Any:
-    """A stable order by several keys, the first one leading."""
-    cupy = jit.require_cupy("order")
-    total = 1
-    for size in sizes:
-        total *= max(size, 1)
-    if total >= 1 << 62:
-        return cupy.lexsort(cupy.stack([key.astype(np.int64) for key in reversed(keys)]))
-    packed = keys[0].astype(np.int64)
-    for key, size in zip(keys[1:], sizes[1:], strict=True):
-        packed *= max(size, 1)
-        packed += key
-    return cupy.argsort(packed)
-
-
-def _cells(indptr: Any, indices: Any, shape: tuple[int, int], window: int, shift: int) -> tuple[Any, ...]:
-    """Starts of the cells of each window, the cells, and for every edge in order: row in window, cell, position."""
-    cupy = jit.require_cupy("translate")
-    edges = window_starts_of(indptr, window)
-    rows = rows_of(indptr, indices.size)
-    order = _ordered([rows // window, indices >> shift, rows], [-(-shape[0] // window), shape[1], shape[0]])
-    rows, cells = rows[order], indices[order] >> shift
-    first = cupy.ones(indices.size, np.bool_)
-    windows = rows // window
-    first[1:] = (cells[1:] != cells[:-1]) | (windows[1:] != windows[:-1])
-    count = cupy.zeros(indices.size + 1, indptr.dtype)
-    cupy.cumsum(first, dtype=indptr.dtype, out=count[1:])
-    starts = count[edges]
-    position = (count[1:] - 1 - starts[windows]).astype(np.int32)
-    return starts, cells[first], (rows % window).astype(np.uint8), position, order.astype(indptr.dtype)
-
-
-def window_starts_of(indptr: Any, window: int) -> Any:
-    """Where the entries of each window of rows start, and where the last one ends."""
-    cupy = jit.require_cupy("window_starts")
-    rows = indptr.shape[0] - 1
-    return indptr[cupy.minimum(cupy.arange(-(-rows // window) + 1) * window, rows)]
-
-
+# -- windows ----------------------------------------------------------------------------------------------------------
 def tile_starts(indptr: Any, indices: Any, shape: tuple[int, int], window: int, width: int) -> Any:
-    """Where the non-empty tiles of each window start; see the host backend."""
+    """Where the non-empty tiles of each window start, if they are numbered one window after the other; see the host backend."""
     shift = width.bit_length() - 1
     if width < 1 or width != 1 << shift:
         raise ValueError(f"tile_starts: width is {width}, but a power of two is needed")
-    _canonical("tile_starts", indptr, indices, shape)
-    return _cells(indptr, indices, shape, window, shift)[0]
+    return cells_of("tile_starts", indptr, indices, shape, window, shift, count_only=True).starts
 
 
 def translate(indptr: Any, indices: Any, shape: tuple[int, int], window: int) -> tuple[Any, ...]:
-    """Sparse graph translation of a canonical CSR pattern; see the host backend. Windows of up to 256 rows.
+    """Sparse graph translation (TC-GNN section 4.1, Algorithm 1) of a canonical CSR pattern, for windows of up to 256 rows.
 
     Returns
     -------
     cols_indptr, cols, edge_indptr, edge_row, edge_col, perm : cupy.ndarray
+        As :class:`bitsparse.TCTiledCSR` defines them.
     """
-    if not 1 <= window <= _TALLEST:
-        raise ValueError(f"window is {window} but must lie between 1 and {_TALLEST}")
-    _canonical("translate", indptr, indices, shape)
-    starts, cols, row, col, perm = _cells(indptr, indices, shape, window, 0)
-    return starts, cols, window_starts_of(indptr, window), row, col, perm
+    made = cells_of("translate", indptr, indices, shape, window, 0, entries=True)
+    return made.starts, made.cells, made.edges, made.edge_row, made.edge_cell, made.perm
 
 
 def translated_to_csr(
@@ -143,103 +173,70 @@ def translated_to_csr(
     shape: tuple[int, int],
     window: int,
 ) -> tuple[Any, Any]:
-    """The canonical CSR pattern that was translated; see the host backend."""
+    """The canonical CSR pattern ``(indptr, indices)`` that was translated; ValueError for any other arrays. See the host backend."""
     cupy = jit.require_cupy("translated_to_csr")
-    _check_indices(cols_indptr, cols, edge_indptr, perm)
-    windows, nnz = -(-shape[0] // window), edge_row.size
-    for name, array in (("edge_col", edge_col), ("perm", perm)):
-        if array.size != nnz:
-            raise ValueError(f"{name} has {array.size} entries, but {nnz} are needed; {_DAMAGED}")
-    _check_starts("cols_indptr", cols_indptr, windows, cols.size)
-    _check_starts("edge_indptr", edge_indptr, windows, nnz)
-    trouble = ValueError(f"TCTiledCSR: edges are out of range or not sorted by column and row; {_DAMAGED}")
-    of = rows_of(edge_indptr, nnz)
-    rows = of.astype(np.int64) * window + edge_row
-    place = cols_indptr[of].astype(np.int64) + edge_col
-    if nnz and not (
-        bool((edge_row < window).all())
-        and bool((rows < shape[0]).all())
-        and bool((edge_col >= 0).all())
-        and bool((place < cols_indptr[of + 1]).all())
-        and bool((perm >= 0).all())
-        and bool((perm < nnz).all())
-    ):
-        raise trouble
-    indptr = cupy.zeros(shape[0] + 1, cols_indptr.dtype)
-    cupy.add.at(indptr, rows + 1, indptr.dtype.type(1))
-    indptr = cupy.cumsum(indptr, dtype=indptr.dtype)
-    indices = cupy.full(nnz, -1, cols_indptr.dtype)
-    indices[perm] = cols[place] if nnz else cols[:0]
-    _canonical("TCTiledCSR", indptr, indices, shape)
-    again = _cells(indptr, indices, shape, window, 0)
-    for one, other in zip((cols_indptr, cols, edge_row, edge_col, perm), again, strict=True):
-        if one.shape != other.shape or bool((one != other).any()):
-            raise trouble
+    starts, cols, edges, perm = contiguous_indices(cols_indptr, cols, edge_indptr, perm)
+    row, col = _of(edge_row, np.uint8, "edge_row"), _of(edge_col, np.int32, "edge_col")
+    nnz, windows, dtype = row.size, -(-shape[0] // window), starts.dtype
+    check_length("edge_col", col, nnz)
+    check_length("perm", perm, nnz)
+    check_starts("cols_indptr", starts, windows, cols.size)
+    check_starts("edge_indptr", edges, windows, nnz)
+    checked("TCTiledCSR", starts, cols, (windows, shape[1]))
+    indptr, indices = cupy.zeros(shape[0] + 1, dtype), cupy.full(nnz, -1, dtype)
+    found = cupy.zeros(3, np.uint64)
+    params = InverseParams(starts.data.ptr, cols.data.ptr, edges.data.ptr, row.data.ptr, col.data.ptr, perm.data.ptr)
+    params.indptr, params.indices, params.found = indptr.data.ptr, indices.data.ptr, found.data.ptr
+    params.rows, params.cols, params.nnz, params.windows, params.cell_count = *shape, nnz, windows, cols.size
+    params.window = window
+    blocks = -(-nnz // CHUNK)
+    launch("build_inverse.cu", "check_windows", dtype, -(-windows // THREADS), params)
+    launch("build_inverse.cu", "count_edges", dtype, blocks, params)
+    indptr = cupy.cumsum(indptr, dtype=dtype)
+    params.indptr = indptr.data.ptr
+    launch("build_inverse.cu", "fill_edges", dtype, blocks, params)
+    edges_wrong, perm_wrong, _ = found.get().tolist()
+    if edges_wrong:
+        raise ValueError(
+            f"TCTiledCSR: edges of window {FROM_END - edges_wrong} are out of range or not sorted by column and row; {DAMAGED}"
+        )
+    if perm_wrong or validate_csr(indptr, indices, shape) != "canonical":
+        where = f" of window {FROM_END - perm_wrong}" if perm_wrong else ""
+        raise ValueError(f"TCTiledCSR: perm contradicts the edges{where}; {DAMAGED}")
     return indptr, indices
 
 
+# -- 4 x 4 blocks -----------------------------------------------------------------------------------------------------
 def frdc(indptr: Any, indices: Any, shape: tuple[int, int]) -> tuple[Any, Any, Any]:
-    """4 x 4 bit blocks of a canonical CSR pattern; see the host backend."""
-    cupy = jit.require_cupy("frdc")
-    _canonical("frdc", indptr, indices, shape)
-    starts, blocks, row, col, perm = _cells(indptr, indices, shape, 4, 2)
-    tiles = cupy.zeros(blocks.size, np.int32)
-    of = rows_of(window_starts_of(indptr, 4), indices.size)
-    bits = cupy.left_shift(np.int32(1), 4 * row.astype(np.int32) + (indices[perm] & 3).astype(np.int32))
-    cupy.add.at(tiles, starts[of] + col, bits)
-    return starts, blocks, tiles.astype(np.uint16)
+    """4 x 4 bit blocks (BitGNN section 3.2) of a canonical CSR pattern: ``(indptr, indices, tiles)``."""
+    made = cells_of("frdc", indptr, indices, shape, 4, 2, tiles=True)
+    return made.starts, made.cells, made.tiles
 
 
 def frdc_to_csr(indptr: Any, indices: Any, tiles: Any, shape: tuple[int, int]) -> tuple[Any, Any]:
-    """The canonical CSR pattern of the set bits; see the host backend."""
+    """The canonical CSR pattern ``(indptr, indices)`` of the set bits; ValueError if :func:`frdc` makes no such arrays."""
     cupy = jit.require_cupy("frdc_to_csr")
+    tiles = _of(tiles, np.uint16, "tiles")
     blocks = (-(-shape[0] // 4), -(-shape[1] // 4))
-    if tiles.size != indices.size:
-        raise ValueError(f"tiles has {tiles.size} entries, but {indices.size} are needed; {_DAMAGED}")
-    _canonical("FRDC", indptr, indices, blocks)
-    set_bits = (tiles[:, None] >> cupy.arange(16, dtype=np.uint16)) & 1
-    at, bit = cupy.nonzero(set_bits)
-    rows = rows_of(indptr, indices.size)[at].astype(np.int64) * 4 + bit // 4
-    cols = indices[at].astype(np.int64) * 4 + bit % 4
-    if bool((tiles == 0).any()) or (rows.size and (int(rows.max()) >= shape[0] or int(cols.max()) >= shape[1])):
-        raise ValueError(f"FRDC: a block row holds an empty tile or bits beyond the shape; {_DAMAGED}")
-    made = cupy.zeros(shape[0] + 1, indptr.dtype)
-    cupy.add.at(made, rows + 1, made.dtype.type(1))
-    order = _ordered([rows, cols], list(shape))
-    return cupy.cumsum(made, dtype=indptr.dtype), cols[order].astype(indptr.dtype)
+    check_length("tiles", tiles, indices.size)
+    starts, columns, _, _ = checked("FRDC", indptr, indices, blocks)
+    found, counts = cupy.zeros(3, np.uint64), cupy.zeros(shape[0] + 1, np.int64)
+    params = InverseParams(starts.data.ptr, columns.data.ptr, tiles=tiles.data.ptr, found=found.data.ptr)
+    params.rows, params.cols, params.windows = *shape, blocks[0]
+    return _tiles_to_csr(cupy, params, counts, found, starts.dtype)
 
 
-def canonical_csr(indptr: Any, indices: Any, shape: tuple[int, int]) -> tuple[Any, Any, bool]:
-    """Column indices that ascend in every row.
-
-    Returns
-    -------
-    indices : cupy.ndarray
-        Sorted in each row; those given where they are sorted already.
-    order : cupy.ndarray of int64, or None
-        Where each came from (repeated columns keep their order); None if nothing was moved.
-    has_duplicates : bool
-        Whether a row holds a column more than once.
-
-    Raises
-    ------
-    ValueError
-        As :func:`validate_csr`.
-    """
-    state = validate_csr(indptr, indices, shape)
-    if state != "unsorted":
-        return indices, None, state == "duplicates"
-    rows = rows_of(indptr, indices.size)
-    order = _ordered([rows, indices], list(shape))
-    moved = indices[order]
-    return moved, order, bool(((moved[1:] == moved[:-1]) & (rows[1:] == rows[:-1])).any())
-
-
-def transpose_csr(indptr: Any, indices: Any, shape: tuple[int, int]) -> tuple[Any, Any, Any]:
-    """The transposed pattern of a canonical CSR pattern: ``(indptr_T, indices_T, order)``; entry k of it is entry ``order[k]``."""
-    cupy = jit.require_cupy("transpose_csr")
-    rows = rows_of(indptr, indices.size)
-    order = _ordered([indices, rows], [shape[1], shape[0]])
-    starts = cupy.zeros(shape[1] + 1, indptr.dtype)
-    cupy.add.at(starts, indices.astype(np.int64) + 1, starts.dtype.type(1))
-    return cupy.cumsum(starts, dtype=indptr.dtype), rows[order], order.astype(indptr.dtype)
+def _tiles_to_csr(cupy: Any, params: InverseParams, counts: Any, found: Any, dtype: Any) -> tuple[Any, Any]:
+    rows = counts.astype(dtype, copy=False)
+    params.indptr = rows.data.ptr
+    launch("build_inverse.cu", "count_tiles", dtype, _warps(params.windows), params)
+    total = int(rows.sum(dtype=np.int64))
+    bad = int(found[2])
+    if bad:
+        raise ValueError(f"FRDC: block row {FROM_END - bad} holds an empty tile or bits beyond the shape; {DAMAGED}")
+    if total > np.iinfo(dtype).max:
+        raise ValueError(f"the number of set bits is {total} but must lie between 0 and {np.iinfo(dtype).max}")
+    starts, made = cupy.cumsum(rows, dtype=dtype), cupy.empty(total, dtype)
+    params.indptr, params.indices = starts.data.ptr, made.data.ptr
+    launch("build_inverse.cu", "fill_tiles", dtype, _warps(params.windows), params)
+    return starts, made
