@@ -134,7 +134,8 @@ def converted(array: Array, dtype: Any) -> Array:
         wide = interop.contiguous(array.astype(np.float32, copy=False)).view(np.uint32)
         rounded = (wide + 0x7FFF + ((wide >> 16) & 1)) >> 16
         quiet = (wide >> 16) | 0x40
-        return space.where((wide & 0x7FFFFFFF) > 0x7F800000, quiet, rounded).astype(np.uint16).view(wanted)
+        made: Array = space.where((wide & 0x7FFFFFFF) > 0x7F800000, quiet, rounded).astype(np.uint16).view(wanted)
+        return made
     return array.astype(wanted)
 
 

@@ -31,10 +31,10 @@ def csr_on_gpu(function: str, A: Any, device: str) -> CSROperand:
         indptr, indices = _indices(function, indptr, indices, A.shape)
         _state(function, device, indptr, indices, A.shape)
         made = _values(function, values, int(indices.size))
-        scales = (getattr(A, name, None) for name in ("row_scale", "col_scale"))
-        if getattr(A, "in_order", False):
-            return CSROperand(indptr, None, made, *scales, tuple(A.shape), count=int(indices.size))
-        return CSROperand(indptr, indices, made, *scales, tuple(A.shape))
+        rows, cols = (getattr(A, name, None) for name in ("row_scale", "col_scale"))
+        # In the incidence matrix of rows and edges an edge's column is the edge itself.
+        found = None if getattr(A, "in_order", False) else indices
+        return CSROperand(indptr, found, made, rows, cols, tuple(A.shape), count=int(indices.size))
     if isinstance(A, BitTensor):
         return _of_bits(A, device)
     if not (hasattr(A, "tocsr") and hasattr(A, "format") and hasattr(A, "nnz")):

@@ -61,7 +61,9 @@ class SpmmPlan:
         #: On a GPU, what a call may do at once for features of CuPy's of the planned dtype.
         self._plain: tuple[np.dtype[Any], np.dtype[Any], Any] | None = None
         if self.device != "cpu":
-            self._products = GpuProducts.kept(operand, self._columns, self._reduce, self._precision, self._forced)
+            self._products = GpuProducts.kept(
+                function, operand, self._columns, self._reduce, self._precision, self._forced
+            )
         elif self._forced == "tiles":
             raise KernelError(f"{function}: kernel 'tiles' runs on tensor cores, but A is on the CPU; pass kernel=None")
 
@@ -133,7 +135,7 @@ class SpmmPlan:
     def _fits(self, x: Any, out: Any) -> bool:
         """Whether CuPy arrays can be worked with as they are; all others go the long way."""
         assert self._plain is not None
-        kind = self._operand.indptr.__class__
+        kind: Any = self._operand.indptr.__class__
         if x.__class__ is not kind or x.dtype != self._plain[0] or x.shape != (self._operand.shape[1], *self._inner):
             return False
         gpu = int(self.device[5:])
