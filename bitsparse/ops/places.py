@@ -31,7 +31,8 @@ def device_of_sparse(A: Any) -> str:
     if isinstance(device, str):
         return device
     if hasattr(A, "csr_arrays"):
-        return interop.device_of(A.csr_arrays()[0])
+        starts = getattr(A, "indptr", None)
+        return interop.device_of(A.csr_arrays()[0] if starts is None else starts)
     # The matrices of cupyx.scipy.sparse, as those of SciPy, hold their values in `data`.
     return interop.device_of(getattr(A, "data", None))
 
