@@ -192,16 +192,21 @@ def _edge_softmax(function: str, A: Any, scores: Any, out: Any) -> Any:
         )
     dtype = native(given[:0]).dtype
     compute = np.dtype(np.float64) if dtype == np.float64 else np.dtype(np.float32)
+    if device != "cpu":
+        compute = dtype  # these kernels widen 16-bit floats themselves
     target = None if out is None else target_array(function, out, given.shape, dtype, device, ())
     canonical = interop.contiguous(converted(operand.edge_values(function, "scores", native(given)), compute))
+    # A GPU's kernels may write over their scores.
+    direct = target if device != "cpu" and operand.order is None else None
     if given.size:
         flat = canonical.reshape(operand.nnz, -1)
         with operand.division() as how:
-            made = backends.family(device, "sddmm").edge_softmax(operand.indptr, flat, **how)
+            into = {} if direct is None else {"out": direct.reshape(flat.shape)}
+            made = backends.family(device, "sddmm").edge_softmax(operand.indptr, flat, **into, **how)
         canonical = made.reshape(given.shape)
     result = operand.to_caller(converted(canonical, dtype), target)
     if target is None:
         return interop.from_array(result, family, function)
-    if operand.order is None:
+    if operand.order is None and direct is None:
         target[...] = result
     return out

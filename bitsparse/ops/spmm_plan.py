@@ -50,8 +50,9 @@ class SpmmPlan:
         reduce: str,
         precision: str = "fp32",
         kernel: str | None = None,
+        keep: bool = True,
     ) -> None:
-        self._function, self._operand, self._inner = function, operand, inner
+        self._function, self._operand, self._inner, self._keep = function, operand, inner, keep
         self._reduce = _check.choice(function, "reduce", reduce, REDUCES)
         self._precision = _check.choice(function, "precision", precision, PRECISIONS)
         self._forced = _check.kernel(function, kernel, KERNELS)
@@ -104,33 +105,35 @@ class SpmmPlan:
                 )
             return self._run(features, values, out)
 
-    def _prepare(self, dtype: Any) -> None:
+    def _prepare(self, planned: Any) -> None:
         """Choose and compile for features of a dtype."""
-        wanted: np.dtype[Any] = np.dtype(np.float32) if dtype is None else np.dtype(dtype)
+        wanted: np.dtype[Any] = np.dtype(np.float32 if planned is None else planned)
         if wanted.name != "bfloat16":
             _check.numeric(self._function, "dtype", np.empty(0, wanted))
         if self._products is None or 0 in self.shape:
             return
         space = interop.namespace(self._operand.indptr)
         x = Features(space.empty((0, *self._inner), wanted), (0, *self._inner), wanted, None, interop.CUPY)
-        kind, acc, result_dtype = self._dtypes(x, self._operand.values)
-        product = self._products.product(kind, acc, self._operand.values, 1)
-        if wanted == kind == result_dtype:
-            self._plain = (wanted, result_dtype, self._short_way(product, result_dtype))
+        dtype, acc, result_dtype = self._dtypes(x, self._operand.values)
+        data_dtype = wanted if wanted.kind in "biu" else dtype
+        product = self._products.product(self._operand, data_dtype, acc, self._operand.values, 1, self._keep)
+        # Integers whose sums might need more than 64 bits are looked at in every call.
+        if data_dtype == wanted and not (acc.kind == "i" and wanted.itemsize == 8):
+            self._plain = (wanted, result_dtype, self._short_way(product.run, result_dtype))
 
-    def _short_way(self, product: Any, dtype: np.dtype[Any]) -> Any:
+    def _short_way(self, run: Any, dtype: np.dtype[Any]) -> Any:
         """The product of CuPy arrays that leave nothing to be decided."""
         rows, cols, columns, shape = *self._operand.shape, self._columns, self.shape
         values, ready = self._operand.values, self._operand.ready
         space: Any = interop.namespace(self._operand.indptr)
 
-        def run(x: Array, out: Array | None) -> Array:
+        def short(x: Array, out: Array | None) -> Array:
             ready.wait()
-            made = space.empty(shape, dtype) if out is None else out
-            product(x.reshape(cols, columns), values, made.reshape(rows, columns))
+            made: Array = space.empty(shape, dtype) if out is None else out
+            run(x.reshape(cols, columns), values, made.reshape(rows, columns))
             return made
 
-        return run
+        return short
 
     def _fits(self, x: Any, out: Any) -> bool:
         """Whether CuPy arrays can be worked with as they are; all others go the long way."""
@@ -217,7 +220,8 @@ class SpmmPlan:
         into = None if target is None else target.reshape(self.shape[0], x.columns)
         result: Array
         if self._products is not None:
-            result = self._products.product(data.dtype, acc, weights, heads)(data, weights, into)
+            product = self._products.product(operand, data.dtype, acc, weights, heads, self._keep)
+            result = product.run(data, weights, into)
             return result.reshape(self.shape)
         result = backends.family("cpu", "spmm").spmm(
             operand.indptr,
