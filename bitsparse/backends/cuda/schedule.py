@@ -6,8 +6,6 @@ import ctypes
 import threading
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from bitsparse import jit
 
 __all__ = ["Cut", "Schedule", "StreamsParams", "choose_cut"]
