@@ -2,13 +2,11 @@
 #ifndef BITSPARSE_EDGE_VECTORS_CUH
 #define BITSPARSE_EDGE_VECTORS_CUH
 
-#include "scalar.h"
+#include "csr_streams.cuh"
 
 typedef bs_u16 u16;
 typedef bs_u32 u32;
 typedef bs_i64 i64;
-
-#define BS_INLINE static __device__ __forceinline__
 
 // BS_TYPE: float32, float16, bfloat16, float64, int32, int64.
 #define BS_F16 1
@@ -28,13 +26,6 @@ typedef int Sum;
 #else
 typedef i64 Element;
 typedef i64 Sum;
-#endif
-
-// BS_LARGE: indices of 64 bits.
-#ifdef BS_LARGE
-typedef i64 Index;
-#else
-typedef int Index;
 #endif
 
 // BS_VECTOR: bytes of a vector, as many as rows and addresses are aligned to.
@@ -69,6 +60,15 @@ BS_INLINE Vector load_vector(const char *at)
 {
     Vector v;
     v.raw = *(const Raw *)at;
+    return v;
+}
+
+BS_INLINE Vector zero_vector()
+{
+    Vector v;
+#pragma unroll
+    for (int i = 0; i < BS_ELEMENTS; i++)
+        v.at[i] = 0;
     return v;
 }
 
@@ -125,6 +125,21 @@ BS_INLINE Sum fused(Sum a, Sum b, Sum c) { return fmaf(a, b, c); }
 BS_INLINE Sum fused(Sum a, Sum b, Sum c) { return fma(a, b, c); }
 #else
 BS_INLINE Sum fused(Sum a, Sum b, Sum c) { return a * b + c; }
+#endif
+
+// ---- exponentials; quick_exp is off by (|x| + 3) units in the last place of float32 at most
+#if BS_TYPE == 3
+#define BS_LOWEST (-1.7976931348623157e308)
+BS_INLINE Sum quick_exp(Sum x) { return exp(x); }
+BS_INLINE Sum exact_exp(Sum x) { return exp(x); }
+BS_INLINE Sum logarithm(Sum x) { return log(x); }
+BS_INLINE Sum larger(Sum x, Sum y) { return fmax(x, y); }
+#elif BS_TYPE < 3
+#define BS_LOWEST (-3.402823466e38f)
+BS_INLINE Sum quick_exp(Sum x) { return __expf(x); }
+BS_INLINE Sum exact_exp(Sum x) { return expf(x); }
+BS_INLINE Sum logarithm(Sum x) { return logf(x); }
+BS_INLINE Sum larger(Sum x, Sum y) { return fmaxf(x, y); }
 #endif
 
 // ---- sums over the lanes of a group
