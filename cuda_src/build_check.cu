@@ -28,22 +28,23 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS) check_csr(const CheckPa
         sums[threadIdx.x] = 0;
     __syncthreads();
     const i64 step = (i64)gridDim.x * BS_THREADS, first = (i64)blockIdx.x * BS_THREADS + threadIdx.x;
-    i64 bad_start = -1, bad_index = -1;
+    const i64 entries = p.indices ? p.nnz : 0;
+    u64 bad_start = 0, bad_index = 0;
     int falls = 0, repeats = 0;
 #pragma unroll 4
-    for (i64 e = first; e < (p.indices ? p.nnz : 0); e += step) {
+    for (i64 e = first; e < entries; e += step) {
         const Index here = p.indices[e], before = e ? p.indices[e - 1] : -1;
-        if ((here < 0 || here >= p.cols) && bad_index < 0)
-            bad_index = e;
+        if (here < 0 || here >= p.cols)
+            bad_index = max(bad_index, BS_FROM_END - (u64)e);
         falls += here < before;
         repeats += here == before;
     }
-#pragma unroll 4
+#pragma unroll 1
     for (i64 r = first; r <= p.rows; r += step) {
         const i64 here = p.indptr[r], before = r ? p.indptr[r - 1] : 0;
-        if ((here < before || (r == 0 && here) || (r == p.rows && here != p.nnz)) && bad_start < 0)
-            bad_start = r;
-        if (p.indices && r && here > before && before > 0 && before < p.nnz) { // row r - 1 has entries, and others in front
+        if (here < before || (r == 0 && here) || (r == p.rows && here != p.nnz))
+            bad_start = max(bad_start, BS_FROM_END - (u64)r);
+        if (r && here > before && before > 0 && before < entries) { // row r - 1 has entries, and others in front
             const Index one = p.indices[before - 1], other = p.indices[before];
             falls -= other < one;
             repeats -= other == one;
@@ -53,10 +54,10 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS) check_csr(const CheckPa
         atomicAdd(&sums[0], falls);
     if (repeats)
         atomicAdd(&sums[1], repeats);
-    if (bad_start >= 0)
-        atomicMax(&p.found[BS_BAD_START], BS_FROM_END - bad_start);
-    if (bad_index >= 0)
-        atomicMax(&p.found[BS_BAD_INDEX], BS_FROM_END - bad_index);
+    if (bad_start)
+        atomicMax(&p.found[BS_BAD_START], bad_start);
+    if (bad_index)
+        atomicMax(&p.found[BS_BAD_INDEX], bad_index);
     __syncthreads();
     if (threadIdx.x < 2 && sums[threadIdx.x])
         atomicAdd(&p.found[BS_FALLS + threadIdx.x], (u64)(i64)sums[threadIdx.x]);
@@ -67,6 +68,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS) window_starts(const Che
 {
     const i64 step = (i64)gridDim.x * BS_THREADS;
     i64 tallest = 0;
+#pragma unroll 1
     for (i64 w = (i64)blockIdx.x * BS_THREADS + threadIdx.x; w <= p.windows; w += step) {
         const i64 row = w * p.window, next = row + p.window;
         const Index start = p.indptr[row < p.rows ? row : p.rows];

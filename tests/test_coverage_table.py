@@ -264,6 +264,7 @@ ON_GPU = {
     "choose_bits",
 }
 ON_GPU |= {"matmul", "plan_matmul", "Epilogue"}
+ON_GPU |= {"spmm", "plan_spmm", "sddmm", "aggregate_edges", "edge_softmax", "attention"}
 
 
 def to_gpu(x: np.ndarray) -> Any:
@@ -296,6 +297,8 @@ def test_cell_on_a_gpu(name: str, dtype: str, form: tuple[int, int, str], monkey
         expected += (bs.DeviceError,)
     with monkeypatch.context() as patch:
         patch.setitem(globals(), "RIGHT", to_gpu(RIGHT))
+        for graph in ("GRAPH", "SQUARE"):
+            patch.setitem(globals(), graph, bs.TCTiledCSR(globals()[graph]).to_device("cuda"))
         if expected:
             with pytest.raises(expected):
                 row.call(there, bits, keywords)

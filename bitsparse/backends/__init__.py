@@ -19,7 +19,11 @@ _ON_GPU = (
     "bits",
     "build",
     "matmul",
+    "sddmm",
+    "spmm",
+    "spmm_choice",
     "stats",
+    "tiles",
 )
 
 

@@ -20,6 +20,7 @@ __all__ = [
     "as_array",
     "as_host",
     "common_family",
+    "contiguous",
     "device_of",
     "from_array",
     "move",
@@ -228,6 +229,14 @@ def move(x: Any, device: str) -> Any:
     cupy = sys.modules["cupy"]
     with streams.working_on(device, CUPY):
         return cupy.asarray(x)
+
+
+def contiguous(x: Any) -> Any:
+    """A NumPy or CuPy array in C order, itself if it is; CuPy copies bfloat16 only as bits."""
+    space = namespace(x)
+    if space is not np and x.dtype.name == "bfloat16" and not x.flags.c_contiguous:
+        return space.ascontiguousarray(x.view(np.uint16)).view(x.dtype)
+    return space.ascontiguousarray(x)
 
 
 def aligned(words: Any) -> Any:

@@ -8,8 +8,9 @@ import numpy as np
 
 from bitsparse import _check, backends, interop
 from bitsparse.errors import DTypeError, ShapeError
-from bitsparse.ops.features import native, plain_features
+from bitsparse.ops.features import converted, native, plain_features
 from bitsparse.ops.operands import as_csr
+from bitsparse.ops.places import device_of_sparse, same_place, target_array, working_with
 
 __all__ = ["attention"]
 
@@ -46,7 +47,7 @@ def attention(A: Any, x: Any, source: Any, target: Any, *, negative_slope: float
     ShapeError
         The operands do not fit.
     DTypeError, DeviceError
-        An operand is not floating, not sparse or not on the CPU.
+        An operand is not floating or not sparse, or they are on several devices.
     ValueError
         `negative_slope` is not finite, or A's arrays are not those of a matrix.
 
@@ -65,7 +66,11 @@ def attention(A: Any, x: Any, source: Any, target: Any, *, negative_slope: float
            [4.],
            [0.]])
     """
-    function = "attention"
+    with working_with(device_of_sparse(A), A, x, source, target, out):
+        return _attention("attention", A, x, source, target, negative_slope, out)
+
+
+def _attention(function: str, A: Any, x: Any, source: Any, target: Any, negative_slope: float, out: Any) -> Any:
     operand = as_csr(function, A)
     features = plain_features(function, "x", x)
     if len(features.shape) < 2:
@@ -83,9 +88,10 @@ def attention(A: Any, x: Any, source: Any, target: Any, *, negative_slope: float
     dtype = np.dtype(np.float32) if features.dtype.kind in "biu" else features.dtype
     compute = np.dtype(np.float64) if dtype == np.float64 else np.dtype(np.float32)
     heads = features.shape[1] if len(features.shape) == 3 else 1
-    scores = []
+    scores: list[Any] = []
+    places = [("A", operand.device), ("x", features.device)]
     for name, given, rows in (("source", source, operand.shape[1]), ("target", target, operand.shape[0])):
-        array = interop.as_numpy(given, function, name)[0]
+        array = interop.as_array(given, function, name)[0]
         _check.numeric(function, name, array, "f")
         if array.dtype == np.float64 and compute != np.float64:
             raise DTypeError(
@@ -97,22 +103,25 @@ def attention(A: Any, x: Any, source: Any, target: Any, *, negative_slope: float
                 f"{function}: {name} has shape {array.shape}, but A of shape {operand.shape} and x of shape {features.shape} take "
                 f"{wanted}; pass one score per node and head"
             )
-        scores.append(np.ascontiguousarray(native(array).reshape(rows, heads), compute))
+        places.append((name, interop.device_of(array)))
+        scores.append(interop.contiguous(converted(native(array).reshape(rows, heads), compute)))
+    device = same_place(function, places)
     shape = (operand.shape[0], *features.shape[1:])
-    into = None
-    if out is not None:
-        into = interop.writable_numpy(out, function)
-        _check.out_array(function, into, shape, dtype)
-        _check.no_overlap(function, into, features.data, *scores)
+    into = None if out is None else target_array(function, out, shape, dtype, device, (features.data, *scores))
     if 0 in shape:
-        return out if out is not None else interop.from_numpy(np.empty(shape, dtype), features.family, function)
-    result = backends.family("cpu", "spmm").attention(
-        operand.indptr,
-        operand.columns,
-        operand.shape,
-        features.data.reshape(features.shape[0], features.columns).astype(dtype, copy=False),
-        *scores,
-        negative_slope=slope,
-        out=None if into is None else into.reshape(shape[0], features.columns),
-    )
-    return out if out is not None else interop.from_numpy(result.reshape(shape), features.family, function)
+        if out is not None:
+            return out
+        empty = interop.namespace(features.data).empty(shape, dtype)
+        return interop.from_array(empty, features.family, function)
+    with operand.division() as how:
+        result = backends.family(device, "spmm").attention(
+            operand.indptr,
+            operand.columns,
+            operand.shape,
+            converted(features.data.reshape(features.shape[0], features.columns), dtype),
+            *scores,
+            negative_slope=slope,
+            out=None if into is None else into.reshape(shape[0], features.columns),
+            **how,
+        )
+    return out if out is not None else interop.from_array(result.reshape(shape), features.family, function)

@@ -135,6 +135,9 @@ def cvta(a, op, parts, args):
 
 
 def cvt(a, op, parts, args):
+    halves = {"f32.f16": "emu_from_half", "f16x2.f32": "emu_halves", "bf16x2.f32": "emu_bfloats"}
+    if name := halves.get(".".join(parts[-2:])):
+        return f"{a.ref(args[0])} = {name}({', '.join(a.ref(v) for v in args[1:])});"
     to, source = ctype(parts[-2]), ctype(parts[-1])
     if parts[1:] == ["rna", "tf32", "f32"]:
         return f"{a.ref(args[0])} = emu_tf32({a.ref(args[1])});"
