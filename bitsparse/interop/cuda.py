@@ -159,7 +159,10 @@ def from_array(result: Any, family: Family, function: str) -> Any:
     if isinstance(result, np.ndarray):
         return from_numpy(result, NUMPY if family.name == "cupy" else family, function)
     if family.name == "torch":
-        return sys.modules["torch"].from_dlpack(result)
+        torch = sys.modules["torch"]
+        if result.dtype.name == "bfloat16":  # which not every CuPy exports
+            return torch.from_dlpack(result.view(np.int16)).view(torch.bfloat16)
+        return torch.from_dlpack(result)
     if family.name == "jax":
         jax = sys.modules["jax"]
         if result.dtype.itemsize == 8 and not jax.config.jax_enable_x64:
