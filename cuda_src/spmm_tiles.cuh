@@ -28,8 +28,12 @@ typedef long long i64;
 #define BS_VECTORS (BS_WIDTH / BS_VEC)
 #define BS_SLICE (8 * BS_WIDTH)       // columns that a warp makes
 #define BS_HELD (BS_TYPE == BS_FLOAT ? BS_WIDTH : BS_WIDTH / 2) // words of one row in a lane
-#ifndef BS_WARPS
-#define BS_WARPS 4
+#define BS_WARPS 4 // of a block
+#ifndef BS_SPLIT
+#define BS_SPLIT 0 // products of what rounding leaves as well
+#endif
+#ifndef BS_ROUND
+#define BS_ROUND 1 // how float32 features become TF32
 #endif
 
 #if BS_TYPE == BS_FLOAT
