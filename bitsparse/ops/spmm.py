@@ -10,6 +10,7 @@ from bitsparse.errors import ShapeError
 from bitsparse.ops.features import as_features
 from bitsparse.ops.operands import as_csr, incidence_csr
 from bitsparse.ops.places import device_of_sparse, working_with
+from bitsparse.ops.spmm_gpu import ShortWay
 from bitsparse.ops.spmm_plan import SpmmPlan
 
 __all__ = ["SpmmPlan", "aggregate_edges", "plan_spmm", "spmm"]
@@ -102,14 +103,21 @@ def spmm(
            [0., 0.],
            [1., 2.]], dtype=float32)
     """
-    function = "spmm"
+    function, how = "spmm", (reduce, precision, kernel)
+    # What takes long to prepare for a pattern is worth it where the pattern is kept.
+    keep = isinstance(A, SparseArray)
+    if keep and values is None and A._prepared:
+        short = ShortWay.kept(A, x, how)
+        if short is not None and short.fits(x, out):
+            return short(x, out)
     with working_with(device_of_sparse(A), x, values, out):
         features = as_features(function, "x", x)
         operand = as_csr(function, A)
-        # What takes long to prepare for a pattern is worth it where the pattern is kept.
-        keep = isinstance(A, SparseArray)
         plan = SpmmPlan(function, operand, features.shape[1:], reduce, precision, kernel, keep)
-        return plan._run(features, values, out)
+        result = plan._run(features, values, out)
+        if keep and values is None and features.data is x:
+            ShortWay.keep(A, x, how, plan._prepare(features.dtype))
+        return result
 
 
 def plan_spmm(

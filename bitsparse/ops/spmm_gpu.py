@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import backends, interop
+from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.errors import KernelError
 from bitsparse.ops.csr_operand import CSROperand
 from bitsparse.ops.features import converted
 
-__all__ = ["GpuProducts", "Product"]
+__all__ = ["GpuProducts", "Product", "ShortWay"]
 
 Array = NDArray[Any]
 #: Kinds of product that the pattern of a container keeps.
@@ -33,6 +34,69 @@ class Product(NamedTuple):
 
     run: Callable[[Array, Array | None, Array | None], Array]
     explain: str
+
+
+class ShortWay:
+    """A product of CuPy arrays that leave nothing to be decided: of one dtype and shape, without gaps, on one GPU."""
+
+    def __init__(
+        self, operand: CSROperand, run: Any, dtype: np.dtype[Any], inner: tuple[int, ...], result_dtype: np.dtype[Any]
+    ) -> None:
+        self._owner = (operand.values, operand.row_scale, operand.col_scale)
+        self._run, self._ready, self._values = run, operand.ready, operand.values
+        self._dtype, self._shape = dtype, (operand.shape[1], *inner)
+        self._result_dtype, self._result_shape = result_dtype, (operand.shape[0], *inner)
+        columns = int(np.prod(inner, dtype=np.int64))
+        self._flat, self._result_flat = (operand.shape[1], columns), (operand.shape[0], columns)
+        self._space: Any = interop.namespace(operand.indptr)
+        self._gpu = int(operand.device[5:])
+
+    def fits(self, x: Any, out: Any) -> bool:
+        """Whether `x` and `out` are such arrays; all others go the long way."""
+        kind = self._space.ndarray
+        if x.__class__ is not kind or x.dtype != self._dtype or x.shape != self._shape:
+            return False
+        if not x.flags.c_contiguous or x.data.device_id != self._gpu or interop.current_gpu() != self._gpu:
+            return False
+        if out is None:
+            return True
+        if out.__class__ is not kind or out.dtype != self._result_dtype or out.shape != self._result_shape:
+            return False
+        start, other = out.data.ptr, x.data.ptr
+        apart = start >= other + x.nbytes or start + out.nbytes <= other
+        return bool(apart and out.flags.c_contiguous and out.data.device_id == self._gpu)
+
+    @staticmethod
+    def kept(A: SparseArray, x: Any, how: tuple[Any, ...]) -> ShortWay | None:
+        """The one that a container keeps for features like `x`; containers of one pattern may differ in values and scales."""
+        if interop.namespace(x) is np:
+            return None
+        found: ShortWay | None = A._prepared.get("short ways", {}).get((how, x.shape, x.dtype))
+        if found is None:
+            return None
+        data, values = A._prepared.get("values", (None, None))
+        theirs = (None if getattr(A, "_data", None) is None else values, A._row_scale, A._col_scale)
+        right = data is getattr(A, "_data", data) and all(
+            one is other for one, other in zip(found._owner, theirs, strict=True)
+        )
+        return found if right else None
+
+    @staticmethod
+    def keep(A: SparseArray, x: Any, how: tuple[Any, ...], made: ShortWay | None) -> None:
+        """Remember one with a container on a GPU."""
+        if made is None:
+            return
+        ways = A._prepared.setdefault("short ways", {})
+        if len(ways) >= _KEPT:
+            ways.clear()
+        ways[how, x.shape, x.dtype] = made
+
+    def __call__(self, x: Any, out: Any) -> Any:
+        """The product, into `out` if it is given."""
+        self._ready.wait()
+        made = self._space.empty(self._result_shape, self._result_dtype) if out is None else out
+        self._run(x.reshape(self._flat), self._values, made.reshape(self._result_flat))
+        return made
 
 
 class GpuProducts:

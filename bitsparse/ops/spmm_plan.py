@@ -13,7 +13,7 @@ from bitsparse.errors import DTypeError, KernelError, ShapeError
 from bitsparse.ops.csr_operand import CSROperand
 from bitsparse.ops.features import Features, as_features, converted, native, sum_dtypes
 from bitsparse.ops.places import same_place, target_array, working_with
-from bitsparse.ops.spmm_gpu import GpuProducts
+from bitsparse.ops.spmm_gpu import GpuProducts, ShortWay
 
 __all__ = ["SpmmPlan"]
 
@@ -60,7 +60,7 @@ class SpmmPlan:
         self.shape = (operand.shape[0], *inner)
         self._products: GpuProducts | None = None
         #: On a GPU, what a call may do at once for features of CuPy's of the planned dtype.
-        self._plain: tuple[np.dtype[Any], np.dtype[Any], Any] | None = None
+        self._short: ShortWay | None = None
         if self.device != "cpu":
             self._products = GpuProducts.kept(
                 function, operand, self._columns, self._reduce, self._precision, self._forced
@@ -94,8 +94,8 @@ class SpmmPlan:
 
     def __call__(self, x: Any, values: Any = None, out: Any = None) -> Any:
         """The product with features of the planned width; see :func:`spmm`."""
-        if self._plain is not None and values is None and self._fits(x, out):
-            return self._plain[2](x, out)
+        if self._short is not None and values is None and self._short.fits(x, out):
+            return self._short(x, out)
         with working_with(self.device, x, values, out):
             features = as_features(self._function, "x", x)
             if features.shape[1:] != self._inner:
@@ -105,52 +105,24 @@ class SpmmPlan:
                 )
             return self._run(features, values, out)
 
-    def _prepare(self, planned: Any) -> None:
-        """Choose and compile for features of a dtype."""
+    def _prepare(self, planned: Any) -> ShortWay | None:
+        """Choose and compile for features of a dtype; how CuPy arrays of that dtype are to be multiplied, if they may be at once."""
         wanted: np.dtype[Any] = np.dtype(np.float32 if planned is None else planned)
         if wanted.name != "bfloat16":
             _check.numeric(self._function, "dtype", np.empty(0, wanted))
         if self._products is None or 0 in self.shape:
-            return
+            return None
         space = interop.namespace(self._operand.indptr)
         x = Features(space.empty((0, *self._inner), wanted), (0, *self._inner), wanted, None, interop.CUPY)
         dtype, acc, result_dtype = self._dtypes(x, self._operand.values)
         data_dtype = wanted if wanted.kind in "biu" else dtype
         product = self._products.product(self._operand, data_dtype, acc, self._operand.values, 1, self._keep)
         # Integers whose sums might need more than 64 bits are looked at in every call.
-        if data_dtype == wanted and not (acc.kind == "i" and wanted.itemsize == 8):
-            self._plain = (wanted, result_dtype, self._short_way(product.run, result_dtype))
-
-    def _short_way(self, run: Any, dtype: np.dtype[Any]) -> Any:
-        """The product of CuPy arrays that leave nothing to be decided."""
-        rows, cols, columns, shape = *self._operand.shape, self._columns, self.shape
-        values, ready = self._operand.values, self._operand.ready
-        space: Any = interop.namespace(self._operand.indptr)
-
-        def short(x: Array, out: Array | None) -> Array:
-            ready.wait()
-            made: Array = space.empty(shape, dtype) if out is None else out
-            run(x.reshape(cols, columns), values, made.reshape(rows, columns))
-            return made
-
-        return short
-
-    def _fits(self, x: Any, out: Any) -> bool:
-        """Whether CuPy arrays can be worked with as they are; all others go the long way."""
-        assert self._plain is not None
-        kind: Any = self._operand.indptr.__class__
-        if x.__class__ is not kind or x.dtype != self._plain[0] or x.shape != (self._operand.shape[1], *self._inner):
-            return False
-        gpu = int(self.device[5:])
-        if not x.flags.c_contiguous or x.data.device_id != gpu or interop.current_gpu() != gpu:
-            return False
-        if out is None:
-            return True
-        if out.__class__ is not kind or out.dtype != self._plain[1] or out.shape != self.shape:
-            return False
-        start, other = out.data.ptr, x.data.ptr
-        apart = start >= other + x.nbytes or start + out.nbytes <= other
-        return bool(apart and out.flags.c_contiguous and out.data.device_id == gpu)
+        own = self._operand.values
+        wide = acc.kind == "i" and 8 in (wanted.itemsize, 0 if own is None else own.dtype.itemsize)
+        if data_dtype == wanted and not wide:
+            self._short = ShortWay(self._operand, product.run, wanted, self._inner, result_dtype)
+        return self._short
 
     def _dtypes(
         self, x: Features, weights: Array | None
