@@ -74,9 +74,9 @@ class ShortWay:
         found: ShortWay | None = A._prepared.get("short ways", {}).get((how, x.shape, x.dtype))
         if found is None:
             return None
-        data, values = A._prepared.get("values", (None, None))
-        theirs = (None if getattr(A, "_data", None) is None else values, A._row_scale, A._col_scale)
-        right = data is getattr(A, "_data", data) and all(
+        mine, (data, values) = getattr(A, "_data", None), A._prepared.get("values", (None, None))
+        theirs = (None if mine is None else values, A._row_scale, A._col_scale)
+        right = (mine is None or data is mine) and all(
             one is other for one, other in zip(found._owner, theirs, strict=True)
         )
         return found if right else None
