@@ -16,6 +16,7 @@ __all__ = ["family"]
 
 #: The families that have GPU kernels.
 _ON_GPU = (
+    "attention",
     "bits",
     "build",
     "matmul",

@@ -67,7 +67,7 @@ def sddmm(A: Any, x: Any, y: Any = None, *, op: Literal["dot", "add", "mul"] = "
     >>> bs.sddmm(A, x)
     array([11., 17., 39.])
     """
-    with working_with(device_of_sparse(A), A, x, y, out):
+    with working_with(device_of_sparse(A), x, y, out):
         return _sddmm("sddmm", A, x, y, op, out)
 
 
@@ -177,7 +177,7 @@ def edge_softmax(A: Any, scores: Any, *, out: Any = None) -> Any:
     >>> bs.edge_softmax(A, np.array([0.0, 0.0, 5.0]))
     array([0.5, 0.5, 1. ])
     """
-    with working_with(device_of_sparse(A), A, scores, out):
+    with working_with(device_of_sparse(A), scores, out):
         return _edge_softmax("edge_softmax", A, scores, out)
 
 

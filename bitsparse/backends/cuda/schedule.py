@@ -118,9 +118,9 @@ class Schedule:
 
     @property
     def nbytes(self) -> int:
-        """Bytes on the device of all that was made so far."""
-        edges = 0 if self._edge_rows is None else int(self._edge_rows.nbytes)
-        return edges + sum(cut.nbytes for cut in self._cuts.values())
+        """Bytes of all that was made, on the device."""
+        tables = 0 if self._edge_rows is None else int(self._edge_rows.nbytes)
+        return tables + sum(cut.nbytes for cut in self._cuts.values())
 
     def cut(self, lanes: int, *, span: int | None = None, longest: int | None = None) -> Cut:
         """The cut for groups of `lanes` lanes (a power of two up to 32), or of a given span and length of pieces.

@@ -11,11 +11,10 @@ import numpy as np
 
 from bitsparse import jit
 from bitsparse.backends.cuda import geometry
-from bitsparse.backends.cuda.attention import attention
 from bitsparse.backends.cuda.schedule import Schedule, StreamsParams
 from bitsparse.errors import KernelError
 
-__all__ = ["Spmm", "Tuning", "attention", "longest_row", "spmm", "tuning_of"]
+__all__ = ["Spmm", "Tuning", "longest_row", "spmm", "tuning_of"]
 
 _SOURCE = "spmm_csr.cu"
 _REDUCES = {"sum": 0, "mean": 1, "max": 2}
