@@ -47,7 +47,11 @@ def close(there: Any, wanted: np.ndarray, A: sp.csr_array, x: np.ndarray, unit: 
     assert got.dtype == wanted.dtype
     assert got.shape == wanted.shape
     exact = A.astype(np.float64) @ x.astype(np.float64).reshape(x.shape[0], -1)
-    bound = (np.diff(A.indptr)[:, None] + 4) * unit * (abs(A).astype(np.float64) @ abs(x.astype(np.float64)).reshape(x.shape[0], -1))
+    bound = (
+        (np.diff(A.indptr)[:, None] + 4)
+        * unit
+        * (abs(A).astype(np.float64) @ abs(x.astype(np.float64)).reshape(x.shape[0], -1))
+    )
     assert (abs(got.astype(np.float64).reshape(exact.shape) - exact) <= bound).all()
 
 
@@ -97,9 +101,7 @@ def test_integers_are_the_hosts(dtype: str, reduce: Any) -> None:
     there = bs.TCTiledCSR(A).to_device("cuda")
     equal(bs.spmm(there, on_gpu(x), reduce=reduce), bs.spmm(A, x, reduce=reduce))
     values = RNG.integers(-9, 9, A.nnz).astype(np.int8)
-    equal(
-        bs.spmm(there, on_gpu(x), values=on_gpu(values), reduce=reduce), bs.spmm(A, x, values=values, reduce=reduce)
-    )
+    equal(bs.spmm(there, on_gpu(x), values=on_gpu(values), reduce=reduce), bs.spmm(A, x, values=values, reduce=reduce))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
@@ -115,7 +117,13 @@ def test_floats_in_every_reduction(dtype: str) -> None:
         mean.astype(float), bs.spmm(A.astype(bool), x, reduce="mean").astype(float), rtol=8 * unit, atol=8 * unit
     )
     # Wider values widen the features.
-    close(bs.spmm(there, on_gpu(x), values=on_gpu(A.data)), bs.spmm(A, x), A, x, max(unit, 2.0**-24) if dtype == "float64" else 2.0**-24)
+    close(
+        bs.spmm(there, on_gpu(x), values=on_gpu(A.data)),
+        bs.spmm(A, x),
+        A,
+        x,
+        max(unit, 2.0**-24) if dtype == "float64" else 2.0**-24,
+    )
 
 
 def test_scales_values_and_heads() -> None:
@@ -162,9 +170,7 @@ def test_packed_features_are_unpacked_to_the_same_dtypes() -> None:
         q = bs.BitTensor(codes, bits)
         equal(bs.spmm(there, q.to_device("cuda")), bs.spmm(A, q))
         real = q.with_affine(0.25, -1.0)
-        np.testing.assert_allclose(
-            here(bs.spmm(there, real.to_device("cuda"))), bs.spmm(A, real), rtol=1e-4, atol=1e-3
-        )
+        np.testing.assert_allclose(here(bs.spmm(there, real.to_device("cuda"))), bs.spmm(A, real), rtol=1e-4, atol=1e-3)
     heads = bs.BitTensor(RNG.integers(0, 16, (A.shape[1], 2, 20)), 4, layout="rows")
     equal(bs.spmm(there, heads.to_device("cuda")), bs.spmm(A, heads))
 
@@ -189,10 +195,11 @@ def test_unsorted_matrices_keep_the_callers_edge_order() -> None:
             rtol=1e-5,
             atol=1e-5,
         )
-    ends = RNG.standard_normal((A.shape[0], 3)).astype(np.float32), RNG.standard_normal((A.shape[1], 3)).astype(np.float32)
-    np.testing.assert_allclose(
-        here(bs.sddmm(mixed, *map(on_gpu, ends))), bs.sddmm(local, *ends), rtol=1e-5, atol=1e-5
+    ends = (
+        RNG.standard_normal((A.shape[0], 3)).astype(np.float32),
+        RNG.standard_normal((A.shape[1], 3)).astype(np.float32),
     )
+    np.testing.assert_allclose(here(bs.sddmm(mixed, *map(on_gpu, ends))), bs.sddmm(local, *ends), rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(
         here(bs.edge_softmax(mixed, on_gpu(values[order]))), bs.edge_softmax(local, values[order]), rtol=1e-5
     )
@@ -204,7 +211,11 @@ def test_unsorted_matrices_keep_the_callers_edge_order() -> None:
 def test_duplicates_are_summed_and_have_no_edge_values() -> None:
     import cupyx.scipy.sparse as cusp
 
-    data, indices, indptr = np.array([1.0, 2.0, 4.0, 8.0]), np.array([1, 0, 1, 1], np.int32), np.array([0, 0, 3, 4, 4], np.int32)
+    data, indices, indptr = (
+        np.array([1.0, 2.0, 4.0, 8.0]),
+        np.array([1, 0, 1, 1], np.int32),
+        np.array([0, 0, 3, 4, 4], np.int32),
+    )
     x = np.array([[1.0], [10.0]])
     made = cusp.csr_matrix((on_gpu(data), on_gpu(indices), on_gpu(indptr)), shape=(4, 2))
     equal(bs.spmm(made, on_gpu(x)), np.array([[0.0], [52.0], [80.0], [0.0]]))
@@ -244,7 +255,9 @@ def test_plans() -> None:
         assert plan(given, out=out) is out
         close(out, bs.spmm(A, x), A, x)
         values = RNG.standard_normal((A.nnz, 2)).astype(np.float32)
-        np.testing.assert_allclose(here(plan(given, on_gpu(values))), bs.spmm(A, x, values=values), rtol=2e-4, atol=2e-4)
+        np.testing.assert_allclose(
+            here(plan(given, on_gpu(values))), bs.spmm(A, x, values=values), rtol=2e-4, atol=2e-4
+        )
         np.testing.assert_allclose(
             here(plan(given.astype(np.float64))), bs.spmm(A, x.astype(np.float64)), rtol=1e-10, atol=1e-10
         )
@@ -318,7 +331,9 @@ def test_other_streams() -> None:
             scores = bs.sddmm(there, on_gpu(np.ones((A.shape[0], 8), np.float32)), given)
             stream.synchronize()
         close(got, bs.spmm(A, x), A, x)
-        np.testing.assert_allclose(here(scores), bs.sddmm(A, np.ones((A.shape[0], 8), np.float32), x), rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(
+            here(scores), bs.sddmm(A, np.ones((A.shape[0], 8), np.float32), x), rtol=1e-5, atol=1e-5
+        )
 
 
 # ---- precision and kernels
@@ -367,7 +382,11 @@ def test_products_per_edge(op: Any, dtype: str) -> None:
         assert got.shape == wanted.shape
         rtol = {"float16": 2e-3, "bfloat16": 2e-2, "float32": 1e-5, "float64": 1e-12}.get(dtype, 0)
         np.testing.assert_allclose(got.astype(float), wanted.astype(float), rtol=rtol, atol=8 * rtol)
-        out = cp().empty(got.shape, np.uint16).view(got.dtype) if dtype == "bfloat16" else cp().empty(got.shape, got.dtype)
+        out = (
+            cp().empty(got.shape, np.uint16).view(got.dtype)
+            if dtype == "bfloat16"
+            else cp().empty(got.shape, got.dtype)
+        )
         assert bs.sddmm(there, on_gpu(x), on_gpu(y), op=op, out=out) is out
         np.testing.assert_array_equal(here(out), got)
 

@@ -14,8 +14,8 @@ from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.backends.params import CodeFeatures, EpilogueParams
 from bitsparse.errors import DTypeError, KernelError, ShapeError
 from bitsparse.ops import combine, letters, thresholds
-from bitsparse.ops.epilogue import Epilogue, Operands
 from bitsparse.ops.csr_operand import CSROperand
+from bitsparse.ops.epilogue import Epilogue, Operands
 from bitsparse.ops.operands import host_csr
 
 __all__ = ["bspmm"]

@@ -90,7 +90,9 @@ def _refuse_bits(function: str, A: Any) -> None:
     if A.encoding == "bipolar":
         raise ValueError(f"{function}: A is bipolar, so that it has no zeros to leave out; multiply with matmul")
     if A.ndim != 2:
-        raise ShapeError(f"{function}: A has shape {A.shape}, but a sparse operand has 2 dimensions; index a batch first")
+        raise ShapeError(
+            f"{function}: A has shape {A.shape}, but a sparse operand has 2 dimensions; index a batch first"
+        )
 
 
 def _from_bits(function: str, A: BitTensor) -> CSROperand:

@@ -106,7 +106,13 @@ def _of_cupyx(function: str, A: Any, device: str) -> CSROperand:
 
 
 def _without_duplicates(
-    function: str, device: str, indptr: Array, indices: Array, values: Array, shape: tuple[int, int], order: Array | None
+    function: str,
+    device: str,
+    indptr: Array,
+    indices: Array,
+    values: Array,
+    shape: tuple[int, int],
+    order: Array | None,
 ) -> CSROperand:
     """Sorted arrays with the values of repeated entries summed in their order, as SciPy does (booleans are or-ed)."""
     space: Any = interop.namespace(indices)
@@ -128,9 +134,7 @@ def _without_duplicates(
         groups, None, (int(at.size), nnz), values[:, None], nnz=nnz, acc_dtype=acc
     )[:, 0]
     sums = sums != 0 if values.dtype == np.bool_ else sums
-    return CSROperand(
-        kept, indices[at], _values(function, sums, int(at.size)), None, None, shape, None, summed=True
-    )
+    return CSROperand(kept, indices[at], _values(function, sums, int(at.size)), None, None, shape, None, summed=True)
 
 
 def _sorted_coordinates(function: str, row: Array, col: Array, shape: tuple[int, int]) -> tuple[Array, Array, Array]:

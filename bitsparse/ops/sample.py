@@ -13,8 +13,8 @@ from bitsparse import _check, backends, interop
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.backends.params import CodeFeatures
 from bitsparse.errors import DTypeError, ShapeError
-from bitsparse.ops.features import Features, sum_dtypes
 from bitsparse.ops.csr_operand import CSROperand
+from bitsparse.ops.features import Features, sum_dtypes
 from bitsparse.ops.operands import host_csr
 
 __all__ = ["EdgeSample", "edge_sample", "sampled_spmm"]

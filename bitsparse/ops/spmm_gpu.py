@@ -137,10 +137,18 @@ class GpuProducts:
 
     def explain(self) -> list[str]:
         """Which kernel runs for what has been prepared so far, and why."""
-        return [f"{name}: {product.explain}" for (name, *_), product in self._made.items()] or ["nothing is prepared yet"]
+        return [f"{name}: {product.explain}" for (name, *_), product in self._made.items()] or [
+            "nothing is prepared yet"
+        ]
 
     def product(
-        self, operand: CSROperand, dtype: np.dtype[Any], acc: np.dtype[Any], weights: Array | None, heads: int, keep: bool
+        self,
+        operand: CSROperand,
+        dtype: np.dtype[Any],
+        acc: np.dtype[Any],
+        weights: Array | None,
+        heads: int,
+        keep: bool,
     ) -> Product:
         """The product for features of `dtype` summed in `acc`, with weights like these.
 
@@ -237,9 +245,7 @@ class GpuProducts:
 
         return Product(run, f"kernel csr ({why})")
 
-    def _tiles(
-        self, operand: CSROperand, dtype: np.dtype[Any], weights: Array | None, own: bool, why: str
-    ) -> Product:
+    def _tiles(self, operand: CSROperand, dtype: np.dtype[Any], weights: Array | None, own: bool, why: str) -> Product:
         """Windows of rows on the matrix units."""
         choice = backends.family(operand.device, "spmm_choice")
         tiles = _tiles_of(operand, choice.group_of(dtype), choice.WINDOW)

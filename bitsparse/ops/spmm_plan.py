@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
 from bitsparse.backends.params import SEGMENT
-from bitsparse.errors import DTypeError, KernelError, ShapeError
+from bitsparse.errors import KernelError, ShapeError
 from bitsparse.ops.csr_operand import CSROperand
 from bitsparse.ops.features import Features, as_features, converted, native, sum_dtypes
 from bitsparse.ops.places import same_place, target_array, working_with
@@ -124,9 +124,7 @@ class SpmmPlan:
             self._short = ShortWay(self._operand, product.run, wanted, self._inner, result_dtype)
         return self._short
 
-    def _dtypes(
-        self, x: Features, weights: Array | None
-    ) -> tuple[np.dtype[Any], np.dtype[Any], np.dtype[Any]]:
+    def _dtypes(self, x: Features, weights: Array | None) -> tuple[np.dtype[Any], np.dtype[Any], np.dtype[Any]]:
         """(dtype of a sum, of its accumulators, of the result)."""
         operand = self._operand
         scaled = operand.row_scale is not None or operand.col_scale is not None

@@ -8,7 +8,7 @@ import cupy
 import numpy as np
 import scipy.sparse as sp
 
-__all__ = ["coo_matrix", "csc_matrix", "csr_matrix", "isspmatrix", "issparse", "spmatrix"]
+__all__ = ["coo_matrix", "csc_matrix", "csr_matrix", "issparse", "isspmatrix", "spmatrix"]
 
 #: The dtypes that CuPy's sparse matrices hold.
 _KINDS = "?fdFD"
