@@ -11,7 +11,17 @@ from bitsparse import _check, backends, interop
 from bitsparse.backends.params import packed_words
 from bitsparse.errors import DTypeError, ShapeError
 
-__all__ = ["Parts", "build", "checked_words", "holds", "prefix_mask", "smallest_dtype", "to_csr", "unpickle"]
+__all__ = [
+    "Parts",
+    "build",
+    "checked_words",
+    "coordinates",
+    "holds",
+    "prefix_mask",
+    "smallest_dtype",
+    "to_csr",
+    "unpickle",
+]
 
 _FUNCTION = "BitTensor"
 #: Elements decoded at a time when a packed array is read as coordinates.
@@ -234,24 +244,30 @@ def _from_bit_tensor(x: Any, bits: Any, encoding: Any, axis: Any, layout: Any, s
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------
-def to_csr(x: Any) -> Any:
-    """Coordinates of the non-zero integers, a chunk of outer slices at a time."""
-    from scipy import sparse
-
+def coordinates(x: Any) -> tuple[Any, Any, Any]:
+    """Values, rows and columns of the non-zero integers where they lie, a chunk of outer slices at a time."""
     plain = x.with_affine() if x.axis == -1 else x.with_affine().T
     length = plain.shape[1]
     step = max(1, _CHUNK // max(length, 1))
     rows, cols, data = [], [], []
+    space = interop.namespace(plain.words)
     for start in range(0, plain.shape[0], step):
-        chunk, _ = interop.as_numpy(plain[start : start + step].toarray(), "tocsr")
-        row, col = np.nonzero(chunk)
+        chunk, _ = interop.as_array(plain[start : start + step].toarray(), "tocsr")
+        row, col = space.nonzero(chunk)
         rows.append(row + start)
         cols.append(col)
         data.append(chunk[row, col])
-    joined = [np.concatenate(part) if part else np.empty(0, np.int64) for part in (data, rows, cols)]
+    joined = [space.concatenate(part) if part else space.empty(0, np.int64) for part in (data, rows, cols)]
     values = joined[0].astype(x.dtype)
-    found = (values, (joined[1], joined[2])) if x.axis == -1 else (values, (joined[2], joined[1]))
-    return sparse.coo_array(found, shape=x.shape).tocsr()
+    return (values, joined[1], joined[2]) if x.axis == -1 else (values, joined[2], joined[1])
+
+
+def to_csr(x: Any) -> Any:
+    """The non-zero integers as :class:`scipy.sparse.csr_array`."""
+    from scipy import sparse
+
+    values, rows, cols = coordinates(x)
+    return sparse.coo_array((values, (rows, cols)), shape=x.shape).tocsr()
 
 
 def unpickle(

@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from bitsparse import backends, interop
 from bitsparse.arrays import sparse_forms
-from bitsparse.arrays.indices import index_array, index_dtype, matrix_shape
+from bitsparse.arrays.indices import matrix_shape
+from bitsparse.arrays.sparse_adopt import adopt_blocks
 from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.arrays.sparse_forms import Pattern
 from bitsparse.arrays.tc_tiled_csr import TCTiledCSR
-from bitsparse.errors import DTypeError
 
 __all__ = ["FRDC"]
 
@@ -91,11 +91,14 @@ class FRDC(SparseArray):
         self._build(made, pattern, row_scale, col_scale)
 
     def _build(self, made: Pattern, pattern: bool, row_scale: Any, col_scale: Any) -> None:
-        made = sparse_forms.bits_only("FRDC", made, pattern)._replace(had_duplicates=False)
-        self._adopt(made, row_scale, col_scale)
-        self._indptr, self._indices, self._tiles = backends.family("cpu", "build").frdc(
-            made.indptr, made.indices, made.shape
-        )
+        with interop.working_on(interop.device_of(made.indptr), made.family):
+            made = sparse_forms.bits_only("FRDC", made, pattern)._replace(had_duplicates=False)
+        device = interop.device_of(made.indptr)
+        with interop.working_on(device, made.family):
+            self._adopt(made, row_scale, col_scale)
+            self._indptr, self._indices, self._tiles = backends.family(device, "build").frdc(
+                made.indptr, made.indices, made.shape
+            )
         self._nnz = int(made.indices.size)
 
     # -- other ways in ----------------------------------------------------------------------------------------------
@@ -179,23 +182,11 @@ class FRDC(SparseArray):
         """
         function = "FRDC.from_arrays"
         sizes = matrix_shape(function, shape)
-        starts, blocks = index_array(function, "indptr", indptr), index_array(function, "indices", indices)
-        bits, family = interop.as_numpy(tiles, function, "tiles")
-        if bits.dtype != np.uint16 or bits.ndim != 1:
-            raise DTypeError(
-                f"{function}: tiles have dtype {bits.dtype} and shape {bits.shape}, but uint16 of one dimension is needed"
-            )
-        nnz = int(np.bitwise_count(bits).sum(dtype=np.int64))
-        dtype = index_dtype(function, sizes, nnz, np.result_type(starts, blocks))
-        starts, blocks = np.ascontiguousarray(starts, dtype=dtype), np.ascontiguousarray(blocks, dtype=dtype)
-        bits = np.ascontiguousarray(bits)
-        try:
-            backends.family("cpu", "build").frdc_to_csr(starts, blocks, bits, sizes)
-        except ValueError as error:
-            raise ValueError(f"{function}: {error}") from None
-        self = object.__new__(cls)
-        self._adopt(Pattern(starts, blocks, sizes, family=family), row_scale, col_scale)
-        self._indptr, self._indices, self._tiles, self._nnz = starts, blocks, bits, nnz
+        with sparse_forms.working_on((indptr, indices, tiles)):
+            adopted, family, nnz = adopt_blocks(function, indptr, indices, tiles, sizes)
+            self = object.__new__(cls)
+            self._adopt(Pattern(adopted[0], adopted[1], sizes, family=family), row_scale, col_scale)
+        (self._indptr, self._indices, self._tiles), self._nnz = adopted, nnz
         return self
 
     # -- components -------------------------------------------------------------------------------------------------

@@ -7,10 +7,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bitsparse import _check, interop
+from bitsparse import _check, backends, interop
 from bitsparse.errors import DTypeError, ShapeError
 
-__all__ = ["canonical_order", "gather", "index_array", "index_dtype", "matrix_shape", "rows_of", "scatter"]
+__all__ = [
+    "as_bits",
+    "canonical_order",
+    "contiguous",
+    "devices_of",
+    "gather",
+    "index_array",
+    "index_dtype",
+    "matrix_shape",
+    "nnz_of",
+    "rows_of",
+    "scatter",
+]
 
 #: Sizes and counts below this fit int32 indices (tests lower it).
 INT32_LIMIT = 1 << 31
@@ -49,7 +61,8 @@ def index_dtype(function: str, shape: tuple[int, int], nnz: int, asked: Any = No
 
 def index_array(function: str, name: str, value: Any) -> NDArray[Any]:
     """A one-dimensional integer array, as int32 or int64, without a copy where it is one already."""
-    array, _ = interop.as_numpy(value, function, name)
+    array: NDArray[Any]
+    array, _ = interop.as_array(value, function, name)
     if array.ndim != 1:
         raise ShapeError(f"{function}: {name} must have one dimension, got shape {array.shape}")
     if array.dtype.kind not in "iu" and array.size:
@@ -63,23 +76,52 @@ def index_array(function: str, name: str, value: Any) -> NDArray[Any]:
     return array.astype(np.int32 if array.dtype.itemsize < 4 else np.int64)
 
 
+def nnz_of(indptr: NDArray[Any]) -> int:
+    """How many entries an indptr counts; waits for a GPU.
+
+    >>> nnz_of(np.array([0, 2, 2, 3]))
+    3
+    """
+    return int(indptr[-1])
+
+
 def rows_of(indptr: NDArray[Any]) -> NDArray[Any]:
     """The row of every entry.
 
     >>> rows_of(np.array([0, 2, 2, 3])).tolist()
     [0, 0, 2]
     """
+    if (device := interop.device_of(indptr)) != "cpu":
+        rows: NDArray[Any] = backends.family(device, "build").rows_of(indptr, nnz_of(indptr))
+        return rows
     return np.repeat(np.arange(indptr.size - 1, dtype=indptr.dtype), np.diff(indptr))
 
 
+def as_bits(values: Any) -> Any:
+    """bfloat16 as 16-bit integers, which is how CuPy moves it; anything else as it is."""
+    return values.view(np.uint16) if values.dtype.name == "bfloat16" else values
+
+
+def contiguous(values: Any) -> Any:
+    """Values in C order, themselves if they are."""
+    return interop.namespace(values).ascontiguousarray(as_bits(values)).view(values.dtype)
+
+
+def devices_of(*arrays: Any) -> list[str]:
+    """Where arrays lie, leaving out None."""
+    return [interop.device_of(array) for array in arrays if array is not None]
+
+
 def gather(values: NDArray[Any], order: NDArray[Any]) -> NDArray[Any]:
-    """``values[order]`` in pieces: NumPy widens 32-bit indices to a full-size temporary.
+    """``values[order]``, on the host in pieces: NumPy widens 32-bit indices to a full-size temporary.
 
     >>> gather(np.array([5, 6, 7]), np.array([2, 0], dtype=np.int32)).tolist()
     [7, 5]
     """
+    out: NDArray[Any]
     if interop.namespace(values) is not np:
-        return values[order]
+        out = as_bits(values)[order].view(values.dtype)
+        return out
     out = np.empty((order.size, *values.shape[1:]), values.dtype)
     for start in range(0, order.size, _PIECE):
         inside = slice(start, start + _PIECE)
@@ -93,11 +135,11 @@ def scatter(values: NDArray[Any], order: NDArray[Any]) -> NDArray[Any]:
     >>> scatter(np.array([5, 6, 7]), np.array([2, 0, 1], dtype=np.int32)).tolist()
     [6, 7, 5]
     """
-    if (space := interop.namespace(values)) is not np:
-        moved = space.empty_like(values)
-        moved[order] = values
-        return moved
-    out = np.empty_like(values)
+    space = interop.namespace(values)
+    out: NDArray[Any] = space.empty(values.shape, values.dtype)
+    if space is not np:
+        as_bits(out)[order] = as_bits(values)
+        return out
     for start in range(0, order.size, _PIECE):
         inside = slice(start, start + _PIECE)
         out[order[inside]] = values[inside]
@@ -106,8 +148,11 @@ def scatter(values: NDArray[Any], order: NDArray[Any]) -> NDArray[Any]:
 
 def canonical_order(
     indptr: NDArray[Any], indices: NDArray[Any], shape: tuple[int, int]
-) -> tuple[NDArray[Any], NDArray[Any]]:
+) -> tuple[NDArray[Any], NDArray[Any] | None]:
     """Column indices sorted in each row, and where each came from; repeated columns keep their order."""
+    if (device := interop.device_of(indptr)) != "cpu":
+        columns, moved, _ = backends.family(device, "build").canonical_csr(indptr, indices, shape)
+        return columns, moved
     if shape[1] > 8 * indices.size:  # transposing takes memory for every column
         order = np.lexsort((indices, rows_of(indptr)))
         return indices[order], order

@@ -11,11 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
-from bitsparse.arrays import sparse_forms
+from bitsparse.arrays import sparse_convert, sparse_forms
 from bitsparse.arrays.base import BitArray
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.display import human_bytes
-from bitsparse.arrays.indices import rows_of
 from bitsparse.arrays.sparse_forms import Pattern
 from bitsparse.errors import DeviceError, DTypeError, ShapeError
 
@@ -60,10 +59,11 @@ class SparseArray(BitArray):
         name = type(self).__name__
         self._shape, self._family, self.had_duplicates = made.shape, made.family, made.had_duplicates
         self._csr, self._prepared = None, {}
+        device = interop.device_of(made.indptr)
         row_scale = made.row_scale if row_scale is None else row_scale
         col_scale = made.col_scale if col_scale is None else col_scale
-        self._row_scale = sparse_forms.scale_vector(name, "row_scale", row_scale, made.shape[0])
-        self._col_scale = sparse_forms.scale_vector(name, "col_scale", col_scale, made.shape[1])
+        self._row_scale = sparse_forms.scale_vector(name, "row_scale", row_scale, made.shape[0], device)
+        self._col_scale = sparse_forms.scale_vector(name, "col_scale", col_scale, made.shape[1], device)
 
     # -- what each format knows -------------------------------------------------------------------------------------
     @abstractmethod
@@ -203,34 +203,22 @@ class SparseArray(BitArray):
             return *self._csr, self._csr_values()
 
     def tocsr(self) -> Any:
-        """The array as :class:`scipy.sparse.csr_array`, scales applied. 16-bit floats become float32, which SciPy can hold."""
-        from scipy import sparse
+        """The array as :class:`scipy.sparse.csr_array`, scales applied. 16-bit floats become float32, which SciPy can hold.
 
-        indptr, indices, values = self.csr_arrays()
-        if values is not None and values.ndim == 2:
-            raise ShapeError(
-                f"tocsr: the edges have {values.shape[1]} values each, but a csr_array holds one; "
-                f"pick one, as in A.with_values(A.csr_arrays()[2][:, 0])"
-            )
-        if values is None:
-            values = np.ones(indices.size, np.uint8)
-        elif values.dtype.itemsize == 2 and values.dtype.kind not in "iu":
-            values = values.astype(np.float32)
-        dtype = self._scaled_dtype(values.dtype)
-        values = values.astype(dtype, copy=False)
-        if self._row_scale is not None:
-            values = values * self._row_scale[rows_of(indptr)].astype(dtype, copy=False)
-        if self._col_scale is not None:
-            values = values * self._col_scale[indices].astype(dtype, copy=False)
-        return sparse.csr_array((values, indices, indptr), shape=self._shape)
+        On a GPU a :class:`cupyx.scipy.sparse.csr_matrix`, which holds booleans and floats only: integers of up to 16 bits and the ones
+        of a pattern become float32, wider integers float64.
+        """
+        with interop.working_on(self.device, self._family):
+            return sparse_convert.to_matrix(self)
 
     def to_scipy(self) -> Any:
         """:meth:`tocsr`, moved to the CPU if need be."""
         return self.to_device("cpu").tocsr()
 
     def tocoo(self) -> Any:
-        """The array as :class:`scipy.sparse.coo_array`, scales applied."""
-        return self.tocsr().tocoo()
+        """The array as :class:`scipy.sparse.coo_array`, scales applied; on a GPU as CuPy's, as :meth:`tocsr`."""
+        with interop.working_on(self.device, self._family):
+            return self.tocsr().tocoo()
 
     def toarray(self, dtype: Any = None) -> Any:
         """The dense array, scales applied.
@@ -240,9 +228,10 @@ class SparseArray(BitArray):
         dtype : dtype, optional
             By default :attr:`dtype`.
         """
-        dense = self.tocsr().toarray()
         wanted = self.dtype if dtype is None else np.dtype(dtype)
-        return interop.from_numpy(dense.astype(wanted, copy=False), self._family, "toarray")
+        with interop.working_on(self.device, self._family):
+            dense = sparse_convert.to_dense(self).astype(wanted, copy=False)
+            return interop.from_array(dense, self._family, "toarray")
 
     def decoded(self) -> Any:
         """:meth:`toarray`: what arithmetic of a dense bitsparse array with this one uses."""
@@ -260,12 +249,13 @@ class SparseArray(BitArray):
         """
         packed = _check.axis("to_bit_tensor", axis, 2)
         layout = _check.layout("to_bit_tensor", layout, 1)
-        indptr, indices, values = self.csr_arrays()
-        made = sparse_forms.bits_only("to_bit_tensor", Pattern(indptr, indices, self._shape, values), True)
-        words = backends.family("cpu", "build").csr_to_words(made.indptr, made.indices, made.shape)
-        plain = BitTensor.from_words(words, self._shape, 1, check=False)
-        plain._family = self._family
-        return plain.repack(axis=packed, layout=layout)  # type: ignore[arg-type]
+        with interop.working_on(self.device, self._family):
+            indptr, indices, values = self.csr_arrays()
+            made = sparse_forms.bits_only("to_bit_tensor", Pattern(indptr, indices, self._shape, values), True)
+            words = backends.family(self.device, "build").csr_to_words(made.indptr, made.indices, made.shape)
+            plain = BitTensor.from_words(words, self._shape, 1, check=False)
+            plain._family = self._family
+            return plain.repack(axis=packed, layout=layout)  # type: ignore[arg-type]
 
     # -- parts ------------------------------------------------------------------------------------------------------
     def with_scales(self, row_scale: Any = None, col_scale: Any = None) -> Self:
@@ -284,33 +274,17 @@ class SparseArray(BitArray):
                [0.5, 0.5]], dtype=float32)
         """
         made = self.__copy__()
-        rows = sparse_forms.scale_vector("with_scales", "row_scale", row_scale, self._shape[0])
-        cols = sparse_forms.scale_vector("with_scales", "col_scale", col_scale, self._shape[1])
-        made._row_scale, made._col_scale = (
-            None if part is None else interop.move(part, self.device) for part in (rows, cols)
-        )
+        with interop.working_on(self.device, self._family):
+            rows = sparse_forms.scale_vector("with_scales", "row_scale", row_scale, self._shape[0], self.device)
+            cols = sparse_forms.scale_vector("with_scales", "col_scale", col_scale, self._shape[1], self.device)
+        made._row_scale, made._col_scale = rows, cols
         return made
 
     @property
     def T(self) -> Self:
         """Transpose, translated anew."""
-        from scipy import sparse
-
-        indptr, indices, values = self.csr_arrays()
-        numbered = sparse.csr_array((np.arange(indices.size, dtype=indices.dtype), indices, indptr), shape=self._shape)
-        turned = numbered.tocsc()
-        return self._made_from(
-            Pattern(
-                turned.indptr.astype(indptr.dtype, copy=False),
-                turned.indices.astype(indices.dtype, copy=False),
-                (self._shape[1], self._shape[0]),
-                None if values is None else values[turned.data],
-                self.had_duplicates,
-                self._col_scale,
-                self._row_scale,
-                self._family,
-            )
-        )
+        with interop.working_on(self.device, self._family):
+            return self._made_from(sparse_convert.transposed(self))
 
     def transpose(self) -> Self:
         """:attr:`T`."""
@@ -319,10 +293,11 @@ class SparseArray(BitArray):
     def copy(self) -> Self:
         """A copy that shares nothing."""
         made = self.__copy__()
-        for name in (*self._components(), "row_scale", "col_scale"):
-            part = getattr(made, f"_{name}")
-            if part is not None:
-                setattr(made, f"_{name}", part.copy())
+        with interop.working_on(self.device, self._family):
+            for name in (*self._components(), "row_scale", "col_scale"):
+                part = getattr(made, f"_{name}")
+                if part is not None:
+                    setattr(made, f"_{name}", part.copy())
         made._csr, made._prepared = None, {}
         return made
 
@@ -359,9 +334,11 @@ class SparseArray(BitArray):
             return interop.from_array(product if there == "cpu" else interop.contiguous(product), family, "matmul")
 
     def _elementwise(self, operation: Callable[[Any, Any], Any], other: Any, name: str, swap: bool = False) -> Any:
-        """What scipy.sparse gives for the same operator: sparse results stay :class:`scipy.sparse.csr_array`."""
+        """What scipy.sparse gives for the same operator: sparse results stay :class:`scipy.sparse.csr_array`. On the CPU."""
+        _check.on_cpu(name, "this array", self.device)
         mine, family = self._countable(), interop.NUMPY
         if isinstance(other, SparseArray):
+            _check.same_device(name, (self.device, other.device))
             theirs = other._countable()
         elif hasattr(other, "tocsr"):
             theirs = other.tocsr()
@@ -383,6 +360,7 @@ class SparseArray(BitArray):
         return csr.astype(np.int32) if csr.dtype == np.uint8 and self._csr_values() is None else csr
 
     def __neg__(self) -> Any:
+        _check.on_cpu("negative", "this array", self.device)
         return -self._countable()
 
     # -- pickling ---------------------------------------------------------------------------------------------------

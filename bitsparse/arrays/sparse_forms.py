@@ -1,37 +1,88 @@
-"""How a sparse container comes to be: one function per form of the constructor, all ending in one canonical CSR pattern."""
+"""How a sparse container comes to be: one function per form of the constructor, all ending in one canonical CSR pattern.
+
+Everything works on NumPy arrays and on CuPy arrays alike, and stays where the data is.
+"""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import functools
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
+from bitsparse.arrays import construct
 from bitsparse.arrays.bit_tensor import BitTensor
-from bitsparse.arrays.indices import canonical_order, index_array, index_dtype, matrix_shape, rows_of
+from bitsparse.arrays.indices import (
+    as_bits,
+    canonical_order,
+    devices_of,
+    gather,
+    index_array,
+    index_dtype,
+    matrix_shape,
+    rows_of,
+)
+from bitsparse.arrays.sparse_merge import (
+    Pattern,
+    bits_only,
+    merge_duplicates,
+    nonzeros,
+    not_bits,
+    zeros_and_ones,
+)
 from bitsparse.errors import DTypeError, ShapeError
 
-__all__ = ["Pattern", "bits_only", "edge_values", "from_csr", "from_edges", "read", "scale_vector"]
+__all__ = ["Pattern", "bits_only", "edge_values", "from_csr", "from_edges", "read", "scale_vector", "working_on"]
 
-#: Elements of a dense array that are looked at together.
-_CHUNK = 1 << 22
+#: Elements of a dense array that are looked at together, in host memory and on a GPU.
+_CHUNK, _GPU_CHUNK = 1 << 22, 1 << 26
+#: Parts that a form has at most.
+_PARTS = 8
 
 
-class Pattern(NamedTuple):
-    """A canonical CSR array: columns ascend strictly in every row."""
+# -- where it is ------------------------------------------------------------------------------------------------------
+def _home(part: Any) -> tuple[str, interop.Family] | None:
+    """The GPU that data or the first such part of it lies on, and its family; None for the CPU and for what is no data."""
+    if part is None or isinstance(part, np.ndarray):
+        return None
+    if isinstance(part, (tuple, list)):
+        # A list of more is a list of numbers.
+        found = (_home(one) for one in (part if len(part) <= _PARTS else ()))
+        return next((home for home in found if home is not None), None)
+    if hasattr(part, "csr_arrays") or isinstance(part, BitTensor):
+        return None if part.device == "cpu" else (part.device, part._family)
+    if hasattr(part, "nnz") and hasattr(part, "tocsr"):
+        return _home(getattr(part, "data", None))
+    return interop.gpu_of(part)
 
-    indptr: NDArray[Any]
-    indices: NDArray[Any]
-    shape: tuple[int, int]
-    values: NDArray[Any] | None = None  # (nnz,) or (nnz, H); None: every entry is 1
-    had_duplicates: bool = False
-    row_scale: NDArray[np.float32] | None = None
-    col_scale: NDArray[np.float32] | None = None
-    family: interop.Family = interop.NUMPY
+
+def working_on(parts: Any) -> AbstractContextManager[Any]:
+    """A context for work on what lies where the first of the parts on a GPU does."""
+    device, family = _home(parts) or ("cpu", interop.NUMPY)
+    return interop.working_on(device, family)
+
+
+def _where_it_lies(read: Callable[..., Pattern]) -> Callable[..., Pattern]:
+    """The reader working on the device and stream of its data, and its pattern in that family if no values tell another."""
+
+    @functools.wraps(read)
+    def wrapped(function: str, *args: Any, **options: Any) -> Pattern:
+        home = _home(args)
+        if home is None:
+            return read(function, *args, **options)
+        with interop.working_on(*home):
+            made = read(function, *args, **options)
+        return made._replace(family=home[1]) if made.family is interop.NUMPY else made
+
+    return wrapped
 
 
 # -- the forms --------------------------------------------------------------------------------------------------------
+@_where_it_lies
 def read(function: str, arg: Any, shape: Any, *, index: Any, binary: bool, pattern: bool) -> Pattern:
     """Recognise the form of ``arg`` as scipy.sparse does.
 
@@ -93,7 +144,6 @@ def _of_container(function: str, arg: Any, shape: Any, index: Any, pattern: bool
 
 
 def _of_bits(function: str, arg: BitTensor, shape: Any, index: Any) -> Pattern:
-    _check.on_cpu(function, "the BitTensor", arg.device)
     _same_shape(function, shape, arg.shape)
     sizes = matrix_shape(function, arg.shape)
     if arg.scale is not None or arg.offset is not None:
@@ -102,10 +152,11 @@ def _of_bits(function: str, arg: BitTensor, shape: Any, index: Any) -> Pattern:
             f"x.with_affine() for the integers, or a sparse array of x.dequantize()"
         )
     if arg.bits > 1 or arg.encoding != "unsigned":
-        return _of_scipy(function, arg.tocsr(), index, False, False)._replace(family=arg._family)
+        values, rows, cols = construct.coordinates(arg)
+        return _of_coordinates(function, values, rows, cols, sizes, index, False, False)._replace(family=arg._family)
     plain = arg.repack(axis=-1, layout="planes")
     dtype = index_dtype(function, sizes, plain.nnz, index)
-    indptr, indices = backends.family("cpu", "build").words_to_csr(plain.words, sizes, dtype)
+    indptr, indices = backends.family(arg.device, "build").words_to_csr(plain.words, sizes, dtype)
     return Pattern(indptr, indices, sizes, family=arg._family)
 
 
@@ -116,36 +167,48 @@ def _of_scipy(function: str, arg: Any, index: Any, binary: bool, pattern: bool) 
         )
     if getattr(arg, "format", None) == "coo":
         return _of_coordinates(function, arg.data, arg.row, arg.col, arg.shape, index, binary, pattern)
+    if getattr(arg, "format", None) == "csc" and interop.namespace(arg.data) is not np:
+        return _of_csc(function, arg, index, binary, pattern)
     csr = arg.tocsr()
     return from_csr(function, csr.indptr, csr.indices, arg.shape, csr.data, index=index, binary=binary, pattern=pattern)
 
 
+def _of_csc(function: str, arg: Any, index: Any, binary: bool, pattern: bool) -> Pattern:
+    """Columns on a GPU, as coordinates."""
+    starts, rows = index_array(function, "indptr", arg.indptr), index_array(function, "indices", arg.indices)
+    try:
+        backends.family(interop.device_of(rows), "build").validate_csr(starts, rows, arg.shape[::-1])
+    except ValueError as error:
+        raise ValueError(f"{function}: {error}") from None
+    return _of_coordinates(function, arg.data, rows, rows_of(starts), arg.shape, index, binary, pattern)
+
+
 def _of_dense(function: str, arg: Any, shape: Any, index: Any, pattern: bool) -> Pattern:
-    array, family = interop.as_numpy(arg, function, "the dense array")
+    array, family = interop.as_array(arg, function, "the dense array")
     _check.numeric(function, "the dense array", array)
     if array.ndim != 2:
         raise ShapeError(
             f"{function}: the dense array has shape {array.shape}, but 2 dimensions are needed; reshape it"
         )
     _same_shape(function, shape, array.shape)
-    sizes = matrix_shape(function, array.shape)
-    step = max(1, _CHUNK // max(sizes[1], 1))
-    counts = np.zeros(sizes[0] + 1, np.int64)
+    sizes, space = matrix_shape(function, array.shape), interop.namespace(array)
+    step = max(1, (_CHUNK if space is np else _GPU_CHUNK) // max(sizes[1], 1))
+    counts = space.zeros(sizes[0] + 1, np.int64)
     for start in range(0, sizes[0], step):
-        counts[start + 1 : start + 1 + step] = np.count_nonzero(array[start : start + step] != 0, axis=1)
-    indptr = np.cumsum(counts)
+        counts[start + 1 : start + 1 + step] = space.count_nonzero(nonzeros(array[start : start + step]), axis=1)
+    indptr = space.cumsum(counts)
     nnz = int(indptr[-1])
     dtype = index_dtype(function, sizes, nnz, index)
-    indices = np.empty(nnz, dtype)
+    indices = space.empty(nnz, dtype)
     binary = pattern or array.dtype.kind == "b"
-    values = None if binary else np.empty(nnz, array.dtype)
+    values = None if binary else space.empty(nnz, array.dtype)
     for start in range(0, sizes[0], step):
         part = array[start : start + step]
-        rows, cols = np.nonzero(part)
+        rows, cols = space.nonzero(nonzeros(part))
         inside = slice(int(indptr[start]), int(indptr[start]) + cols.size)
         indices[inside] = cols
         if values is not None:
-            values[inside] = part[rows, cols]
+            as_bits(values)[inside] = as_bits(part)[rows, cols]
     return Pattern(indptr.astype(dtype), indices, sizes, values, family=family)
 
 
@@ -153,8 +216,6 @@ def _of_dense(function: str, arg: Any, shape: Any, index: Any, pattern: bool) ->
 def _of_coordinates(
     function: str, data: Any, rows: Any, cols: Any, shape: Any, index: Any, binary: bool, pattern: bool
 ) -> Pattern:
-    from scipy import sparse
-
     row, col = index_array(function, "row", rows), index_array(function, "col", cols)
     if row.size != col.size:
         raise ShapeError(f"{function}: there are {row.size} row indices but {col.size} column indices")
@@ -169,7 +230,13 @@ def _of_coordinates(
         )
     dtype = index_dtype(function, sizes, row.size, index)
     values, family = edge_values(function, data, row.size)
-    if values is None or values.dtype.kind == "b" or (binary and _zeros_and_ones(values)):
+    _check.same_device(function, devices_of(row, col, values))
+    if interop.namespace(row) is not np:
+        row, col = row.astype(dtype, copy=False), col.astype(dtype, copy=False)
+        return _coordinates_on_gpu(function, values, row, col, sizes, index, binary, pattern)._replace(family=family)
+    if values is None or values.dtype.kind == "b" or (binary and zeros_and_ones(values)):
+        from scipy import sparse
+
         # SciPy adds booleans by or-ing them.
         ones = np.ones(row.size, np.bool_) if values is None else values.astype(np.bool_, copy=False)
         csr = sparse.coo_array((ones, (row, col)), shape=sizes).tocsr()
@@ -185,6 +252,16 @@ def _of_coordinates(
     return made._replace(family=family)
 
 
+def _coordinates_on_gpu(
+    function: str, values: Any, row: Any, col: Any, sizes: tuple[int, int], index: Any, binary: bool, pattern: bool
+) -> Pattern:
+    """Sorted by row and column, repeated entries in the order they have."""
+    order, starts = backends.family(interop.device_of(row), "build").sort_coordinates(row, col, sizes)
+    values = None if values is None else gather(values, order)
+    return from_csr(function, starts, col[order], sizes, values, index=index, binary=binary, pattern=pattern)
+
+
+@_where_it_lies
 def from_edges(function: str, rows: Any, cols: Any, shape: Any, values: Any, symmetric: bool, index: Any) -> Pattern:
     """An edge list; without a shape, as many nodes as the largest index tells."""
     row, col = index_array(function, "rows", rows), index_array(function, "cols", cols)
@@ -199,12 +276,19 @@ def from_edges(function: str, rows: Any, cols: Any, shape: Any, values: Any, sym
         sizes = matrix_shape(function, shape)
         if sizes[0] != sizes[1]:
             raise ShapeError(f"{function}: symmetric=True needs as many rows as columns, got shape {sizes}")
-        row, col = np.concatenate([row, col]), np.concatenate([col, row])
-        values = None if values is None else np.concatenate([interop.as_numpy(values, function, "values")[0]] * 2)
+        space = interop.namespace(row)
+        _check.same_device(function, devices_of(row, col))
+        row, col = space.concatenate([row, col]), space.concatenate([col, row])
+        if values is not None:
+            once, family = interop.as_array(values, function, "values")
+            twice = interop.namespace(once).concatenate([as_bits(once)] * 2).view(once.dtype)
+            made = _of_coordinates(function, twice, row, col, shape, index, False, False)
+            return made._replace(family=family)
     return _of_coordinates(function, values, row, col, shape, index, False, False)
 
 
 # -- CSR --------------------------------------------------------------------------------------------------------------
+@_where_it_lies
 def from_csr(
     function: str,
     indptr: Any,
@@ -220,29 +304,36 @@ def from_csr(
     sizes = matrix_shape(function, shape)
     starts, columns = index_array(function, "indptr", indptr), index_array(function, "indices", indices)
     dtype = index_dtype(function, sizes, columns.size, index)
-    if starts.size and not 0 <= int(starts.min()) <= int(starts.max()) <= columns.size:
+    device = _check.same_device(function, devices_of(starts, columns))
+    narrowed = starts.dtype.itemsize > dtype.itemsize or columns.dtype.itemsize > dtype.itemsize
+    if (
+        (device == "cpu" or narrowed)
+        and starts.size
+        and not 0 <= int(starts.min()) <= int(starts.max()) <= columns.size
+    ):
         raise ValueError(
             f"{function}: indptr reaches {int(starts.min())}..{int(starts.max())}, but there are {columns.size} indices; "
             f"the arrays are damaged or truncated"
         )
-    if columns.dtype != dtype and columns.size and not 0 <= int(columns.min()) <= int(columns.max()) < sizes[1]:
+    if narrowed and columns.size and not 0 <= int(columns.min()) <= int(columns.max()) < sizes[1]:
         raise ValueError(
             f"{function}: column indices reach {int(columns.min())}..{int(columns.max())}, outside of shape {sizes}"
         )
     starts, columns = starts.astype(dtype, copy=False), columns.astype(dtype, copy=False)
     try:
-        state = backends.family("cpu", "build").validate_csr(starts, columns, sizes)
+        state = backends.family(device, "build").validate_csr(starts, columns, sizes)
     except ValueError as error:
         raise ValueError(f"{function}: {error}") from None
     values, family = edge_values(function, data, columns.size)
-    if binary and values is not None and not pattern and not _zeros_and_ones(values):
-        raise _not_bits(function)
+    _check.same_device(function, devices_of(starts, values))
+    if binary and values is not None and not pattern and not zeros_and_ones(values):
+        raise not_bits(function)
     repeated = False
     if state != "canonical":
         if state == "unsorted":
             columns, order = canonical_order(starts, columns, sizes)
-            values = None if values is None else values[order]
-        starts, columns, values, repeated = _merge_duplicates(starts, columns, values, binary)
+            values = None if values is None or order is None else as_bits(values)[order].view(values.dtype)
+        starts, columns, values, repeated = merge_duplicates(starts, columns, values, binary)
     if values is not None and values.dtype.kind == "b" and bool(values.all()):
         values = None
     made = Pattern(starts, columns, sizes, values, repeated, family=family)
@@ -253,71 +344,27 @@ def edge_values(function: str, data: Any, nnz: int) -> tuple[NDArray[Any] | None
     """Values of shape (nnz,) or (nnz, H) and their family, or None for a pattern."""
     if data is None:
         return None, interop.NUMPY
-    values, family = interop.as_numpy(data, function, "data")
+    values, family = interop.as_array(data, function, "data")
     _check.numeric(function, "data", values)
     if values.ndim not in (1, 2) or values.shape[0] != nnz:
         raise ShapeError(f"{function}: data has shape {values.shape}, but {nnz} entries take {(nnz,)} or {(nnz, 'H')}")
     return values, family
 
 
-def _merge_duplicates(
-    starts: NDArray[Any], columns: NDArray[Any], values: NDArray[Any] | None, binary: bool
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None, bool]:
-    rows = rows_of(starts)
-    first = np.ones(columns.size, np.bool_)
-    first[1:] = (columns[1:] != columns[:-1]) | (rows[1:] != rows[:-1])
-    if bool(first.all()):
-        return starts, columns, values, False
-    at = np.flatnonzero(first)
-    if values is not None:
-        if binary or values.dtype.kind == "b":
-            values = np.logical_or.reduceat(values != 0, at)
-        elif values.dtype.itemsize == 2 and values.dtype.kind not in "iu":
-            values = np.add.reduceat(values.astype(np.float32), at).astype(values.dtype)
-        else:
-            values = np.add.reduceat(values, at, dtype=values.dtype)
-    kept = np.zeros(starts.size, np.int64)
-    np.cumsum(np.bincount(rows[at], minlength=starts.size - 1), out=kept[1:])
-    return kept.astype(starts.dtype), columns[at], values, True
-
-
-# -- bits -------------------------------------------------------------------------------------------------------------
-def _zeros_and_ones(values: NDArray[Any]) -> bool:
-    return values.ndim == 1 and (values.dtype.kind == "b" or bool(((values == 0) | (values == 1)).all()))
-
-
-def _not_bits(function: str) -> ValueError:
-    return ValueError(
-        f"{function}: bits hold only 0 and 1, but the data has other values; keep them in a TCTiledCSR, or pass pattern=True "
-        f"to keep only which elements are not zero"
-    )
-
-
-def bits_only(function: str, made: Pattern, pattern: bool) -> Pattern:
-    """The entries that are not zero, without values."""
-    if made.values is None:
-        return made
-    if not pattern and not _zeros_and_ones(made.values):
-        raise _not_bits(function)
-    kept = made.values != 0 if made.values.ndim == 1 else (made.values != 0).any(axis=1)
-    if bool(kept.all()):
-        return made._replace(values=None)
-    counts = np.zeros(made.indptr.size, np.int64)
-    np.cumsum(np.bincount(rows_of(made.indptr)[kept], minlength=made.shape[0]), out=counts[1:])
-    return made._replace(indptr=counts.astype(made.indptr.dtype), indices=made.indices[kept], values=None)
-
-
-def scale_vector(function: str, name: str, value: Any, length: int) -> NDArray[np.float32] | None:
-    """A finite float32 vector with one scale per row or column, or None."""
+# -- scales -----------------------------------------------------------------------------------------------------------
+def scale_vector(function: str, name: str, value: Any, length: int, device: str = "cpu") -> NDArray[np.float32] | None:
+    """A finite float32 vector on `device` with one scale per row or column, or None."""
     if value is None:
         return None
-    array = interop.as_host(value, function, name)
+    array = interop.as_array(value, function, name)[0] if device != "cpu" else interop.as_host(value, function, name)
     _check.numeric(function, name, array)
     if array.shape != (length,):
         raise ShapeError(
             f"{function}: {name} has shape {array.shape}, but there must be one scale for each of {length}"
         )
-    _check.finite(function, name, bool(np.isfinite(array.astype(np.float64)).all()))
-    if array.dtype == np.float64 and array.size and float(np.abs(array).max()) > float(np.finfo(np.float32).max):
-        raise DTypeError(f"{function}: {name} reaches {float(np.abs(array).max()):.3g}, beyond float32; scale it down")
-    return np.ascontiguousarray(array, dtype=np.float32)
+    space = interop.namespace(array)
+    _check.finite(function, name, bool(space.isfinite(array.astype(np.float64)).all()))
+    if array.dtype == np.float64 and array.size and float(abs(array).max()) > float(np.finfo(np.float32).max):
+        raise DTypeError(f"{function}: {name} reaches {float(abs(array).max()):.3g}, beyond float32; scale it down")
+    moved: NDArray[np.float32] = interop.move(space.ascontiguousarray(array, dtype=np.float32), device)
+    return moved

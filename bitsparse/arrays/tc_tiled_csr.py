@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
 from bitsparse.arrays import sparse_forms
-from bitsparse.arrays.indices import gather, index_array, index_dtype, matrix_shape, scatter
+from bitsparse.arrays.indices import contiguous, devices_of, gather, matrix_shape, scatter
+from bitsparse.arrays.sparse_adopt import adopt_translated
 from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.arrays.sparse_forms import Pattern
-from bitsparse.errors import DTypeError
 
 __all__ = ["TCTiledCSR"]
 
@@ -111,10 +111,12 @@ class TCTiledCSR(SparseArray):
 
     def _build(self, made: Pattern, window: Any, pattern: bool, row_scale: Any, col_scale: Any) -> None:
         self._window = _check.integer("TCTiledCSR", "window", window, 1, _TALLEST)
-        self._adopt(made, row_scale, col_scale)
-        translated = backends.family("cpu", "build").translate(made.indptr, made.indices, made.shape, self._window)
-        self._cols_indptr, self._cols, self._edge_indptr, self._edge_row, self._edge_col, self._perm = translated
-        self._data = gather(made.values, self._perm) if made.values is not None and not pattern else None
+        device = interop.device_of(made.indptr)
+        with interop.working_on(device, made.family):
+            self._adopt(made, row_scale, col_scale)
+            translated = backends.family(device, "build").translate(made.indptr, made.indices, made.shape, self._window)
+            self._cols_indptr, self._cols, self._edge_indptr, self._edge_row, self._edge_col, self._perm = translated
+            self._data = gather(made.values, self._perm) if made.values is not None and not pattern else None
 
     # -- other ways in ----------------------------------------------------------------------------------------------
     @classmethod
@@ -210,31 +212,16 @@ class TCTiledCSR(SparseArray):
         function = "TCTiledCSR.from_arrays"
         sizes = matrix_shape(function, shape)
         height = _check.integer(function, "window", window, 1, _TALLEST)
-        names = ("cols_indptr", "cols", "edge_indptr", "perm")
-        indices = [
-            index_array(function, n, a) for n, a in zip(names, (cols_indptr, cols, edge_indptr, perm), strict=True)
-        ]
-        dtype = index_dtype(function, sizes, indices[3].size, np.result_type(*indices))
-        starts, unique, edges, order = (np.ascontiguousarray(array, dtype=dtype) for array in indices)
-        row, _ = interop.as_numpy(edge_row, function, "edge_row")
-        col, family = interop.as_numpy(edge_col, function, "edge_col")
-        row, col = np.ascontiguousarray(row), np.ascontiguousarray(col)
-        if row.dtype != np.uint8 or col.dtype != np.int32 or row.ndim != 1 or col.ndim != 1:
-            raise DTypeError(
-                f"{function}: edge_row is {row.dtype} and edge_col {col.dtype} of shapes {row.shape} and {col.shape}, but uint8 "
-                f"and int32 of one dimension are needed"
-            )
-        try:
-            backends.family("cpu", "build").translated_to_csr(starts, unique, edges, row, col, order, sizes, height)
-        except ValueError as error:
-            raise ValueError(f"{function}: {error}") from None
-        values, _ = sparse_forms.edge_values(function, data, row.size)
-        self = object.__new__(cls)
-        self._window = height
-        self._adopt(Pattern(starts, unique, sizes, family=family), row_scale, col_scale)
-        self._cols_indptr, self._cols, self._edge_indptr, self._perm = starts, unique, edges, order
-        self._edge_row, self._edge_col = row, col
-        self._data = None if values is None else np.ascontiguousarray(values)
+        parts = (cols_indptr, cols, edge_indptr, edge_row, edge_col, perm)
+        with sparse_forms.working_on((*parts, data)):
+            adopted, family = adopt_translated(function, parts, sizes, height)
+            values, _ = sparse_forms.edge_values(function, data, adopted[3].size)
+            _check.same_device(function, devices_of(adopted[0], values))
+            self = object.__new__(cls)
+            self._window = height
+            self._adopt(Pattern(adopted[0], adopted[1], sizes, family=family), row_scale, col_scale)
+            self._cols_indptr, self._cols, self._edge_indptr, self._edge_row, self._edge_col, self._perm = adopted
+            self._data = None if values is None else contiguous(values)
         return self
 
     # -- components -------------------------------------------------------------------------------------------------
@@ -302,8 +289,9 @@ class TCTiledCSR(SparseArray):
         4
         """
         width = _check.integer("tile_count", "width", width, 1)
-        _check.on_cpu("tile_count", "this array", self.device)
-        return int((-(-np.diff(self._cols_indptr.astype(np.int64)) // width)).sum())
+        with interop.working_on(self.device, self._family):
+            starts = self._cols_indptr.astype(np.int64)
+            return int((-((starts[:-1] - starts[1:]) // width)).sum())
 
     # -- values -----------------------------------------------------------------------------------------------------
     def with_values(self, values: Any) -> Self:
@@ -331,10 +319,11 @@ class TCTiledCSR(SparseArray):
                 f"with_values: the data held entries twice, which were merged into {self.nnz}, so that values in its order do not "
                 f"fit; sum the values first and build from data without repeated entries"
             )
-        _check.on_cpu("with_values", "this array", self.device)
-        array, family = sparse_forms.edge_values("with_values", values, self.nnz)
         made = self.__copy__()
-        made._data = None if array is None else gather(array, self._perm)
+        with sparse_forms.working_on((values, self)):
+            array, family = sparse_forms.edge_values("with_values", values, self.nnz)
+            _check.same_device("with_values", devices_of(self._perm, array))
+            made._data = None if array is None else gather(array, self._perm)
         made._family = interop.common_family([self._family, family])
         return made
 
@@ -343,9 +332,10 @@ class TCTiledCSR(SparseArray):
         wanted = np.dtype(dtype)
         if wanted.name != "bfloat16":
             _check.numeric("astype", "dtype", np.empty(0, wanted))
-        _check.on_cpu("astype", "this array", self.device)
         made = self.__copy__()
-        made._data = np.ones(self.nnz, wanted) if self._data is None else self._data.astype(wanted)
+        with interop.working_on(self.device, self._family):
+            space = interop.namespace(self._perm)
+            made._data = space.ones(self.nnz, wanted) if self._data is None else self._data.astype(wanted)
         return made
 
     def _csr_values(self) -> NDArray[Any] | None:

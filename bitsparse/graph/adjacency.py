@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bitsparse import _check, interop
 from bitsparse.arrays import sparse_forms
 from bitsparse.arrays.sparse_forms import Pattern
 from bitsparse.errors import ShapeError
@@ -18,8 +19,11 @@ def pattern_of(function: str, graph: Any) -> Pattern:
     """The stored entries of a sparse array of any kind, of a dense one, or of an object with `indptr` and `indices` (square)."""
     if hasattr(graph, "indptr") and hasattr(graph, "indices") and not hasattr(graph, "shape"):
         nodes = len(graph.indptr) - 1
-        return sparse_forms.from_csr(function, graph.indptr, graph.indices, (nodes, nodes), None, index=None)
-    return sparse_forms.read(function, graph, None, index=None, binary=False, pattern=True)._replace(values=None)
+        made = sparse_forms.from_csr(function, graph.indptr, graph.indices, (nodes, nodes), None, index=None)
+    else:
+        made = sparse_forms.read(function, graph, None, index=None, binary=False, pattern=True)
+    _check.on_cpu(function, "the graph", interop.device_of(made.indptr))
+    return made._replace(values=None)
 
 
 def square_pattern(function: str, graph: Any) -> Pattern:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bitsparse import _check
+from bitsparse import _check, interop
 from bitsparse.arrays import FRDC, TCTiledCSR
 from bitsparse.arrays.indices import index_array
 from bitsparse.errors import DTypeError, ShapeError
@@ -92,7 +92,10 @@ def permute(graph: Any, order: Any) -> Any:
     nodes = graph.shape[0]
     if graph.shape[0] != graph.shape[1]:
         raise ShapeError(f"permute: a graph has as many rows as columns, got shape {graph.shape}")
-    old = index_array("permute", "order", order).astype(np.int64)
+    old = index_array("permute", "order", order).astype(np.int64, copy=False)
+    _check.on_cpu("permute", "order", interop.device_of(old))
+    data = getattr(graph, "data", None)
+    _check.on_cpu("permute", "the graph", getattr(graph, "device", "cpu") if data is None else interop.device_of(data))
     if old.size != nodes or not np.array_equal(np.sort(old), np.arange(nodes)):
         raise ValueError(f"permute: order must hold each of 0..{nodes - 1} once; it has {old.size} entries")
     new = np.empty(nodes, np.int64)

@@ -23,6 +23,7 @@ __all__ = [
     "contiguous",
     "device_of",
     "from_array",
+    "gpu_of",
     "move",
     "namespace",
     "parse_device",
@@ -73,6 +74,34 @@ def device_of(x: Any) -> str:
     'cpu'
     """
     return f"cuda:{x.device.id}" if is_cupy(x) else "cpu"
+
+
+def gpu_of(x: Any) -> tuple[str, Family] | None:
+    """``"cuda:0"`` and so on and the family of an array in a GPU's memory, of whatever library; None for everything else.
+
+    Examples
+    --------
+    >>> gpu_of(np.zeros(3)), gpu_of("no array")
+    (None, None)
+    """
+    if isinstance(x, np.ndarray):
+        return None
+    if is_cupy(x):
+        return device_of(x), CUPY
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.Tensor):
+        return (f"cuda:{x.device.index}", TORCH) if x.is_cuda else None
+    jax = sys.modules.get("jax")
+    if jax is not None and isinstance(x, jax.Array):
+        if isinstance(x, jax.core.Tracer) or {device.platform for device in x.devices()} == {"cpu"}:
+            return None
+    elif hasattr(x, "__dlpack_device__"):
+        if int(x.__dlpack_device__()[0]) not in _CUDA_DLPACK_DEVICES:
+            return None
+    elif not hasattr(x, "__cuda_array_interface__"):
+        return None
+    array, family = as_array(x, "as_array")
+    return (device_of(array), family) if is_cupy(array) else None
 
 
 def as_array(x: Any, function: str, name: str = "x") -> tuple[Any, Family]:

@@ -100,7 +100,8 @@ def _build() -> list[Variant]:
         ("build_inverse.cu", "count_edges"),
         ("build_words.cu", "list_bits"),
     )
-    return [Variant(*name, index) for name in table for index in ((), (("BS_LARGE", 1),))]
+    both = [Variant(*name, index) for name in table for index in ((), (("BS_LARGE", 1),))]
+    return [*both, Variant("build_runs.cu", "sum_runs")]
 
 
 def variants() -> list[Variant]:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from bitsparse import backends
+from bitsparse import _check, backends
 from bitsparse.arrays import FRDC, BitTensor, TCTiledCSR
 from bitsparse.errors import DeviceError
 from bitsparse.ops import Epilogue, bspmm, matmul, plan_matmul, spmm
@@ -91,6 +91,7 @@ class Aggregation:
         self.offset: NDArray[np.float32] | None = None
         self.line_sums: NDArray[np.int64] = np.empty(0, np.int64)
         if not isinstance(adjacency, BitTensor):
+            _check.on_cpu("Aggregation", "the adjacency", adjacency.device)
             self.line_sums = np.diff(adjacency.csr_arrays()[0]).astype(np.int64)
 
     def to_device(self, device: str) -> Aggregation:

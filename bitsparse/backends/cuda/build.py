@@ -25,7 +25,7 @@ from bitsparse.backends.cuda.build_checks import (
     streaming,
     validate_csr,
 )
-from bitsparse.backends.cuda.build_order import canonical_csr, transpose_csr
+from bitsparse.backends.cuda.build_order import canonical_csr, sort_coordinates, sum_runs, transpose_csr
 from bitsparse.backends.cuda.build_windows import cells_of
 from bitsparse.backends.params import packed_words
 
@@ -36,6 +36,8 @@ __all__ = [
     "frdc_to_csr",
     "pack_coo",
     "rows_of",
+    "sort_coordinates",
+    "sum_runs",
     "tile_starts",
     "translate",
     "translated_to_csr",
@@ -85,9 +87,7 @@ def _of(array: Any, dtype: Any, name: str) -> Any:
 
 
 # -- coordinates ------------------------------------------------------------------------------------------------------
-def pack_coo(
-    rows: Any, cols: Any, values: Any, shape: tuple[int, int], bits: int, *, axis: int, layout: str
-) -> Any:
+def pack_coo(rows: Any, cols: Any, values: Any, shape: tuple[int, int], bits: int, *, axis: int, layout: str) -> Any:
     """Words of a two-dimensional array given by coordinates; repeated coordinates are or-ed. See the host backend."""
     cupy = jit.require_cupy("pack_coo")
     outer, inner = (rows, cols) if axis == -1 else (cols, rows)

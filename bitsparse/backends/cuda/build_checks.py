@@ -110,7 +110,9 @@ def _state(what: str, found: Any, indptr: Any) -> str:
         )
     if found[_BAD_INDEX]:
         row = _row_at(indptr, FROM_END - int(found[_BAD_INDEX]))
-        raise ValueError(f"{what}: row {row} holds a column index that is negative or beyond the last column; {DAMAGED}")
+        raise ValueError(
+            f"{what}: row {row} holds a column index that is negative or beyond the last column; {DAMAGED}"
+        )
     return "unsorted" if found[_FALLS] else "duplicates" if found[_REPEATS] else "canonical"
 
 
@@ -140,7 +142,9 @@ def checked(
         wrong = (rows[1:] == rows[:-1]) & (host[1:] <= host[:-1])
         row = int(rows[1:][wrong][0])
         falls = bool((host[1:] < host[:-1])[(rows[1:] == row) & (rows[:-1] == row)].any())
-        trouble = f"column indices of row {row} are not ascending" if falls else f"row {row} holds the same column twice"
+        trouble = (
+            f"column indices of row {row} are not ascending" if falls else f"row {row} holds the same column twice"
+        )
         raise ValueError(f"{what}: {trouble}; {DAMAGED}")
     return indptr, indices, starts, int(counts[_TALLEST])
 

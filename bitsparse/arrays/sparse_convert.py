@@ -1,0 +1,83 @@
+"""Sparse containers as what other libraries hold: compressed matrices of SciPy or CuPy, dense arrays, the transposed pattern."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bitsparse import backends, interop
+from bitsparse.arrays.indices import gather, rows_of
+from bitsparse.arrays.sparse_merge import Pattern
+from bitsparse.errors import ShapeError
+
+__all__ = ["to_dense", "to_matrix", "transposed"]
+
+
+def _scaled(x: Any, function: str) -> tuple[Any, Any, Any]:
+    """``(indptr, indices, values)`` with one value an entry and the scales applied; 16-bit floats are float32."""
+    indptr, indices, values = x.csr_arrays()
+    space = interop.namespace(indices)
+    if values is not None and values.ndim == 2:
+        raise ShapeError(
+            f"{function}: the edges have {values.shape[1]} values each, but one is needed; "
+            f"pick one, as in A.with_values(A.csr_arrays()[2][:, 0])"
+        )
+    if values is None:
+        values = space.ones(indices.size, np.uint8)
+    elif values.dtype.itemsize == 2 and values.dtype.kind not in "iu":
+        values = values.astype(np.float32)
+    dtype = x._scaled_dtype(values.dtype)
+    values = values.astype(dtype, copy=False)
+    if x.row_scale is not None:
+        values = values * x.row_scale[rows_of(indptr)].astype(dtype, copy=False)
+    if x.col_scale is not None:
+        values = values * x.col_scale[indices].astype(dtype, copy=False)
+    return indptr, indices, values
+
+
+def to_matrix(x: Any) -> Any:
+    """A :class:`scipy.sparse.csr_array`, or a :class:`cupyx.scipy.sparse.csr_matrix` of an array on a GPU."""
+    indptr, indices, values = _scaled(x, "tocsr")
+    if x.device == "cpu":
+        from scipy import sparse
+
+        return sparse.csr_array((values, indices, indptr), shape=x.shape)
+    from cupyx.scipy import sparse as on_gpu
+
+    if values.dtype.kind in "iu":  # CuPy's matrices hold booleans and floats
+        values = values.astype(np.float32 if values.dtype.itemsize <= 2 else np.float64)
+    return on_gpu.csr_matrix((values, indices, indptr), shape=x.shape)
+
+
+def to_dense(x: Any) -> Any:
+    """A NumPy or CuPy array of every element, in the dtype of the values; 16-bit floats are float32."""
+    if x.device == "cpu":
+        return to_matrix(x).toarray()
+    indptr, indices, values = _scaled(x, "toarray")
+    dense = interop.namespace(indices).zeros(x.shape, values.dtype)
+    dense[rows_of(indptr), indices] = values
+    return dense
+
+
+def transposed(x: Any) -> Pattern:
+    """The pattern, values and scales of the transpose."""
+    indptr, indices, values = x.csr_arrays()
+    if x.device == "cpu":
+        from scipy import sparse
+
+        numbered = sparse.csr_array((np.arange(indices.size, dtype=indices.dtype), indices, indptr), shape=x.shape)
+        turned = numbered.tocsc()
+        starts, rows, order = turned.indptr, turned.indices, turned.data
+    else:
+        starts, rows, order = backends.family(x.device, "build").transpose_csr(indptr, indices, x.shape)
+    return Pattern(
+        starts.astype(indptr.dtype, copy=False),
+        rows.astype(indices.dtype, copy=False),
+        (x.shape[1], x.shape[0]),
+        None if values is None else gather(values, order),
+        x.had_duplicates,
+        x.col_scale,
+        x.row_scale,
+        x._family,
+    )

@@ -1,0 +1,113 @@
+"""Canonical CSR patterns with their values: repeated entries merged, bits told from numbers. NumPy and CuPy arrays alike."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import backends, interop
+from bitsparse.arrays.indices import as_bits, rows_of
+
+__all__ = ["Pattern", "bits_only", "merge_duplicates", "nonzeros", "not_bits", "zeros_and_ones"]
+
+#: One in bfloat16.
+_ONE = 0x3F80
+
+
+class Pattern(NamedTuple):
+    """A canonical CSR array: columns ascend strictly in every row."""
+
+    indptr: NDArray[Any]
+    indices: NDArray[Any]
+    shape: tuple[int, int]
+    values: NDArray[Any] | None = None  # (nnz,) or (nnz, H); None: every entry is 1
+    had_duplicates: bool = False
+    row_scale: NDArray[np.float32] | None = None
+    col_scale: NDArray[np.float32] | None = None
+    family: interop.Family = interop.NUMPY
+
+
+def _starts_of_kept(starts: NDArray[Any], kept: NDArray[Any]) -> NDArray[Any]:
+    """The indptr of the entries that are kept."""
+    space = interop.namespace(kept)
+    before = space.zeros(kept.size + 1, starts.dtype)
+    space.cumsum(kept, dtype=starts.dtype, out=before[1:])
+    counted: NDArray[Any] = before[starts]
+    return counted
+
+
+def merge_duplicates(
+    starts: NDArray[Any], columns: NDArray[Any], values: NDArray[Any] | None, binary: bool
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None, bool]:
+    """Repeated entries of sorted rows summed as SciPy does, one after another in the order they have; booleans and bits or-ed.
+
+    Returns
+    -------
+    indptr, indices, values
+    repeated : bool
+        Whether there were any.
+    """
+    space, rows = interop.namespace(columns), rows_of(starts)
+    first = space.ones(columns.size, np.bool_)
+    first[1:] = (columns[1:] != columns[:-1]) | (rows[1:] != rows[:-1])
+    if bool(first.all()):
+        return starts, columns, values, False
+    at = space.flatnonzero(first)
+    if values is not None:
+        if space is not np:
+            values = _reduced_on_gpu(values, at, binary)
+        elif binary or values.dtype.kind == "b":
+            values = np.logical_or.reduceat(values != 0, at)
+        elif values.dtype.itemsize == 2 and values.dtype.kind not in "iu":
+            values = np.add.reduceat(values.astype(np.float32), at).astype(values.dtype)
+        else:
+            values = np.add.reduceat(values, at, dtype=values.dtype)
+    return _starts_of_kept(starts, first), columns[at], values, True
+
+
+def _reduced_on_gpu(values: Any, at: Any, binary: bool) -> Any:
+    backend = backends.family(interop.device_of(values), "build")
+    if binary or values.dtype.kind == "b":
+        return backend.sum_runs(nonzeros(values), at) != 0
+    return backend.sum_runs(values, at)
+
+
+# -- bits -------------------------------------------------------------------------------------------------------------
+def nonzeros(values: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which values are not zero."""
+    if values.dtype.name == "bfloat16" and interop.namespace(values) is not np:
+        return np.not_equal(as_bits(values) & 0x7FFF, 0)
+    return np.not_equal(values, 0)
+
+
+def zeros_and_ones(values: NDArray[Any]) -> bool:
+    """Whether values are one bit each."""
+    if values.ndim != 1 or values.dtype.kind == "b":
+        return values.ndim == 1
+    if values.dtype.name == "bfloat16" and interop.namespace(values) is not np:
+        bits = as_bits(values)
+        return bool((((bits & 0x7FFF) == 0) | (bits == _ONE)).all())
+    return bool(((values == 0) | (values == 1)).all())
+
+
+def not_bits(function: str) -> ValueError:
+    """The error for values that are not."""
+    return ValueError(
+        f"{function}: bits hold only 0 and 1, but the data has other values; keep them in a TCTiledCSR, or pass pattern=True "
+        f"to keep only which elements are not zero"
+    )
+
+
+def bits_only(function: str, made: Pattern, pattern: bool) -> Pattern:
+    """The entries that are not zero, without values."""
+    if made.values is None:
+        return made
+    if not pattern and not zeros_and_ones(made.values):
+        raise not_bits(function)
+    kept: Any = nonzeros(made.values)
+    kept = kept if kept.ndim == 1 else kept.any(axis=1)
+    if bool(kept.all()):
+        return made._replace(values=None)
+    return made._replace(indptr=_starts_of_kept(made.indptr, kept), indices=made.indices[kept], values=None)
