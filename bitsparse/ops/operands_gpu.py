@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
+from bitsparse.arrays import sparse_forms
 from bitsparse.arrays.bit_tensor import BitTensor
-from bitsparse.arrays.indices import index_dtype
 from bitsparse.arrays.sparse_base import SparseArray
+from bitsparse.arrays.sparse_merge import merge_duplicates
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops.csr_operand import CSROperand
 
@@ -36,7 +37,7 @@ def csr_on_gpu(function: str, A: Any, device: str) -> CSROperand:
         found = None if getattr(A, "in_order", False) else indices
         return CSROperand(indptr, found, made, rows, cols, tuple(A.shape), count=int(indices.size))
     if isinstance(A, BitTensor):
-        return _of_bits(A, device)
+        return _of_pattern(sparse_forms.read(function, A, None, index=None, binary=False, pattern=False))
     if not (hasattr(A, "tocsr") and hasattr(A, "format") and hasattr(A, "nnz")):
         raise DTypeError(
             f"{function}: A must be sparse (TCTiledCSR, FRDC, BitTensor or a matrix of cupyx.scipy.sparse), got {type(A).__name__}; "
@@ -61,97 +62,41 @@ def _of_container(function: str, A: SparseArray) -> CSROperand:
     return CSROperand(indptr, indices, values, A.row_scale, A.col_scale, A.shape, prepared=kept)
 
 
-def _of_bits(A: BitTensor, device: str) -> CSROperand:
-    rows, cols = A.shape
-    if (A.bits, A.encoding) == (1, "unsigned"):
-        plain = A.repack(axis=-1, layout="planes")
-        dtype = index_dtype("spmm", (rows, cols), plain.nnz)
-        indptr, indices = backends.family(device, "build").words_to_csr(plain.words, (rows, cols), dtype)
-        return CSROperand(indptr, indices, None, None, None, (rows, cols))
-    dense = interop.as_array(A.toarray(), "spmm", "A")[0]
-    space = interop.namespace(dense)
-    at = space.flatnonzero(dense)
-    dtype = index_dtype("spmm", (rows, cols), int(at.size))
-    starts = np.arange(rows + 1, dtype=np.int64) * cols
-    indptr = space.searchsorted(at, space.asarray(starts)).astype(dtype)
-    return CSROperand(indptr, (at % max(cols, 1)).astype(dtype), dense.reshape(-1)[at], None, None, (rows, cols))
+def _of_pattern(made: sparse_forms.Pattern) -> CSROperand:
+    return CSROperand(made.indptr, made.indices, made.values, None, None, made.shape)
 
 
 def _of_cupyx(function: str, A: Any, device: str) -> CSROperand:
     if len(A.shape) != 2:
         raise ShapeError(f"{function}: A has shape {A.shape}, but a sparse operand has 2 dimensions; reshape it")
     shape = (int(A.shape[0]), int(A.shape[1]))
-    values = A.data
-    _check.numeric(function, "A", values)
+    _check.numeric(function, "A", A.data)
     if A.format == "coo":
-        indptr, indices, order = _sorted_coordinates(function, A.row, A.col, shape)
-        made = _without_duplicates(function, device, indptr, indices, values[order], shape, None)
-        # As tocsr() of such a matrix, which sums duplicates, so that the edges are those of the sum.
-        return CSROperand(made.indptr, made.indices, made.values, None, None, shape)
+        # Duplicates are summed as tocsr() of such a matrix does, so that the edges are those of the sum.
+        return _of_pattern(sparse_forms.read(function, A, None, index=None, binary=False, pattern=False))
+    build = backends.family(device, "build")
     if A.format == "csc":
         turned = (shape[1], shape[0])
         indptr, indices = _indices(function, A.indptr, A.indices, turned)
         _state(function, device, indptr, indices, turned)
-        indptr, indices, order = backends.family(device, "build").transpose_csr(indptr, indices, turned)
-        return _without_duplicates(function, device, indptr, indices, values[order], shape, None)
+        indptr, indices, order = build.transpose_csr(indptr, indices, turned)
+        return _without_duplicates(function, indptr, indices, A.data[order], shape, None)
     indptr, indices = _indices(function, A.indptr, A.indices, shape)
-    values = values[: indices.size]
-    if _state(function, device, indptr, indices, shape) == "canonical":
+    values = A.data[: indices.size]
+    state = _state(function, device, indptr, indices, shape)
+    if state == "canonical":
         return CSROperand(indptr, indices, _values(function, values, int(indices.size)), None, None, shape)
-    indices, order, repeated = backends.family(device, "build").canonical_csr(indptr, indices, shape)
-    values = values if order is None else values[order]
-    if not repeated:
-        return CSROperand(indptr, indices, _values(function, values, int(indices.size)), None, None, shape, order)
-    return _without_duplicates(function, device, indptr, indices, values, shape, order)
+    indices, order, _ = build.canonical_csr(indptr, indices, shape)
+    return _without_duplicates(function, indptr, indices, values if order is None else values[order], shape, order)
 
 
 def _without_duplicates(
-    function: str,
-    device: str,
-    indptr: Array,
-    indices: Array,
-    values: Array,
-    shape: tuple[int, int],
-    order: Array | None,
+    function: str, indptr: Array, indices: Array, values: Array, shape: tuple[int, int], order: Array | None
 ) -> CSROperand:
-    """Sorted arrays with the values of repeated entries summed in their order, as SciPy does (booleans are or-ed)."""
-    space: Any = interop.namespace(indices)
-    nnz = int(indices.size)
-    first = space.ones(nnz, np.bool_)
-    if nnz > 1:
-        first[1:] = indices[1:] != indices[:-1]
-        # An entry that begins a row is new whatever the row before it ends with; the last mark collects the empty rows at the end.
-        begins = space.zeros(nnz + 1, np.bool_)
-        begins[indptr[:-1]] = True
-        first |= begins[:-1]
-    at = space.flatnonzero(first)
-    if at.size == nnz:
-        return CSROperand(indptr, indices, _values(function, values, nnz), None, None, shape, order)
-    groups = space.concatenate([at, space.asarray(np.array([nnz]))]).astype(indptr.dtype)
-    kept = space.searchsorted(at, indptr).astype(indptr.dtype)
-    acc = np.dtype(np.int32) if values.dtype == np.bool_ else values.dtype
-    sums = backends.family(device, "spmm").spmm(
-        groups, None, (int(at.size), nnz), values[:, None], nnz=nnz, acc_dtype=acc
-    )[:, 0]
-    sums = sums != 0 if values.dtype == np.bool_ else sums
-    return CSROperand(kept, indices[at], _values(function, sums, int(at.size)), None, None, shape, None, summed=True)
-
-
-def _sorted_coordinates(function: str, row: Array, col: Array, shape: tuple[int, int]) -> tuple[Array, Array, Array]:
-    """(indptr, column indices, positions) of coordinates sorted by row and column."""
-    space: Any = interop.namespace(row)
-    if row.size:
-        low, high = (space.stack([f(row), f(col)]).get() for f in (space.min, space.max))
-        if low.min() < 0 or high[0] >= shape[0] or high[1] >= shape[1]:
-            raise ValueError(
-                f"{function}: A has shape {shape} but coordinates up to ({high[0]}, {high[1]}), or negative ones; rebuild A"
-            )
-    dtype = index_dtype(function, shape, int(row.size))
-    order = space.lexsort(space.stack([col, row])) if row.size else space.zeros(0, np.int64)
-    counts = space.bincount(row, minlength=shape[0])[: shape[0]] if shape[0] else space.zeros(0, np.int64)
-    indptr = space.zeros(shape[0] + 1, dtype)
-    indptr[1:] = space.cumsum(counts)
-    return indptr, col[order].astype(dtype, copy=False), order
+    """Sorted arrays with the values of repeated entries summed, as SciPy does."""
+    indptr, indices, summed, repeated = merge_duplicates(indptr, indices, values, False)
+    made = _values(function, summed, int(indices.size))
+    return CSROperand(indptr, indices, made, None, None, shape, None if repeated else order, repeated)
 
 
 def _indices(function: str, indptr: Any, indices: Any, shape: Any) -> tuple[Array, Array]:
@@ -196,6 +141,7 @@ def incidence_on_gpu(operand: CSROperand, side: str) -> CSROperand:
     """The incidence matrix of nodes and edges for an operand on a GPU; by columns the transposed order is made once per pattern."""
     kept = operand.prepared.setdefault(f"incidence by {side}", {"ready": operand.ready})
     if side == "rows":
+        kept["schedule"] = operand.schedule  # the same rows
         indptr, indices, nodes = operand.indptr, operand.order, operand.shape[0]
     else:
         nodes = operand.shape[1]
