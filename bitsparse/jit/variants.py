@@ -92,6 +92,25 @@ def _bits() -> list[Variant]:
     return [*found, Variant("bits_words.cu", "turn_planes"), Variant("bits_error.cu", "relative_error")]
 
 
+def _spmm() -> list[Variant]:
+    """Sums of gathered rows: float32, float16, bfloat16 without and with weights and scales of rows, then what else is usual."""
+    usual = {"BS_KIND": 5, "BS_ACC": 0, "BS_BYTES": 16, "BS_WEIGHTS": 0, "BS_REDUCE": 0, "BS_ROW_SCALE": 0}
+    usual |= {"BS_U": 8, "BS_V": 1}
+    hot = [
+        {"BS_KIND": kind, "BS_WEIGHTS": weights, "BS_ROW_SCALE": scaled}
+        for kind in (5, 4, 7)
+        for weights in (0, 1)
+        for scaled in (0, 1)
+    ]
+    others = [{"BS_KIND": kind, **more} for kind in (5, 4, 7) for more in ({"BS_WEIGHTS": 2}, {"BS_REDUCE": 1})]
+    others += [{"BS_REDUCE": 2}, {"BS_BYTES": 8}, {"BS_BYTES": 4}, {"BS_KIND": 4, "BS_BYTES": 8}, {"BS_DIRECT": 1}]
+    others += [{"BS_LARGE": 1, "BS_WEIGHTS": weights} for weights in (0, 1)]
+    others += [{"BS_KIND": 6, "BS_ACC": 1}, {"BS_KIND": 0, "BS_ACC": 2, "BS_BYTES": 8}]
+    found = [Variant("spmm_csr.cu", "spmm_csr", tuple(sorted((usual | more).items()))) for more in (*hot, *others)]
+    schedules = [Variant("csr_schedule.cu", "stream_starts", tuple(index.items())) for index in ({}, {"BS_LARGE": 1})]
+    return [*found, *schedules]
+
+
 def variants() -> list[Variant]:
     """Every variant of a release."""
     rates = [
@@ -100,4 +119,4 @@ def variants() -> list[Variant]:
         for nb, group, only in ((1, (), None), *((nb, (("BS_WARPGROUP", 1),), "sm_90a") for nb in (1, 2, 4)))
     ]
     others = [("bits_stats.cu", "code_sums"), ("epilogue.cu", "epilogue_int32"), ("limits_memory.cu", "read_all")]
-    return [*_wgmma(), *_mma(), *_bits(), *(Variant(*other) for other in others), *rates]
+    return [*_wgmma(), *_mma(), *_bits(), *_spmm(), *(Variant(*other) for other in others), *rates]
