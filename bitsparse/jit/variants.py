@@ -103,6 +103,33 @@ def _build() -> list[Variant]:
     return [Variant(*name, index) for name in table for index in ((), (("BS_LARGE", 1),))]
 
 
+def _tiles() -> list[Variant]:
+    """Products over condensed windows: float32 as TF32, float16, bfloat16; windows of 16 and 32 rows, 64 columns a warp; and 16 columns.
+
+    Stages and blocks are what ``backends.cuda.tiles.constants`` chooses for them.
+    """
+    found = []
+
+    def add(kind: int, windows: int, width: int, weights: int, stages: int, blocks: int) -> None:
+        constants = {"BS_TYPE": kind, "BS_M": windows, "BS_WIDTH": width, "BS_VEC": min(width, 8 if kind else 4)}
+        constants |= {"BS_WEIGHTS": weights, "BS_STAGES": stages, "BS_BLOCKS": blocks}
+        constants |= {"BS_SPLIT": 0, "BS_ROUND": int(kind == 0), "BS_NARROW": 0}
+        found.append(Variant("spmm_tiles.cu", "spmm_tiles", tuple(sorted(constants.items()))))
+
+    for kind in range(3):
+        for windows, weights, stages, blocks in ((1, 0, 3, 4), (2, 0, 2, 3), (2, 2, 2, 2), (2, 3, 2, 2)):
+            add(kind, windows, 8, weights, stages, blocks)
+        for weights in (2, 3):
+            add(kind, 1, 8, weights, 3, 2 if kind else 3)
+        add(kind, 1, 2, 0, 4, 6 if kind else 7)
+        add(kind, 1, 2, 2, 3, 4)
+    for windows in (1, 2, 4):
+        for k16 in (0, 1):
+            build = (("BS_M", windows), ("BS_TYPE", k16))
+            found.append(Variant("spmm_tiles_build.cu", "place_tiles", build))
+    return found
+
+
 def variants() -> list[Variant]:
     """Every variant of a release."""
     rates = [
@@ -111,4 +138,4 @@ def variants() -> list[Variant]:
         for nb, group, only in ((1, (), None), *((nb, (("BS_WARPGROUP", 1),), "sm_90a") for nb in (1, 2, 4)))
     ]
     others = [("bits_stats.cu", "code_sums"), ("epilogue.cu", "epilogue_int32"), ("limits_memory.cu", "read_all")]
-    return [*_wgmma(), *_mma(), *_bits(), *_build(), *(Variant(*other) for other in others), *rates]
+    return [*_wgmma(), *_mma(), *_bits(), *_tiles(), *_build(), *(Variant(*other) for other in others), *rates]
