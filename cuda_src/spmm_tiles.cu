@@ -66,9 +66,11 @@ BS_INLINE void store_run(const float (&f)[BS_VEC], i64 row, int local, int colum
 
 // The products of a tile multiply zeros as well, so that what is not finite would spread to rows without such a neighbour. Where a sum is
 // not finite, the window is done again, edge by edge and without rounding anything.
-BS_INLINE void sum_edges(const Piece &piece, i64 at, int start, int limit, int head, const TilesParams &p)
+BS_INLINE void sum_edges(i64 at, int start, int limit, const TilesParams &p)
 {
-    const int lane = threadIdx.x & 31;
+    const volatile Piece &kept = p.pieces[at]; // read again, so that no registers hold it until here
+    const Piece piece = {kept.tile, kept.edge, kept.window, kept.tiles, kept.slot, 0};
+    const int lane = threadIdx.x & 31, head = start / p.width;
 #pragma unroll 1
     for (int local = 0; local < 16 * BS_M; local++) {
         const int m = local / 16, g = local % 8, q = BS_BITS * 4 * g / 32, upper = local / 8 % 2;
@@ -210,7 +212,7 @@ extern "C" __global__ void __launch_bounds__(32 * BS_WARPS, BS_BLOCKS) spmm_tile
             for (int i = 0; i < 4; i++)
                 odd |= !(fabsf(sum[m][j][i]) <= 3.402823466e38f);
     if (__any_sync(~0u, odd)) {
-        sum_edges(piece, at, start, limit, head, p);
+        sum_edges(at, start, limit, p);
         return;
     }
 #pragma unroll

@@ -25,7 +25,9 @@ def cliques(rng: np.random.Generator, sizes: list[int], density: float = 1.0) ->
 
 def scattered(rng: np.random.Generator, shape: tuple[int, int], nnz: int) -> sp.csr_matrix:
     made = sp.coo_matrix((np.ones(nnz), (rng.integers(0, shape[0], nnz), rng.integers(0, shape[1], nnz))), shape)
-    return sp.csr_matrix(made)
+    found = sp.csr_matrix(made)
+    found.data[:] = 1
+    return found
 
 
 def graph(name: str) -> sp.csr_matrix:
@@ -331,3 +333,16 @@ def test_empty_shapes() -> None:
         assert not got.any()
     tiles = plan(graph("scattered"), 16, "float32")
     assert tiles.run(cupy.zeros((131, 0), np.float32)).shape == (75, 0)
+
+
+@pytest.mark.parametrize("weights", [0, 2])
+@pytest.mark.parametrize("columns", [16, 64, 128])
+@pytest.mark.parametrize("kind", range(3))
+def test_what_is_built_ahead_is_what_is_chosen(kind: int, columns: int, weights: int) -> None:
+    from bitsparse import jit
+    from bitsparse.backends.cuda.tiles import constants
+
+    known = {variant.defines for variant in jit.variants() if variant.source == "spmm_tiles.cu"}
+    for height in (16, 32) if columns > 16 else (16,):
+        chosen = constants(kind, height, columns, 8 if kind else 4, weights)
+        assert tuple(sorted(chosen.items())) in known

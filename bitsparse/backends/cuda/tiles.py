@@ -21,6 +21,8 @@ PRECISIONS = ("tf32", "3xtf32")
 _TYPES = {"float32": 0, "float16": 1, "bfloat16": 2}
 _ONES, _SCALES, _TILED, _CSR = range(4)
 _WARPS = 4
+#: Registers of a multiprocessor and, with some to spare, of a thread; blocks beyond which nothing is gained.
+_REGISTERS, _MOST_REGISTERS, _MOST_BLOCKS = 65536, 248, 8
 #: Columns of a slice by which a warp's width is chosen, and multiprocessor rates for the estimate (bytes, rows and instructions a us).
 _GATHER_BYTES, _GATHER_ROWS, _MEMORY_BYTES, _LAUNCH_US = 9.0e6, 140.0e3, 4.0e6, 2.5
 _INSTRUCTIONS_US = 132 * 4 * 1755 * 0.55
@@ -77,20 +79,33 @@ def choose_width(head_width: int) -> int:
     return 2 if head_width < 32 else 4 if head_width < 64 else 8
 
 
-def choose_stages(width: int, rows: int, weighted: bool) -> int:
-    """Tiles of features in flight: what registers hold."""
-    return 2 if width * rows > 8 or weighted else 3 if width == 8 else 4
+def choose_stages(width: int, height: int, weighted: bool) -> int:
+    """Tiles of features in flight, so that there are enough bytes on their way in the registers that there are.
 
-
-def choose_blocks(width: int, rows: int, weighted: bool) -> int:
-    """Blocks of a multiprocessor for which registers suffice without spilling."""
-    if width * rows >= 32:
+    Examples
+    --------
+    >>> choose_stages(8, 16, False), choose_stages(8, 32, True)
+    (3, 2)
+    """
+    if width * height > 128:
         return 2
-    if width * rows == 16:
-        return 2 if weighted else 3
-    if width * rows == 8:
-        return 3 if weighted and rows > 1 else 4
-    return 4 if weighted else 6
+    return 3 if weighted or width * height > 64 or width > 2 else 4
+
+
+def registers_of(width: int, height: int, rows: int, stages: int, weights: int) -> int:
+    """About how many registers a thread needs; `rows` of features are in a lane at once (2, or 4 of 16-bit floats).
+
+    Examples
+    --------
+    >>> registers_of(8, 16, 2, 3, 0), registers_of(8, 32, 4, 2, 2)
+    (121, 217)
+    """
+    sums, windows = 4 * width * height // 16, height // 16
+    stage = 2 * width + (5 if rows == 2 else 7) + (rows + 1 if weights else 0)
+    if weights >= _TILED:
+        stage += (2 * rows + 1) * windows
+    shared = 2 * width + 5 * (windows - 1) if windows > 1 else 0
+    return 26 + sums + stages * stage + shared + (14 if weights >= _TILED else 0)
 
 
 def _vector(item: int, width: int, head_width: int, address: int) -> int:
@@ -99,6 +114,45 @@ def _vector(item: int, width: int, head_width: int, address: int) -> int:
     while vector > 1 and (head_width % vector or address % (vector * item)):
         vector //= 2
     return vector
+
+
+def constants(
+    kind: int,
+    height: int,
+    head_width: int,
+    vector: int,
+    weights: int,
+    precision: str = "tf32",
+    tuning: Tuning = _DEFAULT,
+) -> dict[str, int]:
+    """With what ``spmm_tiles.cu`` is compiled.
+
+    Examples
+    --------
+    >>> found = constants(0, 16, 64, 4, 0)
+    >>> found["BS_WIDTH"], found["BS_STAGES"], found["BS_BLOCKS"]
+    (8, 3, 4)
+    """
+    width = min(tuning.width or choose_width(head_width), 1 << max(head_width, 16).bit_length() - 4)
+    while True:
+        stages = tuning.stages or choose_stages(width, height, weights >= _TILED)
+        registers = registers_of(width, height, 2 if kind == 0 else 4, stages, weights)
+        if registers <= _MOST_REGISTERS or width == 2:
+            break
+        width //= 2
+    blocks = _REGISTERS // (32 * _WARPS * -(-registers // 8 * 8))
+    return {
+        "BS_TYPE": kind,
+        "BS_M": height // 16,
+        "BS_WIDTH": width,
+        "BS_VEC": min(vector, width),
+        "BS_WEIGHTS": weights,
+        "BS_STAGES": stages,
+        "BS_BLOCKS": tuning.blocks or max(1, min(_MOST_BLOCKS, blocks)),
+        "BS_SPLIT": int(precision == "3xtf32" and (kind == 0 or weights != _ONES)),
+        "BS_ROUND": tuning.rounding if kind == 0 else 0,
+        "BS_NARROW": int(head_width < 8 * width),
+    }
 
 
 class _Prepared(NamedTuple):
@@ -214,7 +268,11 @@ class Tiles:
         weights = _TILED if arranged else _CSR if values is not None else _SCALES if col_scale is not None else _ONES
         vector = _vector(x.dtype.itemsize, 16, x.shape[1] // heads, x.data.ptr | y.data.ptr)
         key = (x.shape[1], heads, kind, weights, vector, reduce, precision, tuning)
-        given = [_floats(values.array if isinstance(values, Arranged) else values), _floats(row_scale), _floats(col_scale)]
+        given = [
+            _floats(values.array if isinstance(values, Arranged) else values),
+            _floats(row_scale),
+            _floats(col_scale),
+        ]
         with self._lock:  # what a launch points to is set here
             stream = self._stream().ptr
             if stream not in self._ready:
@@ -267,21 +325,9 @@ class Tiles:
         precision: str,
         tuning: Tuning,
     ) -> _Prepared:
-        made, head_width, rows = self.windows, columns // heads, self.windows.height // 16
-        width = min(tuning.width or choose_width(head_width), 1 << max(head_width, 16).bit_length() - 4)
-        weighted, narrow, vector = weights >= _TILED, head_width < 8 * width, min(vector, width)
-        defines = {
-            "BS_TYPE": kind,
-            "BS_M": rows,
-            "BS_WIDTH": width,
-            "BS_VEC": vector,
-            "BS_WEIGHTS": weights,
-            "BS_STAGES": tuning.stages or choose_stages(width, rows, weighted),
-            "BS_BLOCKS": tuning.blocks or choose_blocks(width, rows, weighted),
-            "BS_SPLIT": int(precision == "3xtf32" and (kind == 0 or weights != _ONES)),
-            "BS_ROUND": tuning.rounding if kind == 0 else 0,
-            "BS_NARROW": int(narrow),
-        }
+        made, head_width = self.windows, columns // heads
+        defines = constants(kind, made.height, head_width, vector, weights, precision, tuning)
+        width, narrow = defines["BS_WIDTH"], bool(defines["BS_NARROW"])
         head_slices = 1 if narrow else -(-head_width // (8 * width))
         params = TilesParams(
             cols=made.cols.data.ptr,

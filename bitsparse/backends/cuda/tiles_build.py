@@ -106,7 +106,7 @@ class Windows:
             raise KernelError(f"tiles: {shape[1]} columns are more than 2**32; use kernel='csr'")
         cupy = self._cupy = jit.require_cupy("tiles")
         self.height, self.k, self._nnz = height, k, nnz
-        self._defines = {"BS_TYPE": int(k == 16), "BS_M": height // 16, "BS_WIDTH": 8, "BS_VEC": 4, "BS_WEIGHTS": 0}
+        self._defines = {"BS_TYPE": int(k == 16), "BS_M": height // 16}
         self.indptr = indptr
         cols_indptr, cols, edge_indptr, edge_row, edge_col, _ = build.translate(indptr, indices, shape, height)
         unique, self.windows = int(cols.size), -(-shape[0] // height)
@@ -126,9 +126,8 @@ class Windows:
             total = self.count = self.slots = several = 0
         self._starts, self._edges = starts, edge_indptr
         self.stats = TileStats(int(shape[0]), int(shape[1]), nnz, height, k, unique, total)
-        self._make_pieces(tiles, pieces, ends, split, slots)
-        self.splits = self.pieces[cupy.flatnonzero(self._first_of_several)[:several]] if several else self.pieces[:0]
-        self._first_of_several = None
+        first_of_several = self._make_pieces(tiles, pieces, ends, split, slots)
+        self.splits = self.pieces[cupy.flatnonzero(first_of_several)] if several else self.pieces[:0]
         self.cols = cupy.empty((total, k), np.uint32)
         self.bits = cupy.zeros((total, k // 2, height // 16), np.uint32)
         params = self._params(cols_indptr=cols_indptr, source_cols=cols, edge_indptr=edge_indptr)
@@ -153,13 +152,13 @@ class Windows:
         later = (self._offsets, self._row_offsets, self._counts)
         return int(sum(part.nbytes for part in (*parts, *(part for part in later if part is not None))))
 
-    def _make_pieces(self, tiles: Any, pieces: Any, ends: Any, split: Any, slots: Any) -> None:
-        """Cut the tiles of each window evenly."""
+    def _make_pieces(self, tiles: Any, pieces: Any, ends: Any, split: Any, slots: Any) -> Any:
+        """Cut the tiles of each window evenly; which pieces are the first of several."""
         cupy = self._cupy
         self.pieces = cupy.empty((self.count, 4), np.int64)
         if not self.count:
-            self._first_of_several = self._first = cupy.zeros(0, bool)
-            return
+            self._first = cupy.zeros(0, np.int64)
+            return cupy.zeros(0, bool)
         number = cupy.arange(self.count, dtype=np.int64)
         window = cupy.searchsorted(ends, number, side="right")
         of, own = pieces[window], tiles[window].astype(np.int64)
@@ -173,7 +172,7 @@ class Windows:
         rest[:, 5] = (at + 1) * own // of - begin
         rest[:, 6] = cupy.where(of > 1, slots[window] - split[window] + at, -1)
         rest[:, 7] = of
-        self._first_of_several = (of > 1) & (at == 0)
+        return (of > 1) & (at == 0)
 
     # ---- what only some products need
     def offsets(self) -> Any:
