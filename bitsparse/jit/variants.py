@@ -103,6 +103,69 @@ def _build() -> list[Variant]:
     return [Variant(*name, index) for name in table for index in ((), (("BS_LARGE", 1),))]
 
 
+def _edges() -> list[Variant]:
+    """Dot products and other products per edge, softmax over rows, attention: elements, lanes to a row, heads, 64-bit indices.
+
+    Rows of 16 to 256 float32 and of 32 to 256 16-bit elements, heads of 8 to 64; the rest is compiled when it is first asked for.
+    """
+    table: list[tuple[str, str, dict[str, int]]] = []
+    heads, large = {"BS_HEADS": 1}, {"BS_LARGE": 1, "BS_BLOCKS": 2}
+    dots: list[tuple[int, int, dict[str, int]]] = [(0, lanes, {}) for lanes in (4, 8, 16, 32)]
+    dots += [(kind, lanes, {}) for kind in (1, 2) for lanes in (8, 16, 32)]
+    dots += [
+        (0, 32, {"BS_ROUNDS": 2, "BS_BLOCKS": 3}),
+        (0, 32, {"BS_ROUNDS": 0, "BS_BLOCKS": 3}),
+        (0, 8, heads),
+        (0, 16, heads),
+    ]
+    dots += [(3, 32, {"BS_ROUNDS": 2, "BS_BLOCKS": 2}), (0, 32, large)]
+    table += [
+        (
+            "sddmm_dot.cu",
+            "sddmm_dot",
+            {"BS_TYPE": kind, "BS_LANES": lanes, "BS_ROUNDS": 1, "BS_STEPS": 4, "BS_BLOCKS": 4} | more,
+        )
+        for kind, lanes, more in dots
+    ]
+    rows: list[tuple[int, int, dict[str, int]]] = [(0, 1, {}), (0, 2, {}), (0, 32, {}), (1, 16, {}), (0, 32, large)]
+    steps = {1: 1} | dict.fromkeys((2, 16, 32), 2)
+    table += [
+        (
+            "sddmm_combine.cu",
+            "sddmm_combine",
+            {"BS_TYPE": kind, "BS_LANES": n, "BS_STEPS": steps[n], "BS_BLOCKS": 4} | more,
+        )
+        for kind, n, more in rows
+    ]
+    attend: list[tuple[int, int, int, dict[str, int]]] = [
+        *((0, lanes, together, {}) for lanes, together in ((32, 32), (32, 8), (32, 4), (32, 2), (16, 16), (16, 2))),
+        *((kind, 16, together, {}) for kind in (1, 2) for together in (16, 4)),
+        (3, 32, 32, {"BS_BLOCKS": 2}),
+        (0, 32, 8, large),
+    ]
+    attend += [(0, lanes, lanes, {"BS_COSINE": 1}) for lanes in (4, 8, 16, 32)]
+    attend += [(kind, 16, 16, {"BS_COSINE": 1, "BS_STEPS": 4}) for kind in (1, 2)]
+    attend += [(0, 32, 32, {"BS_COSINE": 1, "BS_PARTS": 2, "BS_STEPS": 4, "BS_BLOCKS": 2})]
+    whole = {"BS_PARTS": 1, "BS_STEPS": 8, "BS_THREADS": 256, "BS_BLOCKS": 3}
+    table += [
+        ("attention_csr.cu", "attention", whole | {"BS_TYPE": kind, "BS_LANES": lanes, "BS_TOGETHER": together} | more)
+        for kind, lanes, together, more in attend
+    ]
+    table = [(source, name, {"BS_VECTOR": 16} | constants) for source, name, constants in table]
+    sizes: list[tuple[int, int, dict[str, int]]] = [
+        (0, 4, {}),
+        (1, 2, {}),
+        (2, 2, {}),
+        (3, 8, {}),
+        (0, 4, {"BS_LARGE": 1}),
+    ]
+    for kind, size, more in sizes:
+        one = {"BS_TYPE": kind, "BS_VECTOR": size}
+        table += [("edge_softmax.cu", "edge_softmax", one | {"BS_KEEP": 4 if size == 8 else 8} | more)]
+        table += [("attention_rows.cu", "join_pieces", one | {"BS_LANES": 1} | more)]
+    return [Variant(source, name, tuple(sorted(constants.items()))) for source, name, constants in table]
+
+
 def variants() -> list[Variant]:
     """Every variant of a release."""
     rates = [
@@ -111,4 +174,4 @@ def variants() -> list[Variant]:
         for nb, group, only in ((1, (), None), *((nb, (("BS_WARPGROUP", 1),), "sm_90a") for nb in (1, 2, 4)))
     ]
     others = [("bits_stats.cu", "code_sums"), ("epilogue.cu", "epilogue_int32"), ("limits_memory.cu", "read_all")]
-    return [*_wgmma(), *_mma(), *_bits(), *_build(), *(Variant(*other) for other in others), *rates]
+    return [*_wgmma(), *_mma(), *_bits(), *_build(), *_edges(), *(Variant(*other) for other in others), *rates]
