@@ -3,8 +3,8 @@
 //   BS_COSINE:        y[i]    = sum_j softmax_j(beta cos(x_i, x_j)) x_j
 //
 // A group of BS_LANES lanes walks a stretch of rows (csr_streams.cuh), up to BS_STEPS edges of one row at a time: their columns were loaded
-// while the edges before were at work; all their gathers are issued; each of the BS_SPREAD lanes that divide the edges among them makes
-// the scores of its own edges; the largest score so far rescales what has been added before; weights go to the other lanes by shuffle.
+// while the edges before were at work; all their gathers are issued; each of the lanes that divide the edges among them makes the
+// scores of its own edges; the largest score so far rescales what has been added before; weights go to the other lanes by shuffle.
 // Floor: gathering rows of x. A lane has BS_PARTS vectors of a row; slices of more columns are blocks along y (not for cosines).
 #include "csr_streams.cuh"
 #include "edge_vectors.cuh"
@@ -22,18 +22,26 @@ struct AttentionParams {
     double lowest;      // what the largest score is taken to be at first
     int heads, vectors; // vectors of a whole row
     int head_vectors;   // of a head
-    int share;          // log2 of how many lanes of a head have the same edges
 };
 
-#define OWN (BS_STEPS / BS_SPREAD) // edges of a batch whose scores one lane makes
+// BS_TOGETHER lanes, a power of two, have the same head.
+#define SPREAD (BS_TOGETHER < BS_STEPS ? BS_TOGETHER : BS_STEPS) // lanes that divide the edges of a batch among them
+#define SHARE (BS_TOGETHER / SPREAD)                             // lanes that have the same edges
+#define OWN (BS_STEPS / SPREAD)                                  // edges of a batch whose scores one lane makes
+
+// What the lane knows that has edge u of the batch.
+template <class T> BS_INLINE T of_edge(const T (&own)[OWN], int u)
+{
+    return SPREAD == 1 ? own[u / SPREAD] : __shfl_sync(~0u, own[u / SPREAD], u % SPREAD * SHARE, BS_TOGETHER);
+}
 struct Row {
     Sum most, total;                  // of all lanes alike; of this lane's own edges
     Sum sum[BS_PARTS * BS_ELEMENTS];
 };
 
-BS_INLINE void clear(const AttentionParams &p, Row &r)
+BS_INLINE void clear(Row &r, Sum lowest)
 {
-    r.most = (Sum)p.lowest;
+    r.most = lowest;
     r.total = 0;
 #pragma unroll
     for (int i = 0; i < BS_PARTS * BS_ELEMENTS; i++)
@@ -41,11 +49,11 @@ BS_INLINE void clear(const AttentionParams &p, Row &r)
 }
 
 // Sum over the lanes that divide the edges of a head among them.
-BS_INLINE Sum over_spread(const AttentionParams &p, Sum x)
+BS_INLINE Sum over_spread(Sum x)
 {
 #pragma unroll
-    for (int lanes = 1; lanes < BS_SPREAD; lanes *= 2)
-        x += __shfl_xor_sync(~0u, x, lanes << p.share);
+    for (int lanes = SHARE; lanes < BS_TOGETHER; lanes *= 2)
+        x += __shfl_xor_sync(~0u, x, lanes);
     return x;
 }
 
@@ -55,9 +63,11 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) attention(co
     const int v0 = blockIdx.y * BS_LANES * BS_PARTS + t;
     const int head = min(v0 / p.head_vectors, p.heads - 1);
     const int bytes = p.vectors * BS_VECTOR;
-    // Edge k SPREAD + own is this lane's; what is known of edge u has lane `base` + (u % SPREAD << share) in its element u / SPREAD.
-    const int in_head = BS_SPREAD == 1 ? 0 : t & ((BS_SPREAD << p.share) - 1), own = in_head >> p.share, base = lane - in_head;
-    const char *x = p.x + (i64)v0 * BS_VECTOR;
+    const int own = t % BS_TOGETHER / SHARE; // edges own, own + SPREAD, ... of a batch are this lane's
+    const char *x = in_registers(p.x + (i64)v0 * BS_VECTOR);
+    Sum factor = (Sum)p.factor, lowest = (Sum)p.lowest;
+    in_register(factor);
+    in_register(lowest);
     const Sum *source = (const Sum *)p.source + head;
     Stretch at;
     if (!this_stretch(p.s, at))
@@ -68,9 +78,9 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) attention(co
     Index col[OWN];
 #pragma unroll
     for (int k = 0; k < OWN; k++)
-        col[k] = e + k * BS_SPREAD + own < at.stop ? __ldg(p.s.indices + e + k * BS_SPREAD + own) : 0;
+        col[k] = e + k * SPREAD + own < at.stop ? __ldg(p.s.indices + e + k * SPREAD + own) : 0;
     Row r;
-    clear(p, r);
+    clear(r, lowest);
     bool fresh = true, used = false;
     Sum target = 0;
 #ifdef BS_COSINE
@@ -80,7 +90,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) attention(co
         const int n = row < at.last ? (int)min(end - e, (Index)BS_STEPS) : 0;
         if (fresh && n > 0) {
 #ifdef BS_COSINE
-            target = (Sum)p.factor * __ldg((const Sum *)p.inverse + row);
+            target = factor * __ldg((const Sum *)p.inverse + row);
 #pragma unroll
             for (int j = 0; j < BS_PARTS; j++)
                 if (v0 + j * BS_LANES < p.vectors)
@@ -95,23 +105,30 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) attention(co
         // ---- gathers
         Vector found[BS_STEPS][BS_PARTS];
         Sum score[OWN];
+        if (__all_sync(~0u, n == BS_STEPS)) {
 #pragma unroll
-        for (int u = 0; u < BS_STEPS; u++) {
-            const Index c = BS_SPREAD == 1 ? col[u / BS_SPREAD] : __shfl_sync(~0u, col[u / BS_SPREAD], base + (u % BS_SPREAD << p.share));
+            for (int u = 0; u < BS_STEPS; u++) {
+                const char *from = x + row_offset(of_edge(col, u), bytes);
 #pragma unroll
-            for (int j = 0; j < BS_PARTS; j++)
-                if (u < n && v0 + j * BS_LANES < p.vectors)
-                    found[u][j] = load_vector(x + row_offset(c, bytes) + j * BS_LANES * BS_VECTOR);
-                else
-                    found[u][j] = zero_vector();
+                for (int j = 0; j < BS_PARTS; j++)
+                    found[u][j] = v0 + j * BS_LANES < p.vectors ? load_vector(from + j * BS_LANES * BS_VECTOR) : zero_vector();
+            }
+        } else {
+#pragma unroll
+            for (int u = 0; u < BS_STEPS; u++) {
+                const char *from = x + row_offset(of_edge(col, u), bytes);
+#pragma unroll
+                for (int j = 0; j < BS_PARTS; j++)
+                    found[u][j] = u < n && v0 + j * BS_LANES < p.vectors ? load_vector(from + j * BS_LANES * BS_VECTOR) : zero_vector();
+            }
         }
 #pragma unroll
         for (int k = 0; k < OWN; k++)
-            score[k] = k * BS_SPREAD + own < n ? __ldg(source + row_offset(col[k], p.heads)) : (Sum)0;
+            score[k] = k * SPREAD + own < n ? __ldg(source + row_offset(col[k], p.heads)) : (Sum)0;
         const Index following = e + n;
 #pragma unroll
         for (int k = 0; k < OWN; k++) {
-            const Index mine_next = following + k * BS_SPREAD + own;
+            const Index mine_next = following + k * SPREAD + own;
             col[k] = mine_next < at.stop ? __ldg(p.s.indices + mine_next) : 0;
         }
         // ---- scores of the lane's own edges
@@ -128,27 +145,27 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) attention(co
         }
 #pragma unroll
         for (int k = 0; k < OWN; k++) {
-            Sum some[BS_SPREAD];
+            Sum some[SPREAD];
 #pragma unroll
-            for (int u = 0; u < BS_SPREAD; u++)
-                some[u] = dot[k * BS_SPREAD + u];
-            score[k] *= target * transposed_sum<BS_LANES, BS_SPREAD>(some, lane);
+            for (int u = 0; u < SPREAD; u++)
+                some[u] = dot[k * SPREAD + u];
+            score[k] *= target * transposed_sum<BS_LANES, SPREAD>(some, lane);
         }
 #else
 #pragma unroll
         for (int k = 0; k < OWN; k++) {
             const Sum s = score[k] + target;
-            score[k] = s < 0 ? s * (Sum)p.factor : s;
+            score[k] = s < 0 ? s * factor : s;
         }
 #endif
         // ---- the largest so far
         Sum most = r.most;
 #pragma unroll
         for (int k = 0; k < OWN; k++)
-            most = k * BS_SPREAD + own < n ? larger(most, score[k]) : most;
+            most = k * SPREAD + own < n ? larger(most, score[k]) : most;
 #pragma unroll
-        for (int lanes = 1; lanes < BS_SPREAD; lanes *= 2)
-            most = larger(most, __shfl_xor_sync(~0u, most, lanes << p.share));
+        for (int lanes = SHARE; lanes < BS_TOGETHER; lanes *= 2)
+            most = larger(most, __shfl_xor_sync(~0u, most, lanes));
         if (__any_sync(~0u, most > r.most)) {
             const Sum shrink = quick_exp(r.most - most);
             r.total *= shrink;
@@ -160,13 +177,12 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) attention(co
         // ---- weights and sums
 #pragma unroll
         for (int k = 0; k < OWN; k++) {
-            score[k] = k * BS_SPREAD + own < n ? quick_exp(score[k] - most) : (Sum)0;
+            score[k] = k * SPREAD + own < n ? quick_exp(score[k] - most) : (Sum)0;
             r.total += score[k];
         }
 #pragma unroll
         for (int u = 0; u < BS_STEPS; u++) {
-            const Sum w =
-                BS_SPREAD == 1 ? score[u / BS_SPREAD] : __shfl_sync(~0u, score[u / BS_SPREAD], base + (u % BS_SPREAD << p.share));
+            const Sum w = of_edge(score, u);
 #pragma unroll
             for (int j = 0; j < BS_PARTS; j++)
 #pragma unroll
@@ -178,7 +194,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) attention(co
         // ---- rows that are complete
         const bool complete = row < at.last && e == end;
         if (__any_sync(~0u, complete)) {
-            const Sum total = over_spread(p, r.total);
+            const Sum total = over_spread(r.total);
             if (complete) {
                 if (at.piece >= 0) {
                     Sum *part = (Sum *)p.partial + (i64)at.piece * (2 * p.heads + p.vectors * BS_ELEMENTS);
@@ -208,7 +224,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) attention(co
                 end = after;
                 if (row + 1 < at.last)
                     after = __ldg(p.s.indptr + row + 2);
-                clear(p, r);
+                clear(r, lowest);
                 fresh = true, used = false;
             }
         }

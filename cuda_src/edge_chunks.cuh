@@ -5,6 +5,12 @@
 #include "edge_vectors.cuh"
 
 // The argument of the kernels that deal out edges. A chunk is 32 pairs of edge and head, head by head; without heads, 32 edges.
+#ifdef BS_HEADS
+typedef i64 Chunk;
+#else
+typedef Index Chunk;
+#endif
+
 struct ChunkParams {
     const Index *indptr, *indices, *rows; // rows of edges 0, 32, 64, ... and of the last one: they narrow the search for a row
     const char *x, *y;
@@ -24,18 +30,18 @@ struct EdgeChunk {
     int head;
 };
 
-BS_INLINE EdgeChunk edge_chunk(const ChunkParams &p, i64 chunk, int lane)
+BS_INLINE EdgeChunk edge_chunk(const ChunkParams &p, Chunk chunk, int lane)
 {
     EdgeChunk c;
 #ifdef BS_HEADS
     const u32 block = (u32)chunk / (u32)p.heads, pair = ((u32)chunk - block * (u32)p.heads) * 32 + lane, edge = pair / (u32)p.heads;
     c.head = (int)(pair - edge * (u32)p.heads);
 #else
-    const Index block = (Index)chunk;
+    const Index block = chunk;
     const int edge = lane;
     c.head = 0;
 #endif
-    c.edge = (Index)min((i64)block * 32 + edge, p.edges - 1);
+    c.edge = min(32 * (Index)block + (Index)edge, (Index)p.edges - 1);
     c.col = __ldg(p.indices + c.edge);
 #ifdef BS_HEADS
     c.col = c.col * p.heads + c.head;
@@ -52,6 +58,13 @@ BS_INLINE Index row_of(const ChunkParams &p, const EdgeChunk &c)
     if (c.low == c.high)
         return c.low;
     if (c.high - c.low < 32) {
+#ifndef BS_HEADS
+        // Rows of the chunk that start behind its first edge, as bits at their first edges, tell all where no row in between is empty.
+        const Index at = c.bound - __shfl_sync(~0u, c.edge, 0);
+        const u32 starts = __reduce_or_sync(~0u, at < 32 ? 1u << at : 0u);
+        if (__popc(starts) == __popc(__ballot_sync(~0u, at < 32)))
+            return c.low + __popc(starts & ~0u >> (31 - (threadIdx.x & 31)));
+#endif
         int before = 0;
 #pragma unroll
         for (int step = 16; step > 0; step /= 2) {

@@ -87,7 +87,7 @@ extern "C" __global__ void __launch_bounds__(256) edge_softmax(const SoftmaxPara
 }
 
 // A block for each piece: what its row has in common, from all pieces in order, then its edges.
-extern "C" __global__ void __launch_bounds__(256) softmax_pieces(const SoftmaxParams p)
+extern "C" __global__ void __launch_bounds__(256, 2) softmax_pieces(const SoftmaxParams p)
 {
     __shared__ Sum common[2][256];
     Stretch at;

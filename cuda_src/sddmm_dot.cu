@@ -4,18 +4,16 @@
 // of BS_LANES lanes take one each in a step. Neighbouring groups have neighbouring edges, mostly of one row, so rows of x come out of L1,
 // and what bounds the kernel is gathering rows of y. All gathers of BS_STEPS steps are issued before the first is used; columns and bounds
 // of rows are loaded a chunk ahead. Sums over the lanes of a group are made for all steps at once and leave one result to each lane.
-// BS_ONCE: a head's part of a row has no more vectors than a group has lanes. BS_BLOCKS: blocks of a multiprocessor, which bounds registers.
+// BS_ROUNDS: vectors of a head's part of a row to a lane, 0 if they are many. BS_BLOCKS: blocks of a multiprocessor, bounds registers.
 #include "edge_chunks.cuh"
 
 #define GROUPS (32 / BS_LANES)
 #define BATCHES (BS_LANES / BS_STEPS) // and so many lanes are left with one result
 
 // What vector v adds to the sums of a batch.
-BS_INLINE void add_products(const ChunkParams &p, int v, bool one_row, const Index (&row)[BS_STEPS], const Index (&col)[BS_STEPS],
-                            Sum (&sum)[BS_STEPS])
+BS_INLINE void add_products(const char *x, const char *y, int bytes, bool one_row, const Index (&row)[BS_STEPS],
+                            const Index (&col)[BS_STEPS], Sum (&sum)[BS_STEPS])
 {
-    const int bytes = p.vectors * BS_VECTOR;
-    const char *x = p.x + v * BS_VECTOR, *y = p.y + v * BS_VECTOR;
     Vector left[BS_STEPS], right[BS_STEPS];
 #pragma unroll
     for (int s = 0; s < BS_STEPS; s++)
@@ -46,11 +44,16 @@ BS_INLINE void add_products(const ChunkParams &p, int v, bool one_row, const Ind
 extern "C" __global__ void __launch_bounds__(256, BS_BLOCKS) sddmm_dot(const ChunkParams p)
 {
     const int lane = threadIdx.x & 31, group = lane / BS_LANES, t = lane % BS_LANES;
-    const i64 first = ((i64)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32) * p.span, end = min(first + p.span, p.chunks);
+    const Chunk first = ((Chunk)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32) * p.span, end = min(first + p.span, (Chunk)p.chunks);
     if (first >= end)
         return;
+    const int bytes = p.vectors * BS_VECTOR;
+    const char *x = p.x + t * BS_VECTOR, *y = p.y + t * BS_VECTOR;
+#if BS_ROUNDS
+    x = in_registers(x), y = in_registers(y);
+#endif
     EdgeChunk next = edge_chunk(p, first, lane);
-    for (i64 chunk = first; chunk < end; chunk++) {
+    for (Chunk chunk = first; chunk < end; chunk++) {
         const EdgeChunk c = next;
         if (chunk + 1 < end)
             next = edge_chunk(p, chunk + 1, lane);
@@ -72,12 +75,15 @@ extern "C" __global__ void __launch_bounds__(256, BS_BLOCKS) sddmm_dot(const Chu
                 col[s] = __shfl_sync(~0u, c.col, from);
                 row[s] = __shfl_sync(~0u, own, from);
             }
-#ifdef BS_ONCE
-            if (t < p.vectors)
-                add_products(p, t, one_row, row, col, sum);
+#if BS_ROUNDS
+#pragma unroll
+            for (int v = 0; v < BS_ROUNDS * BS_LANES; v += BS_LANES)
+                if (v < p.vectors - t)
+                    add_products(x + v * BS_VECTOR, y + v * BS_VECTOR, bytes, one_row, row, col, sum);
 #else
-            for (int v = t; v < p.vectors; v += BS_LANES)
-                add_products(p, v, one_row, row, col, sum);
+#pragma unroll 1
+            for (int v = 0; v < p.vectors - t; v += BS_LANES)
+                add_products(x + v * BS_VECTOR, y + v * BS_VECTOR, bytes, one_row, row, col, sum);
 #endif
             __syncwarp();
             const Sum made = transposed_sum<BS_LANES, BS_STEPS>(sum, lane);
@@ -88,7 +94,7 @@ extern "C" __global__ void __launch_bounds__(256, BS_BLOCKS) sddmm_dot(const Chu
 #ifdef BS_HEADS
         const i64 pair = 32 * chunk + at, pairs = p.edges * p.heads;
 #else
-        const i64 pair = 32 * chunk + at, pairs = p.edges;
+        const Index pair = 32 * chunk + at, pairs = (Index)p.edges;
 #endif
         if (pair < pairs)
             ((Element *)p.out)[pair] = narrow(result);

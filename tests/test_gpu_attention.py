@@ -11,6 +11,7 @@ from sparse_inputs import dtype_of, graphs, pattern
 from test_gpu_bits import empty, raw, to_device, to_host
 from test_gpu_sddmm import UNITS, ends, on_device
 
+import bitsparse as bs
 from bitsparse.backends.cuda import attention as cuda
 from bitsparse.backends.cuda.schedule import Schedule
 
@@ -82,9 +83,7 @@ def check_cosines(A: sp.csr_array, width: int, dtype: str, beta: float, wide: bo
     x[::7] = 0
     A = sp.csr_array((A.data, A.indices, np.append(A.indptr, [A.nnz] * (x.shape[0] - A.shape[0]))), shape=(len(x),) * 2)
     out, lse = empty(x.shape, kind), empty((len(x), 1), np.float64 if dtype == "float64" else np.float32)
-    got = cuda.cosine_attention(
-        *on_device(A, wide), A.shape, to_device(x), beta=beta, out=out, lse=lse, **variant
-    )
+    got = cuda.cosine_attention(*on_device(A, wide), A.shape, to_device(x), beta=beta, out=out, lse=lse, **variant)
     assert got is out
     rows, cols = ends(A)
     exact = x.astype(np.longdouble)
@@ -101,7 +100,8 @@ def test_attention(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("heads", "width"), [(1, 1), (1, 3), (1, 100), (1, 300), (2, 64), (2, 256), (3, 20), (5, 7), (16, 2), (8, 64), (33, 1)]
+    ("heads", "width"),
+    [(1, 1), (1, 3), (1, 100), (1, 300), (2, 64), (2, 256), (3, 20), (5, 7), (16, 2), (8, 64), (33, 1)],
 )
 def test_heads_and_widths(heads: int, width: int) -> None:
     check_attention(GRAPHS["hubs"], heads, width, "float32", with_lse=False)
@@ -150,9 +150,7 @@ def test_special_scores() -> None:
     target[0, 0], target[1, 1], target[2, 0] = np.nan, -np.inf, np.inf
     source[A.indices[-1], 1] = -np.inf
     got = to_host(
-        cuda.attention(
-            *on_device(A), A.shape, *(to_device(part) for part in (x, source, target)), negative_slope=SLOPE
-        )
+        cuda.attention(*on_device(A), A.shape, *(to_device(part) for part in (x, source, target)), negative_slope=SLOPE)
     ).reshape(5, 2, 4)
     assert np.isnan(got[0, 0]).all()
     assert np.isfinite(got[0, 1]).all() == (A.indices[-1] not in A.indices[:3] or True)
@@ -186,3 +184,55 @@ def test_the_same_bits_every_time() -> None:
     ]
     assert np.array_equal(raw(calls[0]).get(), raw(calls[1]).get())
     assert np.array_equal(raw(calls[0]).get(), raw(calls[2]).get())
+
+
+def test_rows_too_long_for_registers_go_step_by_step() -> None:
+    check_cosines(GRAPHS["square"], 600, "float32", 2.0)
+    check_cosines(GRAPHS["square"], 1030, "bfloat16", 2.0)
+
+
+def test_public_functions() -> None:
+    import cupy
+    import cupyx.scipy.sparse as csp
+
+    A = pattern([3, 0, 40, 2], 40)
+    A = sp.csr_array((A.data, A.indices, np.append(A.indptr, [A.nnz] * 36)), shape=(40, 40))
+    there = csp.csr_matrix((cupy.asarray(A.data), cupy.asarray(A.indices), cupy.asarray(A.indptr)), shape=A.shape)
+    rng = np.random.default_rng(6)
+    for dtype in (np.float16, np.float32, np.float64):
+        x = rng.standard_normal((40, 2, 6)).astype(dtype)
+        flat = np.ascontiguousarray(x[:, 0])
+        source, target = rng.standard_normal((2, 40, 2)).astype(np.float64 if dtype == np.float64 else np.float32)
+        eps = {2: 2e-3, 4: 2e-6, 8: 1e-12}[x.itemsize]
+        calls = (
+            (bs.attention, (x, source, target), {}),
+            (bs.cosine_attention, (flat,), {"beta": 3.0}),
+        )
+        for function, operands, keywords in calls:
+            wanted = function(A, *operands, **keywords, return_lse=True)
+            device = [cupy.asarray(part) for part in operands]
+            out = cupy.empty(operands[0].shape, dtype)
+            got = function(there, *device, **keywords, out=out, return_lse=True)
+            assert got[0] is out
+            for one, other in zip(got, wanted, strict=True):
+                assert one.dtype == other.dtype
+                np.testing.assert_allclose(one.get(), other, rtol=eps, atol=eps)
+    with pytest.raises(bs.DeviceError, match="x is on cpu"):
+        bs.cosine_attention(there, flat)
+
+
+def test_usual_shapes_are_compiled_ahead() -> None:
+    from bitsparse import jit
+
+    listed = {(found.function, found.defines) for found in jit.variants()}
+    for dtype, columns, heads, cosine in (
+        *(
+            ("float32", columns, heads, False)
+            for columns, heads in ((64, 1), (128, 1), (64, 8), (128, 4), (128, 8), (256, 8))
+        ),
+        *((name, 128, heads, False) for name in ("float16", "bfloat16") for heads in (1, 4)),
+        *(("float32", columns, 1, True) for columns in (16, 32, 64, 128, 256)),
+        *((name, 128, 1, True) for name in ("float16", "bfloat16")),
+    ):
+        made = cuda.layout(dtype_of(dtype), 16, columns, heads, cosine)
+        assert ("attention", tuple(sorted(made.defines.items()))) in listed, (dtype, columns, heads, cosine)

@@ -138,7 +138,9 @@ def test_nothing_to_do_and_unaligned_views() -> None:
     same_bits = cuda.sddmm(indptr, indices, A.shape, view, view, op="mul", heads=1)
     assert np.array_equal(same_bits.get(), want)
     got = cuda.sddmm(indptr, indices, A.shape, room, room, op="dot", heads=1).get()
-    np.testing.assert_allclose(got, host.sddmm(A.indptr, A.indices, A.shape, x, x, op="dot", heads=1), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        got, host.sddmm(A.indptr, A.indices, A.shape, x, x, op="dot", heads=1), rtol=1e-5, atol=1e-5
+    )
 
 
 # ---- softmax
@@ -206,3 +208,18 @@ def test_the_same_bits_every_time_and_nothing_prepared_twice() -> None:
     weights = [cuda.edge_softmax(indptr, first, schedule=each) for each in (schedule, None)]
     assert np.array_equal(raw(weights[0]).get(), raw(weights[1]).get())
     assert schedule.edge_rows() is table
+
+
+def test_usual_shapes_are_compiled_ahead() -> None:
+    from bitsparse import jit
+
+    listed = {(found.function, found.defines) for found in jit.variants()}
+    for dtype, width, heads in (
+        *(("float32", width, 1) for width in (16, 32, 64, 128, 256, 512)),
+        *((name, width, 1) for name in ("float16", "bfloat16") for width in (64, 128, 256)),
+        ("float32", 32, 4),
+        ("float64", 128, 1),
+    ):
+        kind = dtype_of(dtype)
+        defines = cuda.dot_defines(kind, 16, width * kind.itemsize // 16, heads)
+        assert ("sddmm_dot", tuple(sorted(defines.items()))) in listed, (dtype, width, heads)

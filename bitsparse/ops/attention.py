@@ -68,8 +68,8 @@ def attention(
     Notes
     -----
     Errors add up as in :func:`edge_softmax` and :func:`spmm`; on a GPU that of a weight is at most
-    ``(2 * |s - max| + 2 * max |s| + ceil(n / 2) + 40) * u`` in a row of n edges. The layer is that of Velickovic et al. (ICLR 2018); TANGO (Tang et al., SC
-    2023, section 2.1) splits it into the same steps.
+    ``(2 * |s - max| + 2 * max |s| + ceil(n / 2) + 40) * u`` in a row of n edges. The layer is that of Velickovic et al. (ICLR 2018);
+    TANGO (Tang et al., SC 2023, section 2.1) splits it into the same steps.
 
     Examples
     --------

@@ -28,7 +28,7 @@ class AttentionParams(ctypes.Structure):
         ("streams", StreamsParams),
         *((name, ctypes.c_void_p) for name in ("x", "out", "lse", "source", "target", "inverse", "partial")),
         *((name, ctypes.c_double) for name in ("factor", "lowest")),
-        *((name, ctypes.c_int) for name in ("heads", "vectors", "head_vectors", "share")),
+        *((name, ctypes.c_int) for name in ("heads", "vectors", "head_vectors")),
     )
 
 
@@ -50,7 +50,6 @@ class Layout(NamedTuple):
     vectors: int
     head_vectors: int
     slices: int
-    share: int
 
     @property
     def lanes(self) -> int:
@@ -59,38 +58,51 @@ class Layout(NamedTuple):
 
 
 def layout(
-    dtype: Any, vector: int, columns: int, heads: int, cosine: bool, *, steps: int = _STEPS, blocks: int = 3
+    dtype: Any,
+    vector: int,
+    columns: int,
+    heads: int,
+    cosine: bool,
+    *,
+    large: bool = False,
+    steps: int | None = None,
+    blocks: int | None = None,
 ) -> Layout:
     """The layout for rows of `columns` elements that are moved `vector` bytes at a time.
 
     Parameters
     ----------
-    steps, blocks : int
-        Edges of a row at a time (a power of two), and blocks of a multiprocessor, for rows of one vector to a lane.
+    large : bool
+        64-bit indices.
+    steps, blocks : int, optional
+        Edges of a row at a time (a power of two), and blocks of a multiprocessor.
 
     Examples
     --------
     >>> made = layout(np.float32, 16, 128, 4, False)
-    >>> made.lanes, made.defines["BS_SPREAD"], made.share, made.slices
-    (32, 8, 0, 1)
+    >>> made.lanes, made.defines["BS_TOGETHER"], made.slices
+    (32, 8, 1)
     """
     itemsize = np.dtype(dtype).itemsize
     vectors = columns * itemsize // vector
     head_vectors = vectors // heads
     lanes = min(32, edges.power_of_two(vectors))
     parts = edges.power_of_two(-(-vectors // lanes)) if cosine else 1
-    steps = max(2, steps // parts)
+    many = cosine and vector // itemsize > 4  # sums to a lane, and elements of the row that attends
+    if steps is None:
+        steps = max(2, (_STEPS // 2 if many else _STEPS) // parts)
+    if blocks is None:
+        blocks = 3 if parts == 1 and itemsize < 8 and not large else 2
+    together = 1  # lanes of one head
     if heads == 1 or head_vectors % lanes == 0:
         together = lanes
-    else:
-        together = head_vectors if head_vectors & (head_vectors - 1) == 0 else 1
-    spread = min(together, steps)
+    elif head_vectors & (head_vectors - 1) == 0:
+        together = head_vectors
     defines = {"BS_TYPE": edges.element_type(dtype), "BS_VECTOR": vector, "BS_LANES": lanes, "BS_PARTS": parts}
-    defines |= {"BS_STEPS": steps, "BS_SPREAD": spread, "BS_THREADS": 256, "BS_BLOCKS": blocks if parts == 1 else 2}
-    if cosine:
-        defines["BS_COSINE"] = 1
-    slices = 1 if cosine else -(-vectors // lanes)
-    return Layout(defines, vectors, head_vectors, slices, (together // spread).bit_length() - 1)
+    defines |= {"BS_STEPS": steps, "BS_TOGETHER": together, "BS_THREADS": 256, "BS_BLOCKS": blocks}
+    defines |= {"BS_LARGE": 1} if large else {}
+    defines |= {"BS_COSINE": 1} if cosine else {}
+    return Layout(defines, vectors, head_vectors, 1 if cosine else -(-vectors // lanes))
 
 
 def attention(
@@ -105,8 +117,8 @@ def attention(
     out: Any = None,
     lse: Any = None,
     schedule: Schedule | None = None,
-    steps: int = _STEPS,
-    blocks: int = 3,
+    steps: int | None = None,
+    blocks: int | None = None,
 ) -> Any:
     """Softmax-weighted sums of rows of `x` (cols, heads * width), without storing a value per edge.
 
@@ -120,7 +132,7 @@ def attention(
         Receives the logarithm of the sum of ``exp(score)`` over each row, in the dtype of `source`; minus infinity for a row without edges.
     schedule : Schedule, optional
         Of this pattern, so that nothing is prepared for this call.
-    steps, blocks : int
+    steps, blocks : int, optional
         Variants, see :func:`layout`.
     """
     heads = source.shape[1]
@@ -139,8 +151,8 @@ def cosine_attention(
     out: Any = None,
     lse: Any = None,
     schedule: Schedule | None = None,
-    steps: int = _STEPS,
-    blocks: int = 3,
+    steps: int | None = None,
+    blocks: int | None = None,
 ) -> Any:
     """Sums of rows of `x` (n, width) with weights ``softmax(beta * cos(x[row], x[column]))`` over each row; see :func:`attention`.
 
@@ -187,8 +199,8 @@ def _run(
     out: Any,
     lse: Any,
     schedule: Schedule | None,
-    steps: int,
-    blocks: int,
+    steps: int | None,
+    blocks: int | None,
 ) -> Any:
     cupy = jit.require_cupy("attention")
     x = geometry.contiguous(x)
@@ -202,26 +214,23 @@ def _run(
     schedule = edges.schedule_of(schedule, indptr, shape, nnz)
     part_bytes = x.shape[1] // heads * x.dtype.itemsize
     vector = edges.vector_bytes(part_bytes, x.dtype.itemsize, (x, result))
-    made = layout(x.dtype, vector, x.shape[1], heads, cosine, steps=steps, blocks=blocks)
+    made = layout(x.dtype, vector, x.shape[1], heads, cosine, large=schedule.large, steps=steps, blocks=blocks)
     cut = schedule.cut(made.lanes)
     params = AttentionParams(schedule.params(cut, indices, made.lanes), x.data.ptr, result.data.ptr, **given)
     params.lse = None if lse is None else lse.data.ptr
     params.lowest = np.finfo(sums).min if lowest is None else lowest
     params.heads, params.vectors, params.head_vectors = heads, made.vectors, made.head_vectors
-    params.share = made.share
     partial = cupy.empty((cut.pieces, 2 * heads + x.shape[1]), sums) if cut.pieces else None
     params.partial = None if partial is None else partial.data.ptr
     threads = made.defines["BS_THREADS"]
     grid = (-(-cut.units * made.lanes // threads), made.slices, 1)
-    jit.kernel("attention_csr.cu", "attention", made.defines | schedule.defines).launch(grid, threads, params)()
+    jit.kernel("attention_csr.cu", "attention", made.defines).launch(grid, threads, params)()
     if partial is not None:
         _join(schedule, cut, made, x, heads, result, lse, partial)
     return result
 
 
-def _join(
-    schedule: Schedule, cut: Cut, made: Layout, x: Any, heads: int, result: Any, lse: Any, partial: Any
-) -> None:
+def _join(schedule: Schedule, cut: Cut, made: Layout, x: Any, heads: int, result: Any, lse: Any, partial: Any) -> None:
     params = AttentionRowsParams(schedule.params(cut, None, made.lanes), None, result.data.ptr)
     params.lse, params.partial = None if lse is None else lse.data.ptr, partial.data.ptr
     params.heads, params.vectors, params.head_elements = heads, x.shape[1], x.shape[1] // heads

@@ -10,7 +10,18 @@ import numpy as np
 from bitsparse.backends.cuda import geometry
 from bitsparse.backends.cuda.schedule import Schedule
 
-__all__ = ["aligned", "element_type", "fill", "lanes_for", "power_of_two", "schedule_of", "sum_dtype", "vector_bytes", "widened", "widened_features"]
+__all__ = [
+    "aligned",
+    "element_type",
+    "fill",
+    "lanes_for",
+    "power_of_two",
+    "schedule_of",
+    "sum_dtype",
+    "vector_bytes",
+    "widened",
+    "widened_features",
+]
 
 _TYPES = {name: i for i, name in enumerate(("float32", "float16", "bfloat16", "float64", "int32", "int64"))}
 

@@ -16,6 +16,8 @@ __all__ = ["dot_defines", "edge_softmax", "sddmm"]
 _THREADS, _WARPS = 256, 8
 #: Warps that a multiprocessor runs at a time, rounds of them that are worth more than longer runs, chunks of a run at most.
 _RESIDENT, _ROUNDS, _MOST_CHUNKS = 32, 4, 8
+#: Vectors of a row to a lane for which a dot product needs no loop.
+_ROUNDS_UNROLLED = 2
 #: Edges of a row that a lane keeps between the steps of a softmax, and how many of them a row of mean length has.
 _KEEP, _EACH = 8, 4
 
@@ -40,25 +42,31 @@ class SoftmaxParams(ctypes.Structure):
     )
 
 
-def dot_defines(dtype: Any, vector: int, vectors: int, heads: int, *, steps: int = 4, blocks: int = 4) -> dict[str, int]:
+def dot_defines(
+    dtype: Any, vector: int, vectors: int, heads: int, *, large: bool = False, steps: int = 4, blocks: int | None = None
+) -> dict[str, int]:
     """Constants of ``sddmm_dot`` for rows whose heads have `vectors` vectors each.
 
     Parameters
     ----------
+    large : bool
+        64-bit indices.
     steps : int
         Gathers that a lane issues at a time.
-    blocks : int
-        Blocks of a multiprocessor.
+    blocks : int, optional
+        Blocks of a multiprocessor; as many as registers allow.
 
     Examples
     --------
     >>> sorted(dot_defines(np.float32, 16, 32, 1))
-    ['BS_BLOCKS', 'BS_LANES', 'BS_ONCE', 'BS_STEPS', 'BS_TYPE', 'BS_VECTOR']
+    ['BS_BLOCKS', 'BS_LANES', 'BS_ROUNDS', 'BS_STEPS', 'BS_TYPE', 'BS_VECTOR']
     """
     lanes = edges.lanes_for(vectors)
+    rounds, wide = -(-vectors // lanes), large or np.dtype(dtype).itemsize == 8
     found = {"BS_TYPE": edges.element_type(dtype), "BS_VECTOR": vector, "BS_LANES": lanes}
-    found |= {"BS_STEPS": min(lanes, steps), "BS_BLOCKS": blocks}
-    found |= {"BS_ONCE": 1} if vectors <= lanes else {}
+    found |= {"BS_STEPS": min(lanes, steps), "BS_BLOCKS": blocks or (2 if wide else 4 if rounds == 1 else 3)}
+    found["BS_ROUNDS"] = rounds if rounds <= _ROUNDS_UNROLLED else 0
+    found |= {"BS_LARGE": 1} if large else {}
     return found | ({"BS_HEADS": 1} if heads > 1 else {})
 
 
@@ -74,7 +82,7 @@ def sddmm(
     out: Any = None,
     schedule: Schedule | None = None,
     steps: int = 4,
-    blocks: int = 4,
+    blocks: int | None = None,
 ) -> Any:
     """Dot product, sum or product of ``x[row]`` and ``y[column]`` for every edge, in edge order.
 
@@ -93,7 +101,7 @@ def sddmm(
         C-contiguous, of the dtype of `x`.
     schedule : Schedule, optional
         Of this pattern, so that nothing is prepared for this call.
-    steps, blocks : int
+    steps, blocks : int, optional
         Variants of the dot product, see :func:`dot_defines`.
     """
     cupy = jit.require_cupy("sddmm")
@@ -113,12 +121,12 @@ def sddmm(
     vectors = part_bytes // vector
     if op == "dot":
         source, name = "sddmm_dot.cu", "sddmm_dot"
-        defines = dot_defines(x.dtype, vector, vectors, parts, steps=steps, blocks=blocks)
+        defines = dot_defines(x.dtype, vector, vectors, parts, large=schedule.large, steps=steps, blocks=blocks)
     else:
         source, name = "sddmm_combine.cu", "sddmm_combine"
         lanes = edges.lanes_for(vectors)
         defines = {"BS_TYPE": edges.element_type(x.dtype), "BS_VECTOR": vector, "BS_LANES": lanes}
-        defines["BS_STEPS"] = min(lanes, 2)
+        defines |= {"BS_STEPS": min(lanes, 2), "BS_BLOCKS": 2 if schedule.large else 4} | schedule.defines
     chunks = -(-nnz // 32) * parts
     span = min(_MOST_CHUNKS, max(1, chunks // (_ROUNDS * _RESIDENT * jit.capability().multiprocessors)))
     params = ChunkParams(schedule.indptr.data.ptr, indices.data.ptr, schedule.edge_rows().data.ptr)
@@ -126,7 +134,7 @@ def sddmm(
     params.edges, params.chunks, params.heads, params.vectors = nnz, chunks, parts, vectors
     params.span, params.product = span, int(op == "mul")
     blocks_needed = -(-chunks // (span * _WARPS))
-    jit.kernel(source, name, defines | schedule.defines).launch(blocks_needed, _THREADS, params)()
+    jit.kernel(source, name, defines).launch(blocks_needed, _THREADS, params)()
     return result
 
 
@@ -153,7 +161,11 @@ def edge_softmax(indptr: Any, scores: Any, *, out: Any = None, schedule: Schedul
     if cut.pieces:
         partial = cupy.empty((cut.pieces, 2, heads), edges.sum_dtype(scores.dtype))
         params.partial = partial.data.ptr
-    defines = {"BS_TYPE": edges.element_type(scores.dtype), "BS_VECTOR": scores.dtype.itemsize, "BS_KEEP": _KEEP}
+    defines = {
+        "BS_TYPE": edges.element_type(scores.dtype),
+        "BS_VECTOR": scores.dtype.itemsize,
+        "BS_KEEP": _KEEP if scores.dtype.itemsize < 8 else _KEEP // 2,
+    }
     defines |= schedule.defines
     jit.kernel("edge_softmax.cu", "edge_softmax", defines).launch(-(-cut.units * lanes // _THREADS), _THREADS, params)()
     if cut.pieces:
