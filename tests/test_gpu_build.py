@@ -188,37 +188,3 @@ def test_damaged_arrays_are_refused_as_on_the_host(what: str) -> None:
         else:
             same(getattr(backend, name)(*map(up, given), *more), want)
     assert refused > 20
-
-
-# ---- what the arrays do there
-def formats() -> dict[str, Any]:
-    import bitsparse as bs
-
-    rng = np.random.default_rng(3)
-    dense = rng.integers(-3, 4, (53, 71)) * (rng.random((53, 71)) < 0.2)
-    heads = bs.TCTiledCSR(dense, pattern=True)
-    return {
-        "values": bs.TCTiledCSR(dense, window=7),
-        "pattern": bs.TCTiledCSR(dense, pattern=True, row_scale=rng.random(53), col_scale=rng.random(71)),
-        "heads": heads.with_values(rng.random((heads.nnz, 3))),
-        "frdc": bs.FRDC(dense, pattern=True),
-        "wide": bs.TCTiledCSR(dense, index_dtype="int64"),
-        "nothing": bs.TCTiledCSR((0, 5)),
-    }
-
-
-@pytest.mark.parametrize("name", list(formats()))
-def test_csr_arrays(name: str) -> None:
-    here = formats()[name]
-    there = here.to_device("cuda")
-    assert there.device == "cuda:0"
-    assert there._prepared == {}
-    for one, other in zip(there.csr_arrays(), here.csr_arrays(), strict=True):
-        if other is None:
-            assert one is None
-        else:
-            same(one, other)
-    first = there.csr_arrays()
-    again = there.with_scales(None, None).csr_arrays()
-    assert first[0] is again[0]
-    assert first[1] is again[1]

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
+from bitsparse.arrays import sparse_convert
 from bitsparse.backends.params import packed_words
 from bitsparse.errors import DTypeError, ShapeError
 
@@ -198,33 +199,66 @@ def _as_sparse(arg: Any, shape: Any) -> Any:
 
 
 def _from_sparse(sparse: Any, bits: Any, encoding: Any, axis: Any, layout: Any) -> Parts:
-    coo = sparse.tocoo()
-    if coo.ndim != 2:
+    if len(sparse.shape) != 2:
         raise ShapeError(
-            f"{_FUNCTION}: a sparse array of shape {coo.shape} has {coo.ndim} dimensions, but 2 are needed; reshape it"
+            f"{_FUNCTION}: a sparse array of shape {sparse.shape} has {len(sparse.shape)} dimensions, but 2 are needed; reshape it"
         )
-    _check.on_cpu(_FUNCTION, "the sparse array", interop.device_of(coo.data))
+    device = str(sparse.device) if hasattr(sparse, "csr_arrays") else interop.device_of(getattr(sparse, "data", None))
+    family = getattr(sparse, "_family", interop.NUMPY if device == "cpu" else interop.CUPY)
+    with interop.working_on(device, family):
+        read = _entries_of_scipy if device == "cpu" else _entries_on_gpu
+        if bits is not None:
+            bits = _check.bit_count(_FUNCTION, bits)
+        if encoding == "bipolar":
+            raise ValueError(
+                f"{_FUNCTION}: encoding='bipolar' has no zero for the elements a sparse array leaves out; use 'unsigned' or 'signed'"
+            )
+        rows, cols, data = read(sparse, bits == 1 and encoding == "unsigned")
+        bits = _check_values(_FUNCTION, data, bits, _check.choice(_FUNCTION, "encoding", encoding, _check.ENCODINGS))
+        encoding = _check.encoding(_FUNCTION, encoding, bits)
+        layout = _check.layout(_FUNCTION, layout, bits)
+        axis = _check.axis(_FUNCTION, axis, 2)
+        sizes = (int(sparse.shape[0]), int(sparse.shape[1]))
+        words = backends.family(device, "build").pack_coo(rows, cols, data, sizes, bits, axis=axis, layout=layout)
+        return Parts(interop.aligned(words), sizes, bits, axis, layout, encoding, family)
+
+
+def _or_ed(data: Any, one_bit: bool) -> bool:
+    """Whether repeated entries may stay, as setting a bit twice does the same as or-ing them."""
+    return bool(one_bit and data.size and int(data.min()) >= 0 and int(data.max()) <= 1)
+
+
+def _entries_of_scipy(sparse: Any, one_bit: bool) -> tuple[Any, Any, Any]:
+    """Rows, columns and values, repeated entries summed unless they are or-ed later."""
+    coo = sparse.tocoo()
     data = np.asarray(coo.data)
     _check.numeric(_FUNCTION, "the sparse array", data, "biu")
-    if bits is not None:
-        bits = _check.bit_count(_FUNCTION, bits)
-    if encoding == "bipolar":
-        raise ValueError(
-            f"{_FUNCTION}: encoding='bipolar' has no zero for the elements a sparse array leaves out; use 'unsigned' or 'signed'"
-        )
-    if bits == 1 and encoding == "unsigned" and data.size and int(data.min()) >= 0 and int(data.max()) <= 1:
-        pass  # duplicates are or-ed, which is what setting a bit twice does
-    else:
+    if not _or_ed(data, one_bit):
         total = coo.astype(np.int64) if data.dtype.kind == "b" or data.dtype.itemsize < 8 else coo.copy()
         total.sum_duplicates()
         coo, data = total, total.data
-    bits = _check_values(_FUNCTION, data, bits, _check.choice(_FUNCTION, "encoding", encoding, _check.ENCODINGS))
-    encoding = _check.encoding(_FUNCTION, encoding, bits)
-    layout = _check.layout(_FUNCTION, layout, bits)
-    axis = _check.axis(_FUNCTION, axis, 2)
     rows, cols = (np.asarray(index, dtype=np.int64) for index in coo.coords)
-    words = backends.family("cpu", "build").pack_coo(rows, cols, data, coo.shape, bits, axis=axis, layout=layout)
-    return Parts(interop.aligned(words), tuple(map(int, coo.shape)), bits, axis, layout, encoding, interop.NUMPY)
+    return rows, cols, data
+
+
+def _entries_on_gpu(sparse: Any, one_bit: bool) -> tuple[Any, Any, Any]:
+    """The same of a bitsparse array or of CuPy's."""
+    if hasattr(sparse, "csr_arrays"):
+        rows, cols, data = sparse_convert.coordinates(sparse)
+        _check.numeric(_FUNCTION, "the sparse array", data, "biu")
+        return rows, cols, data
+    coo = sparse.tocoo()
+    rows, cols, data = coo.row, coo.col, coo.data
+    _check.numeric(_FUNCTION, "the sparse array", data, "biu")
+    if _or_ed(data, one_bit) or not data.size:
+        return rows, cols, data
+    backend, space = backends.family(interop.device_of(data), "build"), interop.namespace(data)
+    order, _ = backend.sort_coordinates(rows, cols, coo.shape)
+    rows, cols, data = rows[order], cols[order], data[order]
+    first = space.ones(data.size, np.bool_)
+    first[1:] = (rows[1:] != rows[:-1]) | (cols[1:] != cols[:-1])
+    at = space.flatnonzero(first)
+    return rows[at], cols[at], backend.sum_runs(data, at)
 
 
 def _from_bit_tensor(x: Any, bits: Any, encoding: Any, axis: Any, layout: Any, shape: Any, copy: bool) -> Parts:

@@ -14,6 +14,7 @@ __all__ = [
     "as_bits",
     "canonical_order",
     "contiguous",
+    "converted",
     "devices_of",
     "gather",
     "index_array",
@@ -28,6 +29,8 @@ __all__ = [
 INT32_LIMIT = 1 << 31
 #: Entries that are gathered or scattered together.
 _PIECE = 1 << 20
+#: Bits of infinity in float32 and of NaN in bfloat16.
+_INFINITY, _NAN = 0x7F800000, 0x7FC0
 #: Beyond this the compiled part has no bits left beside an index.
 _LARGEST = 1 << 58
 
@@ -100,6 +103,19 @@ def rows_of(indptr: NDArray[Any]) -> NDArray[Any]:
 def as_bits(values: Any) -> Any:
     """bfloat16 as 16-bit integers, which is how CuPy moves it; anything else as it is."""
     return values.view(np.uint16) if values.dtype.name == "bfloat16" else values
+
+
+def converted(values: Any, dtype: np.dtype[Any]) -> Any:
+    """Values of another dtype; on a GPU bfloat16 by its bits, rounded to the nearest even, as CuPy converts it neither way."""
+    if interop.namespace(values) is np or dtype == values.dtype or "bfloat16" not in (values.dtype.name, dtype.name):
+        return values.astype(dtype)
+    if values.dtype.name == "bfloat16":
+        wide = as_bits(values).astype(np.uint32) << 16
+        return wide.view(np.float32).astype(dtype)
+    wide = values.astype(np.float32).view(np.uint32)
+    rounded = (wide + 0x7FFF + ((wide >> 16) & 1)) >> 16
+    rounded[(wide & 0x7FFFFFFF) > _INFINITY] = _NAN
+    return rounded.astype(np.uint16).view(dtype)
 
 
 def contiguous(values: Any) -> Any:

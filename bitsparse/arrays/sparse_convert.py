@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from bitsparse import backends, interop
-from bitsparse.arrays.indices import gather, rows_of
+from bitsparse.arrays.indices import converted, gather, rows_of
 from bitsparse.arrays.sparse_merge import Pattern
 from bitsparse.errors import ShapeError
 
-__all__ = ["to_dense", "to_matrix", "transposed"]
+__all__ = ["coordinates", "to_dense", "to_matrix", "transposed"]
 
 
 def _scaled(x: Any, function: str) -> tuple[Any, Any, Any]:
@@ -26,7 +26,7 @@ def _scaled(x: Any, function: str) -> tuple[Any, Any, Any]:
     if values is None:
         values = space.ones(indices.size, np.uint8)
     elif values.dtype.itemsize == 2 and values.dtype.kind not in "iu":
-        values = values.astype(np.float32)
+        values = converted(values, np.dtype(np.float32))
     dtype = x._scaled_dtype(values.dtype)
     values = values.astype(dtype, copy=False)
     if x.row_scale is not None:
@@ -34,6 +34,12 @@ def _scaled(x: Any, function: str) -> tuple[Any, Any, Any]:
     if x.col_scale is not None:
         values = values * x.col_scale[indices].astype(dtype, copy=False)
     return indptr, indices, values
+
+
+def coordinates(x: Any) -> tuple[Any, Any, Any]:
+    """Rows, columns and values with the scales applied."""
+    indptr, indices, values = _scaled(x, "tocoo")
+    return rows_of(indptr), indices, values
 
 
 def to_matrix(x: Any) -> Any:
@@ -54,9 +60,9 @@ def to_dense(x: Any) -> Any:
     """A NumPy or CuPy array of every element, in the dtype of the values; 16-bit floats are float32."""
     if x.device == "cpu":
         return to_matrix(x).toarray()
-    indptr, indices, values = _scaled(x, "toarray")
-    dense = interop.namespace(indices).zeros(x.shape, values.dtype)
-    dense[rows_of(indptr), indices] = values
+    rows, cols, values = coordinates(x)
+    dense = interop.namespace(cols).zeros(x.shape, values.dtype)
+    dense[rows, cols] = values
     return dense
 
 

@@ -33,7 +33,7 @@ def _starts_of_kept(starts: NDArray[Any], kept: NDArray[Any]) -> NDArray[Any]:
     """The indptr of the entries that are kept."""
     space = interop.namespace(kept)
     before = space.zeros(kept.size + 1, starts.dtype)
-    space.cumsum(kept, dtype=starts.dtype, out=before[1:])
+    before[1:] = space.cumsum(kept, dtype=starts.dtype)
     counted: NDArray[Any] = before[starts]
     return counted
 
@@ -78,8 +78,9 @@ def _reduced_on_gpu(values: Any, at: Any, binary: bool) -> Any:
 def nonzeros(values: NDArray[Any]) -> NDArray[np.bool_]:
     """Which values are not zero."""
     if values.dtype.name == "bfloat16" and interop.namespace(values) is not np:
-        return np.not_equal(as_bits(values) & 0x7FFF, 0)
-    return np.not_equal(values, 0)
+        values = as_bits(values) & 0x7FFF
+    found: NDArray[np.bool_] = np.not_equal(values, 0)
+    return found
 
 
 def zeros_and_ones(values: NDArray[Any]) -> bool:

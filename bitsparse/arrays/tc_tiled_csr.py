@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
 from bitsparse.arrays import sparse_forms
-from bitsparse.arrays.indices import contiguous, devices_of, gather, matrix_shape, scatter
+from bitsparse.arrays.indices import contiguous, converted, devices_of, gather, matrix_shape, scatter
 from bitsparse.arrays.sparse_adopt import adopt_translated
 from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.arrays.sparse_forms import Pattern
@@ -334,8 +334,8 @@ class TCTiledCSR(SparseArray):
             _check.numeric("astype", "dtype", np.empty(0, wanted))
         made = self.__copy__()
         with interop.working_on(self.device, self._family):
-            space = interop.namespace(self._perm)
-            made._data = space.ones(self.nnz, wanted) if self._data is None else self._data.astype(wanted)
+            ones = interop.namespace(self._perm).ones
+            made._data = converted(ones(self.nnz, np.float32) if self._data is None else self._data, wanted)
         return made
 
     def _csr_values(self) -> NDArray[Any] | None:

@@ -126,7 +126,7 @@ def words_to_csr(words: Any, shape: tuple[int, int], dtype: Any) -> tuple[Any, A
     params = BitParams(words=words.data.ptr, counts=counts.data.ptr, found=found.data.ptr)
     params.rows, params.cols, params.width, params.segments, params.spread = *shape, width, segments, spread
     launch("build_words.cu", "count_bits", np.dtype(np.int64), _warps(spread), params)
-    cupy.cumsum(counts, out=counts)
+    counts = cupy.cumsum(counts)
     total, bad = int(counts[-1]), int(found[0])
     if bad:
         raise ValueError(

@@ -94,7 +94,7 @@ def sum_runs(values: Any, starts: Any) -> Any:
     cupy = jit.require_cupy("sum_runs")
     if values.dtype.kind in "biu":
         total = cupy.zeros((values.shape[0] + 1, *values.shape[1:]), np.int64)
-        cupy.cumsum(values, axis=0, dtype=np.int64, out=total[1:])
+        total[1:] = cupy.cumsum(values.astype(np.int64), axis=0)
         ends = cupy.concatenate([starts[1:], cupy.full(1, values.shape[0], starts.dtype)])
         sums = total[ends] - total[starts]
         return sums if values.dtype.kind == "b" else sums.astype(values.dtype)

@@ -124,7 +124,7 @@ def cells_of(
                 ranks, rows = cupy.empty(nnz, dtype), cupy.empty(nnz, np.uint8)
                 params.perm, params.edge_row = ranks.data.ptr, rows.data.ptr
             _rank(cupy, params, edges, fits)
-        cupy.cumsum(starts, dtype=dtype, out=starts)
+        starts = cupy.cumsum(starts, dtype=dtype)
     if count_only:
         return Cells(edges, starts)
     total = int(starts[-1])
