@@ -2,7 +2,7 @@
 // A warp takes one piece of a window and BS_SLICE columns. No shared memory: warps of a block take neighbouring windows, which find each
 // other's rows in the L1. Floor: features, results, 4 bytes a column of each window and BS_K / 4 bytes a row of a tile from memory, the
 // rows of all windows' columns from the L2.
-#include "spmm_tiles.cuh"
+#include "spmm_tiles_steps.cuh"
 
 BS_INLINE Piece load_piece(const Piece *from)
 {
@@ -96,9 +96,9 @@ BS_INLINE void sum_edges(i64 at, int start, int limit, const TilesParams &p)
                     u32 edge = next++;
                     if (BS_WEIGHTS == BS_TILED)
                         edge = p.offsets[place] + __popc(word & ((1u << bit) - 1));
-                    weight = p.values[head * p.value_head + (piece.edge + edge) * p.value_step];
+                    weight = p.values[head * p.value_head + (piece.edge + edge) * (p.value_bytes / 4)];
 #endif
-                    if (BS_WEIGHTS != BS_ONES && p.col_scale != nullptr)
+                    if (BS_SCALED)
                         weight *= p.col_scale[col];
                     const float x = float_of(*((const Element *)((const char *)p.x + (u64)col * p.row_bytes) + column));
                     sum = BS_WEIGHTS == BS_ONES ? sum + x : fmaf(weight, x, sum);
@@ -146,7 +146,9 @@ extern "C" __global__ void __launch_bounds__(32 * BS_WARPS, BS_BLOCKS) spmm_tile
         l.x += place;
     }
 #if BS_WEIGHTS >= BS_TILED
-    l.values = p.values + head * p.value_head + piece.edge * p.value_step;
+    l.step = p.value_bytes;
+    l.values = p.values + head * p.value_head + piece.edge * (p.value_bytes / 4);
+    asm("" : "+l"(l.values)); // or every load would add it up again
 #endif
 #if BS_WEIGHTS == BS_TILED
     l.below = (1u << (lane * BS_BITS & 31)) - 1;

@@ -1,6 +1,6 @@
 // Condensed windows made from a translated pattern, and values brought into their order. See spmm_tiles.cuh for the layout.
 // Floor: reading the pattern and writing the tiles once.
-#define BS_WIDTH 8
+#define BS_WIDTH 8 // of no account here, as the next two
 #define BS_VEC 4
 #define BS_WEIGHTS 0
 #include "spmm_tiles.cuh"

@@ -196,16 +196,15 @@ def _tiles() -> list[Variant]:
     def add(kind: int, windows: int, width: int, weights: int, stages: int, blocks: int) -> None:
         constants = {"BS_TYPE": kind, "BS_M": windows, "BS_WIDTH": width, "BS_VEC": min(width, 8 if kind else 4)}
         constants |= {"BS_WEIGHTS": weights, "BS_STAGES": stages, "BS_BLOCKS": blocks}
-        constants |= {"BS_SPLIT": 0, "BS_ROUND": int(kind == 0), "BS_NARROW": 0}
+        constants |= {"BS_SCALED": 0, "BS_SPLIT": 0, "BS_ROUND": int(kind == 0), "BS_NARROW": 0}
         found.append(Variant("spmm_tiles.cu", "spmm_tiles", tuple(sorted(constants.items()))))
 
     for kind in range(3):
-        for windows, weights, stages, blocks in ((1, 0, 3, 4), (2, 0, 2, 3), (2, 2, 2, 2), (2, 3, 2, 2)):
-            add(kind, windows, 8, weights, stages, blocks)
-        for weights in (2, 3):
-            add(kind, 1, 8, weights, 3, 2 if kind else 3)
+        for weights, wide, tall in ((0, (3, 4), (2, 3)), (2, (3, 3), (2, 2)), (3, (3, 3), (2, 2))):
+            add(kind, 1, 8, weights, *wide)
+            add(kind, 2, 8, weights, *tall)
         add(kind, 1, 2, 0, 4, 6 if kind else 7)
-        add(kind, 1, 2, 2, 3, 4)
+        add(kind, 1, 2, 2, 3, 4 if kind else 5)
     for windows in (1, 2, 4):
         for k16 in (0, 1):
             build = (("BS_M", windows), ("BS_TYPE", k16))

@@ -35,8 +35,8 @@ class TilesParams(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("x", "y", "partial", "cols", "bits", "offsets", "row_offsets")),
         *((name, ctypes.c_void_p) for name in ("values", "col_scale", "row_scale", "counts", "pieces")),
         *((name, ctypes.c_int64) for name in ("rows", "piece_count", "value_head")),
-        ("row_bytes", ctypes.c_uint32),
-        *((name, ctypes.c_int) for name in ("columns", "width", "head_slices", "slices", "outer", "value_step")),
+        *((name, ctypes.c_uint32) for name in ("row_bytes", "value_bytes")),
+        *((name, ctypes.c_int) for name in ("columns", "width", "head_slices", "slices", "outer")),
         ("groups", ctypes.c_uint32),
     )
 
@@ -92,16 +92,16 @@ def choose_stages(width: int, height: int, weighted: bool) -> int:
     return 3 if weighted or width * height > 64 or width > 2 else 4
 
 
-def registers_of(width: int, height: int, rows: int, stages: int, weights: int) -> int:
+def registers_of(width: int, height: int, rows: int, stages: int, weights: int, scaled: bool) -> int:
     """About how many registers a thread needs; `rows` of features are in a lane at once (2, or 4 of 16-bit floats).
 
     Examples
     --------
-    >>> registers_of(8, 16, 2, 3, 0), registers_of(8, 32, 4, 2, 2)
+    >>> registers_of(8, 16, 2, 3, 0, False), registers_of(8, 32, 4, 2, 2, True)
     (121, 217)
     """
     sums, windows = 4 * width * height // 16, height // 16
-    stage = 2 * width + (5 if rows == 2 else 7) + (rows + 1 if weights else 0)
+    stage = 2 * width + (5 if rows == 2 else 7) + (rows + 1 if scaled else 0)
     if weights >= _TILED:
         stage += (2 * rows + 1) * windows
     shared = 2 * width + 5 * (windows - 1) if windows > 1 else 0
@@ -124,6 +124,7 @@ def constants(
     weights: int,
     precision: str = "tf32",
     tuning: Tuning = _DEFAULT,
+    scaled: bool = False,
 ) -> dict[str, int]:
     """With what ``spmm_tiles.cu`` is compiled.
 
@@ -133,10 +134,11 @@ def constants(
     >>> found["BS_WIDTH"], found["BS_STAGES"], found["BS_BLOCKS"]
     (8, 3, 4)
     """
+    scaled = scaled or weights == _SCALES
     width = min(tuning.width or choose_width(head_width), 1 << max(head_width, 16).bit_length() - 4)
     while True:
         stages = tuning.stages or choose_stages(width, height, weights >= _TILED)
-        registers = registers_of(width, height, 2 if kind == 0 else 4, stages, weights)
+        registers = registers_of(width, height, 2 if kind == 0 else 4, stages, weights, scaled)
         if registers <= _MOST_REGISTERS or width == 2:
             break
         width //= 2
@@ -149,6 +151,7 @@ def constants(
         "BS_WEIGHTS": weights,
         "BS_STAGES": stages,
         "BS_BLOCKS": tuning.blocks or max(1, min(_MOST_BLOCKS, blocks)),
+        "BS_SCALED": int(scaled),
         "BS_SPLIT": int(precision == "3xtf32" and (kind == 0 or weights != _ONES)),
         "BS_ROUND": tuning.rounding if kind == 0 else 0,
         "BS_NARROW": int(head_width < 8 * width),
@@ -181,7 +184,7 @@ class Tiles:
     Notes
     -----
     Sums are held in float32; the same input gives the same bits every run. With s the sum of ``|a| |x|`` over a row's n edges, a sum of
-    "tf32" is within ``(1.2e-3 + n 2^-22) s`` of the exact one, without weights ``(6.5e-4 + n 2^-22) s``; of "3xtf32" within
+    "tf32" is within ``(1.3e-3 + n 2^-22) s`` of the exact one, without weights ``(6.5e-4 + n 2^-22) s``; of "3xtf32" within
     ``(2^-20 + n 2^-22) s``. For 16-bit features weights are rounded to the features' type: within ``(2^-11 + n 2^-22) s`` (float16, beside
     2^-25 for each edge where weights are below 2^-14) or ``(2^-8 + n 2^-22) s`` (bfloat16) before the result is rounded; "3xtf32" keeps
     twice the digits of weights. A row is affected by what is not finite only if it has such a neighbour.
@@ -267,7 +270,7 @@ class Tiles:
             return y
         weights = _TILED if arranged else _CSR if values is not None else _SCALES if col_scale is not None else _ONES
         vector = _vector(x.dtype.itemsize, 16, x.shape[1] // heads, x.data.ptr | y.data.ptr)
-        key = (x.shape[1], heads, kind, weights, vector, reduce, precision, tuning)
+        key = (x.shape[1], heads, kind, weights, vector, reduce, precision, tuning, col_scale is not None)
         given = [
             _floats(values.array if isinstance(values, Arranged) else values),
             _floats(row_scale),
@@ -324,9 +327,10 @@ class Tiles:
         reduce: str,
         precision: str,
         tuning: Tuning,
+        scaled: bool,
     ) -> _Prepared:
         made, head_width = self.windows, columns // heads
-        defines = constants(kind, made.height, head_width, vector, weights, precision, tuning)
+        defines = constants(kind, made.height, head_width, vector, weights, precision, tuning, scaled)
         width, narrow = defines["BS_WIDTH"], bool(defines["BS_NARROW"])
         head_slices = 1 if narrow else -(-head_width // (8 * width))
         params = TilesParams(
@@ -345,9 +349,9 @@ class Tiles:
             groups=-(-made.count // _WARPS),
         )
         if weights == _TILED:
-            params.offsets, params.value_head, params.value_step = made.offsets().data.ptr, self.nnz, 1
+            params.offsets, params.value_head, params.value_bytes = made.offsets().data.ptr, self.nnz, 4
         elif weights == _CSR:
-            params.row_offsets, params.value_head, params.value_step = made.row_offsets().data.ptr, 1, heads
+            params.row_offsets, params.value_head, params.value_bytes = made.row_offsets().data.ptr, 1, 4 * heads
         source = "spmm_tiles.cu"
         kernel = jit.kernel(source, "spmm_tiles", defines)
         launch = kernel.launch(params.groups * params.slices, 32 * _WARPS, params)
