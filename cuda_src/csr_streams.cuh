@@ -26,6 +26,7 @@ struct Streams {
     int streams, pieces;
     int longest; // edges of a piece; rows of more are in no stream, but for one of their own that is to be left out
     int shift;   // log2 of the lanes of a group
+    int whole;   // whether batches within a row take a way of their own: not where the groups of a warp would seldom all do
 };
 
 // Rows [row, last), edges [start, stop). `piece` is the number of the piece, and of the slot of its partial result, or -1.
@@ -118,6 +119,8 @@ template <int U> BS_INLINE void load_columns(Index (&to)[U], const Streams &s, I
 #endif
 }
 
+#define BS_NO_END (1 << 30)
+
 // Where a walk is: the next batch, the current row and its first edge, how far from the batch the row ends, where the next row ends.
 struct Place {
     Index base, row, begin, next;
@@ -136,6 +139,14 @@ template <class Body> BS_INLINE void next_row(const Streams &s, const Stretch &a
         here.next = __ldg(s.indptr + here.row + 2);
 }
 
+// As next_row, but the last row of the stretch gets an end that no batch reaches.
+template <class Body> BS_INLINE void next_open_row(const Streams &s, const Stretch &at, Place &here, Body &body)
+{
+    next_row(s, at, here, body);
+    if (here.row + 1 == at.last)
+        here.ends = BS_NO_END;
+}
+
 // Walks a stretch in batches of U edges (a multiple of 4) for a `body` of six functions:
 //   batch(base, left)         `left` edges from `base` (a multiple of 4) on belong to this stretch; the next U of them come now
 //   gather(u, column, edge)   start loading what edge base + u needs
@@ -143,7 +154,9 @@ template <class Body> BS_INLINE void next_row(const Streams &s, const Stretch &a
 //   flush(row, begin, end)    the current row of a stream is complete (it may be empty); the next one begins
 //   piece(row)                the piece is complete
 //   done(base, from, left)    edges base + max(from, 0) .. base + min(left, U) - 1 have been added (from > 0 only at the start)
-template <int U, class Body> BS_INLINE void walk(const Streams &s, const Stretch &at, Body &body)
+//   blank(u)                  only with `blanks`: there is no edge base + u, yet add(u) will be called; make it change nothing
+// With `blanks` every edge of a batch is added, which saves asking which of them are there.
+template <int U, bool blanks = false, class Body> BS_INLINE void walk(const Streams &s, const Stretch &at, Body &body)
 {
     Place here = {at.start & ~(Index)3, at.row, at.start, at.stop, 0};
     int from = (int)(at.start - here.base), left = (int)(at.stop - here.base); // where the stretch starts and stops, from the batch on
@@ -155,6 +168,8 @@ template <int U, class Body> BS_INLINE void walk(const Streams &s, const Stretch
         here.ends = (int)(__ldg(s.indptr + at.row + 1) - here.base);
         here.next = __ldg(s.indptr + at.row + 2);
     }
+    if (blanks && at.row + 1 == at.last)
+        here.ends = BS_NO_END;
     while (left > 0) {
         body.batch(here.base, left);
         if (from <= 0 && left >= U) {
@@ -166,13 +181,24 @@ template <int U, class Body> BS_INLINE void walk(const Streams &s, const Stretch
             for (int u = 0; u < U; u++)
                 if (u >= from && u < left)
                     body.gather(u, columns[u], here.base + u);
+                else if constexpr (blanks)
+                    body.blank(u);
         }
         if (left > U)
             load_columns(columns, s, here.base + U, left - U); // arrive while the gathers do
-        if (from <= 0 && here.ends >= U) {
+        if ((blanks || from <= 0) && here.ends >= U && s.whole) {
 #pragma unroll
             for (int u = 0; u < U; u++)
                 body.add(u, here.row);
+        } else if constexpr (blanks) {
+#pragma unroll
+            for (int u = 0; u < U; u++) {
+                if (here.ends <= u)
+                    do
+                        next_open_row(s, at, here, body);
+                    while (here.ends <= u);
+                body.add(u, here.row);
+            }
         } else {
 #pragma unroll
             for (int u = 0; u < U; u++) {
@@ -189,6 +215,8 @@ template <int U, class Body> BS_INLINE void walk(const Streams &s, const Stretch
         here.base += U;
         from -= U, left -= U, here.ends -= U;
     }
+    if (blanks && here.row + 1 == at.last)
+        here.ends = left;
     if (at.piece >= 0)
         body.piece(at.row);
     else

@@ -9,6 +9,11 @@
 // BS_WEIGHTS: 0 none, 1 a value to an edge, 2 values per head, scales of columns and (for maxima) of rows, each if there.
 #include "spmm_csr.cuh"
 
+// BS_BLANKS: edges that a batch lacks are added as zeros. Not where the compiler would take registers for it, nor in a maximum.
+#ifndef BS_BLANKS
+#define BS_BLANKS (BS_KIND == BS_FLOAT32 && BS_ACC == 0 && BS_WEIGHTS == 0 && BS_REDUCE == BS_SUM)
+#endif
+
 #ifndef BS_THREADS
 #define BS_THREADS 128
 #endif
@@ -103,6 +108,14 @@ struct Aggregate {
 #endif
     }
 
+    __device__ __forceinline__ void blank(int u)
+    {
+        w[u] = 0;
+#pragma unroll
+        for (int k = 0; k < BS_V; k++)
+            v[u][k] = Gathered{};
+    }
+
     __device__ __forceinline__ void add(int u, Index row)
     {
 #if BS_WEIGHTS == 2 && BS_REDUCE == BS_MAX && BS_ACC < 2
@@ -176,5 +189,5 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) spmm_csr(con
     Aggregate sums(p, at);
     if (sums.slice >= p.slices || !this_stretch(p.streams, at))
         return;
-    walk<BS_U>(p.streams, at, sums);
+    walk<BS_U, BS_BLANKS>(p.streams, at, sums);
 }

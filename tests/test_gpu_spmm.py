@@ -186,14 +186,9 @@ def test_every_tuning(bytes_: int, unroll: int) -> None:
     graph = pattern([*rng.integers(0, 12, 60), 0, 0, 33, 100, 0, 500, *rng.integers(0, 3, 40)], 700, 1)
     x = features(rng, (700, 48), np.dtype(np.float32))
     values = rng.standard_normal(graph.nnz).astype(np.float32)
-    for lanes, vectors, span, longest in (
-        (1, 1, 8, 32),
-        (4, 2, 12, 64),
-        (32, 1, 100, 416),
-        (8, 3, 64, 32),
-        (16, 2, 4, 4),
-    ):
-        tuning = Tuning(bytes_, lanes, vectors, unroll, 4, span, longest)
+    kinds = ((1, 1, 128, 8, 32), (4, 2, 64, 12, 64), (32, 1, 32, 100, 416), (8, 3, 96, 64, 32), (16, 2, 128, 4, 4))
+    for lanes, vectors, threads, span, longest in kinds:
+        tuning = Tuning(bytes_, lanes, vectors, unroll, None, threads, span, longest)
         check(graph, x, tuning=tuning)
         check(graph, x, tuning=tuning, values=values)
 

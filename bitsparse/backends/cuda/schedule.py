@@ -17,6 +17,8 @@ _WARPS, _ROUNDS = 32, 8
 _SHORT, _LEAST, _MOST = 8, 32, 512
 #: A row is cut into pieces if it is longer than so many streams; of a multiple of so many edges.
 _STREAMS_IN_PIECE, _PIECE_STEP = 2, 32
+#: Edges of a batch, and what share of them must be within a row throughout a warp to be treated as such.
+_BATCH, _OFTEN = 8, 0.4
 _THREADS = 256
 
 
@@ -25,7 +27,7 @@ class StreamsParams(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("indptr", "indices", "starts", "piece_row", "piece_first")),
-        *((name, ctypes.c_int) for name in ("streams", "pieces", "longest", "shift")),
+        *((name, ctypes.c_int) for name in ("streams", "pieces", "longest", "shift", "whole")),
     )
 
 
@@ -88,6 +90,18 @@ def choose_cut(rows: int, nnz: int, lanes: int, multiprocessors: int, warps: int
     return span, -(-_STREAMS_IN_PIECE * span // _PIECE_STEP) * _PIECE_STEP
 
 
+def whole_batches(rows: int, nnz: int, lanes: int) -> bool:
+    """Whether all groups of a warp are often within a row at the same time, so that a way without questions for rows pays.
+
+    Examples
+    --------
+    >>> [whole_batches(100, nnz, lanes) for nnz, lanes in ((1000, 32), (1000, 4), (6000, 4), (6000, 16))]
+    [True, False, False, True]
+    """
+    edges = nnz / max(1, rows)
+    return lanes == 32 or (edges > _BATCH and (1 - _BATCH / edges) ** (32 // lanes) > _OFTEN)
+
+
 class Schedule:
     """How the kernels walk one CSR pattern; made once for a pattern and kept by its owner, as the arrays must not change.
 
@@ -147,6 +161,7 @@ class Schedule:
             cut.pieces,
             cut.longest,
             lanes.bit_length() - 1,
+            whole_batches(self.shape[0], self.nnz, lanes),
         )
 
     def edge_rows(self) -> Any:
