@@ -1,0 +1,181 @@
+"""CSR patterns cut into streams of edges and pieces of long rows, on the GPU: what the kernels over CSR patterns walk."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from typing import Any, NamedTuple
+
+from bitsparse import jit
+
+__all__ = ["Cut", "Schedule", "StreamsParams", "choose_cut"]
+
+#: Groups of one warp are counted for so many warps of a multiprocessor, and streams for so many rounds of them.
+_WARPS, _ROUNDS = 32, 4
+#: Edges and rows of a stream: what is worth a group's start, and what balances well enough.
+_SHORT, _LEAST, _MOST = 8, 32, 512
+#: A row is cut into pieces if it is longer than so many streams; of a multiple of so many edges, and of at most so many.
+_STREAMS_IN_PIECE, _PIECE_STEP, _MOST_IN_PIECE = 4, 32, 1024
+_THREADS = 256
+
+
+class StreamsParams(ctypes.Structure):
+    """``Streams`` of ``csr_streams.cuh``, field by field: a part of the argument of every kernel that walks streams."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("indptr", "indices", "starts", "piece_row", "piece_first")),
+        *((name, ctypes.c_int) for name in ("streams", "pieces", "longest", "shift")),
+    )
+
+
+class _ScheduleParams(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("indptr", "long_rows", "before", "out", "first")),
+        *((name, ctypes.c_int64) for name in ("rows", "count", "span")),
+        ("long_count", ctypes.c_int),
+    )
+
+
+class Cut(NamedTuple):
+    """A pattern cut up.
+
+    Attributes
+    ----------
+    starts : cupy.ndarray (streams + 1,)
+        First row of each stream, ascending; the last is the number of rows. Stream s holds the rows ``starts[s] .. starts[s + 1] - 1``,
+        which may be none. A long row is a stream of its own, which kernels leave out.
+    piece_row, piece_first : cupy.ndarray (pieces,)
+        Row and first edge of each piece of `longest` edges (the last of a row has fewer). The pieces of a row follow each other.
+    streams, pieces, long_rows : int
+    span : int
+        Edges and rows that a stream has about.
+    longest : int
+        Edges of a piece; rows of more are long.
+    """
+
+    starts: Any
+    piece_row: Any
+    piece_first: Any
+    streams: int
+    pieces: int
+    long_rows: int
+    span: int
+    longest: int
+
+    @property
+    def units(self) -> int:
+        """Groups of lanes that a launch needs."""
+        return self.streams + self.pieces
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the device."""
+        return int(self.starts.nbytes + self.piece_row.nbytes + self.piece_first.nbytes)
+
+
+def choose_cut(rows: int, nnz: int, lanes: int, multiprocessors: int) -> tuple[int, int]:
+    """(span, longest) for groups of `lanes` lanes: several rounds of streams where there are edges enough, else one.
+
+    Examples
+    --------
+    >>> choose_cut(372_474, 24_574_995, 32, 132), choose_cut(50_515, 1_638_396, 32, 132), choose_cut(19_717, 88_651, 16, 132)
+    ((512, 1024), (100, 416), (12, 64))
+    """
+    each = (rows + nnz) // max(1, multiprocessors * _WARPS * (32 // lanes))
+    span = min(_MOST, each // _ROUNDS) if each // _ROUNDS >= _LEAST else min(_LEAST, max(_SHORT, each))
+    span = -(-span // 4) * 4
+    return span, min(_MOST_IN_PIECE, -(-_STREAMS_IN_PIECE * span // _PIECE_STEP) * _PIECE_STEP)
+
+
+class Schedule:
+    """How the kernels walk one CSR pattern; made once for a pattern and kept by its owner, as the arrays must not change.
+
+    Parameters
+    ----------
+    indptr : cupy.ndarray of int32 or int64
+        Valid: from 0 to `nnz`, never decreasing.
+    shape : tuple of int
+    nnz : int
+
+    A cut is made when it is first asked for, with at most two synchronisations, and kept.
+    """
+
+    def __init__(self, indptr: Any, shape: tuple[int, int], nnz: int) -> None:
+        self.indptr, self.shape, self.nnz = indptr, (int(shape[0]), int(shape[1])), int(nnz)
+        self._cuts: dict[tuple[int, int], Cut] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def large(self) -> bool:
+        """Whether the indices are int64."""
+        return bool(self.indptr.dtype.itemsize == 8)
+
+    @property
+    def defines(self) -> dict[str, int]:
+        """What kernels over this pattern are compiled with."""
+        return {"BS_LARGE": 1} if self.large else {}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all cuts on the device."""
+        return sum(cut.nbytes for cut in self._cuts.values())
+
+    def cut(self, lanes: int, *, span: int | None = None, longest: int | None = None) -> Cut:
+        """The cut for groups of `lanes` lanes (a power of two up to 32), or of a given span and length of pieces.
+
+        `longest` must be a multiple of 4.
+        """
+        chosen = choose_cut(self.shape[0], self.nnz, lanes, jit.capability().multiprocessors)
+        key = (span or chosen[0], longest or chosen[1])
+        with self._lock:
+            if key not in self._cuts:
+                self._cuts[key] = self._make(*key)
+            return self._cuts[key]
+
+    def params(self, cut: Cut, indices: Any, lanes: int) -> StreamsParams:
+        """The argument of a kernel. `indices` is None, or a C-contiguous array aligned to 16 bytes."""
+        return StreamsParams(
+            self.indptr.data.ptr,
+            None if indices is None else indices.data.ptr,
+            cut.starts.data.ptr,
+            cut.piece_row.data.ptr,
+            cut.piece_first.data.ptr,
+            cut.streams,
+            cut.pieces,
+            cut.longest,
+            lanes.bit_length() - 1,
+        )
+
+    def _make(self, span: int, longest: int) -> Cut:
+        cupy = jit.require_cupy("schedule")
+        rows, dtype = self.shape[0], self.indptr.dtype
+        lengths = self.indptr[1:] - self.indptr[:-1]
+        long_rows = cupy.flatnonzero(lengths > longest).astype(dtype)
+        long_count, pieces, away = int(long_rows.size), 0, 0
+        edges_before = piece_row = piece_first = cupy.empty(0, dtype)
+        if long_count:
+            before = cupy.zeros((2, long_count + 1), dtype)
+            each = lengths[long_rows]
+            before[0, 1:] = cupy.cumsum(each)
+            before[1, 1:] = cupy.cumsum((each + (longest - 1)) // longest)
+            away, pieces = (int(n) for n in before[:, -1].get())
+            edges_before = before[0]
+            piece_row, piece_first = cupy.empty(pieces, dtype), cupy.empty(pieces, dtype)
+            self._launch("piece_edges", pieces, long_rows, before[1], piece_row, piece_first, pieces, longest)
+        count = -(-(self.nnz - away + rows) // span)
+        starts = cupy.empty(count + 1 + 2 * long_count, dtype)
+        self._launch("stream_starts", count + 1, long_rows, edges_before, starts, None, count, span)
+        if long_count:
+            starts[count + 1 : count + 1 + long_count] = long_rows
+            starts[count + 1 + long_count :] = long_rows + 1
+            starts = cupy.sort(starts)
+        return Cut(starts, piece_row, piece_first, int(starts.size) - 1, pieces, long_count, span, longest)
+
+    def _launch(
+        self, name: str, items: int, long_rows: Any, before: Any, out: Any, first: Any, count: int, span: int
+    ) -> None:
+        params = _ScheduleParams(self.indptr.data.ptr, long_rows.data.ptr, before.data.ptr, out.data.ptr)
+        params.first = None if first is None else first.data.ptr
+        params.rows, params.count, params.span, params.long_count = self.shape[0], count, span, int(long_rows.size)
+        kernel = jit.kernel("csr_schedule.cu", name, self.defines)
+        kernel.launch(-(-items // _THREADS), _THREADS, params)()

@@ -1,0 +1,176 @@
+// Streams of edges: how the kernels over CSR patterns cut a graph into equal runs and walk them.
+// A group of 2^shift lanes walks one *stretch*: a run of whole consecutive rows (a stream), or a piece of a row that is too long for one.
+// It reads the indices of the next U edges whatever rows they belong to, issues all U gathers, and only then asks where rows end. So
+// short rows keep as many gathers in flight as long ones do. A group needs no shuffles: its lanes read the same indices, 16 bytes at once.
+// Which stretches there are decides bitsparse/backends/cuda/schedule.py.
+#ifndef BITSPARSE_CSR_STREAMS_CUH
+#define BITSPARSE_CSR_STREAMS_CUH
+
+#include "scalar.h"
+
+#define BS_INLINE static __device__ __forceinline__
+
+// BS_LARGE: indptr and indices are int64.
+#ifdef BS_LARGE
+typedef bs_i64 Index;
+#else
+typedef int Index;
+#endif
+
+struct Streams {
+    const Index *indptr;      // rows + 1
+    const Index *indices;     // 16-byte aligned; null if edge e belongs to row e of what is gathered
+    const Index *starts;      // streams + 1: first rows
+    const Index *piece_row;   // of each piece, in the order of rows; the pieces of a row follow each other
+    const Index *piece_first; // and its first edge
+    int streams, pieces;
+    int longest; // edges of a piece; rows of more are in no stream, but for one of their own that is to be left out
+    int shift;   // log2 of the lanes of a group
+};
+
+// Rows [row, last), edges [start, stop). `piece` is the number of the piece, and of the slot of its partial result, or -1.
+struct Stretch {
+    Index row, last, start, stop;
+    int piece;
+};
+
+BS_INLINE int group_lane(const Streams &s) { return (int)threadIdx.x & ((1 << s.shift) - 1); }
+
+// What group `unit` of the grid walks, the pieces first as they are the longest; false if that is nothing.
+BS_INLINE bool stretch_of(const Streams &s, int unit, Stretch &at)
+{
+    if (unit < s.pieces) {
+        at.row = __ldg(s.piece_row + unit);
+        at.start = __ldg(s.piece_first + unit);
+        at.last = at.row + 1;
+        at.stop = min(at.start + s.longest, __ldg(s.indptr + at.last));
+        at.piece = unit;
+        return true;
+    }
+    unit -= s.pieces;
+    if (unit >= s.streams)
+        return false;
+    at.row = __ldg(s.starts + unit);
+    at.last = __ldg(s.starts + unit + 1);
+    at.start = __ldg(s.indptr + at.row);
+    at.stop = __ldg(s.indptr + at.last);
+    at.piece = -1;
+    return at.row < at.last && !(at.last == at.row + 1 && at.stop - at.start > s.longest);
+}
+
+// The stretch of this thread's group, blocks along x.
+BS_INLINE bool this_stretch(const Streams &s, Stretch &at)
+{
+    return stretch_of(s, (int)(blockIdx.x * (blockDim.x >> s.shift) + (threadIdx.x >> s.shift)), at);
+}
+
+// The pieces of the row that a piece belongs to: number of the first, and how many there are.
+BS_INLINE void pieces_of_row(const Streams &s, const Stretch &at, int &first, int &count)
+{
+    const Index begin = s.indptr[at.row], edges = s.indptr[at.row + 1] - begin;
+    first = at.piece - (int)((at.start - begin) / s.longest);
+    count = (int)((edges + s.longest - 1) / s.longest);
+}
+
+// Elements `from` .. `from + U - 1` of an array that is 16-byte aligned, of which those before `stop` exist; `from` is a multiple of 4.
+// Whole vectors are read if their first element exists: the rest of it is in the same 16 bytes.
+template <int U, class T> BS_INLINE void load_run(T (&to)[U], const T *array, Index from, Index stop)
+{
+    const int each = 16 / (int)sizeof(T);
+    union {
+        uint4 vector;
+        T of[each];
+    } v;
+#pragma unroll
+    for (int u = 0; u < U; u += each)
+        if (from + u < stop) {
+            v.vector = __ldg((const uint4 *)(array + from + u));
+#pragma unroll
+            for (int i = 0; i < each; i++)
+                to[u + i] = v.of[i];
+        }
+}
+
+template <int U> BS_INLINE void load_columns(Index (&to)[U], const Index *indices, Index from, Index stop)
+{
+    if (indices) {
+        load_run(to, indices, from, stop);
+        return;
+    }
+#pragma unroll
+    for (int u = 0; u < U; u++)
+        to[u] = from + u;
+}
+
+// Where a walk is: the current row, its edges, where the next one ends.
+struct Place {
+    Index row, begin, end, next;
+};
+
+// The current row is complete.
+template <class Body> BS_INLINE void next_row(const Streams &s, const Stretch &at, Place &here, Body &body)
+{
+    body.flush(here.row, here.begin, here.end);
+    here.row++;
+    here.begin = here.end;
+    here.end = here.next;
+    if (here.row + 1 < at.last)
+        here.next = __ldg(s.indptr + here.row + 2);
+}
+
+// Walks a stretch in batches of U edges (a multiple of 4) for a `body` of six functions:
+//   batch(base, stop)         edges base .. base + U - 1 are next (base a multiple of 4; those from `stop` on are not this stretch's)
+//   gather(u, column, edge)   start loading what edge base + u needs
+//   add(u, row)               edge base + u joins the current row
+//   flush(row, begin, end)    the current row of a stream is complete (it may be empty); the next one begins
+//   piece(row)                the piece is complete
+//   done(base, from, left)    edges base + from .. base + left - 1 of the batch have been added (from > 0 only at the start)
+template <int U, class Body> BS_INLINE void walk(const Streams &s, const Stretch &at, Body &body)
+{
+    Index base = at.start & ~(Index)3;
+    Index columns[U];
+    load_columns<U>(columns, s.indices, base, at.stop);
+    Place here = {at.row, at.start, at.stop, at.stop};
+    if (at.row + 1 < at.last) {
+        here.end = __ldg(s.indptr + at.row + 1);
+        here.next = __ldg(s.indptr + at.row + 2);
+    }
+    while (base < at.stop) {
+        const int from = (int)(max(at.start, base) - base);
+        const int left = (int)min(at.stop - base, (Index)U);
+        body.batch(base, at.stop);
+        if (from == 0 && left == U) {
+#pragma unroll
+            for (int u = 0; u < U; u++)
+                body.gather(u, columns[u], base + u);
+        } else {
+#pragma unroll
+            for (int u = 0; u < U; u++)
+                if (u >= from && u < left)
+                    body.gather(u, columns[u], base + u);
+        }
+        load_columns<U>(columns, s.indices, base + U, at.stop); // arrives while the gathers do
+        if (from == 0 && here.end - base >= U) {
+#pragma unroll
+            for (int u = 0; u < U; u++)
+                body.add(u, here.row);
+        } else {
+#pragma unroll
+            for (int u = 0; u < U; u++)
+                if (u >= from && u < left) {
+                    while (here.end <= base + u)
+                        next_row(s, at, here, body);
+                    body.add(u, here.row);
+                }
+        }
+        body.done(base, from, left);
+        base += U;
+    }
+    if (at.piece >= 0)
+        body.piece(at.row);
+    else
+        while (here.row < at.last)
+            next_row(s, at, here, body);
+}
+
+#endif

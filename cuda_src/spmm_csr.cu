@@ -1,0 +1,149 @@
+// Sums, means and maxima of gathered rows over the edges of a CSR pattern, on the CUDA cores: y[i] = reduce over edges (i, j) of w x[j].
+//
+// A group of 2^shift lanes walks a stretch of rows (csr_streams.cuh); lane l holds vectors l, l + lanes, ... (BS_V of them) of a slice of
+// the columns, BS_U edges in flight. Slices of the columns run one after another (grid y), so that a slice of x may stay in the L2.
+// Rows in pieces: every piece stores its sums, and whichever piece is the last to arrive adds them up in order; no float is added atomically.
+//
+// Floor: edges * row bytes at 9 TB/s (rows of 64 bytes and more, x in the L2), edges at 150 G/s below that, and the compulsory bytes.
+//
+// BS_WEIGHTS: 0 none, 1 a value to an edge, 2 values per head, scales of columns and (for maxima) of rows, each if there.
+#include "spmm_csr.cuh"
+
+#define BS_THREADS 256
+#if BS_WEIGHTS == 2 && BS_V != 1
+#error "values per head go with one vector a lane"
+#endif
+
+struct Aggregate {
+    const SpmmParams &p;
+    const Stretch &at;
+    const char *x;    // row 0, this lane's first vector
+    unsigned further; // bytes from one vector of the lane to the next
+    unsigned first;   // the lane's first vector, of a row
+    int lane, lanes, slice, head;
+    Gathered v[BS_U][BS_V];
+    Acc w[BS_U];
+    Sums sums[BS_V];
+
+    __device__ __forceinline__ Aggregate(const SpmmParams &params, const Stretch &stretch) : p(params), at(stretch)
+    {
+        lanes = 1 << p.streams.shift;
+        lane = group_lane(p.streams);
+        slice = (int)(blockIdx.z * gridDim.y + blockIdx.y);
+        first = (unsigned)slice * (unsigned)(BS_V * lanes) + (unsigned)lane;
+        const unsigned last = p.vectors - 1;
+        // Lanes beyond the row read its last vector with the others.
+        x = (const char *)p.x + (bs_u64)min(first, last) * BS_BYTES;
+        further = (unsigned)lanes * BS_BYTES;
+#if BS_WEIGHTS == 2
+        head = p.heads > 1 ? (int)(min(first, last) * BS_EACH / (unsigned)p.width) : 0;
+#endif
+        clear();
+    }
+
+    __device__ __forceinline__ void clear()
+    {
+#pragma unroll
+        for (int k = 0; k < BS_V; k++)
+#pragma unroll
+            for (int j = 0; j < BS_EACH; j++)
+                sums[k].of[j] = nothing_yet();
+    }
+
+    __device__ __forceinline__ void batch(Index base, Index end)
+    {
+#if BS_WEIGHTS == 1
+        load_run(w, p.values, base, end);
+#endif
+    }
+
+    __device__ __forceinline__ void gather(int u, Index column, Index edge)
+    {
+        const char *from = x + (bs_u64)column * p.row_bytes;
+#pragma unroll
+        for (int k = 0; k < BS_V; k++)
+            if (k == 0 || first + (unsigned)(k * lanes) < p.vectors)
+                load_vector(v[u][k], from + (unsigned)k * further);
+#if BS_WEIGHTS == 2
+        Acc weight = p.values ? __ldg(p.values + (bs_u64)edge * (unsigned)p.heads + (unsigned)head) : (Acc)1;
+        if (BS_ACC < 2 && p.col_scale)
+            weight = times(weight, (Acc)__ldg(p.col_scale + column));
+        w[u] = weight;
+#endif
+    }
+
+    __device__ __forceinline__ void add(int u, Index row)
+    {
+#if BS_WEIGHTS == 2 && BS_REDUCE == BS_MAX && BS_ACC < 2
+        const Acc weight = p.row_scale ? times(w[u], (Acc)__ldg(p.row_scale + row)) : w[u];
+#elif BS_WEIGHTS
+        const Acc weight = w[u];
+#endif
+#pragma unroll
+        for (int k = 0; k < BS_V; k++)
+#pragma unroll
+            for (int j = 0; j < BS_EACH; j++) {
+                const Acc term = widened(v[u][k], j, p.is_signed != 0);
+#if BS_WEIGHTS == 0
+                sums[k].of[j] = joined(sums[k].of[j], term);
+#elif BS_REDUCE == BS_MAX
+                sums[k].of[j] = joined(sums[k].of[j], times(term, weight));
+#else
+                sums[k].of[j] += weight * term;
+#endif
+            }
+    }
+
+    __device__ __forceinline__ void flush(Index row, Index begin, Index end)
+    {
+#pragma unroll
+        for (int k = 0; k < BS_V; k++)
+            if (first + (unsigned)(k * lanes) < p.vectors)
+                finish_row(p, row, end - begin, first + (unsigned)(k * lanes), sums[k]);
+        clear();
+    }
+
+    __device__ __forceinline__ void done(Index, int, int) {}
+
+    // The sums of a piece wait in its slot; the last to come takes all of them, in order.
+    __device__ __forceinline__ void piece(Index row)
+    {
+        int from, count;
+        pieces_of_row(p.streams, at, from, count);
+        const bs_u64 step = (bs_u64)p.slices * (unsigned)(BS_V * lanes); // vectors of a slot
+        Sums *slots = (Sums *)p.partial + (bs_u64)(unsigned)slice * (unsigned)(BS_V * lanes) + (unsigned)lane;
+#pragma unroll
+        for (int k = 0; k < BS_V; k++)
+            store_vector(slots + (bs_u64)(unsigned)at.piece * step + (unsigned)(k * lanes), sums[k]);
+        __threadfence();
+        int *counter = p.arrived + ((bs_u64)(unsigned)from * (unsigned)p.slices + (unsigned)slice) * (unsigned)lanes + (unsigned)lane;
+        if (atomicAdd(counter, 1) != count - 1)
+            return;
+        __threadfence();
+        *counter = 0; // for the next launch
+#pragma unroll
+        for (int k = 0; k < BS_V; k++) {
+            const Sums *slot = slots + (bs_u64)(unsigned)from * step + (unsigned)(k * lanes);
+            Sums total, one;
+            load_fresh(total, slot);
+#pragma unroll 4
+            for (int i = 1; i < count; i++) {
+                load_fresh(one, slot + (bs_u64)(unsigned)i * step);
+#pragma unroll
+                for (int j = 0; j < BS_EACH; j++)
+                    total.of[j] = joined(total.of[j], one.of[j]);
+            }
+            if (first + (unsigned)(k * lanes) < p.vectors)
+                finish_row(p, row, p.streams.indptr[row + 1] - p.streams.indptr[row], first + (unsigned)(k * lanes), total);
+        }
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) spmm_csr(const SpmmParams p)
+{
+    Stretch at;
+    if ((int)(blockIdx.z * gridDim.y + blockIdx.y) >= p.slices || !this_stretch(p.streams, at))
+        return;
+    Aggregate sums(p, at);
+    walk<BS_U>(p.streams, at, sums);
+}

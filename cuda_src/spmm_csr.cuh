@@ -1,0 +1,110 @@
+// Parameters of the products of CSR patterns with dense features on the CUDA cores, and what becomes of the sum of a row.
+#ifndef BITSPARSE_SPMM_CSR_CUH
+#define BITSPARSE_SPMM_CSR_CUH
+
+#include "csr_elements.cuh"
+
+#define BS_SUM 0
+#define BS_MEAN 1
+#define BS_MAX 2
+
+struct SpmmParams {
+    Streams streams;
+    const void *x;      // (columns of the pattern, vectors * BS_EACH), rows contiguous
+    void *out;          // (rows, vectors * BS_EACH) Out
+    const Acc *values;  // of the edges, (edges,) or (edges, heads)
+    const float *row_scale, *col_scale;
+    Acc *partial;  // (pieces, slices, BS_V, lanes, BS_EACH)
+    int *arrived;  // (pieces, slices, lanes): how many pieces of a row are there, at the first one's place; zeros before and after
+    unsigned vectors;   // of a row of x
+    unsigned row_bytes; // of x
+    int slices;         // of BS_V * lanes vectors
+    int heads, width;   // elements of a head
+    int is_signed;
+};
+
+// Sums of 16-bit floats are rounded back, means of integers are float32.
+#if BS_KIND == BS_FLOAT16 || BS_KIND == BS_BFLOAT16
+typedef unsigned short Out;
+#elif BS_REDUCE == BS_MEAN && BS_ACC >= 2
+typedef float Out;
+#else
+typedef Acc Out;
+#endif
+
+typedef Vector<BS_EACH, Acc> Sums;
+
+BS_INLINE Acc nothing_yet()
+{
+#if BS_REDUCE != BS_MAX
+    return 0;
+#elif BS_ACC == 0
+    return bs_float_of(0xff800000u);
+#elif BS_ACC == 1
+    return __longlong_as_double((bs_i64)0xfff0000000000000ull);
+#elif BS_ACC == 2
+    return (Acc)0x80000000u;
+#else
+    return (Acc)0x8000000000000000ull;
+#endif
+}
+
+BS_INLINE Acc joined(Acc have, Acc term)
+{
+#if BS_REDUCE == BS_MAX
+    return term > have || term != term ? term : have;
+#else
+    return have + term;
+#endif
+}
+
+BS_INLINE Acc times(Acc a, Acc b)
+{
+#if BS_ACC == 0
+    return bs_mulf(a, b);
+#elif BS_ACC == 1
+    return bs_muld(a, b);
+#else
+    return a * b;
+#endif
+}
+
+// The result of a row of `count` edges, from its sums.
+BS_INLINE void finish_row(const SpmmParams &p, Index row, Index count, unsigned vector, const Sums &sums)
+{
+    Vector<BS_EACH, Out> v;
+    const float scale = BS_REDUCE != BS_MAX && BS_ACC < 2 && p.row_scale ? __ldg(p.row_scale + row) : 1.0f;
+#if BS_KIND == BS_FLOAT16 || BS_KIND == BS_BFLOAT16
+    float r[BS_EACH];
+#else
+    Out(&r)[BS_EACH] = v.of;
+#endif
+#pragma unroll
+    for (int j = 0; j < BS_EACH; j++) {
+        const Acc sum = sums.of[j];
+#if BS_REDUCE == BS_MAX
+        r[j] = count ? sum : (Acc)0;
+#elif BS_REDUCE == BS_MEAN && BS_ACC == 1
+        r[j] = bs_muld(bs_divd(sum, (double)(float)max(count, (Index)1)), (double)scale);
+#elif BS_REDUCE == BS_MEAN
+        r[j] = bs_mulf(bs_divf((float)sum, (float)max(count, (Index)1)), scale);
+#elif BS_ACC < 2
+        r[j] = times(sum, (Acc)scale);
+#else
+        r[j] = sum;
+#endif
+    }
+#if BS_KIND == BS_FLOAT16 || BS_KIND == BS_BFLOAT16
+#pragma unroll
+    for (int j = 0; j < BS_EACH; j += 2) {
+        const float high = j + 1 < BS_EACH ? r[j + 1 < BS_EACH ? j + 1 : j] : 0.0f;
+        const unsigned both = BS_KIND == BS_FLOAT16 ? halves_of(r[j], high) : bfloats_of(r[j], high);
+        v.of[j] = (unsigned short)both;
+        if (j + 1 < BS_EACH)
+            v.of[j + 1 < BS_EACH ? j + 1 : j] = (unsigned short)(both >> 16);
+    }
+#endif
+    store_vector((Out *)p.out + ((bs_u64)row * p.vectors + vector) * BS_EACH, v);
+}
+
+#endif
