@@ -103,6 +103,12 @@ def _build() -> list[Variant]:
     return [Variant(*name, index) for name in table for index in ((), (("BS_LARGE", 1),))]
 
 
+def _windows() -> list[Variant]:
+    """Float32 sums over windows of eight rows: without weights, with one to a column, with one to an edge."""
+    sums = [Variant("spmm_windows.cu", "spmm_windows", (("BS_WEIGHTS", kind),)) for kind in range(3)]
+    return [*sums, *(Variant("windows_fill.cu", "fill_windows", large) for large in ((), (("BS_LARGE", 1),)))]
+
+
 def variants() -> list[Variant]:
     """Every variant of a release."""
     rates = [
@@ -111,4 +117,4 @@ def variants() -> list[Variant]:
         for nb, group, only in ((1, (), None), *((nb, (("BS_WARPGROUP", 1),), "sm_90a") for nb in (1, 2, 4)))
     ]
     others = [("bits_stats.cu", "code_sums"), ("epilogue.cu", "epilogue_int32"), ("limits_memory.cu", "read_all")]
-    return [*_wgmma(), *_mma(), *_bits(), *_build(), *(Variant(*other) for other in others), *rates]
+    return [*_wgmma(), *_mma(), *_bits(), *_build(), *_windows(), *(Variant(*other) for other in others), *rates]
