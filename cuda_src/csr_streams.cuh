@@ -10,7 +10,7 @@
 
 #define BS_INLINE static __device__ __forceinline__
 
-// BS_LARGE: indptr and indices are int64.
+// BS_LARGE: indptr and indices are int64. BS_DIRECT: there are no indices, edge e belongs to row e of what is gathered.
 #ifdef BS_LARGE
 typedef bs_i64 Index;
 #else
@@ -19,7 +19,7 @@ typedef int Index;
 
 struct Streams {
     const Index *indptr;      // rows + 1
-    const Index *indices;     // 16-byte aligned; null if edge e belongs to row e of what is gathered
+    const Index *indices;     // 16-byte aligned
     const Index *starts;      // streams + 1: first rows
     const Index *piece_row;   // of each piece, in the order of rows; the pieces of a row follow each other
     const Index *piece_first; // and its first edge
@@ -72,99 +72,122 @@ BS_INLINE void pieces_of_row(const Streams &s, const Stretch &at, int &first, in
     count = (int)((edges + s.longest - 1) / s.longest);
 }
 
-// Elements `from` .. `from + U - 1` of an array that is 16-byte aligned, of which those before `stop` exist; `from` is a multiple of 4.
-// Whole vectors are read if their first element exists: the rest of it is in the same 16 bytes.
-template <int U, class T> BS_INLINE void load_run(T (&to)[U], const T *array, Index from, Index stop)
+// Row `index` of an array with rows of `bytes` bytes.
+BS_INLINE const char *row_address(const char *base, Index index, unsigned bytes)
 {
-    const int each = 16 / (int)sizeof(T);
+#ifdef BS_LARGE
+    return base + (bs_u64)index * bytes;
+#else
+    return base + (bs_u64)(unsigned)index * bytes; // one instruction
+#endif
+}
+
+// The same address in a form that the compiler cannot calculate once more in a loop instead of keeping it in registers, which it likes to
+// do. Called by whole warps.
+BS_INLINE const char *kept(const char *address)
+{
+    return (const char *)__shfl_sync(~0u, (bs_u64)address, (int)threadIdx.x & 31);
+}
+
+// Elements 0 .. U - 1 from `array` on, which is 16-byte aligned. Those from `left` on may be others: no vector is read but one that holds
+// an element before it, of which there is at least one.
+template <int U, class T> BS_INLINE void load_run(T (&to)[U], const T *array, int left)
+{
+    const int each = 16 / (int)sizeof(T), last = (left - 1) & -each;
     union {
         uint4 vector;
         T of[each];
     } v;
 #pragma unroll
-    for (int u = 0; u < U; u += each)
-        if (from + u < stop) {
-            v.vector = __ldg((const uint4 *)(array + from + u));
+    for (int u = 0; u < U; u += each) {
+        v.vector = __ldg((const uint4 *)(array + (u ? min(u, last) : 0)));
 #pragma unroll
-            for (int i = 0; i < each; i++)
-                to[u + i] = v.of[i];
-        }
+        for (int i = 0; i < each; i++)
+            to[u + i] = v.of[i];
+    }
 }
 
-template <int U> BS_INLINE void load_columns(Index (&to)[U], const Index *indices, Index from, Index stop)
+template <int U> BS_INLINE void load_columns(Index (&to)[U], const Streams &s, Index base, int left)
 {
-    if (indices) {
-        load_run(to, indices, from, stop);
-        return;
-    }
+#ifdef BS_DIRECT
 #pragma unroll
     for (int u = 0; u < U; u++)
-        to[u] = from + u;
+        to[u] = base + u;
+#else
+    load_run(to, s.indices + base, left);
+#endif
 }
 
-// Where a walk is: the current row, its edges, where the next one ends.
+// Where a walk is: the next batch, the current row and its first edge, how far from the batch the row ends, where the next row ends.
 struct Place {
-    Index row, begin, end, next;
+    Index base, row, begin, next;
+    int ends;
 };
 
 // The current row is complete.
 template <class Body> BS_INLINE void next_row(const Streams &s, const Stretch &at, Place &here, Body &body)
 {
-    body.flush(here.row, here.begin, here.end);
+    const Index end = here.base + here.ends;
+    body.flush(here.row, here.begin, end);
     here.row++;
-    here.begin = here.end;
-    here.end = here.next;
+    here.begin = end;
+    here.ends = (int)(here.next - here.base);
     if (here.row + 1 < at.last)
         here.next = __ldg(s.indptr + here.row + 2);
 }
 
 // Walks a stretch in batches of U edges (a multiple of 4) for a `body` of six functions:
-//   batch(base, stop)         edges base .. base + U - 1 are next (base a multiple of 4; those from `stop` on are not this stretch's)
+//   batch(base, left)         `left` edges from `base` (a multiple of 4) on belong to this stretch; the next U of them come now
 //   gather(u, column, edge)   start loading what edge base + u needs
 //   add(u, row)               edge base + u joins the current row
 //   flush(row, begin, end)    the current row of a stream is complete (it may be empty); the next one begins
 //   piece(row)                the piece is complete
-//   done(base, from, left)    edges base + from .. base + left - 1 of the batch have been added (from > 0 only at the start)
+//   done(base, from, left)    edges base + max(from, 0) .. base + min(left, U) - 1 have been added (from > 0 only at the start)
 template <int U, class Body> BS_INLINE void walk(const Streams &s, const Stretch &at, Body &body)
 {
-    Index base = at.start & ~(Index)3;
+    Place here = {at.start & ~(Index)3, at.row, at.start, at.stop, 0};
+    int from = (int)(at.start - here.base), left = (int)(at.stop - here.base); // where the stretch starts and stops, from the batch on
+    here.ends = left;
     Index columns[U];
-    load_columns<U>(columns, s.indices, base, at.stop);
-    Place here = {at.row, at.start, at.stop, at.stop};
+    if (left > 0)
+        load_columns(columns, s, here.base, left);
     if (at.row + 1 < at.last) {
-        here.end = __ldg(s.indptr + at.row + 1);
+        here.ends = (int)(__ldg(s.indptr + at.row + 1) - here.base);
         here.next = __ldg(s.indptr + at.row + 2);
     }
-    while (base < at.stop) {
-        const int from = (int)(max(at.start, base) - base);
-        const int left = (int)min(at.stop - base, (Index)U);
-        body.batch(base, at.stop);
-        if (from == 0 && left == U) {
+    while (left > 0) {
+        body.batch(here.base, left);
+        if (from <= 0 && left >= U) {
 #pragma unroll
             for (int u = 0; u < U; u++)
-                body.gather(u, columns[u], base + u);
+                body.gather(u, columns[u], here.base + u);
         } else {
 #pragma unroll
             for (int u = 0; u < U; u++)
                 if (u >= from && u < left)
-                    body.gather(u, columns[u], base + u);
+                    body.gather(u, columns[u], here.base + u);
         }
-        load_columns<U>(columns, s.indices, base + U, at.stop); // arrives while the gathers do
-        if (from == 0 && here.end - base >= U) {
+        if (left > U)
+            load_columns(columns, s, here.base + U, left - U); // arrive while the gathers do
+        if (from <= 0 && here.ends >= U) {
 #pragma unroll
             for (int u = 0; u < U; u++)
                 body.add(u, here.row);
         } else {
 #pragma unroll
-            for (int u = 0; u < U; u++)
-                if (u >= from && u < left) {
-                    while (here.end <= base + u)
+            for (int u = 0; u < U; u++) {
+                const bool mine = u >= from && u < left;
+                if (mine && here.ends <= u)
+                    do
                         next_row(s, at, here, body);
+                    while (here.ends <= u);
+                if (mine)
                     body.add(u, here.row);
-                }
+            }
         }
-        body.done(base, from, left);
-        base += U;
+        body.done(here.base, from, left);
+        here.base += U;
+        from -= U, left -= U, here.ends -= U;
     }
     if (at.piece >= 0)
         body.piece(at.row);

@@ -9,7 +9,9 @@
 // BS_WEIGHTS: 0 none, 1 a value to an edge, 2 values per head, scales of columns and (for maxima) of rows, each if there.
 #include "spmm_csr.cuh"
 
-#define BS_THREADS 256
+#ifndef BS_THREADS
+#define BS_THREADS 128
+#endif
 #if BS_WEIGHTS == 2 && BS_V != 1
 #error "values per head go with one vector a lane"
 #endif
@@ -17,9 +19,8 @@
 struct Aggregate {
     const SpmmParams &p;
     const Stretch &at;
-    const char *x;    // row 0, this lane's first vector
-    unsigned further; // bytes from one vector of the lane to the next
-    unsigned first;   // the lane's first vector, of a row
+    const char *x; // row 0, this lane's first vector
+    unsigned first; // the lane's first vector, of a row
     int lane, lanes, slice, head;
     Gathered v[BS_U][BS_V];
     Acc w[BS_U];
@@ -31,14 +32,22 @@ struct Aggregate {
         lane = group_lane(p.streams);
         slice = (int)(blockIdx.z * gridDim.y + blockIdx.y);
         first = (unsigned)slice * (unsigned)(BS_V * lanes) + (unsigned)lane;
-        const unsigned last = p.vectors - 1;
-        // Lanes beyond the row read its last vector with the others.
-        x = (const char *)p.x + (bs_u64)min(first, last) * BS_BYTES;
-        further = (unsigned)lanes * BS_BYTES;
+        // Lanes beyond the row do with its last vector what the last lane does.
+        first = __shfl_sync(~0u, min(first, p.vectors - 1), (int)threadIdx.x & 31);
+        x = kept((const char *)p.x + (bs_u64)first * BS_BYTES);
 #if BS_WEIGHTS == 2
-        head = p.heads > 1 ? (int)(min(first, last) * BS_EACH / (unsigned)p.width) : 0;
+        head = p.heads > 1 ? (int)(first * BS_EACH / (unsigned)p.width) : 0;
 #endif
         clear();
+    }
+
+    // Whether the row has this lane's vector k.
+    __device__ __forceinline__ bool is_there(int k) const { return first + (unsigned)(k * lanes) < p.vectors; }
+
+    __device__ __forceinline__ char *result_of(Index row, int k) const
+    {
+        char *const out = (char *)p.out + (bs_u64)(first + (unsigned)(k * lanes)) * (unsigned)sizeof(Vector<BS_EACH, Out>);
+        return (char *)row_address(out, row, p.out_bytes);
     }
 
     __device__ __forceinline__ void clear()
@@ -50,20 +59,20 @@ struct Aggregate {
                 sums[k].of[j] = nothing_yet();
     }
 
-    __device__ __forceinline__ void batch(Index base, Index end)
+    __device__ __forceinline__ void batch(Index base, int left)
     {
 #if BS_WEIGHTS == 1
-        load_run(w, p.values, base, end);
+        load_run(w, p.values + base, left);
 #endif
     }
 
     __device__ __forceinline__ void gather(int u, Index column, Index edge)
     {
-        const char *from = x + (bs_u64)column * p.row_bytes;
+        const char *from = row_address(x, column, p.row_bytes);
 #pragma unroll
         for (int k = 0; k < BS_V; k++)
-            if (k == 0 || first + (unsigned)(k * lanes) < p.vectors)
-                load_vector(v[u][k], from + (unsigned)k * further);
+            if (k == 0 || is_there(k))
+                load_vector(v[u][k], from + (bs_u64)(unsigned)(k * lanes) * BS_BYTES);
 #if BS_WEIGHTS == 2
         Acc weight = p.values ? __ldg(p.values + (bs_u64)edge * (unsigned)p.heads + (unsigned)head) : (Acc)1;
         if (BS_ACC < 2 && p.col_scale)
@@ -98,8 +107,8 @@ struct Aggregate {
     {
 #pragma unroll
         for (int k = 0; k < BS_V; k++)
-            if (first + (unsigned)(k * lanes) < p.vectors)
-                finish_row(p, row, end - begin, first + (unsigned)(k * lanes), sums[k]);
+            if (k == 0 || is_there(k))
+                finish_row(p, row, end - begin, sums[k], result_of(row, k));
         clear();
     }
 
@@ -133,8 +142,8 @@ struct Aggregate {
                 for (int j = 0; j < BS_EACH; j++)
                     total.of[j] = joined(total.of[j], one.of[j]);
             }
-            if (first + (unsigned)(k * lanes) < p.vectors)
-                finish_row(p, row, p.streams.indptr[row + 1] - p.streams.indptr[row], first + (unsigned)(k * lanes), total);
+            if (k == 0 || is_there(k))
+                finish_row(p, row, p.streams.indptr[row + 1] - p.streams.indptr[row], total, result_of(row, k));
         }
     }
 };
@@ -142,8 +151,8 @@ struct Aggregate {
 extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) spmm_csr(const SpmmParams p)
 {
     Stretch at;
-    if ((int)(blockIdx.z * gridDim.y + blockIdx.y) >= p.slices || !this_stretch(p.streams, at))
-        return;
     Aggregate sums(p, at);
+    if (sums.slice >= p.slices || !this_stretch(p.streams, at))
+        return;
     walk<BS_U>(p.streams, at, sums);
 }

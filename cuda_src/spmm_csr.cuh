@@ -4,6 +4,7 @@
 
 #include "csr_elements.cuh"
 
+// BS_ROW_SCALE: sums and means of floats are multiplied by a scale of the row.
 #define BS_SUM 0
 #define BS_MEAN 1
 #define BS_MAX 2
@@ -17,7 +18,7 @@ struct SpmmParams {
     Acc *partial;  // (pieces, slices, BS_V, lanes, BS_EACH)
     int *arrived;  // (pieces, slices, lanes): how many pieces of a row are there, at the first one's place; zeros before and after
     unsigned vectors;   // of a row of x
-    unsigned row_bytes; // of x
+    unsigned row_bytes, out_bytes; // of a row of x, of the result
     int slices;         // of BS_V * lanes vectors
     int heads, width;   // elements of a head
     int is_signed;
@@ -69,11 +70,13 @@ BS_INLINE Acc times(Acc a, Acc b)
 #endif
 }
 
-// The result of a row of `count` edges, from its sums.
-BS_INLINE void finish_row(const SpmmParams &p, Index row, Index count, unsigned vector, const Sums &sums)
+// The result of a row of `count` edges, from its sums; stored at `out`.
+BS_INLINE void finish_row(const SpmmParams &p, Index row, Index count, const Sums &sums, char *out)
 {
     Vector<BS_EACH, Out> v;
-    const float scale = BS_REDUCE != BS_MAX && BS_ACC < 2 && p.row_scale ? __ldg(p.row_scale + row) : 1.0f;
+#if BS_ROW_SCALE
+    const Acc scale = (Acc)__ldg(p.row_scale + row);
+#endif
 #if BS_KIND == BS_FLOAT16 || BS_KIND == BS_BFLOAT16
     float r[BS_EACH];
 #else
@@ -81,17 +84,17 @@ BS_INLINE void finish_row(const SpmmParams &p, Index row, Index count, unsigned 
 #endif
 #pragma unroll
     for (int j = 0; j < BS_EACH; j++) {
-        const Acc sum = sums.of[j];
 #if BS_REDUCE == BS_MAX
-        r[j] = count ? sum : (Acc)0;
+        r[j] = count ? sums.of[j] : (Acc)0;
 #elif BS_REDUCE == BS_MEAN && BS_ACC == 1
-        r[j] = bs_muld(bs_divd(sum, (double)(float)max(count, (Index)1)), (double)scale);
+        r[j] = bs_divd(sums.of[j], (double)(float)max(count, (Index)1));
 #elif BS_REDUCE == BS_MEAN
-        r[j] = bs_mulf(bs_divf((float)sum, (float)max(count, (Index)1)), scale);
-#elif BS_ACC < 2
-        r[j] = times(sum, (Acc)scale);
+        r[j] = bs_divf((float)sums.of[j], (float)max(count, (Index)1));
 #else
-        r[j] = sum;
+        r[j] = sums.of[j];
+#endif
+#if BS_ROW_SCALE
+        r[j] = times(r[j], scale);
 #endif
     }
 #if BS_KIND == BS_FLOAT16 || BS_KIND == BS_BFLOAT16
@@ -104,7 +107,7 @@ BS_INLINE void finish_row(const SpmmParams &p, Index row, Index count, unsigned 
             v.of[j + 1 < BS_EACH ? j + 1 : j] = (unsigned short)(both >> 16);
     }
 #endif
-    store_vector((Out *)p.out + ((bs_u64)row * p.vectors + vector) * BS_EACH, v);
+    store_vector(out, v);
 }
 
 #endif

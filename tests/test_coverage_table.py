@@ -160,6 +160,15 @@ def attended(got: np.ndarray, x: np.ndarray, bits: int) -> bool:
     return got.dtype == x.dtype and np.allclose(got.astype(float), weights @ values, rtol=2e-2, atol=2e-2)
 
 
+def cosines(got: np.ndarray, x: np.ndarray, bits: int) -> bool:
+    values = x.astype(float)
+    unit = values / np.sqrt((values**2).sum(axis=1, keepdims=True))
+    scores = (unit[EDGE_ROW] * unit[SQUARE.indices]).sum(axis=1)
+    weights = sparse.csr_array((softmax_of(scores), SQUARE.indices, SQUARE.indptr), SQUARE.shape)
+    dtype = np.float32 if x.dtype.kind in "biu" else x.dtype
+    return got.dtype == dtype and np.allclose(got.astype(float), weights @ values, rtol=2e-2, atol=2e-2)
+
+
 ROWS |= {
     "spmm": Row(lambda x, b, f: bs.spmm(GRAPH, x), numbers, aggregated, forms=False),
     "plan_spmm": Row(lambda x, b, f: bs.plan_spmm(GRAPH, 140)(x), numbers, aggregated, forms=False),
@@ -189,6 +198,7 @@ ROWS |= {
         forms=False,
     ),
     "attention": Row(lambda x, b, f: bs.attention(SQUARE, x, x[:, 0], x[:, 1]), floats, attended, forms=False),
+    "cosine_attention": Row(lambda x, b, f: bs.cosine_attention(SQUARE, x), numbers, cosines, forms=False),
     "sampled_spmm": Row(lambda x, b, f: bs.sampled_spmm(GRAPH, x, 9), floats, aggregated, forms=False),
     "edge_sample": Row(
         lambda x, b, f: bs.edge_sample(sparse.csr_array(x) if x.dtype in (bool, "i4", "f4", "f8") else x, 140),
@@ -264,6 +274,7 @@ ON_GPU = {
     "choose_bits",
 }
 ON_GPU |= {"matmul", "plan_matmul", "Epilogue"}
+ON_GPU |= {"spmm", "plan_spmm", "sddmm", "aggregate_edges", "edge_softmax", "attention", "cosine_attention"}
 
 
 def to_gpu(x: np.ndarray) -> Any:
@@ -296,6 +307,8 @@ def test_cell_on_a_gpu(name: str, dtype: str, form: tuple[int, int, str], monkey
         expected += (bs.DeviceError,)
     with monkeypatch.context() as patch:
         patch.setitem(globals(), "RIGHT", to_gpu(RIGHT))
+        for graph in ("GRAPH", "SQUARE"):
+            patch.setitem(globals(), graph, bs.TCTiledCSR(globals()[graph]).to_device("cuda"))
         if expected:
             with pytest.raises(expected):
                 row.call(there, bits, keywords)

@@ -246,3 +246,67 @@ def test_attention_out_features_and_refusals() -> None:
             bs.attention(*arguments)
     with pytest.raises(ValueError, match="negative_slope must be a finite number"):
         bs.attention(A, x, s, s, negative_slope=np.nan)
+
+
+def test_logarithms_of_sums_recover_the_weights() -> None:
+    A = GRAPHS["hubs"]
+    rng = np.random.default_rng(20)
+    x = rng.standard_normal((2600, 2, 3))
+    source, target = rng.standard_normal((2600, 2)), rng.standard_normal((8, 2))
+    y, lse = bs.attention(A, x, source, target, return_lse=True)
+    same(y, bs.attention(A, x, source, target))
+    assert lse.shape == (8, 2)
+    scores = bs.sddmm(A, target, source, op="add")
+    scores = np.where(scores >= 0, scores, scores * 0.2)
+    rows = ends(A)[0]
+    np.testing.assert_allclose(np.exp(scores - lse[rows]), bs.edge_softmax(A, scores), rtol=1e-12)
+    assert np.isneginf(lse[np.diff(A.indptr) == 0]).all()
+    empty, of_nothing = bs.attention(A, x[:, :, :0], source, target, return_lse=True)
+    assert empty.shape == (8, 2, 0)
+    same(of_nothing, lse)
+
+
+# ---- attention by cosines
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_cosine_attention_is_its_parts(dtype: str) -> None:
+    A = GRAPHS["square"]
+    A = sp.csr_array((A.data, A.indices, A.indptr), shape=(81, 81))
+    x = np.random.default_rng(21).standard_normal((81, 20)).astype(dtype_of(dtype))
+    x[3] = 0
+    wide = x.astype(np.float64)
+    norms = np.sqrt((wide**2).sum(axis=1, keepdims=True))
+    rows, cols = ends(A)
+    unit = wide / np.where(norms == 0, 1, norms)
+    scores = -2.5 * (unit[rows] * unit[cols]).sum(axis=1)
+    want = sp.csr_array((softmax(A, scores), A.indices, A.indptr), A.shape) @ wide
+    got, lse = bs.cosine_attention(A, x, beta=-2.5, return_lse=True)
+    assert got.dtype == x.dtype
+    eps = {"float16": 2e-3, "bfloat16": 2e-2, "float32": 2e-6, "float64": 1e-13}[dtype]
+    np.testing.assert_allclose(got.astype(np.float64), want, rtol=eps, atol=eps)
+    sums = np.bincount(rows, np.exp(scores), 81)
+    with np.errstate(divide="ignore"):
+        np.testing.assert_allclose(lse, np.log(sums), rtol=1e-5 if dtype != "float64" else 1e-12)
+    out = np.empty_like(x)
+    assert bs.cosine_attention(A, x, beta=-2.5, out=out) is out
+    same(out, got)
+
+
+def test_cosine_attention_of_odd_operands_and_refusals() -> None:
+    A = sp.csr_array(np.array([[1, 1], [0, 0]]))
+    same(bs.cosine_attention(A, np.array([[1], [3]])), np.array([[2.0], [0.0]], np.float32))
+    y, lse = bs.cosine_attention(A, np.empty((2, 0)), return_lse=True)
+    assert y.shape == (2, 0)
+    np.testing.assert_allclose(lse, [np.log(2), -np.inf])
+    q = bs.BitTensor(np.array([[1, 2], [3, 0]]), 2)
+    same(bs.cosine_attention(A, q), bs.cosine_attention(A, np.array([[1, 2], [3, 0]], np.float32)))
+    x = np.ones((2, 3))
+    for arguments, error, message in (
+        ((GRAPHS["wide"], x), bs.ShapeError, "square"),
+        ((A, x[:1]), bs.ShapeError, "A has 2 columns but x has 1 rows"),
+        ((A, x[0]), bs.ShapeError, "features are"),
+        ((A, x[None]), bs.ShapeError, "features are"),
+    ):
+        with pytest.raises(error, match=message):
+            bs.cosine_attention(*arguments)
+    with pytest.raises(ValueError, match="beta must be a finite number"):
+        bs.cosine_attention(A, x, beta=np.inf)

@@ -9,9 +9,11 @@ import pytest
 from sparse_inputs import FLOATS, INTEGERS, WIDTHS, dtype_of, features, graphs, same
 
 from bitsparse.backends import host as host_backend
+from bitsparse.backends.host import attention as host_attention
 from bitsparse.backends.host import sddmm as host_sddmm
 from bitsparse.backends.host import spmm as host_spmm
 from bitsparse.backends.params import PackedFeatures
+from bitsparse.backends.reference import attention as reference_attention
 from bitsparse.backends.reference import bits as reference_bits
 from bitsparse.backends.reference import sddmm as reference_sddmm
 from bitsparse.backends.reference import spmm as reference_spmm
@@ -200,3 +202,29 @@ def test_incidence_form_needs_no_indices() -> None:
 def test_both_backends_have_the_same_functions() -> None:
     assert host_spmm.__all__ == reference_spmm.__all__
     assert set(host_sddmm.__all__) == set(reference_sddmm.__all__) - {"attention_weights"}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_cosine_attention_and_logarithms_of_sums(name: str) -> None:
+    graph = GRAPHS[name]
+    rng = np.random.default_rng(10)
+    size = max(graph.shape)
+    indptr = np.append(graph.indptr, np.full(size - graph.shape[0], graph.nnz, graph.indptr.dtype))
+    for dtype, width in itertools.product(("float16", "float32", "float64"), (1, 70)):
+        compute = np.float64 if dtype == "float64" else np.float32
+        x = rng.standard_normal((size, width)).astype(dtype)
+        x[::5] = 0
+        scores = rng.standard_normal((2, size, 2)).astype(compute)
+        made: list[np.ndarray] = []
+        for backend in (host_attention, reference_attention):
+            one, two = np.empty((size, 1), compute), np.empty((size, 2), compute)
+            arrays = (indptr, graph.indices, (size, size))
+            made += [backend.cosine_attention(*arrays, x, beta=1.5, lse=one), one]
+            made += [backend.attention(*arrays, np.hstack([x, x]), *scores, negative_slope=0.2, lse=two), two]
+        for got, want in zip(made[:4], made[4:], strict=True):
+            rtol = {"float16": 2e-3, "float32": 2e-6, "float64": 1e-12}[dtype]
+            np.testing.assert_allclose(got, want, rtol=rtol, atol=rtol)
+
+
+def test_attention_functions_are_the_same_in_both_backends() -> None:
+    assert host_attention.__all__ == reference_attention.__all__

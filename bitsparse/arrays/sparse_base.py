@@ -17,7 +17,7 @@ from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.display import human_bytes
 from bitsparse.arrays.indices import rows_of
 from bitsparse.arrays.sparse_forms import Pattern
-from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.errors import DeviceError, DTypeError, ShapeError
 
 __all__ = ["SparseArray"]
 
@@ -52,7 +52,7 @@ class SparseArray(BitArray):
     _row_scale: NDArray[np.float32] | None
     _col_scale: NDArray[np.float32] | None
     _csr: tuple[NDArray[Any], NDArray[Any]] | None
-    #: What functions prepared for this pattern (schedules, tilings) where it lies; never anything about values or scales.
+    #: What functions prepared for this pattern (schedules, tilings) where it lies; of values only with the component they came from.
     _prepared: dict[Any, Any]
 
     def _adopt(self, made: Pattern, row_scale: Any = None, col_scale: Any = None) -> None:
@@ -343,13 +343,20 @@ class SparseArray(BitArray):
 
     def __rmatmul__(self, other: Any) -> Any:
         # x @ A = (A^T @ x^T)^T
-        theirs, family = interop.as_numpy(other, "matmul", "the left operand")
+        theirs, family = interop.as_array(other, "matmul", "the left operand")
         if theirs.ndim != 2:
             raise ShapeError(
                 f"matmul: the left operand has shape {theirs.shape}, but 2 dimensions are needed; pass x[None, :]"
             )
-        product, _ = interop.as_numpy(_operations().spmm(self.T, np.ascontiguousarray(theirs.T)), "matmul")
-        return interop.from_numpy(product.T, interop.common_family([family, self._family]), "matmul")
+        if (there := interop.device_of(theirs)) != self.device:
+            raise DeviceError(
+                f"matmul: the left operand is on {there} but the right one on {self.device}; move one of them"
+            )
+        family = interop.common_family([family, self._family])
+        with interop.working_on(self.device, family):
+            product = _operations().spmm(self.T, interop.contiguous(theirs.T)).T
+            # NumPy's libraries adopt a transposed view, those on a GPU need not.
+            return interop.from_array(product if there == "cpu" else interop.contiguous(product), family, "matmul")
 
     def _elementwise(self, operation: Callable[[Any, Any], Any], other: Any, name: str, swap: bool = False) -> Any:
         """What scipy.sparse gives for the same operator: sparse results stay :class:`scipy.sparse.csr_array`."""

@@ -16,10 +16,15 @@ __all__ = ["family"]
 
 #: The families that have GPU kernels.
 _ON_GPU = (
+    "attention",
     "bits",
     "build",
     "matmul",
+    "sddmm",
+    "spmm",
+    "spmm_choice",
     "stats",
+    "tiles",
 )
 
 

@@ -10,6 +10,7 @@ from bitsparse.interop.cuda import (
     as_array,
     as_host,
     common_family,
+    contiguous,
     device_of,
     from_array,
     move,
@@ -19,7 +20,7 @@ from bitsparse.interop.cuda import (
     writable_array,
 )
 from bitsparse.interop.host import CUPY, JAX, NUMPY, TORCH, Family, as_numpy, from_numpy, writable_numpy
-from bitsparse.interop.streams import current_gpu, stream_at, use_stream, working_on
+from bitsparse.interop.streams import Ready, current_gpu, stream_at, use_stream, working_on
 
 __all__ = [
     "CUPY",
@@ -27,11 +28,13 @@ __all__ = [
     "NUMPY",
     "TORCH",
     "Family",
+    "Ready",
     "aligned",
     "as_array",
     "as_host",
     "as_numpy",
     "common_family",
+    "contiguous",
     "current_gpu",
     "device_of",
     "from_array",

@@ -20,6 +20,7 @@ __all__ = [
     "as_array",
     "as_host",
     "common_family",
+    "contiguous",
     "device_of",
     "from_array",
     "move",
@@ -158,7 +159,10 @@ def from_array(result: Any, family: Family, function: str) -> Any:
     if isinstance(result, np.ndarray):
         return from_numpy(result, NUMPY if family.name == "cupy" else family, function)
     if family.name == "torch":
-        return sys.modules["torch"].from_dlpack(result)
+        torch = sys.modules["torch"]
+        if result.dtype.name == "bfloat16":  # which not every CuPy exports
+            return torch.from_dlpack(result.view(np.int16)).view(torch.bfloat16)
+        return torch.from_dlpack(result)
     if family.name == "jax":
         jax = sys.modules["jax"]
         if result.dtype.itemsize == 8 and not jax.config.jax_enable_x64:
@@ -228,6 +232,14 @@ def move(x: Any, device: str) -> Any:
     cupy = sys.modules["cupy"]
     with streams.working_on(device, CUPY):
         return cupy.asarray(x)
+
+
+def contiguous(x: Any) -> Any:
+    """A NumPy or CuPy array in C order, itself if it is; CuPy copies bfloat16 only as bits."""
+    space = namespace(x)
+    if space is not np and x.dtype.name == "bfloat16" and not x.flags.c_contiguous:
+        return space.ascontiguousarray(x.view(np.uint16)).view(x.dtype)
+    return space.ascontiguousarray(x)
 
 
 def aligned(words: Any) -> Any:

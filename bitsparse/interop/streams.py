@@ -11,7 +11,7 @@ from typing import Any
 from bitsparse.errors import DTypeError
 from bitsparse.interop.host import Family
 
-__all__ = ["current_gpu", "stream_at", "use_stream", "working_on"]
+__all__ = ["Ready", "current_gpu", "stream_at", "use_stream", "working_on"]
 
 _NOTHING = nullcontext()
 
@@ -104,6 +104,38 @@ def working_on(device: str, family: Family) -> AbstractContextManager[Any]:
     if switch is None and pointer is None:
         return _NOTHING
     return _switched(cupy, switch, pointer)
+
+
+class Ready:
+    """Lets streams wait for what was prepared, and kept, on another stream; on the CPU there is nothing to wait for.
+
+    A capture begins after a synchronisation and takes no events of other streams, so that nothing waits while a stream is capturing.
+    """
+
+    __slots__ = ("_event", "_known")
+
+    def __init__(self) -> None:
+        self._event: Any = None
+        self._known: set[int] = set()
+
+    def wait(self) -> None:
+        """Before the current stream reads what was prepared."""
+        if self._event is None:
+            return
+        cupy = sys.modules["cupy"]
+        stream = cupy.cuda.get_current_stream()
+        if stream.ptr not in self._known and not cupy.cuda.runtime.streamIsCapturing(stream.ptr):
+            stream.wait_event(self._event)
+            self._known.add(stream.ptr)
+
+    def renew(self) -> None:
+        """After the current stream, having waited, has prepared something."""
+        cupy = sys.modules["cupy"]
+        stream = cupy.cuda.get_current_stream()
+        if not cupy.cuda.runtime.streamIsCapturing(stream.ptr):
+            event = cupy.cuda.Event(disable_timing=True)
+            event.record(stream)
+            self._event, self._known = event, {stream.ptr}
 
 
 def current_gpu() -> int:

@@ -13,6 +13,7 @@ from bitsparse.ops.bits import (
 from bitsparse.ops.bmm import bmm
 from bitsparse.ops.bspmm import bspmm
 from bitsparse.ops.combine import add, concat
+from bitsparse.ops.cosine_attention import cosine_attention
 from bitsparse.ops.epilogue import BatchNorm, Epilogue
 from bitsparse.ops.matmul import matmul, plan_matmul
 from bitsparse.ops.matmul_plan import MatmulPlan
@@ -33,6 +34,7 @@ __all__ = [
     "bspmm",
     "choose_bits",
     "concat",
+    "cosine_attention",
     "dequantize",
     "edge_sample",
     "edge_softmax",

@@ -15,7 +15,8 @@ from bitsparse.backends.params import CodeFeatures, EpilogueParams
 from bitsparse.errors import DTypeError, KernelError, ShapeError
 from bitsparse.ops import combine, letters, thresholds
 from bitsparse.ops.epilogue import Epilogue, Operands
-from bitsparse.ops.operands import CSROperand, as_csr
+from bitsparse.ops.csr_operand import CSROperand
+from bitsparse.ops.operands import host_csr
 
 __all__ = ["bspmm"]
 
@@ -96,7 +97,7 @@ def bspmm(
            [ 1,  1]], dtype=int8)
     """
     function = "bspmm"
-    csr = as_csr(function, A)
+    csr = host_csr(function, A)
     found = letters.activation_letter(function, "x", x) + ("B" if csr.values is None else "F")
     chosen = letters.checked(function, variant, found, epilogue)
     if chosen[0] != found[0]:

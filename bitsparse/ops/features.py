@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from bitsparse.errors import DTypeError, ShapeError
 __all__ = [
     "Features",
     "as_features",
+    "converted",
     "exact_accumulator",
     "largest_magnitude",
     "native",
@@ -34,14 +35,17 @@ class Features:
 
     Attributes
     ----------
-    data : ndarray
+    data : NumPy or CuPy array
         ``(rows, ...)`` in C order, or words ``(rows, heads, words)`` with `packed`.
     shape : tuple of int
         Logical: (rows,), (rows, D) or (rows, H, D).
     dtype : dtype
         Of the values: what dequantisation gives, or the smallest dtype of plain integers.
     packed : PackedFeatures or None
+        Only on the CPU.
     family : Family
+    limit : int or None
+        Largest absolute value that unpacked integers of few bits can have, where it is below that of their dtype.
     """
 
     data: Array
@@ -49,6 +53,12 @@ class Features:
     dtype: np.dtype[Any]
     packed: PackedFeatures | None
     family: interop.Family
+    limit: int | None = None
+
+    @property
+    def device(self) -> str:
+        """Where the data are."""
+        return interop.device_of(self.data)
 
     @property
     def columns(self) -> int:
@@ -58,15 +68,17 @@ class Features:
     def largest(self, by_data: bool = False) -> int:
         """Bound of the absolute values of integers, by dtype or bits, or by the data."""
         if self.packed is not None:
-            return max(abs(limit) for limit in _check.limits_of(self.packed.bits, self.packed.encoding))
+            return _largest_code(self.packed.bits, self.packed.encoding)
+        if self.limit is not None and not by_data:
+            return self.limit
         return largest_magnitude(self.data, by_data)
 
 
 def as_features(function: str, name: str, x: Any) -> Features:
     """An ordinary array of 1 to 3 dimensions, or a BitTensor of 2 or 3.
 
-    A BitTensor without scale and offset stands for its integers, with them for the real values. It is gathered packed where its layout is
-    ``"rows"`` (or its bits allow that), and unpacked first otherwise.
+    A BitTensor without scale and offset stands for its integers, with them for the real values. On the CPU it is gathered packed where its
+    layout is ``"rows"`` (or its bits allow that); otherwise and on a GPU it is unpacked first.
 
     Examples
     --------
@@ -74,15 +86,14 @@ def as_features(function: str, name: str, x: Any) -> Features:
     2
     """
     if isinstance(x, BitTensor):
-        _check.on_cpu(function, name, x.device)
         return _from_bits(function, name, x)
-    array, family = interop.as_numpy(x, function, name)
+    array, family = interop.as_array(x, function, name)
     _check.numeric(function, name, array)
     if not 1 <= array.ndim <= 3:
         raise ShapeError(
             f"{function}: {name} has shape {array.shape}, but features are (N,), (N, D) or (N, heads, D); reshape them"
         )
-    data = np.ascontiguousarray(native(array))
+    data = interop.contiguous(native(array))
     return Features(data, array.shape, data.dtype, None, family)
 
 
@@ -90,16 +101,46 @@ def plain_features(function: str, name: str, x: Any) -> Features:
     """As :func:`as_features`, with a BitTensor unpacked or dequantised to an ordinary array."""
     if not isinstance(x, BitTensor):
         return as_features(function, name, x)
-    _check.on_cpu(function, name, x.device)
     _check_dimensions(function, name, x)
     real = x.scale is not None or x.offset is not None
-    data = interop.as_numpy(x.dequantize() if real else x.toarray(), function, name)[0]
-    return Features(np.ascontiguousarray(data), x.shape, data.dtype, None, x._family)
+    data = interop.as_array(x.dequantize() if real else x.toarray(), function, name)[0]
+    return Features(interop.contiguous(data), x.shape, data.dtype, None, x._family)
 
 
 def native(array: Array) -> Array:
     """`array` in the byte order of the machine."""
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def converted(array: Array, dtype: Any) -> Array:
+    """`array` as `dtype`, itself if it is of that already.
+
+    CuPy moves bfloat16 but does not convert it, so that on a GPU this goes through the bits, by way of float32 and with one rounding to
+    nearest even from there.
+
+    Examples
+    --------
+    >>> converted(np.array([1.5, -2.0], np.float32), np.float16)
+    array([ 1.5, -2. ], dtype=float16)
+    """
+    wanted = np.dtype(dtype)
+    if array.dtype == wanted:
+        return array
+    space: Any = interop.namespace(array)
+    if space is not np and array.dtype.name == "bfloat16":
+        bits = interop.contiguous(array).view(np.uint16).astype(np.uint32)
+        return converted((bits << 16).view(np.float32), wanted)
+    if space is not np and wanted.name == "bfloat16":
+        wide = interop.contiguous(array.astype(np.float32, copy=False)).view(np.uint32)
+        rounded = (wide + 0x7FFF + ((wide >> 16) & 1)) >> 16
+        quiet = (wide >> 16) | 0x40
+        made: Array = space.where((wide & 0x7FFFFFFF) > 0x7F800000, quiet, rounded).astype(np.uint16).view(wanted)
+        return made
+    return array.astype(wanted)
+
+
+def _largest_code(bits: int, encoding: str) -> int:
+    return max(abs(limit) for limit in _check.limits_of(bits, encoding))
 
 
 def largest_magnitude(array: Array, by_data: bool = False) -> int:
@@ -178,6 +219,11 @@ def _check_dimensions(function: str, name: str, x: BitTensor) -> None:
 def _from_bits(function: str, name: str, x: BitTensor) -> Features:
     _check_dimensions(function, name, x)
     affine = x.scale is not None or x.offset is not None
+    if x.device != "cpu":
+        made = plain_features(function, name, x)
+        # The same accumulators as on the CPU, which gathers integers of these widths packed.
+        narrow = not affine and x.bits in _check.ROW_LAYOUT_BITS
+        return replace(made, limit=_largest_code(x.bits, x.encoding)) if narrow else made
     parts = _affine_parts(x) if affine else None
     if x.bits not in _check.ROW_LAYOUT_BITS or (affine and parts is None):
         return plain_features(function, name, x)

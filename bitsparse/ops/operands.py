@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,84 +10,35 @@ from numpy.typing import NDArray
 
 from bitsparse import _check, backends
 from bitsparse.arrays.bit_tensor import BitTensor
-from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.errors import DeviceError, DTypeError, ShapeError
+from bitsparse.ops.csr_operand import CSROperand
+from bitsparse.ops.operands_gpu import csr_on_gpu, incidence_on_gpu
+from bitsparse.ops.places import device_of_sparse
 
-__all__ = ["CSROperand", "as_csr", "incidence_csr"]
+__all__ = ["CSROperand", "as_csr", "host_csr", "incidence_csr"]
 
 Array = NDArray[Any]
 
 
-@dataclass(frozen=True)
-class CSROperand:
-    """Canonical CSR arrays (columns ascending in each row, no duplicates) and what belongs to them.
+def host_csr(function: str, A: Any) -> CSROperand:
+    """:func:`as_csr` for functions without kernels on a GPU.
 
-    Attributes
-    ----------
-    indptr, indices : ndarray
-        Of one dtype, int32 or int64. `indices` is None in the incidence matrix of rows and edges, whose edge e lies in column e.
-    values : ndarray (nnz,) or None
-        None for a pattern.
-    row_scale, col_scale : ndarray of float32 or None
-    shape : tuple of int
-    order : ndarray or None
-        ``order[e]`` is the caller's position of canonical edge e; None if the caller's order is canonical.
-    summed : bool
-        Duplicates were summed, so that there are no edges of the caller's any more.
+    Raises
+    ------
+    DeviceError
+        `A` is on a GPU.
     """
-
-    indptr: Array
-    indices: Array | None
-    values: Array | None
-    row_scale: NDArray[np.float32] | None
-    col_scale: NDArray[np.float32] | None
-    shape: tuple[int, int]
-    order: Array | None = None
-    summed: bool = False
-
-    @property
-    def nnz(self) -> int:
-        """Number of edges."""
-        return int(self.indptr[-1])
-
-    @property
-    def columns(self) -> Array:
-        """Column of each edge, also where an edge is its own column."""
-        return np.arange(self.nnz, dtype=self.indptr.dtype) if self.indices is None else self.indices
-
-    @property
-    def longest_row(self) -> int:
-        """Most edges in a row."""
-        return int(backends.family("cpu", "spmm").longest_row(self.indptr, self.nnz))
-
-    def edge_values(self, function: str, name: str, given: Array) -> Array:
-        """Values per edge, given in the caller's order, in canonical order; the leading size is checked."""
-        self.has_edges(function)
-        if given.ndim == 0 or given.shape[0] != self.nnz:
-            raise ShapeError(
-                f"{function}: {name} has shape {given.shape}, but A has {self.nnz} edges; pass one entry per edge, in the order of "
-                f"A's CSR arrays"
-            )
-        return given if self.order is None else given[self.order]
-
-    def has_edges(self, function: str) -> None:
-        """Refuse an operand whose duplicates were summed, where values per edge come or go."""
-        if self.summed:
-            raise ValueError(
-                f"{function}: A holds duplicate entries, so that an edge has no single position; call A.sum_duplicates() first"
-            )
-
-    def to_caller(self, result: Array, out: Array | None) -> Array:
-        """A result per edge in the caller's order, into `out` if it is given."""
-        if self.order is None:
-            return result
-        target = np.empty_like(result) if out is None else out
-        target[self.order] = result
-        return target
+    device = device_of_sparse(A)
+    if device != "cpu":
+        raise DeviceError(
+            f"{function}: A is on {device}, but this function runs on the CPU in this release; pass it with .get()"
+        )
+    return as_csr(function, A)
 
 
 def as_csr(function: str, A: Any) -> CSROperand:
-    """CSR arrays of a bitsparse container or incidence matrix, a BitTensor or any :mod:`scipy.sparse` array; nothing is copied that is
-    canonical already.
+    """CSR arrays of a bitsparse container or incidence matrix, a BitTensor or any :mod:`scipy.sparse` array, or on a GPU one of
+    ``cupyx.scipy.sparse``, where they lie; nothing is copied that is canonical already.
 
     Raises
     ------
@@ -105,12 +56,16 @@ def as_csr(function: str, A: Any) -> CSROperand:
     >>> a.indptr, a.indices, a.values
     (array([0, 1, 2], dtype=int32), array([1, 0], dtype=int32), array([2.5, 1.5]))
     """
+    _refuse_bits(function, A)
+    device = device_of_sparse(A)
+    if device != "cpu":
+        return csr_on_gpu(function, A, device)
     if hasattr(A, "csr_arrays"):
         indptr, indices, values = A.csr_arrays()
         scales = (getattr(A, name, None) for name in ("row_scale", "col_scale"))
         made = _operand(function, indptr, indices, values, A.shape, *scales)
         # In the incidence matrix of rows and edges an edge's column is the edge itself.
-        return replace(made, indices=None) if getattr(A, "in_order", False) else made
+        return replace(made, indices=None, count=made.nnz) if getattr(A, "in_order", False) else made
     if isinstance(A, BitTensor):
         return _from_bits(function, A)
     if not (hasattr(A, "tocsr") and hasattr(A, "format") and hasattr(A, "nnz")):
@@ -123,7 +78,10 @@ def as_csr(function: str, A: Any) -> CSROperand:
     return _from_scipy(function, A if A.format == "csr" else A.tocsr())
 
 
-def _from_bits(function: str, A: BitTensor) -> CSROperand:
+def _refuse_bits(function: str, A: Any) -> None:
+    """BitTensors whose stored bits are not the non-zero elements."""
+    if not isinstance(A, BitTensor):
+        return
     if A.scale is not None or A.offset is not None:
         raise ValueError(
             f"{function}: A is a BitTensor with a scale or an offset, which a sparse operand leaves out; pass A.with_affine() and "
@@ -131,6 +89,11 @@ def _from_bits(function: str, A: BitTensor) -> CSROperand:
         )
     if A.encoding == "bipolar":
         raise ValueError(f"{function}: A is bipolar, so that it has no zeros to leave out; multiply with matmul")
+    if A.ndim != 2:
+        raise ShapeError(f"{function}: A has shape {A.shape}, but a sparse operand has 2 dimensions; index a batch first")
+
+
+def _from_bits(function: str, A: BitTensor) -> CSROperand:
     made = A.tocsr()
     values = None if (A.bits, A.encoding) == (1, "unsigned") else made.data
     return _operand(function, made.indptr, made.indices, values, A.shape, None, None)
@@ -221,6 +184,8 @@ def incidence_csr(function: str, A: Any, side: str) -> CSROperand:
     """
     operand = as_csr(function, A)
     operand.has_edges(function)
+    if operand.device != "cpu":
+        return incidence_on_gpu(operand, side)
     if side == "rows":
         indptr, indices, nodes = operand.indptr, operand.order, operand.shape[0]
     else:

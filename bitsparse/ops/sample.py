@@ -14,7 +14,8 @@ from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.backends.params import CodeFeatures
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops.features import Features, sum_dtypes
-from bitsparse.ops.operands import CSROperand, as_csr
+from bitsparse.ops.csr_operand import CSROperand
+from bitsparse.ops.operands import host_csr
 
 __all__ = ["EdgeSample", "edge_sample", "sampled_spmm"]
 
@@ -165,7 +166,7 @@ def edge_sample(
     (array([0, 9, 8, 7]), array([0, 7, 4, 1]), array([0, 1, 2, 3]))
     """
     function = "edge_sample"
-    csr = as_csr(function, A)
+    csr = host_csr(function, A)
     plan = _plan(function, width, strategy, seed, stream)
     indptr, edges = backends.family("cpu", "sample").sample_edges(csr.indptr, **plan)
     indices: Any = csr.indices
@@ -230,7 +231,7 @@ def sampled_spmm(
     (array([[6.]], dtype=float32), array([[12.]], dtype=float32))
     """
     function = "sampled_spmm"
-    csr = as_csr(function, A)
+    csr = host_csr(function, A)
     plan = _plan(function, width, strategy, seed, stream)
     data, family, dtype, acc = _features(function, csr, x)
     result = (

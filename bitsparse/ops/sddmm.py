@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
 from bitsparse.errors import DTypeError, ShapeError
-from bitsparse.ops.features import Features, exact_accumulator, native, plain_features
+from bitsparse.ops.features import Features, converted, exact_accumulator, native, plain_features
 from bitsparse.ops.operands import as_csr
+from bitsparse.ops.places import device_of_sparse, same_place, target_array, working_with
 
 __all__ = ["edge_softmax", "sddmm"]
 
@@ -50,7 +51,7 @@ def sddmm(A: Any, x: Any, y: Any = None, *, op: Literal["dot", "add", "mul"] = "
     ValueError
         `A` holds duplicates, or an integer result might exceed int64.
     DTypeError, DeviceError
-        An operand is not numeric, not sparse or not on the CPU.
+        An operand is not numeric or not sparse, or they are on several devices.
 
     Notes
     -----
@@ -66,12 +67,17 @@ def sddmm(A: Any, x: Any, y: Any = None, *, op: Literal["dot", "add", "mul"] = "
     >>> bs.sddmm(A, x)
     array([11., 17., 39.])
     """
-    function = "sddmm"
+    with working_with(device_of_sparse(A), x, y, out):
+        return _sddmm("sddmm", A, x, y, op, out)
+
+
+def _sddmm(function: str, A: Any, x: Any, y: Any, op: str, out: Any) -> Any:
     _check.choice(function, "op", op, OPS)
     operand = as_csr(function, A)
     operand.has_edges(function)
     left = plain_features(function, "x", x)
     right = left if y is None else plain_features(function, "y", y)
+    device = same_place(function, [("A", operand.device), ("x", left.device), ("y", right.device)])
     for name, side, rows, what in (("x", left, operand.shape[0], "rows"), ("y", right, operand.shape[1], "columns")):
         if side.shape[0] != rows:
             raise ShapeError(
@@ -84,32 +90,30 @@ def sddmm(A: Any, x: Any, y: Any = None, *, op: Literal["dot", "add", "mul"] = "
     inner = left.shape[1:]
     heads = inner[0] if len(inner) == 2 else 1
     shape = (operand.nnz, *(inner[:-1] if op == "dot" else inner))
-    target = None
-    if out is not None:
-        target = interop.writable_numpy(out, function)
-        _check.out_array(function, target, shape, dtype)
-        _check.no_overlap(function, target, left.data, right.data)
+    if device != "cpu" and dtype.itemsize == 2:
+        compute = dtype  # these kernels widen 16-bit floats and round the results themselves
+    target = None if out is None else target_array(function, out, shape, dtype, device, (left.data, right.data))
     direct = target if operand.order is None and compute == dtype else None
     columns = heads if op == "dot" else left.columns
-    a, b = (side.data.reshape(side.shape[0], left.columns).astype(compute, copy=False) for side in (left, right))
+    a, b = (converted(side.data.reshape(side.shape[0], left.columns), compute) for side in (left, right))
     if 0 in shape:
-        result = np.empty(shape, dtype)
+        result = interop.namespace(a).empty(shape, dtype)
     else:
-        flat = backends.family("cpu", "sddmm").sddmm(
-            operand.indptr,
-            operand.columns,
-            operand.shape,
-            a,
-            b,
-            op=op,
-            heads=heads,
-            out=None if direct is None else direct.reshape(operand.nnz, columns),
-        )
-        result = operand.to_caller(
-            flat.reshape(shape).astype(dtype, copy=False), None if direct is not None else target
-        )
+        with operand.division() as how:
+            flat = backends.family(device, "sddmm").sddmm(
+                operand.indptr,
+                operand.columns,
+                operand.shape,
+                a,
+                b,
+                op=op,
+                heads=heads,
+                out=None if direct is None else direct.reshape(operand.nnz, columns),
+                **how,
+            )
+        result = operand.to_caller(converted(flat.reshape(shape), dtype), None if direct is not None else target)
     if out is None:
-        return interop.from_numpy(result, interop.common_family((left.family, right.family)), function)
+        return interop.from_array(result, interop.common_family((left.family, right.family)), function)
     if target is not None and direct is None and operand.order is None:
         target[...] = result
     return out
@@ -173,9 +177,14 @@ def edge_softmax(A: Any, scores: Any, *, out: Any = None) -> Any:
     >>> bs.edge_softmax(A, np.array([0.0, 0.0, 5.0]))
     array([0.5, 0.5, 1. ])
     """
-    function = "edge_softmax"
+    with working_with(device_of_sparse(A), scores, out):
+        return _edge_softmax("edge_softmax", A, scores, out)
+
+
+def _edge_softmax(function: str, A: Any, scores: Any, out: Any) -> Any:
     operand = as_csr(function, A)
-    given, family = interop.as_numpy(scores, function, "scores")
+    given, family = interop.as_array(scores, function, "scores")
+    device = same_place(function, [("A", operand.device), ("scores", interop.device_of(given))])
     _check.numeric(function, "scores", given, "f")
     if given.ndim not in (1, 2):
         raise ShapeError(
@@ -183,17 +192,21 @@ def edge_softmax(A: Any, scores: Any, *, out: Any = None) -> Any:
         )
     dtype = native(given[:0]).dtype
     compute = np.dtype(np.float64) if dtype == np.float64 else np.dtype(np.float32)
-    target = None
-    if out is not None:
-        target = interop.writable_numpy(out, function)
-        _check.out_array(function, target, given.shape, dtype)
-    canonical = np.ascontiguousarray(operand.edge_values(function, "scores", given), compute)
+    if device != "cpu":
+        compute = dtype  # these kernels widen 16-bit floats themselves
+    target = None if out is None else target_array(function, out, given.shape, dtype, device, ())
+    canonical = interop.contiguous(converted(operand.edge_values(function, "scores", native(given)), compute))
+    # A GPU's kernels may write over their scores.
+    direct = target if device != "cpu" and operand.order is None else None
     if given.size:
         flat = canonical.reshape(operand.nnz, -1)
-        canonical = backends.family("cpu", "sddmm").edge_softmax(operand.indptr, flat).reshape(given.shape)
-    result = operand.to_caller(canonical.astype(dtype, copy=False), target)
+        with operand.division() as how:
+            into = {} if direct is None else {"out": direct.reshape(flat.shape)}
+            made = backends.family(device, "sddmm").edge_softmax(operand.indptr, flat, **into, **how)
+        canonical = made.reshape(given.shape)
+    result = operand.to_caller(converted(canonical, dtype), target)
     if target is None:
-        return interop.from_numpy(result, family, function)
-    if operand.order is None:
+        return interop.from_array(result, family, function)
+    if operand.order is None and direct is None:
         target[...] = result
     return out

@@ -4,38 +4,54 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
-from bitsparse import _check, backends, interop
-from bitsparse.backends.params import SEGMENT
+from bitsparse import _check
+from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.errors import ShapeError
-from bitsparse.ops.features import Features, as_features, native, sum_dtypes
-from bitsparse.ops.operands import CSROperand, as_csr, incidence_csr
+from bitsparse.ops.features import as_features
+from bitsparse.ops.operands import as_csr, incidence_csr
+from bitsparse.ops.places import device_of_sparse, working_with
+from bitsparse.ops.spmm_gpu import ShortWay
+from bitsparse.ops.spmm_plan import SpmmPlan
 
 __all__ = ["SpmmPlan", "aggregate_edges", "plan_spmm", "spmm"]
 
-Array = NDArray[Any]
 Reduce = Literal["sum", "mean", "max"]
-REDUCES = ("sum", "mean", "max")
+Precision = Literal["fp32", "tf32", "3xtf32"]
 
 
-def spmm(A: Any, x: Any, *, values: Any = None, reduce: Reduce = "sum", out: Any = None) -> Any:
+def spmm(
+    A: Any,
+    x: Any,
+    *,
+    values: Any = None,
+    reduce: Reduce = "sum",
+    precision: Precision = "fp32",
+    kernel: str | None = None,
+    out: Any = None,
+) -> Any:
     """Product of a sparse matrix with dense features, ``y[i] = reduce over j of A[i, j] * x[j]``; ``A @ x``.
 
     Parameters
     ----------
-    A : TCTiledCSR, FRDC, BitTensor of one bit or scipy.sparse array, (M, N)
+    A : TCTiledCSR, FRDC, BitTensor of one bit, scipy.sparse array or cupyx.scipy.sparse matrix, (M, N)
         The adjacency: row i holds what node i aggregates. A pattern (no values, or all True) counts as ones; `row_scale` and `col_scale`
-        of a container are factors per row and column. Duplicates are summed, as SciPy does.
+        of a container are factors per row and column. Duplicates are summed, as SciPy does. The product is computed where A lies, and all
+        other arrays have to be there; containers on a GPU keep what was prepared for their pattern.
     x : array (N,), (N, D) or (N, H, D), or BitTensor (N, D) or (N, H, D)
         Features: bool, integers, float16, bfloat16, float32 or float64, from any array library. A BitTensor without scale and offset
         stands for its integers; with them its values are dequantised while they are gathered, to the same float32 values as
-        ``x.dequantize()``. Gathered packed at 1, 2, 4, 8 and 16 bits; ``layout="rows"`` saves a conversion.
+        ``x.dequantize()``. Gathered packed at 1, 2, 4, 8 and 16 bits; ``layout="rows"`` saves a conversion. On a GPU they are unpacked
+        first.
     values : array (nnz,) or (nnz, H), optional
         Weights of the edges instead of A's own, in the order of A's CSR arrays; one per head for features (N, H, D).
     reduce : {"sum", "mean", "max"}
         The mean divides by the number of edges of the row, whatever their weights. Rows without edges give 0.
+    precision : {"fp32", "tf32", "3xtf32"}
+        What float32 features may be multiplied in. "tf32" allows tensor cores, which take 10 bits of each factor's fraction and sum in
+        float32; "3xtf32" splits every factor in two and comes close to float32. It is a permission: a CPU, and kernels without tensor
+        cores, compute in float32 all the same.
+    kernel : {"csr", "tiles"}, optional
+        On a GPU: an edge at a time, or windows of rows on tensor cores; by default what is estimated to be quicker.
     out : array, optional
         Where to write; of exactly the result's shape and dtype. Also returned.
 
@@ -53,7 +69,9 @@ def spmm(A: Any, x: Any, *, values: Any = None, reduce: Reduce = "sum", out: Any
     ValueError
         An integer sum might exceed int64, or A's arrays are not those of a matrix.
     DTypeError, DeviceError
-        An operand is not numeric, not sparse or not on the CPU.
+        An operand is not numeric or not sparse, or they are on several devices.
+    KernelError
+        `kernel` cannot compute this.
 
     Notes
     -----
@@ -62,6 +80,11 @@ def spmm(A: Any, x: Any, *, values: Any = None, reduce: Reduce = "sum", out: Any
     float64, and one rounding more, of 2**-11 or 2**-8, for 16-bit features, which are summed in float32) the error of a row of n edges is
     at most ``(min(n, 1024) + ceil(n / 1024) + 3) * u * sum |a x|``, three roundings being those of the weights and scales. NaN propagates
     through all three reductions.
+
+    On a GPU the pieces have some L edges, 32 to 1024 by the size of `A` and the chip, which takes the place of 1024 in this bound;
+    integers and maxima are the same bits as on the CPU, floating sums the same bits in every run. On tensor cores, which 16-bit features
+    use unasked, the bound is ``(e + n * 2**-22) * sum |a x|`` with e = 2**-23 for 16-bit features and values of their dtype, 1.2e-3 for
+    "tf32" and 2**-20 for "3xtf32".
 
     TANGO (Tang et al., SC 2023, section 3.3) splits products with a weight per edge and head into one product per head; here each head is
     a pass over a row's edges while they are in cache. Work is shared out by edges, and long rows are shared out as well.
@@ -80,12 +103,33 @@ def spmm(A: Any, x: Any, *, values: Any = None, reduce: Reduce = "sum", out: Any
            [0., 0.],
            [1., 2.]], dtype=float32)
     """
-    features = as_features("spmm", "x", x)
-    plan = SpmmPlan("spmm", as_csr("spmm", A), features.shape[1:], reduce)
-    return plan._run(features, values, out)
+    function, how = "spmm", (reduce, precision, kernel)
+    # What takes long to prepare for a pattern is worth it where the pattern is kept.
+    keep = isinstance(A, SparseArray)
+    if keep and values is None and A._prepared:
+        short = ShortWay.kept(A, x, how)
+        if short is not None and short.fits(x, out):
+            return short(x, out)
+    with working_with(device_of_sparse(A), x, values, out):
+        features = as_features(function, "x", x)
+        operand = as_csr(function, A)
+        plan = SpmmPlan(function, operand, features.shape[1:], reduce, precision, kernel, keep)
+        result = plan._run(features, values, out)
+        if keep and values is None and features.data is x:
+            ShortWay.keep(A, x, how, plan._prepare(features.dtype))
+        return result
 
 
-def plan_spmm(A: Any, n: int, *, heads: int | None = None, reduce: Reduce = "sum") -> SpmmPlan:
+def plan_spmm(
+    A: Any,
+    n: int,
+    *,
+    heads: int | None = None,
+    reduce: Reduce = "sum",
+    dtype: Any = None,
+    precision: Precision = "fp32",
+    kernel: str | None = None,
+) -> SpmmPlan:
     """Prepare products of one sparse matrix with many features of the same width.
 
     Parameters
@@ -97,10 +141,16 @@ def plan_spmm(A: Any, n: int, *, heads: int | None = None, reduce: Reduce = "sum
     heads : int, optional
         Heads of features (N, heads, n); by default they are (N, n).
     reduce : {"sum", "mean", "max"}
+    dtype : dtype, default float32
+        Of the features to come. On a GPU their kernel is chosen and compiled now, others' at their first product.
+    precision, kernel
+        As in :func:`spmm`.
 
     Returns
     -------
     SpmmPlan
+        On a GPU ``plan(x, out=y)`` with C-contiguous `x` of the planned dtype allocates, compiles and waits for nothing from its second
+        call on, so that it can be captured into a CUDA graph. 64-bit integers are the exception: their bounds are looked at every time.
 
     Examples
     --------
@@ -116,7 +166,10 @@ def plan_spmm(A: Any, n: int, *, heads: int | None = None, reduce: Reduce = "sum
     inner: tuple[int, ...] = (_check.integer(function, "n", n, 0),)
     if heads is not None:
         inner = (_check.integer(function, "heads", heads, 0), *inner)
-    return SpmmPlan(function, as_csr(function, A), inner, reduce)
+    with working_with(device_of_sparse(A)):
+        plan = SpmmPlan(function, as_csr(function, A), inner, reduce, precision, kernel)
+        plan._prepare(dtype)
+        return plan
 
 
 def aggregate_edges(
@@ -155,132 +208,11 @@ def aggregate_edges(
     """
     function = "aggregate_edges"
     side = _check.choice(function, "side", side, ("rows", "cols"))  # type: ignore[assignment]
-    features = as_features(function, "edges", edges)
-    operand = incidence_csr(function, A, side)
-    if features.shape[0] != operand.nnz:
-        raise ShapeError(
-            f"{function}: A has {operand.nnz} edges but edges has {features.shape[0]} rows (shape {features.shape}); pass one per edge"
-        )
-    return SpmmPlan(function, operand, features.shape[1:], reduce)._run(features, None, out)
-
-
-class SpmmPlan:
-    """A prepared product ``plan(x, values=None, out=None)``; made by :func:`plan_spmm`.
-
-    Attributes
-    ----------
-    shape : tuple of int
-        Shape of the result.
-    longest_row : int
-        Most edges in a row of A.
-
-    Examples
-    --------
-    >>> import scipy.sparse as sp
-    >>> bs.plan_spmm(sp.csr_array(np.array([[0, 1], [1, 1]])), 8)
-    <SpmmPlan shape=(2, 8) reduce=sum edges=3>
-    """
-
-    def __init__(self, function: str, operand: CSROperand, inner: tuple[int, ...], reduce: str) -> None:
-        self._function, self._operand, self._inner = function, operand, inner
-        self._reduce = _check.choice(function, "reduce", reduce, REDUCES)
-        self.shape = (operand.shape[0], *inner)
-        self.longest_row = operand.longest_row
-
-    def explain(self) -> str:
-        """How the work is divided, in a few lines."""
-        (rows, cols), edges = self._operand.shape, self._operand.nnz
-        units = -(-(rows + edges) // SEGMENT)
-        long_rows = int(np.count_nonzero(np.diff(self._operand.indptr) > SEGMENT))
-        width = " x ".join(map(str, self._inner)) or "1"
-        shared = f"{long_rows} longer rows are shared out" if long_rows else "no row is shared out"
-        return (
-            f"{rows} x {cols}, {edges} edges, longest row {self.longest_row}: {self._reduce} of {width} columns\n"
-            f"rows in {units} unit{'s' if units != 1 else ''} of about {SEGMENT} edges, {shared}"
-        )
-
-    def __repr__(self) -> str:
-        return f"<SpmmPlan shape={self.shape} reduce={self._reduce} edges={self._operand.nnz}>"
-
-    def __call__(self, x: Any, values: Any = None, out: Any = None) -> Any:
-        """The product with features of the planned width; see :func:`spmm`."""
-        features = as_features(self._function, "x", x)
-        if features.shape[1:] != self._inner:
+    with working_with(device_of_sparse(A), edges, out):
+        features = as_features(function, "edges", edges)
+        operand = incidence_csr(function, A, side)
+        if features.shape[0] != operand.nnz:
             raise ShapeError(
-                f"{self._function}: x has shape {features.shape}, but the plan is for {(self._operand.shape[1], *self._inner)}; "
-                f"make another plan"
+                f"{function}: A has {operand.nnz} edges but edges has {features.shape[0]} rows (shape {features.shape}); pass one per edge"
             )
-        return self._run(features, values, out)
-
-    def _run(self, x: Features, values: Any, out: Any) -> Any:
-        function, operand = self._function, self._operand
-        if x.shape[0] != operand.shape[1]:
-            raise ShapeError(
-                f"{function}: A has {operand.shape[1]} columns but x has {x.shape[0]} rows (shapes {operand.shape} and {x.shape}); "
-                f"transpose A, or check which graph x belongs to"
-            )
-        weights, per_head = self._weights(values, x)
-        scaled = operand.row_scale is not None or operand.col_scale is not None
-        longest = min(self.longest_row, 1) if self._reduce == "max" else self.longest_row
-        dtype, acc = sum_dtypes(function, x, weights, scaled, longest)
-        mean_of_integers = self._reduce == "mean" and acc.kind == "i"
-        result_dtype = np.dtype(np.float32) if mean_of_integers else dtype
-        target = None
-        if out is not None:
-            target = interop.writable_numpy(out, function)
-            _check.out_array(function, target, self.shape, result_dtype)
-            _check.no_overlap(function, target, x.data, *(() if weights is None else (weights,)))
-        heads = x.shape[1] if len(x.shape) == 3 and (per_head or x.packed is not None) else 1
-        result = self._call(x, weights, dtype, acc, result_dtype, heads, target)
-        return out if out is not None else interop.from_numpy(result, x.family, function)
-
-    def _weights(self, values: Any, x: Features) -> tuple[Array | None, bool]:
-        """Values per edge in canonical order, and whether each head has its own."""
-        function, operand = self._function, self._operand
-        if values is None:
-            return operand.values, False
-        given = interop.as_numpy(values, function, "values")[0]
-        _check.numeric(function, "values", given)
-        weights = native(operand.edge_values(function, "values", given))
-        per_head = weights.ndim == 2
-        if weights.ndim > 2 or (per_head and (len(x.shape) != 3 or weights.shape[1] != x.shape[1])):
-            wanted = f"({operand.nnz},) or ({operand.nnz}, {x.shape[1]})" if len(x.shape) == 3 else f"({operand.nnz},)"
-            raise ShapeError(
-                f"{function}: values have shape {given.shape}, but x of shape {x.shape} takes {wanted}; reshape one of them"
-            )
-        return weights, per_head
-
-    def _call(
-        self,
-        x: Features,
-        weights: Array | None,
-        dtype: np.dtype[Any],
-        acc: np.dtype[Any],
-        result_dtype: np.dtype[Any],
-        heads: int,
-        target: Array | None,
-    ) -> Array:
-        operand = self._operand
-        if 0 in self.shape:
-            return np.empty(self.shape, result_dtype) if target is None else target
-        data, packed = x.data, x.packed
-        if packed is None:
-            data = data.reshape(x.shape[0], x.columns)
-            if data.dtype.kind not in "biu" and data.dtype != dtype:
-                data = data.astype(dtype)
-        result: Array = backends.family("cpu", "spmm").spmm(
-            operand.indptr,
-            operand.indices,
-            operand.shape,
-            data,
-            nnz=operand.nnz,
-            acc_dtype=acc,
-            heads=heads,
-            values=weights,
-            row_scale=operand.row_scale,
-            col_scale=operand.col_scale,
-            reduce=self._reduce,
-            packed=packed,
-            out=None if target is None else target.reshape(self.shape[0], x.columns),
-        )
-        return result.reshape(self.shape)
+        return SpmmPlan(function, operand, features.shape[1:], reduce, keep=False)._run(features, None, out)

@@ -7,6 +7,10 @@ import re
 from emulator.source_text import Untranslatable
 
 
+#: Kinds of products of floats that are summed in float32.
+FLOATS = {("tf32", 16, 8): 16, ("f16", 16, 16): 17, ("bf16", 16, 16): 18}
+
+
 def mma(a, op, parts, args):
     shape = re.fullmatch(r"m(\d+)n8k(\d+)", next(p for p in parts if re.fullmatch(r"m\d+n\d+k\d+", p)))
     if not shape or "row" not in parts or "col" not in parts:
@@ -28,6 +32,9 @@ def mma(a, op, parts, args):
         kind = 2 | (4 if types[1] == "s8" else 0) | (8 if types[2] == "s8" else 0)
         registers = {(16, 32): (4, 4, 2), (16, 16): (4, 2, 1), (8, 16): (2, 1, 1)}[m, k]
         k *= 8
+    elif types[0] == types[3] == "f32" and types[1] == types[2] and (types[1], m, k) in FLOATS:
+        kind, registers = FLOATS[types[1], m, k], (4, 4, 2)
+        k = 256
     else:
         raise Untranslatable(f"{op}: types {types}")
     d, x, y, c = (a.items(v) for v in args)
@@ -36,6 +43,10 @@ def mma(a, op, parts, args):
     lines = [f"EmuMma emu_m{{{kind}, {m}, 8, {k}, {{}}, {{}}, {{}}, {{}}}};"]
     lines += [f"emu_m.a[{i}] = {v};" for i, v in enumerate(x)]
     lines += [f"emu_m.b[{i}] = {v};" for i, v in enumerate(y)]
+    if kind >= 16:
+        lines += [f"__builtin_memcpy(&emu_m.c[{i}], &{v}, 4);" for i, v in enumerate(c)]
+        lines += ["emu_mma(&emu_m);"] + [f"__builtin_memcpy(&{v}, &emu_m.d[{i}], 4);" for i, v in enumerate(d)]
+        return " ".join(lines)
     lines += [f"emu_m.c[{i}] = (int){v};" for i, v in enumerate(c)]
     lines += ["emu_mma(&emu_m);"] + [f"{v} = (emu_u32)emu_m.d[{i}];" for i, v in enumerate(d)]
     return " ".join(lines)

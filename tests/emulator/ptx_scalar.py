@@ -135,7 +135,17 @@ def cvta(a, op, parts, args):
 
 
 def cvt(a, op, parts, args):
+    halves = {"f32.f16": "emu_from_half", "f16x2.f32": "emu_halves", "bf16x2.f32": "emu_bfloats"}
+    if name := halves.get(".".join(parts[-2:])):
+        return f"{a.ref(args[0])} = {name}({', '.join(a.ref(v) for v in args[1:])});"
     to, source = ctype(parts[-2]), ctype(parts[-1])
+    if parts[1:] == ["rna", "tf32", "f32"]:
+        return f"{a.ref(args[0])} = emu_tf32({a.ref(args[1])});"
+    if parts[1:] in (["rn", "f16x2", "f32"], ["rn", "bf16x2", "f32"]):
+        f, upper, lower = f"emu_{parts[2][:-2]}", *(a.ref(v) for v in args[1:])
+        return f"{a.ref(args[0])} = {f}({upper}) << 16 | {f}({lower});"
+    if parts[1:] == ["f32", "f16"]:
+        return f"{a.ref(args[0])} = emu_float_of_f16({a.ref(args[1])});"
     if "f" in parts[-2] or "f" in parts[-1]:
         return None
     return f"{a.ref(args[0])} = ({to})({source}){a.ref(args[1])};"

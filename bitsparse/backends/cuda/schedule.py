@@ -103,6 +103,7 @@ class Schedule:
     def __init__(self, indptr: Any, shape: tuple[int, int], nnz: int) -> None:
         self.indptr, self.shape, self.nnz = indptr, (int(shape[0]), int(shape[1])), int(nnz)
         self._cuts: dict[tuple[int, int], Cut] = {}
+        self._edge_rows: Any = None
         self._lock = threading.Lock()
 
     @property
@@ -117,8 +118,9 @@ class Schedule:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all cuts on the device."""
-        return sum(cut.nbytes for cut in self._cuts.values())
+        """Bytes of all that was made, on the device."""
+        tables = 0 if self._edge_rows is None else int(self._edge_rows.nbytes)
+        return tables + sum(cut.nbytes for cut in self._cuts.values())
 
     def cut(self, lanes: int, *, span: int | None = None, longest: int | None = None) -> Cut:
         """The cut for groups of `lanes` lanes (a power of two up to 32), or of a given span and length of pieces.
@@ -145,6 +147,16 @@ class Schedule:
             cut.longest,
             lanes.bit_length() - 1,
         )
+
+    def edge_rows(self) -> Any:
+        """Rows of edges 0, 32, 64, ... and of the last one, for kernels that deal out edges (``edge_chunks.cuh``); made once."""
+        with self._lock:
+            if self._edge_rows is None:
+                cupy = jit.require_cupy("schedule")
+                edges = cupy.arange(-(-self.nnz // 32) + 1, dtype=self.indptr.dtype) * 32
+                found = cupy.searchsorted(self.indptr, cupy.minimum(edges, self.nnz - 1), side="right") - 1
+                self._edge_rows = found.astype(self.indptr.dtype)
+            return self._edge_rows
 
     def _make(self, span: int, longest: int) -> Cut:
         cupy = jit.require_cupy("schedule")

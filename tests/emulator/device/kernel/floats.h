@@ -93,3 +93,34 @@ static inline float rsqrtf(float x) { return 1.0f / __builtin_sqrtf(x); }
 #define __expf(x) expf(x)
 #define __logf(x) logf(x)
 #define __grid_constant__
+// To the nearest of fewer digits: TF32 with ties away from zero, 16-bit floats with ties to even.
+static inline unsigned emu_tf32(float x)
+{
+    const unsigned bits = __float_as_uint(x);
+    return (bits & 0x7f800000u) == 0x7f800000u ? bits & 0xffffe000u | (bits & 0x7fffffu ? 0x400000u : 0u) : bits + 0x1000u & 0xffffe000u;
+}
+static inline unsigned emu_bf16(float x)
+{
+    const unsigned bits = __float_as_uint(x);
+    return x != x ? 0x7fffu : (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+}
+static inline unsigned emu_f16(float x)
+{
+    const unsigned sign = __float_as_uint(x) >> 16 & 0x8000u;
+    const float size = __builtin_fabsf(x);
+    if (x != x)
+        return 0x7fffu;
+    if (size >= 65520.0f)
+        return sign | 0x7c00u;
+    if (size < 0x1p-14f)
+        return sign | (unsigned)__builtin_rintf(size * 0x1p24f);
+    const unsigned bits = __float_as_uint(size);
+    return sign | (bits + 0xfffu + (bits >> 13 & 1u) - (112u << 23)) >> 13;
+}
+static inline float emu_float_of_f16(unsigned h)
+{
+    const unsigned sign = (h & 0x8000u) << 16, rest = h & 0x7fffu;
+    if (rest < 0x400u)
+        return __uint_as_float(sign | __float_as_uint((float)rest * 0x1p-24f));
+    return __uint_as_float(sign | (rest >= 0x7c00u ? 0x7f800000u | (rest & 0x3ffu) << 13 : (rest << 13) + (112u << 23)));
+}

@@ -37,6 +37,27 @@ template <class T> static inline void emu_out64(T &to, emu_u64 v)
     else
         to = (T)v;
 }
+// Floats of 16 bits; NaN becomes the one that the hardware makes.
+static inline float emu_from_half(unsigned short h)
+{
+    _Float16 f;
+    __builtin_memcpy(&f, &h, 2);
+    return (float)f;
+}
+static inline emu_u32 emu_to_half(float x)
+{
+    const _Float16 f = (_Float16)x;
+    unsigned short h;
+    __builtin_memcpy(&h, &f, 2);
+    return x != x ? 0x7fff : h;
+}
+static inline emu_u32 emu_to_bfloat(float x)
+{
+    const emu_u32 u = emu_in32(x);
+    return x != x ? 0x7fff : (u + 0x7fff + (u >> 16 & 1)) >> 16;
+}
+static inline emu_u32 emu_halves(float high, float low) { return emu_to_half(high) << 16 | emu_to_half(low); }
+static inline emu_u32 emu_bfloats(float high, float low) { return emu_to_bfloat(high) << 16 | emu_to_bfloat(low); }
 struct EmuMma {
     int kind, m, n, k;
     emu_u32 a[4], b[2];

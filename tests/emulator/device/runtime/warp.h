@@ -159,6 +159,40 @@ API void emu_mma(Mma *m)
     collective(q);
 }
 
+// A float16 (kind 17) or bfloat16 (kind 18) as a float.
+static float half_float(u32 h, int kind)
+{
+    h &= 0xffff;
+    const u32 sign = (h & 0x8000) << 16, rest = h & 0x7fff;
+    u32 bits = h << 16;
+    if (kind == 17) {
+        if (rest < 0x400) {
+            const float tiny = (float)rest * 0x1p-24f;
+            return sign ? -tiny : tiny;
+        }
+        bits = sign | (rest >= 0x7c00 ? 0x7f800000 | (rest & 0x3ff) << 13 : (rest << 13) + (112u << 23));
+    }
+    float f;
+    memcpy(&f, &bits, 4);
+    return f;
+}
+
+// Products are exact, what their float32 sum leaves out is not defined: here the rounded sum in float64.
+static float dot_floats(int kind, const u32 *x, const u32 *y, float c)
+{
+    double sum = c;
+    for (int i = 0; i < 8; i++)
+        if (kind == 16) {
+            const u32 p = x[i] & 0xffffe000u, q = y[i] & 0xffffe000u;
+            float f, h;
+            memcpy(&f, &p, 4), memcpy(&h, &q, 4);
+            sum += (double)f * h;
+        } else
+            for (int j = 0; j < 32; j += 16)
+                sum += (double)half_float(x[i] >> j, kind) * half_float(y[i] >> j, kind);
+    return (float)sum;
+}
+
 static void run_mma(Warp &w)
 {
     u32 a[16][8], b[8][8]; // rows of 8 words
@@ -183,6 +217,13 @@ static void run_mma(Warp &w)
         const int g = l >> 2, t = l & 3;
         for (int e = 0; e < (m.m == 16 ? 4 : 2); e++) {
             const u32 *x = a[g + (e & 2 ? 8 : 0)], *y = b[2 * t + (e & 1)];
+            if (m.kind >= 16) {
+                float c;
+                memcpy(&c, &m.c[e], 4);
+                c = dot_floats(m.kind, x, y, c);
+                memcpy(&m.d[e], &c, 4);
+                continue;
+            }
             u32 sum = (u32)m.c[e];
             for (int i = 0; i < 8; i++)
                 if (m.kind == 0)

@@ -1,0 +1,161 @@
+"""Products per edge and the softmax over the edges of a row, on the GPU. Arguments are validated by the callers in ``ops``."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from bitsparse import jit
+from bitsparse.backends.cuda import edges, geometry
+from bitsparse.backends.cuda.schedule import Schedule, StreamsParams
+
+__all__ = ["dot_defines", "edge_softmax", "sddmm"]
+
+_THREADS, _WARPS = 256, 8
+#: Warps that a multiprocessor runs at a time, rounds of them that are worth more than longer runs, chunks of a run at most.
+_RESIDENT, _ROUNDS, _MOST_CHUNKS = 32, 4, 8
+#: Edges of a row that a lane keeps between the steps of a softmax, and how many of them a row of mean length has.
+_KEEP, _EACH = 8, 4
+
+
+class ChunkParams(ctypes.Structure):
+    """The argument of ``sddmm_dot.cu`` and ``sddmm_combine.cu``, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("indptr", "indices", "rows", "x", "y", "out")),
+        *((name, ctypes.c_int64) for name in ("edges", "chunks")),
+        *((name, ctypes.c_int) for name in ("heads", "vectors", "span", "product")),
+    )
+
+
+class SoftmaxParams(ctypes.Structure):
+    """The argument of ``edge_softmax.cu``, field by field."""
+
+    _fields_ = (
+        ("streams", StreamsParams),
+        *((name, ctypes.c_void_p) for name in ("scores", "out", "partial")),
+        *((name, ctypes.c_int) for name in ("heads", "across")),
+    )
+
+
+def dot_defines(dtype: Any, vector: int, vectors: int, heads: int, *, steps: int = 4, blocks: int = 4) -> dict[str, int]:
+    """Constants of ``sddmm_dot`` for rows whose heads have `vectors` vectors each.
+
+    Parameters
+    ----------
+    steps : int
+        Gathers that a lane issues at a time.
+    blocks : int
+        Blocks of a multiprocessor.
+
+    Examples
+    --------
+    >>> sorted(dot_defines(np.float32, 16, 32, 1))
+    ['BS_BLOCKS', 'BS_LANES', 'BS_ONCE', 'BS_STEPS', 'BS_TYPE', 'BS_VECTOR']
+    """
+    lanes = edges.lanes_for(vectors)
+    found = {"BS_TYPE": edges.element_type(dtype), "BS_VECTOR": vector, "BS_LANES": lanes}
+    found |= {"BS_STEPS": min(lanes, steps), "BS_BLOCKS": blocks}
+    found |= {"BS_ONCE": 1} if vectors <= lanes else {}
+    return found | ({"BS_HEADS": 1} if heads > 1 else {})
+
+
+def sddmm(
+    indptr: Any,
+    indices: Any,
+    shape: tuple[int, int],
+    x: Any,
+    y: Any,
+    *,
+    op: str,
+    heads: int,
+    out: Any = None,
+    schedule: Schedule | None = None,
+    steps: int = 4,
+    blocks: int = 4,
+) -> Any:
+    """Dot product, sum or product of ``x[row]`` and ``y[column]`` for every edge, in edge order.
+
+    A dot product of D elements is summed in at most 32 interleaved groups of at most 16 bytes, each in order with fused steps, and the
+    sums of the groups in a fixed tree; 16-bit elements are widened to float32 and the result is rounded once.
+
+    Parameters
+    ----------
+    indptr, indices : cupy.ndarray of int32 or int64
+        A valid pattern.
+    x, y : cupy.ndarray (rows, heads * width), (cols, heads * width)
+        Both float32, float16, bfloat16, float64, int32 or int64; the caller has made sure that integers fit.
+    op : "dot", "add" or "mul"
+        ``"dot"`` gives (nnz, heads), the others (nnz, heads * width).
+    out : cupy.ndarray, optional
+        C-contiguous, of the dtype of `x`.
+    schedule : Schedule, optional
+        Of this pattern, so that nothing is prepared for this call.
+    steps, blocks : int
+        Variants of the dot product, see :func:`dot_defines`.
+    """
+    cupy = jit.require_cupy("sddmm")
+    nnz, columns = int(indices.size), heads if op == "dot" else x.shape[1]
+    result = cupy.empty((nnz, columns), x.dtype) if out is None else out
+    if 0 in result.shape:
+        return result
+    if x.shape[1] == 0:
+        edges.fill(result, 0)
+        return result
+    schedule = edges.schedule_of(schedule, indptr, shape, nnz)
+    x, y = geometry.contiguous(x), geometry.contiguous(y)
+    parts = heads if op == "dot" else 1
+    schedule, indices = edges.widened(schedule, indices, parts)
+    part_bytes = x.shape[1] // parts * x.dtype.itemsize
+    vector = edges.vector_bytes(part_bytes, x.dtype.itemsize, (x, y) if op == "dot" else (x, y, result))
+    vectors = part_bytes // vector
+    if op == "dot":
+        source, name = "sddmm_dot.cu", "sddmm_dot"
+        defines = dot_defines(x.dtype, vector, vectors, parts, steps=steps, blocks=blocks)
+    else:
+        source, name = "sddmm_combine.cu", "sddmm_combine"
+        lanes = edges.lanes_for(vectors)
+        defines = {"BS_TYPE": edges.element_type(x.dtype), "BS_VECTOR": vector, "BS_LANES": lanes}
+        defines["BS_STEPS"] = min(lanes, 2)
+    chunks = -(-nnz // 32) * parts
+    span = min(_MOST_CHUNKS, max(1, chunks // (_ROUNDS * _RESIDENT * jit.capability().multiprocessors)))
+    params = ChunkParams(schedule.indptr.data.ptr, indices.data.ptr, schedule.edge_rows().data.ptr)
+    params.x, params.y, params.out = x.data.ptr, y.data.ptr, result.data.ptr
+    params.edges, params.chunks, params.heads, params.vectors = nnz, chunks, parts, vectors
+    params.span, params.product = span, int(op == "mul")
+    blocks_needed = -(-chunks // (span * _WARPS))
+    jit.kernel(source, name, defines | schedule.defines).launch(blocks_needed, _THREADS, params)()
+    return result
+
+
+def edge_softmax(indptr: Any, scores: Any, *, out: Any = None, schedule: Schedule | None = None) -> Any:
+    """Softmax of `scores` (nnz, heads) over the edges of each row; `out` may be `scores`.
+
+    float32, float16, bfloat16 (computed in float32) or float64. With u = 2**-24 (2**-53) the relative error of a weight above 2**-126 is
+    at most ``(|s - max| + ceil(n / 4) + 16) * u`` in a row of n edges, or of pieces of at most n edges where rows are cut up.
+    """
+    cupy = jit.require_cupy("edge_softmax")
+    scores = geometry.contiguous(scores)
+    result = cupy.empty(scores.shape, scores.dtype) if out is None else out
+    nnz, heads = scores.shape
+    if scores.size == 0:
+        return result
+    schedule = edges.schedule_of(schedule, indptr, (int(indptr.size) - 1, 0), nnz)
+    across = min(32, edges.power_of_two(heads))
+    lanes = edges.power_of_two(across * nnz // (_EACH * max(1, schedule.shape[0])))
+    lanes = min(32, max(4, across, lanes))
+    cut = schedule.cut(lanes)
+    params = SoftmaxParams(schedule.params(cut, None, lanes), scores.data.ptr, result.data.ptr)
+    params.heads, params.across = heads, across.bit_length() - 1
+    partial = None
+    if cut.pieces:
+        partial = cupy.empty((cut.pieces, 2, heads), edges.sum_dtype(scores.dtype))
+        params.partial = partial.data.ptr
+    defines = {"BS_TYPE": edges.element_type(scores.dtype), "BS_VECTOR": scores.dtype.itemsize, "BS_KEEP": _KEEP}
+    defines |= schedule.defines
+    jit.kernel("edge_softmax.cu", "edge_softmax", defines).launch(-(-cut.units * lanes // _THREADS), _THREADS, params)()
+    if cut.pieces:
+        jit.kernel("edge_softmax.cu", "softmax_pieces", defines).launch(cut.pieces, _THREADS, params)()
+    return result

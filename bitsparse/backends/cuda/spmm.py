@@ -1,0 +1,358 @@
+"""Sparse times dense on the CUDA cores: rows of features gathered and reduced along streams of edges."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import threading
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bitsparse import jit
+from bitsparse.backends.cuda import geometry
+from bitsparse.backends.cuda.schedule import Schedule, StreamsParams
+from bitsparse.errors import KernelError
+
+__all__ = ["Spmm", "Tuning", "longest_row", "spmm", "tuning_of"]
+
+_SOURCE = "spmm_csr.cu"
+_REDUCES = {"sum": 0, "mean": 1, "max": 2}
+_ACCS = {"float32": 0, "float64": 1, "int32": 2, "int64": 3}
+_KINDS = {"float16": 4, "float32": 5, "float64": 6, "bfloat16": 7} | {
+    f"{sign}int{8 << kind}": kind for sign in ("", "u") for kind in range(4)
+}
+#: Columns of the grid along y; the slices beyond them go along z.
+_GRID_Y = 65535
+#: Weights of edges, as BS_WEIGHTS has them.
+_NONE, _EDGES, _GENERAL = range(3)
+
+
+class _SpmmParams(ctypes.Structure):
+    """``SpmmParams`` of ``spmm_csr.cuh``, field by field."""
+
+    _fields_ = (
+        ("streams", StreamsParams),
+        *((name, ctypes.c_void_p) for name in ("x", "out", "values", "row_scale", "col_scale", "partial", "arrived")),
+        *((name, ctypes.c_uint) for name in ("vectors", "row_bytes", "out_bytes")),
+        *((name, ctypes.c_int) for name in ("slices", "heads", "width", "is_signed")),
+    )
+
+
+class Tuning(NamedTuple):
+    """What may be chosen about a product; every choice gives the same sums but for the pieces of long rows.
+
+    Attributes
+    ----------
+    bytes : int
+        A lane loads so many at once: 16, 8, 4, 2 or 1. Rows and addresses must be multiples.
+    lanes : int
+        Of a group, which walks a stream: a power of two up to 32.
+    vectors : int
+        Of a lane: a slice of the columns has ``vectors * lanes`` vectors.
+    unroll : int
+        Edges in flight, a multiple of 4.
+    blocks : int
+        Blocks of 128 threads that a multiprocessor must hold, which bounds the registers.
+    span, longest : int or None
+        Edges and rows of a stream, edges of a piece of a long row; None for what suits the pattern.
+    """
+
+    bytes: int
+    lanes: int
+    vectors: int = 1
+    unroll: int = 8
+    blocks: int = 7
+    span: int | None = None
+    longest: int | None = None
+
+
+#: Threads of a block (BS_THREADS).
+_THREADS = 128
+
+
+def _lanes_of(vectors: int) -> int:
+    """Lanes of a group for rows of so many vectors: as many as there are, unless a quarter of them would have nothing to do.
+
+    Examples
+    --------
+    >>> [_lanes_of(n) for n in (1, 4, 16, 25, 32, 33, 40, 64)]
+    [1, 4, 16, 32, 32, 16, 8, 32]
+    """
+    lanes = min(32, 1 << (vectors - 1).bit_length())
+    while lanes > 8 and vectors > 32 and -(-vectors // lanes) * lanes * 3 > vectors * 4:
+        lanes //= 2
+    return lanes
+
+
+def tuning_of(columns: int, itemsize: int, alignment: int, acc_itemsize: int, head_width: int | None = None) -> Tuning:
+    """The tuning for rows of `columns` elements whose addresses are multiples of `alignment`.
+
+    With `head_width` no vector may reach into two heads, as their weights differ.
+
+    Examples
+    --------
+    >>> tuning_of(128, 4, 16, 4).lanes, tuning_of(100, 2, 16, 4), tuning_of(3, 4, 16, 4).bytes
+    (32, Tuning(bytes=8, lanes=32, vectors=1, unroll=8, blocks=7, span=None, longest=None), 4)
+    """
+    width = 16
+    while (
+        columns * itemsize % width
+        or alignment % width
+        or width // itemsize * acc_itemsize > 32
+        or (head_width is not None and head_width * itemsize % width)
+    ) and width > itemsize:
+        width //= 2
+    wide = width // itemsize * acc_itemsize == 32
+    return Tuning(width, _lanes_of(columns * itemsize // width), unroll=4 if wide else 8, blocks=6 if wide else 7)
+
+
+def longest_row(indptr: Any, nnz: int) -> int:
+    """Most edges in a row; ValueError if `indptr` is not one of `nnz` edges. Waits for the stream."""
+    cupy = jit.require_cupy("spmm")
+    lengths = indptr[1:] - indptr[:-1]
+    ends = [indptr[0], indptr[-1], *((lengths.max(), lengths.min()) if lengths.size else (indptr[0], indptr[0]))]
+    first, last, longest, shortest = (int(n) for n in cupy.stack(ends).get())
+    if first != 0 or last != nnz or shortest < 0:
+        raise ValueError(f"indptr must start at 0, never decrease and end at nnz = {nnz}; rebuild the sparse array")
+    return longest
+
+
+class _Workspace(NamedTuple):
+    """Memory of a product's calls on one stream; a captured graph holds its addresses."""
+
+    partial: Any
+    arrived: Any
+
+
+class Spmm:
+    """A product prepared for one pattern and features of one kind: ``product(x, values=None, out=None)``.
+
+    Building it compiles the kernel and cuts the pattern. The first call on a stream allocates what such calls work in; later ones allocate
+    nothing but the result. It may be shared by threads and streams.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        Of the pattern.
+    indices : cupy.ndarray or None
+        As `indptr` of the schedule; None if edge e belongs to row e of the features.
+    columns : int
+        Of the features, all heads together.
+    x_dtype, acc_dtype, heads, row_scale, col_scale, reduce
+        As for :func:`spmm`.
+    weights : "none", "edge" or "head"
+        What calls bring as `values`: nothing, an array (nnz,), or (nnz, heads).
+    alignment : int
+        Bytes of which the addresses of features and results are multiples, at most 16.
+    fold : bool
+        Keep the scales of the columns as weights of the edges (calls without `values`), which saves a second gather.
+    tuning : Tuning, optional
+
+    Attributes
+    ----------
+    tuning : Tuning
+    cut : Cut
+    dtype : numpy.dtype
+        Of the result.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        indices: Any,
+        *,
+        columns: int,
+        x_dtype: Any,
+        acc_dtype: Any,
+        heads: int = 1,
+        weights: str = "none",
+        row_scale: Any = None,
+        col_scale: Any = None,
+        reduce: str = "sum",
+        alignment: int = 16,
+        fold: bool = True,
+        tuning: Tuning | None = None,
+    ) -> None:
+        cupy = self._cupy = jit.require_cupy("spmm")
+        self.schedule, self.columns, self.heads = schedule, columns, heads
+        self._x_dtype, self._acc = np.dtype(x_dtype), np.dtype(acc_dtype)
+        self._reduce, self._weights = reduce, weights
+        half = self._x_dtype.name in ("float16", "bfloat16")
+        self.dtype = self._x_dtype if half else self._acc
+        if reduce == "mean" and self._acc.kind == "i":
+            self.dtype = np.dtype(np.float32)
+        if self._acc.name not in _ACCS or self._kind_name not in _KINDS:
+            raise KernelError(f"spmm: there is no kernel for {self._x_dtype} summed in {self._acc} on the GPU")
+        self.shape = (schedule.shape[0], columns)
+        self._stream = cupy.cuda.get_current_stream
+        self._lock = threading.Lock()
+        self._workspaces: dict[int, _Workspace] = {}
+        self._kernel = None
+        if 0 in self.shape:
+            return
+        self._indices = None if indices is None else _aligned(indices)
+        self._row_scale, self._col_scale = (
+            None if scale is None else geometry.contiguous(scale.astype(np.float32, copy=False))
+            for scale in (row_scale, col_scale)
+        )
+        kind = {"none": _NONE, "edge": _EDGES, "head": _GENERAL}[weights]
+        self._folded = None
+        if kind == _NONE and self._col_scale is not None and fold and not (reduce == "max" and row_scale is not None):
+            columns_of = self._indices if self._indices is not None else slice(0, schedule.nnz)
+            self._folded, self._col_scale = self._col_scale[columns_of].astype(self._acc, copy=False), None
+            kind = _EDGES
+        if self._col_scale is not None or (reduce == "max" and self._row_scale is not None):
+            kind = _GENERAL
+        self.tuning = tuning or tuning_of(
+            columns,
+            self._x_dtype.itemsize,
+            alignment,
+            self._acc.itemsize,
+            columns // heads if weights == "head" else None,
+        )
+        if kind == _GENERAL and tuning is None:
+            self.tuning = self.tuning._replace(blocks=min(5, self.tuning.blocks))
+        self._prepare(kind)
+
+    @property
+    def _kind_name(self) -> str:
+        return "uint8" if self._x_dtype == np.bool_ else self._x_dtype.name
+
+    def _prepare(self, weights: int) -> None:
+        tuning, schedule = self.tuning, self.schedule
+        self.cut = schedule.cut(tuning.lanes, span=tuning.span, longest=tuning.longest)
+        each = tuning.bytes // self._x_dtype.itemsize
+        vectors = self.columns // each
+        self._slices = -(-vectors // (tuning.lanes * tuning.vectors))
+        self._each, self._slot = each, self._slices * tuning.vectors * tuning.lanes
+        params = self._params = _SpmmParams(schedule.params(self.cut, self._indices, tuning.lanes))
+        params.row_scale = None if self._row_scale is None else self._row_scale.data.ptr
+        params.col_scale = None if self._col_scale is None else self._col_scale.data.ptr
+        params.values = None if self._folded is None else self._folded.data.ptr
+        params.vectors, params.row_bytes = vectors, self.columns * self._x_dtype.itemsize
+        params.out_bytes = self.columns * self.dtype.itemsize
+        params.slices, params.is_signed = self._slices, int(self._x_dtype.kind == "i")
+        params.heads, params.width = (self.heads, self.columns // self.heads) if self._weights == "head" else (1, 1)
+        defines = schedule.defines | {
+            "BS_KIND": _KINDS[self._kind_name],
+            "BS_ACC": _ACCS[self._acc.name],
+            "BS_BYTES": tuning.bytes,
+            "BS_WEIGHTS": weights,
+            "BS_REDUCE": _REDUCES[self._reduce],
+            "BS_ROW_SCALE": int(self._row_scale is not None and self._reduce != "max"),
+            "BS_U": tuning.unroll,
+            "BS_V": tuning.vectors,
+            "BS_BLOCKS": tuning.blocks,
+        }
+        if self._indices is None:
+            defines["BS_DIRECT"] = 1
+        blocks = -(-self.cut.units * tuning.lanes // _THREADS)
+        across = -(-self._slices // _GRID_Y)
+        self._kernel = jit.kernel(_SOURCE, "spmm_csr", defines).launch(
+            (blocks, -(-self._slices // across), across), _THREADS, params
+        )
+        self._made_on = self._stream().ptr
+        self._made = self._cupy.cuda.Event(disable_timing=True)
+        self._made.record()
+
+    def __call__(self, x: Any, values: Any = None, out: Any = None) -> Any:
+        """The product with `x` (columns of the pattern, columns), C-contiguous and of the kind prepared for."""
+        if out is None:
+            out = self._cupy.empty(self.shape, self.dtype)
+        if self._kernel is None:
+            return out
+        x = geometry.contiguous(x)
+        if values is not None:
+            values = _aligned(values.astype(self._acc, copy=False))
+        with self._lock:
+            stream = self._stream().ptr
+            work = self._workspaces.get(stream) or self._on_stream(stream)
+            params = self._params
+            params.x, params.out = x.data.ptr, out.data.ptr
+            if values is not None:
+                params.values = values.data.ptr
+            params.partial, params.arrived = work.partial.data.ptr, work.arrived.data.ptr
+            self._kernel(stream)
+        return out
+
+    def _on_stream(self, stream: int) -> _Workspace:
+        """What calls on one stream work in, and their waiting for what was prepared on another stream."""
+        cupy = self._cupy
+        if cupy.cuda.runtime.streamIsCapturing(stream):
+            # A capture begins after a synchronisation and cannot allocate: it takes over what calls have worked in before.
+            if self._workspaces:
+                work = self._workspaces[stream] = self._workspaces.pop(next(iter(self._workspaces)))
+                return work
+        elif stream != self._made_on:
+            cupy.cuda.get_current_stream().wait_event(self._made)
+        pieces, lanes = self.cut.pieces, self.tuning.lanes
+        work = self._workspaces[stream] = _Workspace(
+            cupy.empty(pieces * self._slot * self._each, self._acc),
+            cupy.zeros(pieces * self._slices * lanes, np.int32),
+        )
+        return work
+
+
+def _aligned(array: Any) -> Any:
+    """The array, C-contiguous and aligned to 16 bytes."""
+    array = geometry.contiguous(array)
+    return array if array.data.ptr % 16 == 0 else array.copy()
+
+
+def spmm(
+    indptr: Any,
+    indices: Any,
+    shape: tuple[int, int],
+    x: Any,
+    *,
+    nnz: int,
+    acc_dtype: Any,
+    heads: int = 1,
+    values: Any = None,
+    row_scale: Any = None,
+    col_scale: Any = None,
+    reduce: str = "sum",
+    packed: Any = None,
+    out: Any = None,
+    schedule: Schedule | None = None,
+    tuning: Tuning | None = None,
+) -> Any:
+    """Reduce rows of `x` over the edges of each row of a CSR pattern; see the host's function of the same name.
+
+    Rows are summed edge by edge; those longer than the pieces that `schedule` makes of them in such pieces, whose sums are added in order.
+    So a result is the same on every run, and integers are the host's. The indices must be within the shape: they are not checked.
+
+    Parameters
+    ----------
+    schedule : Schedule, optional
+        Of this pattern; made anew if not given.
+    tuning : Tuning, optional
+    """
+    if packed is not None:
+        raise KernelError("spmm: packed features are not gathered on the GPU; unpack them first")
+    x = geometry.contiguous(x)
+    acc = np.dtype(acc_dtype)
+    if x.dtype.kind == "f" and acc.kind == "i":
+        raise KernelError(f"spmm: {x.dtype} cannot be summed in {acc}")
+    item = max(1, x.dtype.itemsize)
+    address = math.gcd(16, x.data.ptr)
+    result_item = item if x.dtype.name in ("float16", "bfloat16") else acc.itemsize
+    if out is not None:  # a vector of results is as many elements
+        address = min(address, math.gcd(16, out.data.ptr) * item // result_item if out.data.ptr % 16 else 16)
+    product = Spmm(
+        schedule if schedule is not None else Schedule(indptr, shape, nnz),
+        indices,
+        columns=x.shape[1],
+        x_dtype=x.dtype,
+        acc_dtype=acc,
+        heads=heads,
+        weights="none" if values is None else "edge" if values.ndim == 1 else "head",
+        row_scale=row_scale,
+        col_scale=col_scale,
+        reduce=reduce,
+        alignment=max(address, 1),
+        fold=False,
+        tuning=tuning,
+    )
+    return product(x, values, out)

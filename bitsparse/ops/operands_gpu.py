@@ -1,0 +1,206 @@
+"""CSR arrays on a GPU from whatever holds a sparse matrix there: containers, BitTensors, the matrices of ``cupyx.scipy.sparse``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import _check, backends, interop
+from bitsparse.arrays.bit_tensor import BitTensor
+from bitsparse.arrays.indices import index_dtype
+from bitsparse.arrays.sparse_base import SparseArray
+from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.ops.csr_operand import CSROperand
+
+__all__ = ["csr_on_gpu", "incidence_on_gpu"]
+
+Array = NDArray[Any]
+
+
+def csr_on_gpu(function: str, A: Any, device: str) -> CSROperand:
+    """CSR arrays of `A`, which lies on the GPU `device`; the current stream makes what is missing.
+
+    The pattern of a container is canonical and was checked when it was made; foreign arrays are checked and, if need be, sorted here.
+    """
+    if isinstance(A, SparseArray):
+        return _of_container(function, A)
+    if hasattr(A, "csr_arrays"):
+        indptr, indices, values = A.csr_arrays()
+        indptr, indices = _indices(function, indptr, indices, A.shape)
+        _state(function, device, indptr, indices, A.shape)
+        made = _values(function, values, int(indices.size))
+        rows, cols = (getattr(A, name, None) for name in ("row_scale", "col_scale"))
+        # In the incidence matrix of rows and edges an edge's column is the edge itself.
+        found = None if getattr(A, "in_order", False) else indices
+        return CSROperand(indptr, found, made, rows, cols, tuple(A.shape), count=int(indices.size))
+    if isinstance(A, BitTensor):
+        return _of_bits(A, device)
+    if not (hasattr(A, "tocsr") and hasattr(A, "format") and hasattr(A, "nnz")):
+        raise DTypeError(
+            f"{function}: A must be sparse (TCTiledCSR, FRDC, BitTensor or a matrix of cupyx.scipy.sparse), got {type(A).__name__}; "
+            f"pass bitsparse.TCTiledCSR(A)"
+        )
+    return _of_cupyx(function, A if A.format in ("csr", "csc", "coo") else A.tocsr(), device)
+
+
+def _of_container(function: str, A: SparseArray) -> CSROperand:
+    # Arrays that share a pattern share what is prepared for it, so that values are known by the component they came from.
+    kept, data = A._prepared, getattr(A, "_data", None)
+    ready = kept.setdefault("ready", interop.Ready())
+    ready.wait()
+    if A._csr is None:
+        A._csr = A._pattern()
+        ready.renew()
+    if data is not None and kept.get("values", (None, None))[0] is not data:
+        kept["values"] = (data, _values(function, A._csr_values(), int(A._csr[1].size)))
+        ready.renew()
+    indptr, indices = A._csr
+    values = None if data is None else kept["values"][1]
+    return CSROperand(indptr, indices, values, A.row_scale, A.col_scale, A.shape, prepared=kept)
+
+
+def _of_bits(A: BitTensor, device: str) -> CSROperand:
+    rows, cols = A.shape
+    if (A.bits, A.encoding) == (1, "unsigned"):
+        plain = A.repack(axis=-1, layout="planes")
+        dtype = index_dtype("spmm", (rows, cols), plain.nnz)
+        indptr, indices = backends.family(device, "build").words_to_csr(plain.words, (rows, cols), dtype)
+        return CSROperand(indptr, indices, None, None, None, (rows, cols))
+    dense = interop.as_array(A.toarray(), "spmm", "A")[0]
+    space = interop.namespace(dense)
+    at = space.flatnonzero(dense)
+    dtype = index_dtype("spmm", (rows, cols), int(at.size))
+    starts = np.arange(rows + 1, dtype=np.int64) * cols
+    indptr = space.searchsorted(at, space.asarray(starts)).astype(dtype)
+    return CSROperand(indptr, (at % max(cols, 1)).astype(dtype), dense.reshape(-1)[at], None, None, (rows, cols))
+
+
+def _of_cupyx(function: str, A: Any, device: str) -> CSROperand:
+    if len(A.shape) != 2:
+        raise ShapeError(f"{function}: A has shape {A.shape}, but a sparse operand has 2 dimensions; reshape it")
+    shape = (int(A.shape[0]), int(A.shape[1]))
+    values = A.data
+    _check.numeric(function, "A", values)
+    if A.format == "coo":
+        indptr, indices, order = _sorted_coordinates(function, A.row, A.col, shape)
+        made = _without_duplicates(function, device, indptr, indices, values[order], shape, None)
+        # As tocsr() of such a matrix, which sums duplicates, so that the edges are those of the sum.
+        return CSROperand(made.indptr, made.indices, made.values, None, None, shape)
+    if A.format == "csc":
+        turned = (shape[1], shape[0])
+        indptr, indices = _indices(function, A.indptr, A.indices, turned)
+        _state(function, device, indptr, indices, turned)
+        indptr, indices, order = backends.family(device, "build").transpose_csr(indptr, indices, turned)
+        return _without_duplicates(function, device, indptr, indices, values[order], shape, None)
+    indptr, indices = _indices(function, A.indptr, A.indices, shape)
+    values = values[: indices.size]
+    if _state(function, device, indptr, indices, shape) == "canonical":
+        return CSROperand(indptr, indices, _values(function, values, int(indices.size)), None, None, shape)
+    indices, order, repeated = backends.family(device, "build").canonical_csr(indptr, indices, shape)
+    values = values if order is None else values[order]
+    if not repeated:
+        return CSROperand(indptr, indices, _values(function, values, int(indices.size)), None, None, shape, order)
+    return _without_duplicates(function, device, indptr, indices, values, shape, order)
+
+
+def _without_duplicates(
+    function: str, device: str, indptr: Array, indices: Array, values: Array, shape: tuple[int, int], order: Array | None
+) -> CSROperand:
+    """Sorted arrays with the values of repeated entries summed in their order, as SciPy does (booleans are or-ed)."""
+    space: Any = interop.namespace(indices)
+    nnz = int(indices.size)
+    first = space.ones(nnz, np.bool_)
+    if nnz > 1:
+        first[1:] = indices[1:] != indices[:-1]
+        # An entry that begins a row is new whatever the row before it ends with; the last mark collects the empty rows at the end.
+        begins = space.zeros(nnz + 1, np.bool_)
+        begins[indptr[:-1]] = True
+        first |= begins[:-1]
+    at = space.flatnonzero(first)
+    if at.size == nnz:
+        return CSROperand(indptr, indices, _values(function, values, nnz), None, None, shape, order)
+    groups = space.concatenate([at, space.asarray(np.array([nnz]))]).astype(indptr.dtype)
+    kept = space.searchsorted(at, indptr).astype(indptr.dtype)
+    acc = np.dtype(np.int32) if values.dtype == np.bool_ else values.dtype
+    sums = backends.family(device, "spmm").spmm(
+        groups, None, (int(at.size), nnz), values[:, None], nnz=nnz, acc_dtype=acc
+    )[:, 0]
+    sums = sums != 0 if values.dtype == np.bool_ else sums
+    return CSROperand(
+        kept, indices[at], _values(function, sums, int(at.size)), None, None, shape, None, summed=True
+    )
+
+
+def _sorted_coordinates(function: str, row: Array, col: Array, shape: tuple[int, int]) -> tuple[Array, Array, Array]:
+    """(indptr, column indices, positions) of coordinates sorted by row and column."""
+    space: Any = interop.namespace(row)
+    if row.size:
+        low, high = (space.stack([f(row), f(col)]).get() for f in (space.min, space.max))
+        if low.min() < 0 or high[0] >= shape[0] or high[1] >= shape[1]:
+            raise ValueError(
+                f"{function}: A has shape {shape} but coordinates up to ({high[0]}, {high[1]}), or negative ones; rebuild A"
+            )
+    dtype = index_dtype(function, shape, int(row.size))
+    order = space.lexsort(space.stack([col, row])) if row.size else space.zeros(0, np.int64)
+    counts = space.bincount(row, minlength=shape[0])[: shape[0]] if shape[0] else space.zeros(0, np.int64)
+    indptr = space.zeros(shape[0] + 1, dtype)
+    indptr[1:] = space.cumsum(counts)
+    return indptr, col[order].astype(dtype, copy=False), order
+
+
+def _indices(function: str, indptr: Any, indices: Any, shape: Any) -> tuple[Array, Array]:
+    """Index arrays of one dtype, as many indices as there are edges; their content is not looked at."""
+    if indptr.dtype.kind not in "iu" or indices.dtype.kind not in "iu":
+        raise DTypeError(f"{function}: A has indices of dtype {indptr.dtype} and {indices.dtype}; pass integers")
+    space: Any = interop.namespace(indptr)
+    wide = np.int64 if 8 in (indptr.dtype.itemsize, indices.dtype.itemsize) else np.int32
+    indptr, indices = (space.ascontiguousarray(part.astype(wide, copy=False)) for part in (indptr, indices))
+    if indptr.shape != (int(shape[0]) + 1,) or indices.ndim != 1:
+        raise ShapeError(
+            f"{function}: A has {shape[0]} rows but indptr of shape {indptr.shape} and indices of shape {indices.shape}; rebuild A"
+        )
+    nnz = int(indptr[-1])
+    if not 0 <= nnz <= indices.size:
+        raise ValueError(f"{function}: A's indptr ends at {nnz}, but it has {indices.size} indices; rebuild A")
+    return indptr, interop.aligned(indices[:nnz])
+
+
+def _state(function: str, device: str, indptr: Array, indices: Array, shape: Any) -> str:
+    """What a foreign pattern is like; kernels believe its indices afterwards."""
+    sizes = (int(shape[0]), int(shape[1]))
+    try:
+        return str(backends.family(device, "build").validate_csr(indptr, indices, sizes))
+    except ValueError as error:
+        raise ValueError(f"{function}: A is not a sparse matrix: {error}; rebuild A") from None
+
+
+def _values(function: str, values: Any, nnz: int) -> Array | None:
+    """None where every value is a stored True, as in a pattern."""
+    if values is None:
+        return None
+    if values.ndim != 1 or values.size < nnz:
+        raise ShapeError(f"{function}: A has {nnz} edges but values of shape {values.shape}; rebuild A")
+    values = values[:nnz]
+    _check.numeric(function, "A", values)
+    made: Array = values
+    return None if made.dtype == np.bool_ and bool(made.all()) else made
+
+
+def incidence_on_gpu(operand: CSROperand, side: str) -> CSROperand:
+    """The incidence matrix of nodes and edges for an operand on a GPU; by columns the transposed order is made once per pattern."""
+    kept = operand.prepared.setdefault(f"incidence by {side}", {"ready": operand.ready})
+    if side == "rows":
+        indptr, indices, nodes = operand.indptr, operand.order, operand.shape[0]
+    else:
+        nodes = operand.shape[1]
+        if "order" not in kept:
+            build = backends.family(operand.device, "build")
+            indptr, _, order = build.transpose_csr(operand.indptr, operand.columns, operand.shape)
+            kept["order"] = indptr, order if operand.order is None else operand.order[order]
+            operand.ready.renew()
+        indptr, indices = kept["order"]
+    if indices is not None:
+        indices = indices.astype(indptr.dtype, copy=False)
+    return CSROperand(indptr, indices, None, None, None, (nodes, operand.nnz), count=operand.nnz, prepared=kept)

@@ -1,0 +1,76 @@
+"""Where a sparse function works: the device of its operands, the stream they belong to, and results written in place."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import _check, interop
+from bitsparse.errors import DeviceError
+
+__all__ = ["device_of_sparse", "same_place", "target_array", "working_with"]
+
+Array = NDArray[Any]
+
+
+def device_of_sparse(A: Any) -> str:
+    """``"cpu"`` or ``"cuda:N"``: where a sparse operand of any kind is, without touching its data.
+
+    Examples
+    --------
+    >>> import scipy.sparse as sp
+    >>> device_of_sparse(sp.eye_array(3)), device_of_sparse(bs.FRDC((2, 2)))
+    ('cpu', 'cpu')
+    """
+    device = getattr(A, "device", None)
+    if isinstance(device, str):
+        return device
+    if hasattr(A, "csr_arrays"):
+        starts = getattr(A, "indptr", None)
+        return interop.device_of(A.csr_arrays()[0] if starts is None else starts)
+    # The matrices of cupyx.scipy.sparse, as those of SciPy, hold their values in `data`.
+    return interop.device_of(getattr(A, "data", None))
+
+
+def working_with(device: str, *operands: Any) -> AbstractContextManager[Any]:
+    """The device and stream for work on `operands`: PyTorch's stream if one of them is a tensor of its, else CuPy's."""
+    if device == "cpu":
+        return interop.working_on(device, interop.NUMPY)
+    torch = sys.modules.get("torch")
+    families = [getattr(x, "_family", None) for x in operands]
+    tensors = torch is not None and any(isinstance(x, torch.Tensor) for x in operands)
+    theirs = tensors or any(family == interop.TORCH for family in families)
+    return interop.working_on(device, interop.TORCH if theirs else interop.CUPY)
+
+
+def same_place(function: str, places: Iterable[tuple[str, str]]) -> str:
+    """The one device of operands given as (name, device).
+
+    Examples
+    --------
+    >>> same_place("spmm", [("A", "cpu"), ("x", "cpu")])
+    'cpu'
+    """
+    (name, device), *others = places
+    for other, there in others:
+        if there != device:
+            raise DeviceError(
+                f"{function}: {name} is on {device} but {other} is on {there}; move one of them, as with .to_device(...) or .get()"
+            )
+    return device
+
+
+def target_array(
+    function: str, out: Any, shape: tuple[int, ...], dtype: np.dtype[Any], device: str, operands: Iterable[Array]
+) -> Array:
+    """The NumPy or CuPy array behind `out`, checked before anything is written."""
+    target: Array = interop.writable_array(out, function)
+    _check.out_array(function, target, shape, dtype)
+    same_place(function, [("out", interop.device_of(target)), ("the result", device)])
+    _check.no_overlap(function, target, *operands)
+    return target

@@ -1,0 +1,213 @@
+"""Sparse times dense, prepared for one sparse operand and one width of features."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import _check, backends, interop
+from bitsparse.backends.params import SEGMENT
+from bitsparse.errors import DTypeError, KernelError, ShapeError
+from bitsparse.ops.csr_operand import CSROperand
+from bitsparse.ops.features import Features, as_features, converted, native, sum_dtypes
+from bitsparse.ops.places import same_place, target_array, working_with
+from bitsparse.ops.spmm_gpu import GpuProducts, ShortWay
+
+__all__ = ["SpmmPlan"]
+
+Array = NDArray[Any]
+REDUCES = ("sum", "mean", "max")
+PRECISIONS = ("fp32", "tf32", "3xtf32")
+KERNELS = ("csr", "tiles")
+
+
+class SpmmPlan:
+    """A prepared product ``plan(x, values=None, out=None)``; made by :func:`plan_spmm`.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Shape of the result.
+    device : str
+        Where the sparse operand is and all others must be.
+    longest_row : int
+        Most edges in a row of A.
+
+    Examples
+    --------
+    >>> import scipy.sparse as sp
+    >>> bs.plan_spmm(sp.csr_array(np.array([[0, 1], [1, 1]])), 8)
+    <SpmmPlan shape=(2, 8) reduce=sum edges=3>
+    """
+
+    def __init__(
+        self,
+        function: str,
+        operand: CSROperand,
+        inner: tuple[int, ...],
+        reduce: str,
+        precision: str = "fp32",
+        kernel: str | None = None,
+        keep: bool = True,
+    ) -> None:
+        self._function, self._operand, self._inner, self._keep = function, operand, inner, keep
+        self._reduce = _check.choice(function, "reduce", reduce, REDUCES)
+        self._precision = _check.choice(function, "precision", precision, PRECISIONS)
+        self._forced = _check.kernel(function, kernel, KERNELS)
+        self.device = operand.device
+        self.shape = (operand.shape[0], *inner)
+        self._products: GpuProducts | None = None
+        #: On a GPU, what a call may do at once for features of CuPy's of the planned dtype.
+        self._short: ShortWay | None = None
+        if self.device != "cpu":
+            self._products = GpuProducts.kept(
+                function, operand, self._columns, self._reduce, self._precision, self._forced
+            )
+        elif self._forced == "tiles":
+            raise KernelError(f"{function}: kernel 'tiles' runs on tensor cores, but A is on the CPU; pass kernel=None")
+
+    @property
+    def _columns(self) -> int:
+        return int(np.prod(self._inner, dtype=np.int64))
+
+    @property
+    def longest_row(self) -> int:
+        """Most edges in a row of A; on a GPU it is read back at the first question."""
+        return self._operand.longest_row
+
+    def explain(self) -> str:
+        """How the work is divided, in a few lines; on a GPU also which kernel runs, and why."""
+        (rows, cols), edges = self._operand.shape, self._operand.nnz
+        width = " x ".join(map(str, self._inner)) or "1"
+        first = f"{rows} x {cols}, {edges} edges, longest row {self.longest_row}: {self._reduce} of {width} columns"
+        if self._products is not None:
+            return "\n".join((first, *self._products.explain()))
+        units = -(-(rows + edges) // SEGMENT)
+        long_rows = int(np.count_nonzero(np.diff(self._operand.indptr) > SEGMENT))
+        shared = f"{long_rows} longer rows are shared out" if long_rows else "no row is shared out"
+        return f"{first}\nrows in {units} unit{'s' if units != 1 else ''} of about {SEGMENT} edges, {shared}"
+
+    def __repr__(self) -> str:
+        return f"<SpmmPlan shape={self.shape} reduce={self._reduce} edges={self._operand.nnz}>"
+
+    def __call__(self, x: Any, values: Any = None, out: Any = None) -> Any:
+        """The product with features of the planned width; see :func:`spmm`."""
+        if self._short is not None and values is None and self._short.fits(x, out):
+            return self._short(x, out)
+        with working_with(self.device, x, values, out):
+            features = as_features(self._function, "x", x)
+            if features.shape[1:] != self._inner:
+                raise ShapeError(
+                    f"{self._function}: x has shape {features.shape}, but the plan is for {(self._operand.shape[1], *self._inner)}; "
+                    f"make another plan"
+                )
+            return self._run(features, values, out)
+
+    def _prepare(self, planned: Any) -> ShortWay | None:
+        """Choose and compile for features of a dtype; how CuPy arrays of that dtype are to be multiplied, if they may be at once."""
+        wanted: np.dtype[Any] = np.dtype(np.float32 if planned is None else planned)
+        if wanted.name != "bfloat16":
+            _check.numeric(self._function, "dtype", np.empty(0, wanted))
+        if self._products is None or 0 in self.shape:
+            return None
+        space = interop.namespace(self._operand.indptr)
+        x = Features(space.empty((0, *self._inner), wanted), (0, *self._inner), wanted, None, interop.CUPY)
+        dtype, acc, result_dtype = self._dtypes(x, self._operand.values)
+        data_dtype = wanted if wanted.kind in "biu" else dtype
+        product = self._products.product(self._operand, data_dtype, acc, self._operand.values, 1, self._keep)
+        # Integers whose sums might need more than 64 bits are looked at in every call.
+        own = self._operand.values
+        wide = acc.kind == "i" and 8 in (wanted.itemsize, 0 if own is None else own.dtype.itemsize)
+        if data_dtype == wanted and not wide:
+            self._short = ShortWay(self._operand, product.run, wanted, self._inner, result_dtype)
+        return self._short
+
+    def _dtypes(
+        self, x: Features, weights: Array | None
+    ) -> tuple[np.dtype[Any], np.dtype[Any], np.dtype[Any]]:
+        """(dtype of a sum, of its accumulators, of the result)."""
+        operand = self._operand
+        scaled = operand.row_scale is not None or operand.col_scale is not None
+        exact = x.dtype.kind in "biu" and (weights is None or weights.dtype.kind in "biu") and not scaled
+        longest = (min(self.longest_row, 1) if self._reduce == "max" else self.longest_row) if exact else 0
+        dtype, acc = sum_dtypes(self._function, x, weights, scaled, longest)
+        return dtype, acc, np.dtype(np.float32) if self._reduce == "mean" and acc.kind == "i" else dtype
+
+    def _run(self, x: Features, values: Any, out: Any) -> Any:
+        function, operand = self._function, self._operand
+        if x.shape[0] != operand.shape[1]:
+            raise ShapeError(
+                f"{function}: A has {operand.shape[1]} columns but x has {x.shape[0]} rows (shapes {operand.shape} and {x.shape}); "
+                f"transpose A, or check which graph x belongs to"
+            )
+        same_place(function, [("A", self.device), ("x", x.device)])
+        operand.ready.wait()
+        weights, per_head = self._weights(values, x)
+        dtype, acc, result_dtype = self._dtypes(x, weights)
+        target = None
+        if out is not None:
+            read = (x.data,) if weights is None else (x.data, weights)
+            target = target_array(function, out, self.shape, result_dtype, self.device, read)
+        heads = x.shape[1] if len(x.shape) == 3 and (per_head or x.packed is not None) else 1
+        result = self._call(x, weights, dtype, acc, result_dtype, heads, target)
+        return out if out is not None else interop.from_array(result, x.family, function)
+
+    def _weights(self, values: Any, x: Features) -> tuple[Array | None, bool]:
+        """Values per edge in canonical order, and whether each head has its own."""
+        function, operand = self._function, self._operand
+        if values is None:
+            return operand.values, False
+        given = interop.as_array(values, function, "values")[0]
+        same_place(function, [("A", self.device), ("values", interop.device_of(given))])
+        _check.numeric(function, "values", given)
+        weights = native(operand.edge_values(function, "values", given))
+        per_head = weights.ndim == 2
+        if weights.ndim > 2 or (per_head and (len(x.shape) != 3 or weights.shape[1] != x.shape[1])):
+            wanted = f"({operand.nnz},) or ({operand.nnz}, {x.shape[1]})" if len(x.shape) == 3 else f"({operand.nnz},)"
+            raise ShapeError(
+                f"{function}: values have shape {given.shape}, but x of shape {x.shape} takes {wanted}; reshape one of them"
+            )
+        return weights, per_head
+
+    def _call(
+        self,
+        x: Features,
+        weights: Array | None,
+        dtype: np.dtype[Any],
+        acc: np.dtype[Any],
+        result_dtype: np.dtype[Any],
+        heads: int,
+        target: Array | None,
+    ) -> Array:
+        operand = self._operand
+        if 0 in self.shape:
+            return interop.namespace(x.data).empty(self.shape, result_dtype) if target is None else target
+        data, packed = x.data, x.packed
+        if packed is None:
+            data = data.reshape(x.shape[0], x.columns)
+            if data.dtype.kind not in "biu":
+                data = converted(data, dtype)
+        into = None if target is None else target.reshape(self.shape[0], x.columns)
+        result: Array
+        if self._products is not None:
+            product = self._products.product(operand, data.dtype, acc, weights, heads, self._keep)
+            result = product.run(data, weights, into)
+            return result.reshape(self.shape)
+        result = backends.family("cpu", "spmm").spmm(
+            operand.indptr,
+            operand.indices,
+            operand.shape,
+            data,
+            nnz=operand.nnz,
+            acc_dtype=acc,
+            heads=heads,
+            values=weights,
+            row_scale=operand.row_scale,
+            col_scale=operand.col_scale,
+            reduce=self._reduce,
+            packed=packed,
+            out=into,
+        )
+        return result.reshape(self.shape)

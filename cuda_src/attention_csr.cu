@@ -1,0 +1,216 @@
+// Softmax-weighted sums of gathered rows, scores and sums from one gather, nothing stored per edge.
+//   graph attention:  y[i, h] = sum_j softmax_j(leaky(source[j, h] + target[i, h])) x[j, h]
+//   BS_COSINE:        y[i]    = sum_j softmax_j(beta cos(x_i, x_j)) x_j
+//
+// A group of BS_LANES lanes walks a stretch of rows (csr_streams.cuh), up to BS_STEPS edges of one row at a time: their columns were loaded
+// while the edges before were at work; all their gathers are issued; each of the BS_SPREAD lanes that divide the edges among them makes
+// the scores of its own edges; the largest score so far rescales what has been added before; weights go to the other lanes by shuffle.
+// Floor: gathering rows of x. A lane has BS_PARTS vectors of a row; slices of more columns are blocks along y (not for cosines).
+#include "csr_streams.cuh"
+#include "edge_vectors.cuh"
+
+struct AttentionParams {
+    Streams s;
+    const char *x;
+    char *out;
+    void *lse;          // Sum (rows, heads) or null: logarithm of the sum of exp(score)
+    const void *source; // Sum (cols, heads): scores, or inverses of the norms of rows of x
+    const void *target; // Sum (rows, heads): scores; cosines: rows of x whose cosines are taken, with `inverse` of their norms
+    const void *inverse;
+    void *partial;      // Sum, for each piece: heads maxima, heads sums of weights, the weighted sums of a row
+    double factor;      // slope of leaky, or beta
+    double lowest;      // what the largest score is taken to be at first
+    int heads, vectors; // vectors of a whole row
+    int head_vectors;   // of a head
+    int share;          // log2 of how many lanes of a head have the same edges
+};
+
+#define OWN (BS_STEPS / BS_SPREAD) // edges of a batch whose scores one lane makes
+struct Row {
+    Sum most, total;                  // of all lanes alike; of this lane's own edges
+    Sum sum[BS_PARTS * BS_ELEMENTS];
+};
+
+BS_INLINE void clear(const AttentionParams &p, Row &r)
+{
+    r.most = (Sum)p.lowest;
+    r.total = 0;
+#pragma unroll
+    for (int i = 0; i < BS_PARTS * BS_ELEMENTS; i++)
+        r.sum[i] = 0;
+}
+
+// Sum over the lanes that divide the edges of a head among them.
+BS_INLINE Sum over_spread(const AttentionParams &p, Sum x)
+{
+#pragma unroll
+    for (int lanes = 1; lanes < BS_SPREAD; lanes *= 2)
+        x += __shfl_xor_sync(~0u, x, lanes << p.share);
+    return x;
+}
+
+extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) attention(const AttentionParams p)
+{
+    const int lane = threadIdx.x & 31, t = lane % BS_LANES;
+    const int v0 = blockIdx.y * BS_LANES * BS_PARTS + t;
+    const int head = min(v0 / p.head_vectors, p.heads - 1);
+    const int bytes = p.vectors * BS_VECTOR;
+    // Edge k SPREAD + own is this lane's; what is known of edge u has lane `base` + (u % SPREAD << share) in its element u / SPREAD.
+    const int in_head = BS_SPREAD == 1 ? 0 : t & ((BS_SPREAD << p.share) - 1), own = in_head >> p.share, base = lane - in_head;
+    const char *x = p.x + (i64)v0 * BS_VECTOR;
+    const Sum *source = (const Sum *)p.source + head;
+    Stretch at;
+    if (!this_stretch(p.s, at))
+        at.row = at.last = 0, at.start = at.stop = 0, at.piece = -1;
+    Index row = at.row, e = at.start, end = at.stop, after = at.stop;
+    if (row + 1 < at.last)
+        end = __ldg(p.s.indptr + row + 1), after = __ldg(p.s.indptr + row + 2);
+    Index col[OWN];
+#pragma unroll
+    for (int k = 0; k < OWN; k++)
+        col[k] = e + k * BS_SPREAD + own < at.stop ? __ldg(p.s.indices + e + k * BS_SPREAD + own) : 0;
+    Row r;
+    clear(p, r);
+    bool fresh = true, used = false;
+    Sum target = 0;
+#ifdef BS_COSINE
+    Vector mine[BS_PARTS];
+#endif
+    while (__any_sync(~0u, row < at.last)) {
+        const int n = row < at.last ? (int)min(end - e, (Index)BS_STEPS) : 0;
+        if (fresh && n > 0) {
+#ifdef BS_COSINE
+            target = (Sum)p.factor * __ldg((const Sum *)p.inverse + row);
+#pragma unroll
+            for (int j = 0; j < BS_PARTS; j++)
+                if (v0 + j * BS_LANES < p.vectors)
+                    mine[j] = load_vector((const char *)p.target + row_offset(row, bytes) + (v0 + j * BS_LANES) * BS_VECTOR);
+                else
+                    mine[j] = zero_vector();
+#else
+            target = __ldg((const Sum *)p.target + row_offset(row, p.heads) + head);
+#endif
+            fresh = false;
+        }
+        // ---- gathers
+        Vector found[BS_STEPS][BS_PARTS];
+        Sum score[OWN];
+#pragma unroll
+        for (int u = 0; u < BS_STEPS; u++) {
+            const Index c = BS_SPREAD == 1 ? col[u / BS_SPREAD] : __shfl_sync(~0u, col[u / BS_SPREAD], base + (u % BS_SPREAD << p.share));
+#pragma unroll
+            for (int j = 0; j < BS_PARTS; j++)
+                if (u < n && v0 + j * BS_LANES < p.vectors)
+                    found[u][j] = load_vector(x + row_offset(c, bytes) + j * BS_LANES * BS_VECTOR);
+                else
+                    found[u][j] = zero_vector();
+        }
+#pragma unroll
+        for (int k = 0; k < OWN; k++)
+            score[k] = k * BS_SPREAD + own < n ? __ldg(source + row_offset(col[k], p.heads)) : (Sum)0;
+        const Index following = e + n;
+#pragma unroll
+        for (int k = 0; k < OWN; k++) {
+            const Index mine_next = following + k * BS_SPREAD + own;
+            col[k] = mine_next < at.stop ? __ldg(p.s.indices + mine_next) : 0;
+        }
+        // ---- scores of the lane's own edges
+#ifdef BS_COSINE
+        Sum dot[BS_STEPS];
+#pragma unroll
+        for (int u = 0; u < BS_STEPS; u++) {
+            dot[u] = 0;
+#pragma unroll
+            for (int j = 0; j < BS_PARTS; j++)
+#pragma unroll
+                for (int i = 0; i < BS_ELEMENTS; i++)
+                    dot[u] = fused(widen(mine[j], i), widen(found[u][j], i), dot[u]);
+        }
+#pragma unroll
+        for (int k = 0; k < OWN; k++) {
+            Sum some[BS_SPREAD];
+#pragma unroll
+            for (int u = 0; u < BS_SPREAD; u++)
+                some[u] = dot[k * BS_SPREAD + u];
+            score[k] *= target * transposed_sum<BS_LANES, BS_SPREAD>(some, lane);
+        }
+#else
+#pragma unroll
+        for (int k = 0; k < OWN; k++) {
+            const Sum s = score[k] + target;
+            score[k] = s < 0 ? s * (Sum)p.factor : s;
+        }
+#endif
+        // ---- the largest so far
+        Sum most = r.most;
+#pragma unroll
+        for (int k = 0; k < OWN; k++)
+            most = k * BS_SPREAD + own < n ? larger(most, score[k]) : most;
+#pragma unroll
+        for (int lanes = 1; lanes < BS_SPREAD; lanes *= 2)
+            most = larger(most, __shfl_xor_sync(~0u, most, lanes << p.share));
+        if (__any_sync(~0u, most > r.most)) {
+            const Sum shrink = quick_exp(r.most - most);
+            r.total *= shrink;
+#pragma unroll
+            for (int i = 0; i < BS_PARTS * BS_ELEMENTS; i++)
+                r.sum[i] *= shrink;
+            r.most = most;
+        }
+        // ---- weights and sums
+#pragma unroll
+        for (int k = 0; k < OWN; k++) {
+            score[k] = k * BS_SPREAD + own < n ? quick_exp(score[k] - most) : (Sum)0;
+            r.total += score[k];
+        }
+#pragma unroll
+        for (int u = 0; u < BS_STEPS; u++) {
+            const Sum w =
+                BS_SPREAD == 1 ? score[u / BS_SPREAD] : __shfl_sync(~0u, score[u / BS_SPREAD], base + (u % BS_SPREAD << p.share));
+#pragma unroll
+            for (int j = 0; j < BS_PARTS; j++)
+#pragma unroll
+                for (int i = 0; i < BS_ELEMENTS; i++)
+                    r.sum[j * BS_ELEMENTS + i] = fused(w, widen(found[u][j], i), r.sum[j * BS_ELEMENTS + i]);
+        }
+        used = used || n > 0;
+        e = following;
+        // ---- rows that are complete
+        const bool complete = row < at.last && e == end;
+        if (__any_sync(~0u, complete)) {
+            const Sum total = over_spread(p, r.total);
+            if (complete) {
+                if (at.piece >= 0) {
+                    Sum *part = (Sum *)p.partial + (i64)at.piece * (2 * p.heads + p.vectors * BS_ELEMENTS);
+                    if (v0 < p.vectors && v0 % p.head_vectors == 0)
+                        part[head] = r.most, part[p.heads + head] = total;
+#pragma unroll
+                    for (int j = 0; j < BS_PARTS; j++)
+                        if (v0 + j * BS_LANES < p.vectors)
+#pragma unroll
+                            for (int i = 0; i < BS_ELEMENTS; i++)
+                                part[2 * p.heads + (v0 + j * BS_LANES) * BS_ELEMENTS + i] = r.sum[j * BS_ELEMENTS + i];
+                } else {
+                    const Sum scale = used ? 1 / total : (Sum)0;
+#pragma unroll
+                    for (int j = 0; j < BS_PARTS; j++)
+                        if (v0 + j * BS_LANES < p.vectors) {
+                            Vector y;
+#pragma unroll
+                            for (int i = 0; i < BS_ELEMENTS; i++)
+                                y.at[i] = narrow(r.sum[j * BS_ELEMENTS + i] * scale);
+                            store_vector(p.out + row_offset(row, bytes) + (v0 + j * BS_LANES) * BS_VECTOR, y);
+                        }
+                    if (p.lse && v0 < p.vectors && v0 % p.head_vectors == 0)
+                        ((Sum *)p.lse)[row_offset(row, p.heads) + head] = r.most + logarithm(total);
+                }
+                row++;
+                end = after;
+                if (row + 1 < at.last)
+                    after = __ldg(p.s.indptr + row + 2);
+                clear(p, r);
+                fresh = true, used = false;
+            }
+        }
+    }
+}

@@ -1,0 +1,64 @@
+// What attention needs beside its kernel over edges: the pieces of long rows joined, and norms of rows. One read each.
+#include "edge_vectors.cuh"
+
+struct AttentionRowsParams {
+    Streams s;
+    const char *x;
+    void *out;
+    void *lse;           // as in attention_csr.cu
+    const void *partial;
+    i64 rows;
+    int heads, vectors, head_elements;
+};
+
+// A block for each piece, of which the first of a row joins all of the row, in order; a thread for each column.
+extern "C" __global__ void __launch_bounds__(256) join_pieces(const AttentionRowsParams p)
+{
+    Stretch at;
+    int first, count;
+    stretch_of(p.s, blockIdx.x, at);
+    pieces_of_row(p.s, at, first, count);
+    if (first != at.piece)
+        return;
+    const int cols = p.vectors * BS_ELEMENTS, stride = 2 * p.heads + cols;
+    const Sum *partial = (const Sum *)p.partial + (i64)first * stride;
+    for (int col = threadIdx.x; col < cols; col += blockDim.x) {
+        const int head = col / p.head_elements;
+        Sum most = partial[head];
+#pragma unroll 8
+        for (int i = 1; i < count; i++)
+            most = larger(most, partial[(i64)i * stride + head]);
+        Sum total = 0, sum = 0;
+#pragma unroll 4
+        for (int i = 0; i < count; i++) {
+            const Sum *part = partial + (i64)i * stride;
+            const Sum shrink = quick_exp(part[head] - most);
+            total = fused(part[p.heads + head], shrink, total);
+            sum = fused(part[2 * p.heads + col], shrink, sum);
+        }
+        ((Element *)p.out)[(i64)at.row * cols + col] = narrow(sum / total);
+        if (p.lse && col % p.head_elements == 0)
+            ((Sum *)p.lse)[(i64)at.row * p.heads + head] = most + logarithm(total);
+    }
+}
+
+// Inverses of the Euclidean norms of rows, 0 for a row of zeros; BS_LANES lanes a row.
+extern "C" __global__ void __launch_bounds__(256) inverse_norms(const AttentionRowsParams p)
+{
+    const int t = threadIdx.x % BS_LANES;
+    const i64 row = (i64)blockIdx.x * (256 / BS_LANES) + threadIdx.x / BS_LANES;
+    const char *x = p.x + min(row, p.rows - 1) * p.vectors * BS_VECTOR;
+    Sum sum = 0;
+    for (int v = t; v < p.vectors; v += BS_LANES) {
+        const Vector a = load_vector(x + v * BS_VECTOR);
+#pragma unroll
+        for (int i = 0; i < BS_ELEMENTS; i++)
+            sum = fused(widen(a, i), widen(a, i), sum);
+    }
+    __syncwarp();
+#pragma unroll
+    for (int lanes = BS_LANES / 2; lanes > 0; lanes /= 2)
+        sum += __shfl_xor_sync(~0u, sum, lanes);
+    if (t == 0 && row < p.rows)
+        ((Sum *)p.out)[row] = sum == 0 ? (Sum)0 : 1 / sqrt(sum);
+}

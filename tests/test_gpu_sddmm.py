@@ -1,0 +1,208 @@
+"""Products per edge and the softmax over rows on the GPU, against float64 or exact integers; results are written into poisoned arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sparse_inputs import dtype_of, features, graphs, pattern
+from test_gpu_bits import empty, raw, to_device, to_host
+
+from bitsparse.backends.cuda import edges as cuda_edges
+from bitsparse.backends.cuda import sddmm as cuda
+from bitsparse.backends.cuda.schedule import Schedule
+from bitsparse.backends.host import sddmm as host
+
+pytestmark = pytest.mark.gpu
+
+GRAPHS = {name: graph for name, graph in graphs().items() if graph.nnz}
+#: Rounding to each dtype, and the steps that sums and differences are made in.
+UNITS = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
+
+
+def on_device(A: sp.csr_array, wide: bool = False) -> tuple[Any, Any]:
+    dtype = np.int64 if wide else np.int32
+    return to_device(A.indptr.astype(dtype)), to_device(A.indices.astype(dtype))
+
+
+def ends(A: sp.csr_array) -> tuple[np.ndarray, np.ndarray]:
+    return np.repeat(np.arange(A.shape[0]), np.diff(A.indptr)), A.indices
+
+
+def check_products(
+    A: sp.csr_array, width: int, heads: int, dtype: str, op: str, wide: bool = False, **variant: int
+) -> None:
+    rng = np.random.default_rng([width, heads])
+    kind = dtype_of(dtype)
+    x, y = (features(rng, (n, heads * width), kind) for n in A.shape)
+    if kind.kind == "i":
+        x, y = x // (1 << 20), y // (1 << 20)
+    indptr, indices = on_device(A, wide)
+    shape = (A.nnz, heads if op == "dot" else heads * width)
+    out = empty(shape, kind)
+    call = {"op": op, "heads": heads, **variant}
+    assert cuda.sddmm(indptr, indices, A.shape, to_device(x), to_device(y), out=out, **call) is out
+    got = to_host(out)
+    exact = np.int64 if kind.kind == "i" else np.longdouble
+    rows, cols = ends(A)
+    left, right = x.astype(exact)[rows], y.astype(exact)[cols]
+    terms = left + right if op == "add" else left * right
+    if op == "dot":
+        terms = terms.reshape(A.nnz, heads, width)
+    want = terms.sum(axis=-1) if op == "dot" else terms
+    if kind.kind == "i":
+        assert np.array_equal(got, want)
+        return
+    unit = UNITS["float64" if dtype == "float64" else "float32"]
+    bound = (-(-width // 16) + 8) * unit * abs(terms).sum(axis=-1) if op == "dot" else 0
+    rounding = UNITS[dtype] * abs(want) + 2.0**-25 * (dtype == "float16")
+    assert (abs(got.astype(np.longdouble) - want) <= bound + rounding).all()
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_dot_products(name: str) -> None:
+    for width in (16, 128):
+        check_products(GRAPHS[name], width, 1, "float32", "dot")
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 4, 8, 24, 33, 64, 100, 256, 301])
+def test_dot_products_of_every_width(width: int) -> None:
+    check_products(GRAPHS["square"], width, 1, "float32", "dot")
+
+
+@pytest.mark.parametrize(("heads", "width"), [(2, 16), (3, 20), (4, 32), (8, 8), (5, 3), (16, 4), (33, 1)])
+def test_heads(heads: int, width: int) -> None:
+    for name in ("square", "hubs"):
+        check_products(GRAPHS[name], width, heads, "float32", "dot")
+
+
+@pytest.mark.parametrize("op", ["dot", "add", "mul"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", "int32", "int64"])
+def test_dtypes(dtype: str, op: str) -> None:
+    for width, heads in ((16, 1), (7, 1), (40, 2)):
+        check_products(GRAPHS["hubs"], width, heads, dtype, op)
+
+
+@pytest.mark.parametrize("op", ["add", "mul"])
+def test_sums_and_products_of_rows(op: str) -> None:
+    for name, width in (("square", 4), ("square", 1), ("many empty rows", 50), ("hubs", 130), ("tall", 6)):
+        check_products(GRAPHS[name], width, 1, "float32", op)
+
+
+@pytest.mark.parametrize("op", ["dot", "add"])
+def test_wide_indices(op: str) -> None:
+    for name in ("many empty rows", "hubs"):
+        check_products(GRAPHS[name], 12, 2, "float32", op, wide=True)
+
+
+def test_variants_agree() -> None:
+    for steps, blocks in ((2, 5), (8, 2)):
+        check_products(GRAPHS["hubs"], 64, 1, "float32", "dot", steps=steps, blocks=blocks)
+
+
+def test_many_rows_in_one_chunk_and_long_runs_of_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(3)
+    A = pattern([int(n) for n in rng.choice([0, 0, 1, 1, 2, 40], 3000)], 300)
+    monkeypatch.setattr(cuda, "_RESIDENT", 1)
+    check_products(A, 8, 1, "float32", "dot")
+    check_products(A, 8, 3, "float32", "dot")
+    check_products(A, 8, 1, "float32", "mul")
+
+
+def test_heads_numbered_in_64_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    import cupy
+
+    A = GRAPHS["square"]
+    schedule = Schedule(*on_device(A)[:1], A.shape, A.nnz)
+    assert cuda_edges.widened(schedule, None, 1 << 20) == (schedule, None)
+    wide, indices = cuda_edges.widened(schedule, cupy.zeros(3, np.int32), 1 << 27)
+    assert wide.large
+    assert indices.dtype == np.int64
+
+
+def test_nothing_to_do_and_unaligned_views() -> None:
+    import cupy
+
+    A = GRAPHS["square"]
+    indptr, indices = on_device(A)
+    got = cuda.sddmm(indptr, indices, A.shape, *(cupy.empty((81, 0), np.float32) for _ in "xy"), op="dot", heads=1)
+    assert not got.get().any()
+    none = cuda.sddmm(indptr * 0, indices[:0], A.shape, *(cupy.zeros((81, 4)) for _ in "xy"), op="add", heads=1)
+    assert none.shape == (0, 4)
+    x = np.random.default_rng(4).standard_normal((81, 17)).astype(np.float32)
+    room = cupy.asarray(np.concatenate([[0], x.ravel()]).astype(np.float32))[1:].reshape(81, 17)
+    want = host.sddmm(A.indptr, A.indices, A.shape, x[:, 1:], x[:, 1:], op="mul", heads=1)
+    view = room[:, 1:]
+    same_bits = cuda.sddmm(indptr, indices, A.shape, view, view, op="mul", heads=1)
+    assert np.array_equal(same_bits.get(), want)
+    got = cuda.sddmm(indptr, indices, A.shape, room, room, op="dot", heads=1).get()
+    np.testing.assert_allclose(got, host.sddmm(A.indptr, A.indices, A.shape, x, x, op="dot", heads=1), rtol=1e-5, atol=1e-5)
+
+
+# ---- softmax
+def check_softmax(A: sp.csr_array, heads: int, dtype: str, wide: bool = False, in_place: bool = False) -> None:
+    scores = (np.random.default_rng(heads).standard_normal((A.nnz, heads)) * 8).astype(dtype_of(dtype))
+    indptr, _ = on_device(A, wide)
+    given = to_device(scores)
+    out = given if in_place else empty(scores.shape, scores.dtype)
+    assert cuda.edge_softmax(indptr, given, out=out) is out
+    got = to_host(out).astype(np.longdouble)
+    unit = UNITS["float64" if dtype == "float64" else "float32"]
+    for a, b in zip(A.indptr[:-1], A.indptr[1:], strict=True):
+        if a < b:
+            part = scores[a:b].astype(np.longdouble)
+            far = part.max(axis=0) - part
+            want = np.exp(-far) / np.exp(-far).sum(axis=0)
+            bound = (far + -(-(b - a) // 4) + 16) * unit + (UNITS[dtype] if len(dtype) > 7 or dtype == "float16" else 0)
+            assert (abs(got[a:b] - want) <= bound * want + 2.0**-24 * (dtype == "float16") + 1e-38).all()
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("heads", [1, 3, 8])
+def test_softmax(name: str, heads: int) -> None:
+    check_softmax(GRAPHS[name], heads, "float32")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_softmax_of_every_dtype(dtype: str) -> None:
+    for name in ("square", "hubs"):
+        check_softmax(GRAPHS[name], 4, dtype, in_place=True)
+
+
+def test_softmax_of_many_heads_and_wide_indices() -> None:
+    check_softmax(GRAPHS["hubs"], 40, "float32")
+    check_softmax(GRAPHS["hubs"], 2, "float32", wide=True)
+    check_softmax(pattern([600] * 5, 700), 1, "float32")
+
+
+def test_softmax_of_special_values() -> None:
+    A = pattern([3, 2, 4, 70, 2500], 2600)
+    scores = np.zeros((A.nnz, 2), np.float32)
+    scores[1, 0] = np.nan
+    scores[3:5, 1] = -np.inf
+    scores[5, 0] = np.inf
+    scores[6:8, 1] = -np.inf
+    scores[100, 0] = np.nan
+    scores[700:, 1] = -np.inf
+    got = to_host(cuda.edge_softmax(on_device(A)[0], to_device(scores)))
+    want = host.edge_softmax(A.indptr, scores)
+    assert np.array_equal(np.isnan(got), np.isnan(want))
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
+def test_the_same_bits_every_time_and_nothing_prepared_twice() -> None:
+    A = GRAPHS["hubs"]
+    indptr, indices = on_device(A)
+    schedule = Schedule(indptr, A.shape, A.nnz)
+    x = to_device(np.random.default_rng(5).standard_normal((max(A.shape), 32)).astype(np.float32))
+    rows, cols = x[: A.shape[0]], x[: A.shape[1]]
+    first, second = (
+        cuda.sddmm(indptr, indices, A.shape, rows, cols, op="dot", heads=4, schedule=each) for each in (schedule, None)
+    )
+    assert np.array_equal(raw(first).get(), raw(second).get())
+    table = schedule.edge_rows()
+    weights = [cuda.edge_softmax(indptr, first, schedule=each) for each in (schedule, None)]
+    assert np.array_equal(raw(weights[0]).get(), raw(weights[1]).get())
+    assert schedule.edge_rows() is table

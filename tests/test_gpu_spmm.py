@@ -1,0 +1,298 @@
+"""Sparse products of the CUDA backend against the host's and the reference's: every kind of number, pattern, width and tuning."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from sparse_inputs import FLOATS, INTEGERS, dtype_of, features, graphs, pattern, same
+
+from bitsparse.backends.host import spmm as host_spmm
+from bitsparse.errors import KernelError
+
+pytestmark = pytest.mark.gpu
+
+GRAPHS = graphs()
+REDUCES = ["sum", "mean", "max"]
+#: Rounding of one step of the sums, and of the result.
+UNITS = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
+
+
+def to_device(array: Any) -> Any:
+    import cupy
+
+    if array is None:
+        return None
+    if array.dtype.name == "bfloat16":
+        return cupy.asarray(array.view(np.uint16)).view(array.dtype)
+    return cupy.asarray(array)
+
+
+def to_host(array: Any) -> Any:
+    if array.dtype.name == "bfloat16":
+        return array.view(np.uint16).get().view(array.dtype)
+    return array.get()
+
+
+def close(got: np.ndarray, want: np.ndarray, sizes: np.ndarray, lengths: np.ndarray, acc: np.dtype) -> None:
+    """Within the bound of sums taken in any order: `sizes` are the sums of the absolute values of the terms."""
+    assert (got.dtype, got.shape) == (want.dtype, want.shape)
+    if got.dtype.kind in "biu":
+        assert np.array_equal(got, want)
+        return
+    unit, result = UNITS[acc.name], UNITS[got.dtype.name]
+    bound = (
+        sizes * (2 * lengths[:, None] + 8) * unit
+        + np.abs(want.astype(np.float64)) * 2 * result
+        + 1e-7 * (result > 1e-4)
+    )
+    nan = np.isnan(want.astype(np.float64))
+    assert np.array_equal(np.isnan(got.astype(np.float64)), nan)
+    with np.errstate(invalid="ignore"):
+        far = ~(np.abs(got.astype(np.float64) - want.astype(np.float64)) <= bound) & ~nan & (got != want)
+    assert not far.any(), f"{int(far.sum())} of {far.size} are too far, the first at {np.argwhere(far)[0]}"
+
+
+def check(graph: Any, x: np.ndarray, index: str = "int32", direct: bool = False, **options: Any) -> np.ndarray:
+    """The GPU's result, into a poisoned array, after it has been compared with the host's."""
+    import cupy
+
+    from bitsparse.backends.cuda import spmm as cuda_spmm
+
+    device = {name: options.pop(name) for name in ("schedule", "tuning") if name in options}
+    indptr = graph.indptr.astype(index)
+    indices = None if direct else graph.indices.astype(index)
+    shape = (graph.shape[0], graph.nnz) if direct else graph.shape
+    host = {"nnz": graph.nnz, "acc_dtype": "float32", **options}
+    want = host_spmm.spmm(indptr, indices, shape, x, **host)
+    arrays = {name: to_device(options[name]) for name in ("values", "row_scale", "col_scale") if name in options}
+    out = cupy.empty(want.shape, np.uint16 if want.dtype.name == "bfloat16" else want.dtype)
+    out.view(np.uint8).fill(0xA5)
+    out = out.view(want.dtype)
+    result = cuda_spmm.spmm(
+        to_device(indptr), to_device(indices), shape, to_device(x), **(host | arrays | device), out=out
+    )
+    assert result is out
+    got = to_host(out)
+    acc, floating = np.dtype(host["acc_dtype"]), {**host}
+    if options.get("reduce") == "max" or acc.kind == "i":
+        same(got, want)
+        return got
+    for name in ("values", "row_scale", "col_scale"):
+        if name in floating:
+            floating[name] = np.abs(floating[name]).astype(np.float64 if name == "values" else np.float32)
+    with np.errstate(invalid="ignore"):
+        floating["acc_dtype"] = "float64"
+        sizes = host_spmm.spmm(indptr, indices, shape, np.abs(x.astype(np.float64)), **floating)
+    close(got, want, np.nan_to_num(sizes, nan=0.0, posinf=0.0), np.diff(graph.indptr), acc)
+    return got
+
+
+def factors(rng: np.random.Generator, graph: Any, acc: np.dtype, heads: int, kind: str) -> dict[str, np.ndarray]:
+    """Values and scales of one kind: none, values alone, values per head, scales alone, everything."""
+    given = {}
+    if kind in ("values", "everything"):
+        given["values"] = rng.integers(-2, 3, graph.nnz).astype(acc)
+    if kind == "heads":
+        given["values"] = rng.integers(-2, 3, (graph.nnz, heads)).astype(acc)
+    if "values" in given and acc.kind == "f":
+        given["values"] = given["values"] * acc.type(0.37)
+    if kind in ("scales", "everything") and acc.kind == "f":
+        given["row_scale"] = rng.standard_normal(graph.shape[0]).astype(np.float32)
+        given["col_scale"] = rng.standard_normal(graph.shape[1]).astype(np.float32)
+    return given
+
+
+@pytest.mark.parametrize("reduce", REDUCES)
+@pytest.mark.parametrize("name", GRAPHS)
+def test_every_graph_weight_and_reduction(name: str, reduce: str) -> None:
+    graph = GRAPHS[name]
+    rng = np.random.default_rng(4)
+    for kind, (heads, width) in itertools.product(
+        ("none", "values", "heads", "scales", "everything"), ((1, 20), (3, 8))
+    ):
+        x = features(rng, (graph.shape[1], heads * width), np.dtype(np.float32))
+        check(graph, x, heads=heads, reduce=reduce, **factors(rng, graph, np.dtype(np.float32), heads, kind))
+
+
+@pytest.mark.parametrize("columns", [1, 2, 3, 4, 7, 16, 20, 32, 64, 100, 128, 160, 256, 602])
+def test_every_width(columns: int) -> None:
+    rng = np.random.default_rng(columns)
+    for graph in (GRAPHS["square"], GRAPHS["hubs"]):
+        for name in ("float32", "float16"):
+            x = features(rng, (graph.shape[1], columns), dtype_of(name))
+            check(graph, x)
+
+
+@pytest.mark.parametrize("name", FLOATS)
+@pytest.mark.parametrize("reduce", REDUCES)
+def test_every_float(name: str, reduce: str) -> None:
+    rng = np.random.default_rng(7)
+    acc = np.dtype("float64" if name == "float64" else "float32")
+    graph = GRAPHS["square"]
+    for columns, kind in itertools.product((5, 24), ("none", "values", "everything")):
+        x = features(rng, (graph.shape[1], columns), dtype_of(name))
+        check(graph, x, acc_dtype=acc, reduce=reduce, **factors(rng, graph, acc, 1, kind))
+    check(GRAPHS["hubs"], features(rng, (2600, 8), dtype_of(name)), acc_dtype=acc, reduce=reduce)
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_every_integer_is_exact(name: str) -> None:
+    rng = np.random.default_rng(8)
+    dtype = dtype_of(name)
+    for acc in ("int32", "int64", "float32", "float64") if dtype.itemsize <= 2 else ("int64", "float64"):
+        for graph, columns in ((GRAPHS["square"], 24), (GRAPHS["hubs"], 3)):
+            x = features(rng, (graph.shape[1], columns), dtype)
+            if dtype.kind in "iu":
+                x //= dtype.type(max(1, np.iinfo(dtype).max // 1000))
+            for reduce, kind in (("sum", "none"), ("sum", "values"), ("mean", "none"), ("max", "values")):
+                check(graph, x, acc_dtype=acc, reduce=reduce, **factors(rng, graph, np.dtype(acc), 1, kind))
+
+
+def test_large_indices() -> None:
+    rng = np.random.default_rng(9)
+    for name, kind in itertools.product(("square", "hubs", "no edges", "no rows"), ("none", "everything")):
+        graph = GRAPHS[name]
+        x = features(rng, (graph.shape[1], 32), np.dtype(np.float32))
+        check(graph, x, "int64", **factors(rng, graph, np.dtype(np.float32), 1, kind))
+
+
+def test_edges_in_place_of_columns() -> None:
+    rng = np.random.default_rng(10)
+    for name, reduce, index in itertools.product(("square", "hubs", "no edges"), REDUCES, ("int32", "int64")):
+        graph = GRAPHS[name]
+        x = features(rng, (graph.nnz, 12), np.dtype(np.float32))
+        check(graph, x, index, direct=True, reduce=reduce)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_nan_and_infinity_propagate(value: float) -> None:
+    rng = np.random.default_rng(6)
+    for name, reduce in itertools.product(("float32", "bfloat16", "float16"), REDUCES):
+        graph = GRAPHS["hubs"]
+        x = features(rng, (graph.shape[1], 20), dtype_of(name))
+        x[rng.integers(0, graph.shape[1], 40), rng.integers(0, 20, 40)] = value
+        check(graph, x, reduce=reduce)
+
+
+@pytest.mark.parametrize("bytes_", [4, 8, 16])
+@pytest.mark.parametrize("unroll", [4, 8])
+def test_every_tuning(bytes_: int, unroll: int) -> None:
+    from bitsparse.backends.cuda.spmm import Tuning
+
+    rng = np.random.default_rng(11)
+    graph = pattern([*rng.integers(0, 12, 60), 0, 0, 33, 100, 0, 500, *rng.integers(0, 3, 40)], 700, 1)
+    x = features(rng, (700, 48), np.dtype(np.float32))
+    values = rng.standard_normal(graph.nnz).astype(np.float32)
+    for lanes, vectors, span, longest in (
+        (1, 1, 8, 32),
+        (4, 2, 12, 64),
+        (32, 1, 100, 416),
+        (8, 3, 64, 32),
+        (16, 2, 4, 4),
+    ):
+        tuning = Tuning(bytes_, lanes, vectors, unroll, 4, span, longest)
+        check(graph, x, tuning=tuning)
+        check(graph, x, tuning=tuning, values=values)
+
+
+def test_the_same_bits_every_time_and_in_a_graph() -> None:
+    import cupy
+
+    from bitsparse.backends.cuda.schedule import Schedule
+    from bitsparse.backends.cuda.spmm import Spmm
+
+    rng = np.random.default_rng(12)
+    graph = GRAPHS["hubs"]
+    indptr, indices = to_device(graph.indptr), to_device(graph.indices)
+    x = to_device(features(rng, (graph.shape[1], 64), np.dtype(np.float32)))
+    values = to_device(rng.standard_normal(graph.nnz).astype(np.float32))
+    product = Spmm(
+        Schedule(indptr, graph.shape, graph.nnz),
+        indices,
+        columns=64,
+        x_dtype="float32",
+        acc_dtype="float32",
+        weights="edge",
+    )
+    want = product(x, values).get()
+    assert product.cut.pieces > 0
+    out = cupy.empty(product.shape, product.dtype)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        product(x, values, out)
+        stream.synchronize()
+        out.fill(0)
+        stream.begin_capture()
+        product(x, values, out)
+        captured = stream.end_capture()
+        for _ in range(2):
+            captured.launch(stream)
+        stream.synchronize()
+    assert out.get().tobytes() == want.tobytes()
+    assert product(x, values).get().tobytes() == want.tobytes()
+
+
+def test_scales_of_columns_are_folded_into_edges() -> None:
+    from bitsparse.backends.cuda.schedule import Schedule
+    from bitsparse.backends.cuda.spmm import Spmm
+
+    rng = np.random.default_rng(13)
+    graph = GRAPHS["square"]
+    scales = factors(rng, graph, np.dtype(np.float32), 1, "scales")
+    x = features(rng, (graph.shape[1], 40), np.dtype(np.float32))
+    given = {name: to_device(scale) for name, scale in scales.items()}
+    schedule = Schedule(to_device(graph.indptr), graph.shape, graph.nnz)
+    results = [
+        Spmm(
+            schedule, to_device(graph.indices), columns=40, x_dtype="float32", acc_dtype="float32", fold=fold, **given
+        )(to_device(x)).get()
+        for fold in (False, True)
+    ]
+    assert results[0].tobytes() == results[1].tobytes()
+    check(graph, x, **scales)
+
+
+def test_unaligned_arrays() -> None:
+    import cupy
+
+    from bitsparse.backends.cuda import spmm as cuda_spmm
+
+    rng = np.random.default_rng(14)
+    graph = GRAPHS["square"]
+    for name, shift in itertools.product(("float32", "float16"), (1, 2)):
+        x = features(rng, (graph.shape[1], 32), dtype_of(name))
+        room = cupy.empty(x.size + shift, x.dtype)
+        room[shift:] = to_device(x).ravel()
+        indices = cupy.empty(graph.nnz + shift, np.int32)
+        indices[shift:] = to_device(graph.indices)
+        out = cupy.empty(graph.shape[0] * 32 + shift, x.dtype)
+        got = cuda_spmm.spmm(
+            to_device(graph.indptr), indices[shift:], graph.shape, room[shift:].reshape(x.shape), nnz=graph.nnz,
+            acc_dtype="float32", out=out[shift:].reshape(-1, 32),
+        )  # fmt: skip
+        want = host_spmm.spmm(graph.indptr, graph.indices, graph.shape, x, nnz=graph.nnz, acc_dtype="float32")
+        assert np.allclose(got.get(), want, atol=1e-3)
+
+
+def test_longest_row() -> None:
+    from bitsparse.backends.cuda.spmm import longest_row
+
+    for graph in GRAPHS.values():
+        assert longest_row(to_device(graph.indptr), graph.nnz) == host_spmm.longest_row(graph.indptr, graph.nnz)
+    for wrong in ([1, 2], [0, 3, 2], [0, 1]):
+        with pytest.raises(ValueError, match="indptr must start at 0"):
+            longest_row(to_device(np.array(wrong)), 2)
+
+
+def test_packed_features_and_strange_sums_are_refused() -> None:
+    from bitsparse.backends.cuda.spmm import spmm
+
+    graph = GRAPHS["one"]
+    arrays = (to_device(graph.indptr), to_device(graph.indices), graph.shape, to_device(np.ones((1, 1), np.float32)))
+    with pytest.raises(KernelError, match="packed"):
+        spmm(*arrays, nnz=1, acc_dtype="float32", packed=())
+    with pytest.raises(KernelError, match="float32"):
+        spmm(*arrays, nnz=1, acc_dtype="int32")
