@@ -42,8 +42,8 @@ BS_INLINE void add_product(float4 &sum, float w, const float4 &v)
     sum.w = bs_fmaf(w, v.w, sum.w);
 }
 
-// A load that stays where it is written, in front of the stores and additions: the assembler moves others down to their first use.
-BS_INLINE float4 load_here(const char *at)
+// A load that stays where it is written, in front of the additions: the assembler moves others down to their first use.
+BS_INLINE float4 load_here(const void *at)
 {
     float4 v;
     asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(at) : "memory");
@@ -65,7 +65,7 @@ BS_INLINE void store_row(const WindowsParams &p, bs_i64 row, unsigned vector, fl
     *(float4 *)(p.out + (bs_u64)row * p.row_bytes + (bs_u64)vector * 16) = sum;
 }
 
-extern "C" __global__ void __launch_bounds__(BS_THREADS, 2) spmm_windows(const WindowsParams p)
+extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_WEIGHTS ? 2 : 3) spmm_windows(const WindowsParams p)
 {
     const int lanes = 1 << p.shift, lane = (int)threadIdx.x & (lanes - 1), slice = (int)blockIdx.y;
     const bs_i64 index = (bs_i64)blockIdx.x * (BS_THREADS >> p.shift) + (threadIdx.x >> p.shift);
@@ -92,9 +92,12 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, 2) spmm_windows(const W
             v[u] = load_here(x + (bs_u64)(u % 2 ? pair[u / 2].z : pair[u / 2].x) * p.row_bytes);
         }
 #if BS_WEIGHTS == 1
-        const float4 scales = __ldg((const float4 *)(p.weights + unit.entry) + batch);
+        const float4 scales = load_here((const float4 *)(p.weights + unit.entry) + batch);
 #elif BS_WEIGHTS == 2
-        const float4 *values = (const float4 *)p.weights + ((bs_u64)unit.entry + (bs_u64)batch * BS_BATCH) * 2;
+        float4 values[2 * BS_BATCH];
+#pragma unroll
+        for (int i = 0; i < 2 * BS_BATCH; i++)
+            values[i] = load_here((const float4 *)p.weights + ((bs_u64)unit.entry + (bs_u64)batch * BS_BATCH) * 2 + i);
 #endif
         entry += BS_BATCH / 2;
         if (batch + 1 < unit.batches)
@@ -106,7 +109,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, 2) spmm_windows(const W
 #if BS_WEIGHTS == 1
             const float s = u == 0 ? scales.x : u == 1 ? scales.y : u == 2 ? scales.z : scales.w;
 #elif BS_WEIGHTS == 2
-            const float4 low = __ldg(values + 2 * u), high = __ldg(values + 2 * u + 1);
+            const float4 low = values[2 * u], high = values[2 * u + 1];
             const float w[BS_ROWS] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
 #endif
 #pragma unroll
@@ -147,6 +150,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, 2) spmm_windows(const W
 #pragma unroll
     for (int r = 0; r < BS_ROWS; r++) {
         float4 total = __ldcg(slot + r * step);
+#pragma unroll 1
         for (int i = 1; i < unit.parts; i++)
             add_vector(total, __ldcg(slot + ((bs_u64)(unsigned)i * BS_ROWS + r) * step));
         if (inside)

@@ -14,8 +14,10 @@ from bitsparse.backends.cuda.build_windows import cells_of
 
 __all__ = ["BATCH", "ROWS", "Windows", "reuse"]
 
-#: Rows of a window, entries that the kernel takes at once, entries of a part of a window with many columns.
-ROWS, BATCH, PART = 8, 4, 512
+#: Rows of a window, entries that the kernel takes at once.
+ROWS, BATCH = 8, 4
+#: Warps of a multiprocessor, parts for each of them, and entries of a part.
+_WARPS, _ROUNDS, _SHORTEST, _LONGEST = 24, 4, 64, 512
 
 
 class WindowsParams(ctypes.Structure):
@@ -63,8 +65,8 @@ class Windows:
     indptr, indices : cupy.ndarray of int32 or int64
     shape : tuple of int
         Fewer than 2**32 columns.
-    part : int
-        Entries of a part of a window with many columns, a multiple of 4.
+    part : int, optional
+        Entries of a part of a window with many columns, a multiple of 4; by default as many as share the work out well.
 
     Attributes
     ----------
@@ -72,11 +74,14 @@ class Windows:
         Edges to a gathered row of features.
     """
 
-    def __init__(self, indptr: Any, indices: Any, shape: tuple[int, int], *, part: int = PART) -> None:
+    def __init__(self, indptr: Any, indices: Any, shape: tuple[int, int], *, part: int | None = None) -> None:
         cupy = jit.require_cupy("spmm")
         found = cells_of("spmm", indptr, indices, shape, ROWS, 0, entries=True)
         windows, self.shape, self.nnz = int(found.starts.size) - 1, shape, int(indices.size)
         padded = (found.starts[1:] - found.starts[:-1] + (BATCH - 1)).astype(np.int64) // BATCH * BATCH
+        if part is None:
+            each_warp = int(found.cells.size) // (jit.capability().multiprocessors * _WARPS * _ROUNDS)
+            part = max(_SHORTEST, min(_LONGEST, each_warp // BATCH * BATCH))
         first, parts = cupy.zeros(windows + 1, np.int64), cupy.zeros(windows + 1, np.int64)
         each = cupy.maximum(1, -(-padded // part))
         first[1:], parts[1:] = cupy.cumsum(padded), cupy.cumsum(each)
