@@ -110,21 +110,21 @@ def _edges() -> list[Variant]:
     Rows of 16 to 256 float32 and of 32 to 256 16-bit elements, heads of 8 to 64; the rest is compiled when it is first asked for.
     """
     table: list[tuple[str, str, dict[str, int]]] = []
-    heads, large = {"BS_HEADS": 1}, {"BS_LARGE": 1, "BS_BLOCKS": 2}
+    heads, large = {"BS_HEADS": 1}, {"BS_LARGE": 1}
     dots: list[tuple[int, int, dict[str, int]]] = [(0, lanes, {}) for lanes in (4, 8, 16, 32)]
     dots += [(kind, lanes, {}) for kind in (1, 2) for lanes in (8, 16, 32)]
     dots += [
-        (0, 32, {"BS_ROUNDS": 2, "BS_BLOCKS": 3}),
-        (0, 32, {"BS_ROUNDS": 0, "BS_BLOCKS": 3}),
+        (0, 32, {"BS_ROUNDS": 2}),
+        (0, 32, {"BS_ROUNDS": 0}),
         (0, 8, heads),
         (0, 16, heads),
     ]
-    dots += [(3, 32, {"BS_ROUNDS": 2, "BS_BLOCKS": 2}), (0, 32, large)]
+    dots += [(3, 32, {"BS_ROUNDS": 2}), (0, 32, large)]
     table += [
         (
             "sddmm_dot.cu",
             "sddmm_dot",
-            {"BS_TYPE": kind, "BS_LANES": lanes, "BS_ROUNDS": 1, "BS_STEPS": 4, "BS_BLOCKS": 4} | more,
+            {"BS_TYPE": kind, "BS_LANES": lanes, "BS_ROUNDS": 1, "BS_STEPS": 4} | more,
         )
         for kind, lanes, more in dots
     ]
@@ -134,20 +134,20 @@ def _edges() -> list[Variant]:
         (
             "sddmm_combine.cu",
             "sddmm_combine",
-            {"BS_TYPE": kind, "BS_LANES": n, "BS_STEPS": steps[n], "BS_BLOCKS": 4} | more,
+            {"BS_TYPE": kind, "BS_LANES": n, "BS_STEPS": steps[n]} | more,
         )
         for kind, n, more in rows
     ]
     attend: list[tuple[int, int, int, dict[str, int]]] = [
         *((0, lanes, together, {}) for lanes, together in ((32, 32), (32, 8), (32, 4), (32, 2), (16, 16), (16, 2))),
         *((kind, 16, together, {}) for kind in (1, 2) for together in (16, 4)),
-        (3, 32, 32, {"BS_BLOCKS": 2}),
+        (3, 32, 32, {}),
         (0, 32, 8, large),
     ]
     attend += [(0, lanes, lanes, {"BS_COSINE": 1}) for lanes in (4, 8, 16, 32)]
     attend += [(kind, 16, 16, {"BS_COSINE": 1, "BS_STEPS": 4}) for kind in (1, 2)]
-    attend += [(0, 32, 32, {"BS_COSINE": 1, "BS_PARTS": 2, "BS_STEPS": 4, "BS_BLOCKS": 2})]
-    whole = {"BS_PARTS": 1, "BS_STEPS": 8, "BS_THREADS": 256, "BS_BLOCKS": 3}
+    attend += [(0, 32, 32, {"BS_COSINE": 1, "BS_PARTS": 2, "BS_STEPS": 4})]
+    whole = {"BS_PARTS": 1, "BS_STEPS": 8, "BS_THREADS": 256}
     table += [
         ("attention_csr.cu", "attention", whole | {"BS_TYPE": kind, "BS_LANES": lanes, "BS_TOGETHER": together} | more)
         for kind, lanes, together, more in attend
@@ -212,6 +212,12 @@ def _tiles() -> list[Variant]:
     return found
 
 
+def _windows() -> list[Variant]:
+    """Float32 sums over windows of eight rows: without weights, with one to a column, with one to an edge."""
+    sums = [Variant("spmm_windows.cu", "spmm_windows", (("BS_WEIGHTS", kind),)) for kind in range(3)]
+    return [*sums, *(Variant("windows_fill.cu", "fill_windows", large) for large in ((), (("BS_LARGE", 1),)))]
+
+
 def variants() -> list[Variant]:
     """Every variant of a release."""
     rates = [
@@ -220,6 +226,6 @@ def variants() -> list[Variant]:
         for nb, group, only in ((1, (), None), *((nb, (("BS_WARPGROUP", 1),), "sm_90a") for nb in (1, 2, 4)))
     ]
     others = [("bits_stats.cu", "code_sums"), ("epilogue.cu", "epilogue_int32"), ("limits_memory.cu", "read_all")]
-    families = (_wgmma, _mma, _bits, _build, _edges, _spmm, _tiles)
+    families = (_wgmma, _mma, _bits, _build, _edges, _spmm, _tiles, _windows)
     found = [variant for family in families for variant in family()]
     return [*found, *(Variant(*other) for other in others), *rates]
