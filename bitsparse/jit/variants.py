@@ -109,21 +109,21 @@ def _edges() -> list[Variant]:
     Rows of 16 to 256 float32 and of 32 to 256 16-bit elements, heads of 8 to 64; the rest is compiled when it is first asked for.
     """
     table: list[tuple[str, str, dict[str, int]]] = []
-    heads, large = {"BS_HEADS": 1}, {"BS_LARGE": 1, "BS_BLOCKS": 2}
+    heads, large = {"BS_HEADS": 1}, {"BS_LARGE": 1}
     dots: list[tuple[int, int, dict[str, int]]] = [(0, lanes, {}) for lanes in (4, 8, 16, 32)]
     dots += [(kind, lanes, {}) for kind in (1, 2) for lanes in (8, 16, 32)]
     dots += [
-        (0, 32, {"BS_ROUNDS": 2, "BS_BLOCKS": 3}),
-        (0, 32, {"BS_ROUNDS": 0, "BS_BLOCKS": 3}),
+        (0, 32, {"BS_ROUNDS": 2}),
+        (0, 32, {"BS_ROUNDS": 0}),
         (0, 8, heads),
         (0, 16, heads),
     ]
-    dots += [(3, 32, {"BS_ROUNDS": 2, "BS_BLOCKS": 2}), (0, 32, large)]
+    dots += [(3, 32, {"BS_ROUNDS": 2}), (0, 32, large)]
     table += [
         (
             "sddmm_dot.cu",
             "sddmm_dot",
-            {"BS_TYPE": kind, "BS_LANES": lanes, "BS_ROUNDS": 1, "BS_STEPS": 4, "BS_BLOCKS": 4} | more,
+            {"BS_TYPE": kind, "BS_LANES": lanes, "BS_ROUNDS": 1, "BS_STEPS": 4} | more,
         )
         for kind, lanes, more in dots
     ]
@@ -133,20 +133,20 @@ def _edges() -> list[Variant]:
         (
             "sddmm_combine.cu",
             "sddmm_combine",
-            {"BS_TYPE": kind, "BS_LANES": n, "BS_STEPS": steps[n], "BS_BLOCKS": 4} | more,
+            {"BS_TYPE": kind, "BS_LANES": n, "BS_STEPS": steps[n]} | more,
         )
         for kind, n, more in rows
     ]
     attend: list[tuple[int, int, int, dict[str, int]]] = [
         *((0, lanes, together, {}) for lanes, together in ((32, 32), (32, 8), (32, 4), (32, 2), (16, 16), (16, 2))),
         *((kind, 16, together, {}) for kind in (1, 2) for together in (16, 4)),
-        (3, 32, 32, {"BS_BLOCKS": 2}),
+        (3, 32, 32, {}),
         (0, 32, 8, large),
     ]
     attend += [(0, lanes, lanes, {"BS_COSINE": 1}) for lanes in (4, 8, 16, 32)]
     attend += [(kind, 16, 16, {"BS_COSINE": 1, "BS_STEPS": 4}) for kind in (1, 2)]
-    attend += [(0, 32, 32, {"BS_COSINE": 1, "BS_PARTS": 2, "BS_STEPS": 4, "BS_BLOCKS": 2})]
-    whole = {"BS_PARTS": 1, "BS_STEPS": 8, "BS_THREADS": 256, "BS_BLOCKS": 3}
+    attend += [(0, 32, 32, {"BS_COSINE": 1, "BS_PARTS": 2, "BS_STEPS": 4})]
+    whole = {"BS_PARTS": 1, "BS_STEPS": 8, "BS_THREADS": 256}
     table += [
         ("attention_csr.cu", "attention", whole | {"BS_TYPE": kind, "BS_LANES": lanes, "BS_TOGETHER": together} | more)
         for kind, lanes, together, more in attend
@@ -166,6 +166,25 @@ def _edges() -> list[Variant]:
     return [Variant(source, name, tuple(sorted(constants.items()))) for source, name, constants in table]
 
 
+def _spmm() -> list[Variant]:
+    """Sums of gathered rows: float32, float16, bfloat16 without and with weights and scales of rows, then what else is usual."""
+    usual = {"BS_KIND": 5, "BS_ACC": 0, "BS_BYTES": 16, "BS_WEIGHTS": 0, "BS_REDUCE": 0, "BS_ROW_SCALE": 0}
+    usual |= {"BS_U": 8, "BS_V": 1}
+    hot = [
+        {"BS_KIND": kind, "BS_WEIGHTS": weights, "BS_ROW_SCALE": scaled}
+        for kind in (5, 4, 7)
+        for weights in (0, 1)
+        for scaled in (0, 1)
+    ]
+    others = [{"BS_KIND": kind, **more} for kind in (5, 4, 7) for more in ({"BS_WEIGHTS": 2}, {"BS_REDUCE": 1})]
+    others += [{"BS_REDUCE": 2}, {"BS_BYTES": 8}, {"BS_BYTES": 4}, {"BS_KIND": 4, "BS_BYTES": 8}, {"BS_DIRECT": 1}]
+    others += [{"BS_LARGE": 1, "BS_WEIGHTS": weights} for weights in (0, 1)]
+    others += [{"BS_KIND": 6, "BS_ACC": 1}, {"BS_KIND": 0, "BS_ACC": 2, "BS_BYTES": 8}]
+    found = [Variant("spmm_csr.cu", "spmm_csr", tuple(sorted((usual | more).items()))) for more in (*hot, *others)]
+    schedules = [Variant("csr_schedule.cu", "stream_starts", tuple(index.items())) for index in ({}, {"BS_LARGE": 1})]
+    return [*found, *schedules]
+
+
 def variants() -> list[Variant]:
     """Every variant of a release."""
     rates = [
@@ -174,4 +193,5 @@ def variants() -> list[Variant]:
         for nb, group, only in ((1, (), None), *((nb, (("BS_WARPGROUP", 1),), "sm_90a") for nb in (1, 2, 4)))
     ]
     others = [("bits_stats.cu", "code_sums"), ("epilogue.cu", "epilogue_int32"), ("limits_memory.cu", "read_all")]
-    return [*_wgmma(), *_mma(), *_bits(), *_build(), *_edges(), *(Variant(*other) for other in others), *rates]
+    edges = [*_build(), *_edges(), *_spmm()]
+    return [*_wgmma(), *_mma(), *_bits(), *edges, *(Variant(*other) for other in others), *rates]

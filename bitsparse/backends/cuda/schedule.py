@@ -10,12 +10,13 @@ from bitsparse import jit
 
 __all__ = ["Cut", "Schedule", "StreamsParams", "choose_cut"]
 
-#: Groups of one warp are counted for so many warps of a multiprocessor, and streams for so many rounds of them.
-_WARPS, _ROUNDS = 32, 4
+#: Warps of a multiprocessor, unless a kernel says otherwise, and rounds of streams for all of them: a stream lasts for an eighth of the
+#: whole at most, as the last ones run alone.
+_WARPS, _ROUNDS = 32, 8
 #: Edges and rows of a stream: what is worth a group's start, and what balances well enough.
 _SHORT, _LEAST, _MOST = 8, 32, 512
-#: A row is cut into pieces if it is longer than so many streams; of a multiple of so many edges, and of at most so many.
-_STREAMS_IN_PIECE, _PIECE_STEP, _MOST_IN_PIECE = 4, 32, 1024
+#: A row is cut into pieces if it is longer than so many streams; of a multiple of so many edges.
+_STREAMS_IN_PIECE, _PIECE_STEP = 2, 32
 _THREADS = 256
 
 
@@ -73,18 +74,18 @@ class Cut(NamedTuple):
         return int(self.starts.nbytes + self.piece_row.nbytes + self.piece_first.nbytes)
 
 
-def choose_cut(rows: int, nnz: int, lanes: int, multiprocessors: int) -> tuple[int, int]:
+def choose_cut(rows: int, nnz: int, lanes: int, multiprocessors: int, warps: int = _WARPS) -> tuple[int, int]:
     """(span, longest) for groups of `lanes` lanes: several rounds of streams where there are edges enough, else one.
 
     Examples
     --------
     >>> choose_cut(372_474, 24_574_995, 32, 132), choose_cut(50_515, 1_638_396, 32, 132), choose_cut(19_717, 88_651, 16, 132)
-    ((512, 1024), (100, 416), (12, 64))
+    ((512, 1024), (52, 128), (12, 32))
     """
-    each = (rows + nnz) // max(1, multiprocessors * _WARPS * (32 // lanes))
+    each = (rows + nnz) // max(1, multiprocessors * warps * (32 // lanes))
     span = min(_MOST, each // _ROUNDS) if each // _ROUNDS >= _LEAST else min(_LEAST, max(_SHORT, each))
     span = -(-span // 4) * 4
-    return span, min(_MOST_IN_PIECE, -(-_STREAMS_IN_PIECE * span // _PIECE_STEP) * _PIECE_STEP)
+    return span, -(-_STREAMS_IN_PIECE * span // _PIECE_STEP) * _PIECE_STEP
 
 
 class Schedule:
@@ -122,12 +123,12 @@ class Schedule:
         tables = 0 if self._edge_rows is None else int(self._edge_rows.nbytes)
         return tables + sum(cut.nbytes for cut in self._cuts.values())
 
-    def cut(self, lanes: int, *, span: int | None = None, longest: int | None = None) -> Cut:
+    def cut(self, lanes: int, *, warps: int = _WARPS, span: int | None = None, longest: int | None = None) -> Cut:
         """The cut for groups of `lanes` lanes (a power of two up to 32), or of a given span and length of pieces.
 
-        `longest` must be a multiple of 4.
+        `warps` is how many of them a multiprocessor runs at the same time. `longest` must be a multiple of 4.
         """
-        chosen = choose_cut(self.shape[0], self.nnz, lanes, jit.capability().multiprocessors)
+        chosen = choose_cut(self.shape[0], self.nnz, lanes, jit.capability().multiprocessors, warps)
         key = (span or chosen[0], longest or chosen[1])
         with self._lock:
             if key not in self._cuts:

@@ -24,6 +24,8 @@ _KINDS = {"float16": 4, "float32": 5, "float64": 6, "bfloat16": 7} | {
 }
 #: Columns of the grid along y; the slices beyond them go along z.
 _GRID_Y = 65535
+#: Threads of a block at most, and warps of a multiprocessor with the usual registers.
+_THREADS, _WARPS = 128, 28
 #: Weights of edges, as BS_WEIGHTS has them.
 _NONE, _EDGES, _GENERAL = range(3)
 
@@ -52,8 +54,10 @@ class Tuning(NamedTuple):
         Of a lane: a slice of the columns has ``vectors * lanes`` vectors.
     unroll : int
         Edges in flight, a multiple of 4.
-    blocks : int
-        Blocks of 128 threads that a multiprocessor must hold, which bounds the registers.
+    blocks : int or None
+        Blocks of 128 threads that a multiprocessor must hold, which bounds the registers; None for as many as can be.
+    threads : int
+        Of a block, 32 to 128.
     span, longest : int or None
         Edges and rows of a stream, edges of a piece of a long row; None for what suits the pattern.
     """
@@ -62,13 +66,10 @@ class Tuning(NamedTuple):
     lanes: int
     vectors: int = 1
     unroll: int = 8
-    blocks: int = 7
+    blocks: int | None = None
+    threads: int = _THREADS
     span: int | None = None
     longest: int | None = None
-
-
-#: Threads of a block (BS_THREADS).
-_THREADS = 128
 
 
 def _lanes_of(vectors: int) -> int:
@@ -93,7 +94,7 @@ def tuning_of(columns: int, itemsize: int, alignment: int, acc_itemsize: int, he
     Examples
     --------
     >>> tuning_of(128, 4, 16, 4).lanes, tuning_of(100, 2, 16, 4), tuning_of(3, 4, 16, 4).bytes
-    (32, Tuning(bytes=8, lanes=32, vectors=1, unroll=8, blocks=7, span=None, longest=None), 4)
+    (32, Tuning(bytes=8, lanes=32, vectors=1, unroll=8, blocks=None, threads=128, span=None, longest=None), 4)
     """
     width = 16
     while (
@@ -103,8 +104,7 @@ def tuning_of(columns: int, itemsize: int, alignment: int, acc_itemsize: int, he
         or (head_width is not None and head_width * itemsize % width)
     ) and width > itemsize:
         width //= 2
-    wide = width // itemsize * acc_itemsize == 32
-    return Tuning(width, _lanes_of(columns * itemsize // width), unroll=4 if wide else 8, blocks=6 if wide else 7)
+    return Tuning(width, _lanes_of(columns * itemsize // width))
 
 
 def longest_row(indptr: Any, nnz: int) -> int:
@@ -188,7 +188,7 @@ class Spmm:
         self._stream = cupy.cuda.get_current_stream
         self._lock = threading.Lock()
         self._workspaces: dict[int, _Workspace] = {}
-        self._kernel = None
+        self._kernel: Any = None
         if 0 in self.shape:
             return
         self._indices = None if indices is None else _aligned(indices)
@@ -211,8 +211,6 @@ class Spmm:
             self._acc.itemsize,
             columns // heads if weights == "head" else None,
         )
-        if kind == _GENERAL and tuning is None:
-            self.tuning = self.tuning._replace(blocks=min(5, self.tuning.blocks))
         self._prepare(kind)
 
     @property
@@ -221,7 +219,7 @@ class Spmm:
 
     def _prepare(self, weights: int) -> None:
         tuning, schedule = self.tuning, self.schedule
-        self.cut = schedule.cut(tuning.lanes, span=tuning.span, longest=tuning.longest)
+        self.cut = schedule.cut(tuning.lanes, warps=_WARPS, span=tuning.span, longest=tuning.longest)
         each = tuning.bytes // self._x_dtype.itemsize
         vectors = self.columns // each
         self._slices = -(-vectors // (tuning.lanes * tuning.vectors))
@@ -243,14 +241,15 @@ class Spmm:
             "BS_ROW_SCALE": int(self._row_scale is not None and self._reduce != "max"),
             "BS_U": tuning.unroll,
             "BS_V": tuning.vectors,
-            "BS_BLOCKS": tuning.blocks,
         }
+        if tuning.blocks is not None:
+            defines["BS_BLOCKS"] = tuning.blocks
         if self._indices is None:
             defines["BS_DIRECT"] = 1
-        blocks = -(-self.cut.units * tuning.lanes // _THREADS)
+        blocks = -(-self.cut.units * tuning.lanes // tuning.threads)
         across = -(-self._slices // _GRID_Y)
         self._kernel = jit.kernel(_SOURCE, "spmm_csr", defines).launch(
-            (blocks, -(-self._slices // across), across), _THREADS, params
+            (blocks, -(-self._slices // across), across), tuning.threads, params
         )
         self._made_on = self._stream().ptr
         self._made = self._cupy.cuda.Event(disable_timing=True)
