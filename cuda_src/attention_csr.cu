@@ -24,6 +24,15 @@ struct AttentionParams {
     int head_vectors;   // of a head
 };
 
+// BS_BLOCKS: blocks of a multiprocessor, which bounds the registers.
+#ifndef BS_BLOCKS
+#if BS_TYPE == 3 || BS_PARTS > 1 || defined(BS_LARGE) || __CUDA_ARCH__ < 900
+#define BS_BLOCKS 2
+#else
+#define BS_BLOCKS 3
+#endif
+#endif
+
 // BS_TOGETHER lanes, a power of two, have the same head.
 #define SPREAD (BS_TOGETHER < BS_STEPS ? BS_TOGETHER : BS_STEPS) // lanes that divide the edges of a batch among them
 #define SHARE (BS_TOGETHER / SPREAD)                             // lanes that have the same edges
@@ -84,53 +93,48 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) attention(co
     bool fresh = true, used = false;
     Sum target = 0;
 #ifdef BS_COSINE
+    const char *own_rows = (const char *)p.target + (i64)v0 * BS_VECTOR;
     Vector mine[BS_PARTS];
+#pragma unroll
+    for (int j = 0; j < BS_PARTS; j++)
+        mine[j] = zero_vector();
 #endif
     while (__any_sync(~0u, row < at.last)) {
         const int n = row < at.last ? (int)min(end - e, (Index)BS_STEPS) : 0;
-        if (fresh && n > 0) {
+        // ---- loads: what belongs to the row, to the lane's own edges, to the gathered rows, and the columns of the edges that follow
+        const bool first = fresh && n > 0;
 #ifdef BS_COSINE
-            target = factor * __ldg((const Sum *)p.inverse + row);
+        load_if(first, (const Sum *)p.inverse + row, target);
 #pragma unroll
-            for (int j = 0; j < BS_PARTS; j++)
-                if (v0 + j * BS_LANES < p.vectors)
-                    mine[j] = load_vector((const char *)p.target + row_offset(row, bytes) + (v0 + j * BS_LANES) * BS_VECTOR);
-                else
-                    mine[j] = zero_vector();
+        for (int j = 0; j < BS_PARTS; j++)
+            load_if(first && v0 + j * BS_LANES < p.vectors, own_rows + row_offset(row, bytes) + j * BS_LANES * BS_VECTOR, mine[j]);
 #else
-            target = __ldg((const Sum *)p.target + row_offset(row, p.heads) + head);
+        load_if(first, (const Sum *)p.target + row_offset(row, p.heads) + head, target);
 #endif
-            fresh = false;
-        }
-        // ---- gathers
-        Vector found[BS_STEPS][BS_PARTS];
+        fresh = fresh && !first;
         Sum score[OWN];
-        if (__all_sync(~0u, n == BS_STEPS)) {
 #pragma unroll
-            for (int u = 0; u < BS_STEPS; u++) {
-                const char *from = x + row_offset(of_edge(col, u), bytes);
+        for (int k = 0; k < OWN; k++) {
+            score[k] = 0;
+            load_if(k * SPREAD + own < n, source + row_offset(col[k], p.heads), score[k]);
+        }
+        Vector found[BS_STEPS][BS_PARTS];
 #pragma unroll
-                for (int j = 0; j < BS_PARTS; j++)
-                    found[u][j] = v0 + j * BS_LANES < p.vectors ? load_vector(from + j * BS_LANES * BS_VECTOR) : zero_vector();
-            }
-        } else {
+        for (int u = 0; u < BS_STEPS; u++) {
+            const char *from = x + row_offset(of_edge(col, u), bytes);
 #pragma unroll
-            for (int u = 0; u < BS_STEPS; u++) {
-                const char *from = x + row_offset(of_edge(col, u), bytes);
-#pragma unroll
-                for (int j = 0; j < BS_PARTS; j++)
-                    found[u][j] = u < n && v0 + j * BS_LANES < p.vectors ? load_vector(from + j * BS_LANES * BS_VECTOR) : zero_vector();
+            for (int j = 0; j < BS_PARTS; j++) {
+                found[u][j] = zero_vector();
+                load_if(u < n && v0 + j * BS_LANES < p.vectors, from + j * BS_LANES * BS_VECTOR, found[u][j]);
             }
         }
-#pragma unroll
-        for (int k = 0; k < OWN; k++)
-            score[k] = k * SPREAD + own < n ? __ldg(source + row_offset(col[k], p.heads)) : (Sum)0;
         const Index following = e + n;
 #pragma unroll
         for (int k = 0; k < OWN; k++) {
-            const Index mine_next = following + k * SPREAD + own;
-            col[k] = mine_next < at.stop ? __ldg(p.s.indices + mine_next) : 0;
+            const Index edge = following + k * SPREAD + own;
+            load_if(edge < at.stop, p.s.indices + edge, col[k]);
         }
+        __syncwarp(); // nothing that waits for a load may stand in front of another load
         // ---- scores of the lane's own edges
 #ifdef BS_COSINE
         Sum dot[BS_STEPS];
@@ -149,7 +153,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) attention(co
 #pragma unroll
             for (int u = 0; u < SPREAD; u++)
                 some[u] = dot[k * SPREAD + u];
-            score[k] *= target * transposed_sum<BS_LANES, SPREAD>(some, lane);
+            score[k] *= factor * target * transposed_sum<BS_LANES, SPREAD>(some, lane);
         }
 #else
 #pragma unroll

@@ -21,7 +21,7 @@ BS_INLINE Sum score_at(const Element *at)
 }
 
 
-extern "C" __global__ void __launch_bounds__(256) edge_softmax(const SoftmaxParams p)
+extern "C" __global__ void __launch_bounds__(256, 4) edge_softmax(const SoftmaxParams p)
 {
     const int lanes = 1 << p.s.shift, t = group_lane(p.s), along = t >> p.across, step = lanes >> p.across;
     Stretch at;

@@ -69,12 +69,67 @@ BS_INLINE void in_register(Sum &x) { asm volatile("" : "+d"(x)); }
 BS_INLINE void in_register(Sum &x) { asm volatile("" : "+f"(x)); }
 #endif
 
+// A load that stays where it is written, in front of the ones behind it: the assembler moves others down to where they are used, and then
+// one gather waits for the other.
 BS_INLINE Vector load_vector(const char *at)
 {
     Vector v;
-    v.raw = *(const Raw *)at;
+#if BS_VECTOR == 16
+    asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.raw.x), "=r"(v.raw.y), "=r"(v.raw.z), "=r"(v.raw.w)
+                 : "l"(at)
+                 : "memory");
+#elif BS_VECTOR == 8
+    asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(v.raw.x), "=r"(v.raw.y) : "l"(at) : "memory");
+#elif BS_VECTOR == 4
+    asm volatile("ld.global.u32 %0, [%1];" : "=r"(v.raw) : "l"(at) : "memory");
+#else
+    asm volatile("ld.global.u16 %0, [%1];" : "=h"(v.raw) : "l"(at) : "memory");
+#endif
     return v;
 }
+
+// Loads that happen if `valid`, else `to` stays and `at` is not read. One predicated instruction, which stays in its place as well: a branch
+// would end in copies that wait for what was loaded.
+#define BS_LOAD_IF(type, constraint, to, valid, at)                                                                \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %2, 0;\n@p ld.global." type " %0, [%1];\n}"                     \
+                 : constraint(to)                                                                                  \
+                 : "l"(at), "r"((u32)(valid))                                                                      \
+                 : "memory")
+
+BS_INLINE void load_if(bool valid, const char *at, Vector &v)
+{
+#if BS_VECTOR == 16
+    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n@p ld.global.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
+                 : "+r"(v.raw.x), "+r"(v.raw.y), "+r"(v.raw.z), "+r"(v.raw.w)
+                 : "l"(at), "r"((u32)valid)
+                 : "memory");
+#elif BS_VECTOR == 8
+    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %3, 0;\n@p ld.global.v2.u32 {%0, %1}, [%2];\n}"
+                 : "+r"(v.raw.x), "+r"(v.raw.y)
+                 : "l"(at), "r"((u32)valid)
+                 : "memory");
+#elif BS_VECTOR == 4
+    BS_LOAD_IF("u32", "+r", v.raw, valid, at);
+#else
+    BS_LOAD_IF("u16", "+h", v.raw, valid, at);
+#endif
+}
+
+BS_INLINE void load_if(bool valid, const Index *at, Index &to)
+{
+#ifdef BS_LARGE
+    BS_LOAD_IF("s64", "+l", to, valid, at);
+#else
+    BS_LOAD_IF("s32", "+r", to, valid, at);
+#endif
+}
+
+#if BS_TYPE == 3
+BS_INLINE void load_if(bool valid, const Sum *at, Sum &to) { BS_LOAD_IF("f64", "+d", to, valid, at); }
+#elif BS_TYPE < 3
+BS_INLINE void load_if(bool valid, const Sum *at, Sum &to) { BS_LOAD_IF("f32", "+f", to, valid, at); }
+#endif
 
 BS_INLINE Vector zero_vector()
 {

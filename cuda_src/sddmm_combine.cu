@@ -2,6 +2,12 @@
 // Edges are dealt out as in sddmm_dot.cu; bound by writing the result.
 #include "edge_chunks.cuh"
 
+#ifdef BS_LARGE
+#define BS_BLOCKS 2
+#else
+#define BS_BLOCKS 4
+#endif
+
 #define GROUPS (32 / BS_LANES)
 #define BATCHES (BS_LANES / BS_STEPS)
 

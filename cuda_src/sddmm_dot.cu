@@ -7,6 +7,16 @@
 // BS_ROUNDS: vectors of a head's part of a row to a lane, 0 if they are many. BS_BLOCKS: blocks of a multiprocessor, bounds registers.
 #include "edge_chunks.cuh"
 
+#ifndef BS_BLOCKS
+#if BS_TYPE == 3 || BS_TYPE == 5 || defined(BS_LARGE)
+#define BS_BLOCKS 2
+#elif BS_ROUNDS == 1
+#define BS_BLOCKS 4
+#else
+#define BS_BLOCKS 3
+#endif
+#endif
+
 #define GROUPS (32 / BS_LANES)
 #define BATCHES (BS_LANES / BS_STEPS) // and so many lanes are left with one result
 

@@ -16,7 +16,7 @@ __all__ = ["attention", "cosine_attention", "inverse_norms", "layout"]
 
 #: Edges of a row at a time, vectors of a row to a lane at most, lanes of a row's norm.
 _STEPS, _MOST_PARTS, _NORM_LANES = 8, 4, 32
-_NORM_THREADS = 256
+_THREADS = 256
 #: Below this, weights relative to the largest possible score do not vanish.
 _SAFE_BETA = 40.0
 
@@ -91,15 +91,14 @@ def layout(
     many = cosine and vector // itemsize > 4  # sums to a lane, and elements of the row that attends
     if steps is None:
         steps = max(2, (_STEPS // 2 if many else _STEPS) // parts)
-    if blocks is None:
-        blocks = 3 if parts == 1 and itemsize < 8 and not large else 2
     together = 1  # lanes of one head
     if heads == 1 or head_vectors % lanes == 0:
         together = lanes
     elif head_vectors & (head_vectors - 1) == 0:
         together = head_vectors
     defines = {"BS_TYPE": edges.element_type(dtype), "BS_VECTOR": vector, "BS_LANES": lanes, "BS_PARTS": parts}
-    defines |= {"BS_STEPS": steps, "BS_TOGETHER": together, "BS_THREADS": 256, "BS_BLOCKS": blocks}
+    defines |= {"BS_STEPS": steps, "BS_TOGETHER": together, "BS_THREADS": _THREADS}
+    defines |= {} if blocks is None else {"BS_BLOCKS": blocks}
     defines |= {"BS_LARGE": 1} if large else {}
     defines |= {"BS_COSINE": 1} if cosine else {}
     return Layout(defines, vectors, head_vectors, 1 if cosine else -(-vectors // lanes))
@@ -119,6 +118,8 @@ def attention(
     schedule: Schedule | None = None,
     steps: int | None = None,
     blocks: int | None = None,
+    span: int | None = None,
+    longest: int | None = None,
 ) -> Any:
     """Softmax-weighted sums of rows of `x` (cols, heads * width), without storing a value per edge.
 
@@ -134,11 +135,13 @@ def attention(
         Of this pattern, so that nothing is prepared for this call.
     steps, blocks : int, optional
         Variants, see :func:`layout`.
+    span, longest : int, optional
+        How the rows are cut up, see :meth:`Schedule.cut`.
     """
     heads = source.shape[1]
     source, target = (geometry.contiguous(part) for part in (source, target))
     given = {"source": source.data.ptr, "target": target.data.ptr, "factor": negative_slope}
-    return _run(indptr, indices, shape, x, heads, given, False, None, out, lse, schedule, steps, blocks)
+    return _run(indptr, indices, shape, x, heads, given, False, None, out, lse, schedule, steps, blocks, span, longest)
 
 
 def cosine_attention(
@@ -153,6 +156,8 @@ def cosine_attention(
     schedule: Schedule | None = None,
     steps: int | None = None,
     blocks: int | None = None,
+    span: int | None = None,
+    longest: int | None = None,
 ) -> Any:
     """Sums of rows of `x` (n, width) with weights ``softmax(beta * cos(x[row], x[column]))`` over each row; see :func:`attention`.
 
@@ -166,7 +171,7 @@ def cosine_attention(
         return _composed(indptr, indices, shape, x, inverse, beta, out, lse, schedule)
     given = {"source": inverse.data.ptr, "target": x.data.ptr, "inverse": inverse.data.ptr, "factor": beta}
     lowest = abs(beta) if abs(beta) <= _SAFE_BETA else None
-    return _run(indptr, indices, shape, x, 1, given, True, lowest, out, lse, schedule, steps, blocks)
+    return _run(indptr, indices, shape, x, 1, given, True, lowest, out, lse, schedule, steps, blocks, span, longest)
 
 
 def inverse_norms(x: Any) -> Any:
@@ -182,8 +187,8 @@ def inverse_norms(x: Any) -> Any:
     lanes = min(_NORM_LANES, edges.power_of_two(row_bytes // vector))
     params = AttentionRowsParams(x=x.data.ptr, out=result.data.ptr, rows=x.shape[0], vectors=row_bytes // vector)
     defines = {"BS_TYPE": edges.element_type(x.dtype), "BS_VECTOR": vector, "BS_LANES": lanes}
-    blocks = -(-x.shape[0] * lanes // _NORM_THREADS)
-    jit.kernel("attention_rows.cu", "inverse_norms", defines).launch(blocks, _NORM_THREADS, params)()
+    blocks = -(-x.shape[0] * lanes // _THREADS)
+    jit.kernel("attention_rows.cu", "inverse_norms", defines).launch(blocks, _THREADS, params)()
     return result
 
 
@@ -201,6 +206,8 @@ def _run(
     schedule: Schedule | None,
     steps: int | None,
     blocks: int | None,
+    span: int | None,
+    longest: int | None,
 ) -> Any:
     cupy = jit.require_cupy("attention")
     x = geometry.contiguous(x)
@@ -215,16 +222,15 @@ def _run(
     part_bytes = x.shape[1] // heads * x.dtype.itemsize
     vector = edges.vector_bytes(part_bytes, x.dtype.itemsize, (x, result))
     made = layout(x.dtype, vector, x.shape[1], heads, cosine, large=schedule.large, steps=steps, blocks=blocks)
-    cut = schedule.cut(made.lanes)
+    cut = schedule.cut(made.lanes, span=span, longest=longest)
     params = AttentionParams(schedule.params(cut, indices, made.lanes), x.data.ptr, result.data.ptr, **given)
     params.lse = None if lse is None else lse.data.ptr
     params.lowest = np.finfo(sums).min if lowest is None else lowest
     params.heads, params.vectors, params.head_vectors = heads, made.vectors, made.head_vectors
     partial = cupy.empty((cut.pieces, 2 * heads + x.shape[1]), sums) if cut.pieces else None
     params.partial = None if partial is None else partial.data.ptr
-    threads = made.defines["BS_THREADS"]
-    grid = (-(-cut.units * made.lanes // threads), made.slices, 1)
-    jit.kernel("attention_csr.cu", "attention", made.defines).launch(grid, threads, params)()
+    grid = (-(-cut.units * made.lanes // _THREADS), made.slices, 1)
+    jit.kernel("attention_csr.cu", "attention", made.defines).launch(grid, _THREADS, params)()
     if partial is not None:
         _join(schedule, cut, made, x, heads, result, lse, partial)
     return result

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-import numpy as np
-
 from bitsparse import jit
 from bitsparse.backends.cuda import edges, geometry
 from bitsparse.backends.cuda.schedule import Schedule, StreamsParams
@@ -59,12 +57,12 @@ def dot_defines(
     Examples
     --------
     >>> sorted(dot_defines(np.float32, 16, 32, 1))
-    ['BS_BLOCKS', 'BS_LANES', 'BS_ROUNDS', 'BS_STEPS', 'BS_TYPE', 'BS_VECTOR']
+    ['BS_LANES', 'BS_ROUNDS', 'BS_STEPS', 'BS_TYPE', 'BS_VECTOR']
     """
     lanes = edges.lanes_for(vectors)
-    rounds, wide = -(-vectors // lanes), large or np.dtype(dtype).itemsize == 8
+    rounds = -(-vectors // lanes)
     found = {"BS_TYPE": edges.element_type(dtype), "BS_VECTOR": vector, "BS_LANES": lanes}
-    found |= {"BS_STEPS": min(lanes, steps), "BS_BLOCKS": blocks or (2 if wide else 4 if rounds == 1 else 3)}
+    found |= {"BS_STEPS": min(lanes, steps)} | ({} if blocks is None else {"BS_BLOCKS": blocks})
     found["BS_ROUNDS"] = rounds if rounds <= _ROUNDS_UNROLLED else 0
     found |= {"BS_LARGE": 1} if large else {}
     return found | ({"BS_HEADS": 1} if heads > 1 else {})
@@ -126,7 +124,7 @@ def sddmm(
         source, name = "sddmm_combine.cu", "sddmm_combine"
         lanes = edges.lanes_for(vectors)
         defines = {"BS_TYPE": edges.element_type(x.dtype), "BS_VECTOR": vector, "BS_LANES": lanes}
-        defines |= {"BS_STEPS": min(lanes, 2), "BS_BLOCKS": 2 if schedule.large else 4} | schedule.defines
+        defines |= {"BS_STEPS": min(lanes, 2)} | schedule.defines
     chunks = -(-nnz // 32) * parts
     span = min(_MOST_CHUNKS, max(1, chunks // (_ROUNDS * _RESIDENT * jit.capability().multiprocessors)))
     params = ChunkParams(schedule.indptr.data.ptr, indices.data.ptr, schedule.edge_rows().data.ptr)
