@@ -280,11 +280,14 @@ def test_a_plan_of_the_transpose() -> None:
     np.testing.assert_allclose(here(on_gpu(left) @ there), left @ A, rtol=2e-4, atol=2e-4)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
-def test_a_plan_that_writes_in_place_is_captured_and_replayed(dtype: str) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "kernel"),
+    [("float32", "csr"), ("float32", "windows"), ("float32", "tiles"), ("float16", "tiles"), ("int8", None)],
+)
+def test_a_plan_that_writes_in_place_is_captured_and_replayed(dtype: str, kernel: str | None) -> None:
     cupy = cp()
     A = GRAPHS["hubs"].astype(bool)
-    plan = bs.plan_spmm(bs.TCTiledCSR(A).to_device("cuda"), 16, dtype=dtype)
+    plan = bs.plan_spmm(bs.TCTiledCSR(A).to_device("cuda"), 16, dtype=dtype, precision="tf32", kernel=kernel)
     x = on_gpu(features(RNG, (A.shape[1], 16), np.dtype(dtype)))
     first = plan(x)
     out = cupy.empty_like(first)
@@ -302,10 +305,11 @@ def test_a_plan_that_writes_in_place_is_captured_and_replayed(dtype: str) -> Non
     equal(out, here(plan(x)))
 
 
-def test_a_call_in_place_allocates_and_waits_for_nothing() -> None:
+@pytest.mark.parametrize("kernel", ["csr", "windows", "tiles"])
+def test_a_call_in_place_allocates_and_waits_for_nothing(kernel: str) -> None:
     counts = pytest.importorskip("emulator").counts if hasattr(cp(), "_is_emulated") else None
-    A = GRAPHS["hubs"].astype(bool)
-    plan = bs.plan_spmm(bs.TCTiledCSR(A).to_device("cuda"), 16)
+    A = GRAPHS["hubs"].astype(np.float32)
+    plan = bs.plan_spmm(bs.TCTiledCSR(A).to_device("cuda"), 16, precision="tf32", kernel=kernel)
     x = on_gpu(features(RNG, (A.shape[1], 16), np.dtype(np.float32)))
     out = plan(x)
     plan(x, out=out)
@@ -356,6 +360,55 @@ def test_precision_is_a_permission() -> None:
         bs.spmm(there, on_gpu(x), precision="tf32", kernel="tiles", reduce="max")
     with pytest.raises(bs.KernelError, match="tiles"):
         bs.spmm(there, on_gpu(x.astype(np.float64)), precision="tf32", kernel="tiles")
+
+
+def cliques() -> sp.csr_array:
+    """Rows that share all their columns with their neighbours, one of them with very many."""
+    blocks = sp.block_diag([np.ones((n, n), np.float32) for n in (40, 1, 33, 8, 300)], format="csr")
+    blocks.data = RNG.standard_normal(blocks.nnz).astype(np.float32)
+    return sp.csr_array(blocks)
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+def test_windows_of_rows_that_share_columns(reduce: Any) -> None:
+    A = cliques()
+    rows, cols = (RNG.standard_normal(n).astype(np.float32) for n in A.shape)
+    x = RNG.standard_normal((A.shape[1], 20)).astype(np.float32)
+    given, values = on_gpu(x), RNG.standard_normal(A.nnz).astype(np.float32)
+    for local in (bs.TCTiledCSR(A.astype(bool)), bs.TCTiledCSR(A), bs.TCTiledCSR(A, row_scale=rows, col_scale=cols)):
+        there = local.to_device("cuda")
+        for kernel in ("windows", None, "csr"):
+            got = bs.spmm(there, given, reduce=reduce, kernel=kernel)
+            np.testing.assert_allclose(here(got), bs.spmm(local, x, reduce=reduce), rtol=2e-4, atol=5e-4)
+            got = bs.spmm(there, given, values=on_gpu(values), reduce=reduce, kernel=kernel)
+            np.testing.assert_allclose(here(got), bs.spmm(local, x, values=values, reduce=reduce), rtol=2e-4, atol=5e-4)
+        # Memory that is not aligned to 16 bytes, for features and for results.
+        room = cp().zeros(x.size + 1, np.float32)
+        shifted = room[1:].reshape(x.shape)
+        shifted[...] = given
+        out = cp().zeros(A.shape[0] * 20 + 1, np.float32)[1:].reshape(A.shape[0], 20)
+        plan = bs.plan_spmm(there, 20, reduce=reduce, kernel="windows")
+        assert "kernel windows (forced" in plan.explain()
+        assert plan(shifted, out=out) is out
+        np.testing.assert_array_equal(here(out), here(plan(given)))
+    with pytest.raises(bs.KernelError, match="in fours"):
+        bs.spmm(there, given[:, :3], kernel="windows")
+    with pytest.raises(bs.KernelError, match="float64"):
+        bs.plan_spmm(there, 20, dtype="float64", kernel="windows")
+    with pytest.raises(bs.KernelError, match="sums and means"):
+        bs.plan_spmm(there, 20, reduce="max", kernel="windows")
+
+
+def test_the_kernel_is_chosen_by_what_rows_share() -> None:
+    shared, alone = (bs.TCTiledCSR(A).to_device("cuda") for A in (cliques(), GRAPHS["wide"].astype(np.float32)))
+    for precision, named in (("fp32", ("csr", "windows8")), ("tf32", ("csr", "windows8", "tiles16"))):
+        said = bs.plan_spmm(shared, 128, precision=precision).explain()
+        assert "lowest estimated cost" in said
+        assert all(name in said for name in named)
+    assert "tiles32" in bs.plan_spmm(shared.with_values(None), 128, precision="tf32").explain()
+    assert "edges to a column" in bs.plan_spmm(alone, 128, precision="tf32").explain()
+    assert "not windows: they take features of float32" in bs.plan_spmm(shared, 128, dtype="float64").explain()
+    assert "not windows" in bs.plan_spmm(shared, 128, reduce="max").explain()
 
 
 def test_sixteen_bits_on_tensor_cores() -> None:

@@ -25,6 +25,7 @@ _ON_GPU = (
     "spmm_choice",
     "stats",
     "tiles",
+    "windows",
 )
 
 

@@ -50,8 +50,9 @@ def spmm(
         What float32 features may be multiplied in. "tf32" allows tensor cores, which take 10 bits of each factor's fraction and sum in
         float32; "3xtf32" splits every factor in two and comes close to float32. It is a permission: a CPU, and kernels without tensor
         cores, compute in float32 all the same.
-    kernel : {"csr", "tiles"}, optional
-        On a GPU: an edge at a time, or windows of rows on tensor cores; by default what is estimated to be quicker.
+    kernel : {"csr", "windows", "tiles"}, optional
+        On a GPU: an edge at a time, windows of eight rows that share the features that they read, or windows on tensor cores; by default
+        what is estimated to be quickest for arrays that keep what is prepared.
     out : array, optional
         Where to write; of exactly the result's shape and dtype. Also returned.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -152,70 +152,86 @@ class GpuProducts:
     ) -> Product:
         """The product for features of `dtype` summed in `acc`, with weights like these.
 
-        With `keep` what takes a pass over the pattern may be prepared to find the quicker kernel.
+        With `keep` what takes a pass over the pattern may be prepared to find the quickest kernel.
         """
         own = weights is not None and weights is self._values
-        kind = None if weights is None else (weights.dtype.name, weights.ndim, own)
-        key = (dtype.name, acc.name, kind, heads, keep)
+        values = None if weights is None else weights.dtype
+        key = (dtype.name, acc.name, values, weights is not None and weights.ndim, own, heads, keep)
         found = self._made.get(key)
         if found is None:
+            choice = backends.family(operand.device, "spmm_choice")
+            kind = choice.Kind(
+                dtype,
+                self._columns,
+                self._reduce,
+                self._precision,
+                values,
+                own,
+                weights is not None and weights.ndim == 2,
+                self._col_scale is not None,
+                operand.indices is not None,
+            )
             operand.ready.wait()
-            found = self._made[key] = self._prepare(operand, dtype, acc, weights, heads, own, keep)
+            kernel, height, why = self._chosen(operand, kind, keep)
+            made = (
+                self._csr(operand, kind, acc, weights, heads)
+                if kernel == "csr"
+                else self._windows(operand, kind, weights)
+                if kernel == "windows"
+                else self._tiles(operand, kind, weights, height)
+            )
+            found = self._made[key] = made._replace(explain=f"kernel {kernel} ({why}){made.explain}")
             operand.ready.renew()
         return found
 
-    def _prepare(
-        self,
-        operand: CSROperand,
-        dtype: np.dtype[Any],
-        acc: np.dtype[Any],
-        weights: Array | None,
-        heads: int,
-        own: bool,
-        keep: bool,
-    ) -> Product:
+    def _chosen(self, operand: CSROperand, kind: Any, keep: bool) -> tuple[str, int, str]:
+        """Kernel, height of its windows and why."""
         choice = backends.family(operand.device, "spmm_choice")
-        refusal = choice.tiles_refuse(
-            dtype,
-            None if weights is None else weights.dtype,
-            reduce=self._reduce,
-            precision=self._precision,
-            has_columns=operand.indices is not None,
-        )
-        if self._forced == "tiles":
-            if refusal is not None:
-                raise KernelError(f"{self._function}: kernel 'tiles' cannot compute this: {refusal}")
-            return self._tiles(operand, dtype, weights, own, "forced")
-        if self._forced == "csr":
-            return self._csr(operand, dtype, acc, weights, heads, own, "forced")
-        if refusal is not None or not keep:
-            why = f"for tiles {refusal}" if refusal is not None else "nothing else is prepared for one call"
-            return self._csr(operand, dtype, acc, weights, heads, own, why)
-        tiles = _tiles_of(operand, choice.group_of(dtype), choice.WINDOW)
-        costs = choice.costs_us(operand.shape, tiles.stats, self._columns, dtype, weights is not None)
-        why = "lowest estimated cost; " + ", ".join(f"{name} {cost:.3g} us" for name, cost in costs.items())
-        if min(costs, key=costs.__getitem__) == "tiles":
-            return self._tiles(operand, dtype, weights, own, why)
-        return self._csr(operand, dtype, acc, weights, heads, own, why)
+        refused = choice.refusals(kind, operand.shape, operand.nnz)
+        forced = self._forced
+        if forced in refused:
+            raise KernelError(f"{self._function}: kernel {forced!r} cannot compute this: {refused[forced]}")
+        if forced == "csr":
+            return forced, 0, "forced"
+        others = [name for name in choice.KERNELS if name not in refused and name != "csr"]
+        if forced is None and not others:
+            return "csr", 0, "; ".join(f"not {name}: {why}" for name, why in refused.items())
+        if forced is None and not keep:
+            return "csr", 0, "nothing is prepared for a single product"
+        shared = {8: self._shared(operand, 8)}
+        sharing = operand.nnz / max(1, shared[8].entries)
+        if forced is None and sharing < choice.WORTH:
+            return "csr", 0, f"neighbouring rows have {sharing:.2f} edges to a column"
+        shared |= {height: self._shared(operand, height) for height in (16, 32) if "tiles" in others}
+        found = choice.estimates(kind, operand.shape, operand.nnz, shared)
+        if forced is not None:
+            height = next((one.height for one in found if one.kernel == forced), 0)
+            return forced, height, "forced"
+        costs = ", ".join(f"{one.kernel}{one.height or ''} {one.cost:.3g} us" for one in found)
+        return found[0].kernel, found[0].height, f"lowest estimated cost; {costs}"
 
-    def _csr(
-        self,
-        operand: CSROperand,
-        dtype: np.dtype[Any],
-        acc: np.dtype[Any],
-        weights: Array | None,
-        heads: int,
-        own: bool,
-        why: str,
-    ) -> Product:
+    def _shared(self, operand: CSROperand, height: int) -> Any:
+        """What windows of so many rows share, counted once for a pattern."""
+        key = ("shared", height)
+        if key not in operand.prepared:
+            choice = backends.family(operand.device, "spmm_choice")
+            operand.prepared[key] = choice.shared_columns(operand.indptr, operand.indices, operand.shape, height)
+        return operand.prepared[key]
+
+    def _csr(self, operand: CSROperand, kind: Any, acc: np.dtype[Any], weights: Array | None, heads: int) -> Product:
         """An edge at a time. Arrays of an unusual alignment have products of their own, made when they first come."""
         backend, choice = (backends.family(operand.device, name) for name in ("spmm", "spmm_choice"))
-        fixed = converted(weights, acc) if own and weights is not None else None
+        fixed = converted(weights, acc) if kind.fixed and weights is not None else None
         made: dict[int, Any] = {}
         # What a product needs is named here, so that it does not hold the operand.
-        schedule, indices, columns, reduce = operand.schedule, operand.indices, self._columns, self._reduce
-        row_scale, col_scale, ready = self._row_scale, self._col_scale, operand.ready
-        kind = "none" if weights is None else "edge" if weights.ndim == 1 else "head"
+        schedule, indices, ready, row_scale, col_scale = (
+            operand.schedule,
+            operand.indices,
+            operand.ready,
+            self._row_scale,
+            self._col_scale,
+        )
+        brought = "none" if weights is None else "head" if kind.per_head else "edge"
 
         def at(alignment: int) -> Any:
             if alignment not in made:
@@ -223,14 +239,14 @@ class GpuProducts:
                 made[alignment] = backend.Spmm(
                     schedule,
                     indices,
-                    columns=columns,
-                    x_dtype=dtype,
+                    columns=kind.columns,
+                    x_dtype=kind.dtype,
                     acc_dtype=acc,
                     heads=heads,
-                    weights=kind,
+                    weights=brought,
                     row_scale=row_scale,
                     col_scale=col_scale,
-                    reduce=reduce,
+                    reduce=kind.reduce,
                     alignment=alignment,
                 )
                 ready.renew()
@@ -243,35 +259,71 @@ class GpuProducts:
             result: Array = at(choice.alignment_of(x, out, usual.dtype))(x, given, out)
             return result
 
-        return Product(run, f"kernel csr ({why})")
+        return Product(run, "")
 
-    def _tiles(self, operand: CSROperand, dtype: np.dtype[Any], weights: Array | None, own: bool, why: str) -> Product:
+    def _windows(self, operand: CSROperand, kind: Any, weights: Array | None) -> Product:
+        """Windows of eight rows on the CUDA cores; arrays of an unusual alignment are copied."""
+        windows = _prepared(
+            operand, "windows", lambda family: family.Windows(operand.indptr, operand.indices, operand.shape)
+        )
+        space: Any = interop.namespace(operand.indptr)
+        col_scale, row_scale, rows = self._col_scale, self._row_scale, operand.shape[0]
+        fixed = counts = None
+        if kind.values is None and col_scale is not None:
+            fixed = windows.weigh(col_scale=col_scale)
+        elif weights is not None and kind.fixed:
+            fixed = windows.weigh(interop.contiguous(converted(weights, np.float32)), col_scale)
+        if kind.reduce == "mean":
+            counts = space.maximum(operand.indptr[1:] - operand.indptr[:-1], 1).astype(np.float32)
+
+        def run(x: Array, values: Array | None, out: Array | None) -> Array:
+            factors = fixed
+            if values is not None and factors is None:
+                factors = windows.weigh(interop.contiguous(converted(values, np.float32)), col_scale)
+            given, made = interop.aligned(x), cast(Any, out)
+            if made is None or made.data.ptr % 16:
+                made = space.empty((rows, kind.columns), np.float32)
+            windows.run(given, made, weights=factors, row_scale=row_scale, counts=counts)
+            if out is None or made is out:
+                return cast(Array, made)
+            out[...] = made
+            return out
+
+        return Product(run, f", {windows.reuse:.2f} edges to a row of features that is read")
+
+    def _tiles(self, operand: CSROperand, kind: Any, weights: Array | None, height: int) -> Product:
         """Windows of rows on the matrix units."""
         choice = backends.family(operand.device, "spmm_choice")
-        tiles = _tiles_of(operand, choice.group_of(dtype), choice.WINDOW)
-        fixed = tiles.arrange(converted(weights, np.float32)) if own and weights is not None else None
-        precision = choice.tiles_precision(dtype, self._precision, self._col_scale is not None)
-        row_scale, col_scale, reduce = self._row_scale, self._col_scale, self._reduce
-        ready, known = operand.ready, [False]
+        group = choice.group_of(kind.dtype)
+        tiles = _prepared(
+            operand,
+            "tiles",
+            lambda family: family.Tiles(
+                operand.indptr, operand.indices, operand.shape, operand.nnz, rows=height, k=group
+            ),
+            group,
+            height,
+        )
+        fixed = tiles.arrange(converted(weights, np.float32)) if weights is not None and kind.fixed else None
+        precision, reduce = choice.tiles_precision(kind), kind.reduce
+        row_scale, col_scale, ready = self._row_scale, self._col_scale, operand.ready
+        known: list[bool] = []
 
         def run(x: Array, values: Array | None, out: Array | None) -> Array:
             given = fixed if fixed is not None or values is None else interop.contiguous(converted(values, np.float32))
             result: Array = tiles.run(x, given, row_scale, col_scale, reduce, precision, out)
-            if not known[0]:  # the first product prepares the rest
+            if not known:  # the first product prepares the rest
                 ready.renew()
-                known[0] = True
+                known.append(True)
             return result
 
-        share = f"{tiles.stats.reuse:.2f} edges to a row of features that is read"
-        return Product(run, f"kernel tiles ({why}), {precision if dtype == np.float32 else dtype}, {share}")
+        how = precision if kind.dtype == np.float32 else kind.dtype
+        return Product(run, f", {how}, {height} rows, {tiles.stats.reuse:.2f} edges to a row of features that is read")
 
 
-def _tiles_of(operand: CSROperand, group: int, window: int) -> Any:
-    """The pattern's tiles, made once."""
-    key = ("tiles", group, window)
-    made = operand.prepared.get(key)
-    if made is None:
-        family = backends.family(operand.device, "tiles")
-        made = family.Tiles(operand.indptr, operand.indices, operand.shape, operand.nnz, rows=window, k=group)
-        operand.prepared[key] = made
-    return made
+def _prepared(operand: CSROperand, family: str, make: Callable[[Any], Any], *key: int) -> Any:
+    """What a family of kernels makes of the pattern, once."""
+    name = (family, *key)
+    if name not in operand.prepared:
+        operand.prepared[name] = make(backends.family(operand.device, family))
+    return operand.prepared[name]

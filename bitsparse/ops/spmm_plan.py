@@ -20,7 +20,7 @@ __all__ = ["SpmmPlan"]
 Array = NDArray[Any]
 REDUCES = ("sum", "mean", "max")
 PRECISIONS = ("fp32", "tf32", "3xtf32")
-KERNELS = ("csr", "tiles")
+KERNELS = ("csr", "windows", "tiles")
 
 
 class SpmmPlan:
@@ -65,8 +65,10 @@ class SpmmPlan:
             self._products = GpuProducts.kept(
                 function, operand, self._columns, self._reduce, self._precision, self._forced
             )
-        elif self._forced == "tiles":
-            raise KernelError(f"{function}: kernel 'tiles' runs on tensor cores, but A is on the CPU; pass kernel=None")
+        elif self._forced not in (None, "csr"):
+            raise KernelError(
+                f"{function}: kernel {self._forced!r} runs on a GPU, but A is on the CPU; pass kernel=None"
+            )
 
     @property
     def _columns(self) -> int:

@@ -16,8 +16,8 @@ __all__ = ["TALLEST", "Cells", "cells_of"]
 TALLEST = 256
 #: Threads of a block, and the most entries of the windows that it sorts. The last one sorts what shared memory holds.
 _CLASSES = ((64, 256), (128, 1024), (256, 3072), (512, 6144), (1024, 1 << 20))
-#: Shared memory that is not for entries: bounds of rows, counts of warps.
-_STATIC_BYTES = 2048
+#: Shared memory that is not for entries: bounds of rows, counts of warps, and room for what a compiler adds.
+_STATIC_BYTES = 3072
 #: Blocks that share the entries of a window that is too full for shared memory, and the most such windows along a grid.
 _RANK_BLOCKS, _GRID_Y = 64, 65535
 

@@ -1,22 +1,103 @@
-"""Which kernels can compute a sparse product on the GPU, and which of them is estimated to be quicker."""
+"""Which kernels can compute a sparse product on the GPU within the error that its caller allows, and which is estimated to be quickest."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from bitsparse.backends.cuda import tiles
+from bitsparse import jit
+from bitsparse.backends.cuda.build_windows import cells_of
 
-__all__ = ["WINDOW", "alignment_of", "costs_us", "csr_cost_us", "group_of", "tiles_precision", "tiles_refuse"]
+__all__ = [
+    "KERNELS",
+    "WORTH",
+    "Estimate",
+    "Kind",
+    "Shared",
+    "alignment_of",
+    "estimates",
+    "group_of",
+    "refusals",
+    "shared_columns",
+    "tiles_precision",
+]
 
-#: Rows of a window of the tiles.
-WINDOW = 16
-
-#: What the estimates assume of a GPU: bytes and rows gathered a microsecond, bytes moved, and the start of a kernel.
-_GATHER_BYTES_US, _GATHER_ROWS_US, _MEMORY_BYTES_US, _LAUNCH_US = 9.0e6, 140.0e3, 4.0e6, 2.5
+#: Names that ``kernel`` may have: an edge at a time or windows of 8 rows on the CUDA cores, windows of 16 or 32 rows on the matrix units.
+KERNELS = ("csr", "windows", "tiles")
+#: Edges to a column of windows of 8 rows from which anything but "csr" is thought of.
+WORTH = 1.3
+#: Heights of windows of the tiles, and columns of features from which the taller ones are thought of.
+_HEIGHTS, _WIDE = (16, 32), 64
+#: Entries that the windows of 8 rows number, with padding.
+_MOST_ENTRIES = 1 << 28
 _SIXTEEN = ("float16", "bfloat16")
+
+# Fitted to times on an H200 (artist, DD, soc_slashdot0902, COLLAB; 16 to 256 columns): microseconds, and rates per microsecond.
+_START = 4.0
+_ROWS_RATE, _BYTES_RATE, _SIXTEEN_RATE, _MEMORY_RATE = 1.05e5, 9.0e6, 6.0e6, 4.0e6
+#: The L1 finds what edges near each other share: so much faster at most, in proportion to that sharing over so much.
+_L1_GAIN, _L1_SHARING, _ROWS_GAIN = 2.2, 2.1, 1.5
+_WINDOW_ENTRY, _WINDOW_COLUMN = 2.0e-5, 6.0e-7
+_TILE = {8: (2.1e-5, 1.9e-6, 3.1e-6, 1.66e-7), 16: (2.0e-5, 1.9e-6, 3.25e-6, 2.28e-7)}
+_WEIGHED = {"csr": 1.1, "windows": 1.37, "tiles": 1.38}
+
+
+class Kind(NamedTuple):
+    """What is multiplied and how.
+
+    Attributes
+    ----------
+    dtype : dtype
+        Of the features and, if it is floating, of the result.
+    columns : int
+        Of the features, all heads together.
+    reduce, precision : str
+    values : dtype or None
+        Of the edges' values.
+    fixed : bool
+        The values are known beforehand.
+    per_head : bool
+        Every head has values of its own.
+    scaled : bool
+        There are factors of the columns of the sparse matrix.
+    has_columns : bool
+        False where an edge is its own column.
+    """
+
+    dtype: Any
+    columns: int
+    reduce: str = "sum"
+    precision: str = "fp32"
+    values: Any = None
+    fixed: bool = False
+    per_head: bool = False
+    scaled: bool = False
+    has_columns: bool = True
+
+
+class Shared(NamedTuple):
+    """How many columns windows of a pattern have.
+
+    Attributes
+    ----------
+    entries : int
+        Columns of all windows together.
+    groups : dict
+        Groups of 8 and of 16 columns that they fill.
+    """
+
+    entries: int
+    groups: dict[int, int]
+
+
+class Estimate(NamedTuple):
+    """A kernel, the rows of its windows (0 for none) and its estimated microseconds."""
+
+    kernel: str
+    height: int
+    cost: float
 
 
 def alignment_of(x: Any, out: Any, result_dtype: Any) -> int:
@@ -40,70 +121,114 @@ def group_of(dtype: Any) -> int:
     return 8 if np.dtype(dtype).itemsize == 4 else 16
 
 
-def tiles_refuse(dtype: Any, values: Any, *, reduce: str, precision: str, has_columns: bool = True) -> str | None:
-    """Why the tiles cannot compute a product within the error that its caller allows; None if they can.
+def shared_columns(indptr: Any, indices: Any, shape: tuple[int, int], height: int) -> Shared:
+    """What windows of `height` rows share; one pass over the pattern, which waits for the stream."""
+    cupy = jit.require_cupy("spmm")
+    starts = cells_of("spmm", indptr, indices, shape, height, 0, count_only=True).starts
+    each = (starts[1:] - starts[:-1]).astype(np.int64)
+    entries, by8, by16 = (
+        int(n) for n in cupy.stack([each.sum(), ((each + 7) // 8).sum(), ((each + 15) // 16).sum()]).get()
+    )
+    return Shared(entries, {8: by8, 16: by16})
 
-    Parameters
-    ----------
-    dtype : dtype
-        Of the features and the result.
-    values : dtype or None
-        Of the edges' values.
+
+def refusals(kind: Kind, shape: tuple[int, int], nnz: int) -> dict[str, str]:
+    """Which kernels cannot compute a product within the error that its caller allows, and why.
 
     Examples
     --------
-    >>> tiles_refuse(np.float32, None, reduce="sum", precision="fp32")
-    "float32 features are multiplied in float32; permit precision='tf32' or '3xtf32'"
-    >>> tiles_refuse(np.float16, None, reduce="mean", precision="fp32")
+    >>> refusals(Kind(np.float32, 128), (9, 9), 20)
+    {'tiles': "float32 features are multiplied in float32; permit precision='tf32' or '3xtf32'"}
+    >>> sorted(refusals(Kind(np.float16, 128, reduce="max"), (9, 9), 20))
+    ['tiles', 'windows']
     """
-    name = np.dtype(dtype).name
-    if reduce == "max":
+    made = {"windows": _windows_refuse(kind, shape, nnz), "tiles": _tiles_refuse(kind, shape)}
+    return {name: why for name, why in made.items() if why is not None}
+
+
+def _common_refusal(kind: Kind) -> str | None:
+    if kind.reduce == "max":
         return "they take sums and means only"
-    if not has_columns:
-        return "an edge of this matrix is its own column"
+    return None if kind.has_columns else "an edge of this matrix is its own column"
+
+
+def _windows_refuse(kind: Kind, shape: tuple[int, int], nnz: int) -> str | None:
+    name = np.dtype(kind.dtype).name
+    if name != "float32":
+        return f"they take features of float32, not {name}"
+    if kind.columns % 4:
+        return f"they take columns in fours, not {kind.columns}"
+    if kind.per_head:
+        return "they take one value to an edge, not one to each head"
+    if shape[1] >= 1 << 32 or nnz > _MOST_ENTRIES:
+        return f"{nnz} edges and {shape[1]} columns are too many for 32 bits"
+    return _common_refusal(kind)
+
+
+def _tiles_refuse(kind: Kind, shape: tuple[int, int]) -> str | None:
+    name = np.dtype(kind.dtype).name
     if name == "float32":
-        if precision == "fp32":
+        if kind.precision == "fp32":
             return "float32 features are multiplied in float32; permit precision='tf32' or '3xtf32'"
-        return None
-    if name not in _SIXTEEN:
+    elif name not in _SIXTEEN:
         return f"they take features of float32, float16 and bfloat16, not {name}"
-    if values is not None and np.dtype(values) != np.dtype(dtype) and np.dtype(values).kind not in "b":
-        return f"values of {np.dtype(values)} would be rounded to {name}"
-    return None
+    elif kind.values is not None and kind.values not in (np.dtype(kind.dtype), np.dtype(np.bool_)):
+        return f"values of {np.dtype(kind.values)} would be rounded to {name}"
+    if shape[1] > 1 << 32:
+        return f"{shape[1]} columns are too many for 32 bits"
+    return _common_refusal(kind)
 
 
-def tiles_precision(dtype: Any, precision: str, scaled: bool) -> str:
+def tiles_precision(kind: Kind) -> str:
     """How the tiles multiply: factors of columns of 16-bit features are split in two, so that they lose no digits unasked.
 
     Examples
     --------
-    >>> tiles_precision(np.float16, "fp32", True), tiles_precision(np.float16, "fp32", False)
+    >>> tiles_precision(Kind(np.float16, 8, scaled=True)), tiles_precision(Kind(np.float16, 8))
     ('3xtf32', 'tf32')
     """
-    if np.dtype(dtype).itemsize == 2:
-        return "3xtf32" if scaled and precision != "tf32" else "tf32"
-    return precision
+    if np.dtype(kind.dtype).itemsize == 2:
+        return "3xtf32" if kind.scaled and kind.precision != "tf32" else "tf32"
+    return kind.precision
 
 
-def costs_us(shape: tuple[int, int], stats: Any, columns: int, dtype: Any, weighted: bool) -> dict[str, float]:
-    """Estimated microseconds of the kernels ``"csr"`` and ``"tiles"`` (of these statistics) for a product of `columns` columns."""
-    return {
-        "csr": csr_cost_us(shape, stats.nnz, columns, dtype, weighted),
-        "tiles": tiles.cost_us(stats, columns, dtype, weighted),
-    }
+def estimates(kind: Kind, shape: tuple[int, int], nnz: int, shared: dict[int, Shared]) -> list[Estimate]:
+    """The kernels that can compute a product, the quickest first by what was measured on an H200.
 
+    Values that are new in every call are taken edge by edge where the choice is free.
 
-def csr_cost_us(shape: tuple[int, int], nnz: int, columns: int, dtype: Any, weighted: bool) -> float:
-    """Estimated microseconds of a product that gathers a row of features for every edge.
-
-    Rows of features come from the L2 at a rate of bytes, or of rows where these are short; beside that every array is moved once.
+    Parameters
+    ----------
+    shared : dict of Shared
+        By the heights 8, 16 and 32 of windows.
 
     Examples
     --------
-    >>> [round(csr_cost_us((50_515, 50_515), 1_638_396, d, np.float32, False)) for d in (16, 128)]
-    [14, 96]
+    >>> collab = {8: Shared(5_280_977, {}), 16: Shared(2_993_592, {8: 384_335}), 32: Shared(1_725_948, {8: 220_830})}
+    >>> size = (372_474, 372_474), 24_574_995
+    >>> [(e.kernel, e.height, round(e.cost)) for e in estimates(Kind(np.float32, 128), *size, collab)]
+    [('windows', 8, 515), ('csr', 0, 639)]
+    >>> estimates(Kind(np.float32, 128, precision="tf32"), *size, collab)[0][:2]
+    ('tiles', 32)
     """
-    item = np.dtype(dtype).itemsize
-    gather = nnz * max(columns * item / _GATHER_BYTES_US, 1 / _GATHER_ROWS_US)
-    moved = sum(shape) * columns * item + nnz * (4 + 4 * weighted)
-    return float(_LAUNCH_US + max(gather, moved / _MEMORY_BYTES_US))
+    refused, weighted = refusals(kind, shape, nnz), kind.values is not None
+    sharing = nnz / max(1, shared[8].entries)
+    factor = _WEIGHED if weighted else dict.fromkeys(KERNELS, 1.0)
+    row_bytes = kind.columns * np.dtype(kind.dtype).itemsize
+    gain = min(_L1_GAIN, max(1.0, sharing / _L1_SHARING))
+    rate = (_SIXTEEN_RATE if np.dtype(kind.dtype).itemsize == 2 else _BYTES_RATE) * gain
+    gather = nnz * max(1 / (_ROWS_RATE * min(gain, _ROWS_GAIN)), row_bytes / rate)
+    moved = (sum(shape) * row_bytes + 4 * nnz * (1 + weighted)) / _MEMORY_RATE
+    made = [Estimate("csr", 0, _START + max(moved, gather * factor["csr"]))]
+    if "windows" not in refused and (kind.fixed or not weighted):
+        each = (_WINDOW_ENTRY + _WINDOW_COLUMN * kind.columns) * factor["windows"]
+        made.append(Estimate("windows", 8, _START + max(moved, shared[8].entries * each)))
+    if "tiles" not in refused:
+        group = group_of(kind.dtype)
+        base, by_row, column, column_by_row = _TILE[group]
+        split = 2.0 if tiles_precision(kind) == "3xtf32" else 1.0
+        for height in _HEIGHTS if kind.columns >= _WIDE and not weighted else _HEIGHTS[:1]:
+            each = base + by_row * height + split * kind.columns * (column + column_by_row * height)
+            cost = shared[height].groups[group] * each * factor["tiles"]
+            made.append(Estimate("tiles", height, _START + max(moved, cost)))
+    return sorted(made, key=lambda estimate: estimate.cost)

@@ -152,6 +152,11 @@ class Windows:
         cupy = jit.require_cupy("spmm")
         key = (cupy.cuda.get_current_stream().ptr, vectors)
         with self._lock:
+            if key not in self._workspaces and cupy.cuda.runtime.streamIsCapturing(key[0]):
+                # A capture begins after a synchronisation and cannot allocate: it takes over what calls have worked in before.
+                others = [other for other in self._workspaces if other[1] == vectors]
+                if others:
+                    self._workspaces[key] = self._workspaces.pop(others[0])
             if key not in self._workspaces:
                 self._workspaces[key] = (
                     cupy.empty((self._slots, ROWS, vectors, 4), np.float32),
