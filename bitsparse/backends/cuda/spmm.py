@@ -78,7 +78,7 @@ def _lanes_of(vectors: int) -> int:
     Examples
     --------
     >>> [_lanes_of(n) for n in (1, 4, 16, 25, 32, 33, 40, 64)]
-    [1, 4, 16, 32, 32, 16, 8, 32]
+    [1, 4, 16, 32, 32, 8, 16, 32]
     """
     lanes = min(32, 1 << (vectors - 1).bit_length())
     while lanes > 8 and vectors > 32 and -(-vectors // lanes) * lanes * 3 > vectors * 4:
