@@ -264,6 +264,7 @@ ON_GPU = {
     "choose_bits",
 }
 ON_GPU |= {"matmul", "plan_matmul", "Epilogue"}
+ON_GPU |= {"FRDC", "TCTiledCSR"}
 
 
 def to_gpu(x: np.ndarray) -> Any:
