@@ -275,6 +275,7 @@ ON_GPU = {
 }
 ON_GPU |= {"matmul", "plan_matmul", "Epilogue"}
 ON_GPU |= {"spmm", "plan_spmm", "sddmm", "aggregate_edges", "edge_softmax", "attention", "cosine_attention"}
+ON_GPU |= {"FRDC", "TCTiledCSR"}
 
 
 def to_gpu(x: np.ndarray) -> Any:

@@ -105,10 +105,10 @@ def as_bits(values: Any) -> Any:
     return values.view(np.uint16) if values.dtype.name == "bfloat16" else values
 
 
-def converted(values: Any, dtype: np.dtype[Any]) -> Any:
-    """Values of another dtype; on a GPU bfloat16 by its bits, rounded to the nearest even, as CuPy converts it neither way."""
+def converted(values: Any, dtype: np.dtype[Any], *, copy: bool = True) -> Any:
+    """``values.astype(dtype, copy=copy)``; on a GPU to and from bfloat16 by its bits, as CuPy converts it neither way."""
     if interop.namespace(values) is np or dtype == values.dtype or "bfloat16" not in (values.dtype.name, dtype.name):
-        return values.astype(dtype)
+        return values.copy() if copy and dtype == values.dtype else values.astype(dtype, copy=False)
     if values.dtype.name == "bfloat16":
         wide = as_bits(values).astype(np.uint32) << 16
         return wide.view(np.float32).astype(dtype)

@@ -15,6 +15,7 @@ from bitsparse.arrays import sparse_convert, sparse_forms
 from bitsparse.arrays.base import BitArray
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.display import human_bytes
+from bitsparse.arrays.indices import converted
 from bitsparse.arrays.sparse_forms import Pattern
 from bitsparse.errors import DeviceError, DTypeError, ShapeError
 
@@ -230,7 +231,7 @@ class SparseArray(BitArray):
         """
         wanted = self.dtype if dtype is None else np.dtype(dtype)
         with interop.working_on(self.device, self._family):
-            dense = sparse_convert.to_dense(self).astype(wanted, copy=False)
+            dense = converted(sparse_convert.to_dense(self), wanted, copy=False)
             return interop.from_array(dense, self._family, "toarray")
 
     def decoded(self) -> Any:

@@ -19,6 +19,7 @@ from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.indices import (
     as_bits,
     canonical_order,
+    converted,
     devices_of,
     gather,
     index_array,
@@ -363,6 +364,8 @@ def scale_vector(function: str, name: str, value: Any, length: int, device: str 
             f"{function}: {name} has shape {array.shape}, but there must be one scale for each of {length}"
         )
     space = interop.namespace(array)
+    if array.dtype.name == "bfloat16":
+        array = converted(array, np.dtype(np.float32))
     _check.finite(function, name, bool(space.isfinite(array.astype(np.float64)).all()))
     if array.dtype == np.float64 and array.size and float(abs(array).max()) > float(np.finfo(np.float32).max):
         raise DTypeError(f"{function}: {name} reaches {float(abs(array).max()):.3g}, beyond float32; scale it down")

@@ -29,6 +29,7 @@ class TCTiledCSR(SparseArray):
         The data, in the forms of :mod:`scipy.sparse`: a sparse array; ``(data, (row, col))`` or ``(data, indices, indptr)`` with `shape`,
         where data may be None (every entry is 1) or of shape (nnz, H); a shape tuple ``(M, N)`` for zeros; a dense array; a BitTensor,
         FRDC or TCTiledCSR. Repeated entries are summed as SciPy does (entries without values are merged); explicit zeros are kept.
+        Data in a GPU's memory (CuPy, PyTorch, JAX, :mod:`cupyx.scipy.sparse`) makes an array there.
     window : int, default 16
         Rows per window, 1..16.
     shape : tuple of int, optional
