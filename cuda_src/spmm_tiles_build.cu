@@ -26,7 +26,7 @@ BS_INLINE i64 index_at(const void *array, i64 i, const BuildParams &p)
 BS_INLINE i64 warp_of_grid() { return (i64)blockIdx.x * (blockDim.x / 32) + (threadIdx.x >> 5); }
 
 // A block fills the tiles of one window, whose bits are zero so far. Where columns are lacking the last one is repeated.
-extern "C" __global__ void __launch_bounds__(128) place_tiles(const BuildParams p)
+extern "C" __global__ void __launch_bounds__(128, 8) place_tiles(const BuildParams p)
 {
     const i64 window = blockIdx.x, first = ((const i64 *)p.starts)[window], columns = index_at(p.cols_indptr, window, p);
     const i64 count = index_at(p.cols_indptr, window + 1, p) - columns, slots = (((const i64 *)p.starts)[window + 1] - first) * BS_K;
@@ -41,7 +41,7 @@ extern "C" __global__ void __launch_bounds__(128) place_tiles(const BuildParams 
 }
 
 // How many edges of a window stand before each word of its tiles; a warp takes a window.
-extern "C" __global__ void __launch_bounds__(128) offsets_of_words(const BuildParams p)
+extern "C" __global__ void __launch_bounds__(128, 8) offsets_of_words(const BuildParams p)
 {
     const i64 window = warp_of_grid();
     const int lane = threadIdx.x & 31;
@@ -65,7 +65,7 @@ extern "C" __global__ void __launch_bounds__(128) offsets_of_words(const BuildPa
 }
 
 // Edges of each row in a piece; a warp takes a piece, lane 8 i + g rows g and g + 8 of every fourth tile.
-extern "C" __global__ void __launch_bounds__(128) count_rows(const BuildParams p)
+extern "C" __global__ void __launch_bounds__(128, 8) count_rows(const BuildParams p)
 {
     const i64 at = warp_of_grid();
     const int lane = threadIdx.x & 31, g = lane % 8, quad = 4 * BS_BITS * g & 31;
@@ -90,7 +90,7 @@ extern "C" __global__ void __launch_bounds__(128) count_rows(const BuildParams p
 }
 
 // Values (edges, heads) in the order of rows to (heads, edges) in the order of words and bits; a warp takes a piece.
-extern "C" __global__ void __launch_bounds__(128) arrange_values(const BuildParams p)
+extern "C" __global__ void __launch_bounds__(128, 8) arrange_values(const BuildParams p)
 {
     const i64 at = warp_of_grid();
     const int lane = threadIdx.x & 31, g = lane / 4, quad = 4 * BS_BITS * g & 31;
