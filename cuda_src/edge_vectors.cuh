@@ -89,8 +89,8 @@ BS_INLINE Vector load_vector(const char *at)
     return v;
 }
 
-// Loads that happen if `valid`, else `to` stays and `at` is not read. One predicated instruction, which stays in its place as well: a branch
-// would end in copies that wait for what was loaded.
+// Loads that happen if `valid`, else `to` stays and `at` is not read. One predicated instruction, which stays in its place as well:
+// a branch would end in copies that wait for what was loaded.
 #define BS_LOAD_IF(type, constraint, to, valid, at)                                                                \
     asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %2, 0;\n@p ld.global." type " %0, [%1];\n}"                     \
                  : constraint(to)                                                                                  \

@@ -4,6 +4,8 @@
 
 #ifdef BS_LARGE
 #define BS_BLOCKS 2
+#elif BS_TYPE == BS_F16 || BS_TYPE == BS_BF16
+#define BS_BLOCKS 3
 #else
 #define BS_BLOCKS 4
 #endif

@@ -57,7 +57,8 @@ def sddmm(A: Any, x: Any, y: Any = None, *, op: Literal["dot", "add", "mul"] = "
     -----
     A dot product of D terms is summed in 16 interleaved lanes (8 for float64) that are then folded in halves, every step rounded once: the
     bits depend neither on threads nor on the processor, and with u = 2**-24 (2**-53) the error is at most
-    ``(ceil(D / 16) + 5) * u * sum |x y|`` (with 8 in place of 16 for float64). 16-bit floats are computed in float32 and rounded once.
+    ``(ceil(D / 16) + 5) * u * sum |x y|`` (with 8 in place of 16 for float64). On a GPU elements are dealt
+    out otherwise and steps are fused: the bound there has 8 in place of 5. 16-bit floats are computed in float32 and rounded once.
 
     Examples
     --------
