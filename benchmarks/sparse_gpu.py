@@ -37,7 +37,7 @@ KINDS = ("power_law", "communities")
 #: Features of each precision.
 DTYPES = {"fp32": "float32", "tf32": "float32", "3xtf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 #: The largest error of a right result, in units of the square root of the row's edges: features are about 1 in size, weights 1/2 to 3/2.
-TOLERANCE = {"fp32": 2e-5, "tf32": 1.5e-2, "3xtf32": 5e-5, "fp16": 5e-3, "bf16": 2e-2}
+TOLERANCE = {"fp32": 2e-5, "tf32": 1.5e-2, "3xtf32": 5e-5, "fp16": 5e-3, "bf16": 3e-2}
 #: Below so many edges for each column that a window of 16 rows touches, rows are hardly used twice: gathering is the limit.
 NO_REUSE = 1.25
 #: Calls in one graph, and the milliseconds that they should fill if they are fewer.
@@ -100,7 +100,7 @@ class Cell:
         self.matrix, self.columns = matrix, columns
         self._made: dict[tuple[Any, ...], Any] = {}
         #: Best products of cuSPARSE by dtype, once measured.
-        self.vendor: dict[str, Timed] = {}
+        self.vendor: dict[str, Timed | None] = {}
 
     def _once(self, make: Callable[[], Any], *key: Any) -> Any:
         if key not in self._made:
@@ -269,8 +269,11 @@ def in_turns(timed: Sequence[Timed], repetitions: int) -> list[float]:
     return [ms / one.calls for ms, one in zip(found, timed, strict=True)]
 
 
-def vendor_product(cell: Cell, precision: str) -> Timed:
-    """The fastest right product of cuSPARSE for a dtype: each algorithm, and PyTorch's call in float32; measured once a cell."""
+def vendor_product(cell: Cell, precision: str) -> Timed | None:
+    """The fastest right product of cuSPARSE for a dtype: each algorithm, and PyTorch's call in float32; measured once a cell.
+
+    None if none is right.
+    """
     dtype = DTYPES[precision]
     if dtype in cell.vendor:
         return cell.vendor[dtype]
@@ -292,7 +295,9 @@ def vendor_product(cell: Cell, precision: str) -> Timed:
     if dtype == "float32":
         found += _torch_product(matrix, x, values, reference)
     if not found:
-        raise RuntimeError(f"no product of cuSPARSE is right: {'; '.join(failed)}")
+        print(f"{matrix.name}, {dtype}: no product of cuSPARSE is right: {'; '.join(failed)}", file=sys.stderr)
+        cell.vendor[dtype] = None
+        return None
     for one, ms in zip(found, in_turns(found, 5), strict=True):
         one.ms = ms
     best = cell.vendor[dtype] = min(found, key=lambda one: one.ms)

@@ -76,21 +76,24 @@ def product(name: str, columns: int, precision: str, *, pattern: bool = False) -
     scale_by = vendor_product(cell, "fp32")  # carries the table's times over to this machine
     matrix = cell.matrix
     row_bytes = columns * (4 if DTYPES[precision] == "float32" else 2)
-    params |= {"vendor": vendor.name, "flops": 2 * matrix.nnz * columns}
+    params["flops"] = 2 * matrix.nnz * columns
     floor, more = floors(matrix.nnz, row_bytes, matrix.shape[1], moved, matrix.reuse)
     params |= more
 
-    def measure(protocol: Protocol) -> tuple[float, float]:
-        sides = list(dict.fromkeys([ours, vendor, scale_by]))
+    def measure(protocol: Protocol) -> tuple[float, float | None]:
+        sides = [side for side in dict.fromkeys([ours, vendor, scale_by]) if side is not None]
         times = dict(zip(sides, in_turns(sides, protocol.repetitions), strict=True))
-        ms, vendor32 = times[ours], times[scale_by]
-        params.update(share=floor / ms, vendor_fp32_ms=vendor32)
-        found = field_ms(name, columns, precision, vendor32, pattern=pattern) if matrix.is_file else None
-        if found is not None:
-            params.update(field_ms=found[0], field_ratio=found[0] / ms, field=found[1])
-        return ms, times[vendor]
+        ms = times[ours]
+        params["share"] = floor / ms
+        if scale_by is not None:
+            params["vendor_fp32_ms"] = times[scale_by]
+            found = field_ms(name, columns, precision, times[scale_by], pattern=pattern) if matrix.is_file else None
+            if found is not None:
+                params.update(field_ms=found[0], field_ratio=found[0] / ms, field=found[1])
+        return ms, None if vendor is None else times[vendor]
 
-    return Prepared(lambda: None, None, vendor.name, params, moved, floor, measure=measure)
+    peer = None if vendor is None else vendor.name
+    return Prepared(lambda: None, None, peer, params, moved, floor, measure=measure)
 
 
 def planned(case: str, cell: Cell, precision: str, *, pattern: bool = False) -> tuple[Timed, dict[str, Any], int]:
