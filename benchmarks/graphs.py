@@ -14,7 +14,7 @@ from bitsparse.datasets import GraphData, read_npz, synthetic
 
 __all__ = ["graph"]
 
-#: Nodes, stored entries and the kind of the graph that stands in.
+#: Nodes, stored entries (as the papers that use them count; even) and the kind of the graph that stands in.
 SIZES: dict[str, tuple[int, int, Literal["power_law", "communities"]]] = {
     "cora": (2_708, 10_556, "communities"),
     "citeseer": (3_327, 9_228, "communities"),
@@ -27,6 +27,14 @@ SIZES: dict[str, tuple[int, int, Literal["power_law", "communities"]]] = {
     "PROTEINS_full": (43_471, 162_088, "communities"),
     "DD": (334_925, 1_686_092, "communities"),
     "COLLAB": (372_474, 24_574_996, "communities"),
+    "ppi": (56_944, 1_637_432, "communities"),
+    "OVCAR-8H": (1_890_931, 3_946_402, "communities"),
+    "Yeast": (1_714_644, 3_636_546, "communities"),
+    "YeastH": (3_139_988, 6_487_230, "communities"),
+    "amazon0505": (410_236, 4_878_876, "power_law"),
+    "com-amazon": (334_863, 1_851_744, "power_law"),
+    "soc-BlogCatalog": (88_784, 4_186_390, "power_law"),
+    "amazon0601": (403_394, 3_387_388, "power_law"),
 }
 
 

@@ -28,6 +28,7 @@ __all__ = [
     "Timed",
     "cell_of",
     "check",
+    "hold",
     "in_turns",
     "matrix_of",
     "vendor_product",
@@ -46,16 +47,18 @@ _ROWS = 1 << 18
 
 
 class Matrix:
-    """The pattern of a graph on the GPU."""
+    """The pattern of a graph on the GPU: the one that goes by a name, or given CSR arrays and where they are from."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, given: tuple[Any, Any, str] | None = None) -> None:
         import bitsparse as bs
 
         cupy = jit.require_cupy("suite spmm")
         kind: Any
         base, _, kind = name.partition("-")
         self.name = name
-        if base in SIZES and kind in KINDS:
+        if given is not None:
+            self.indptr, self.indices, self.source = given
+        elif base in SIZES and kind in KINDS:
             self.indptr, self.indices = synthetic_csr(base, kind, device="cuda")
             self.source = f"synthetic {kind} graph of the size of {base}, seed 0"
         else:
@@ -71,7 +74,7 @@ class Matrix:
     @property
     def is_file(self) -> bool:
         """Whether this is the graph itself, and no stand-in."""
-        return not self.source.startswith("synthetic")
+        return self.source.endswith(".npz")
 
     def facts(self) -> dict[str, Any]:
         """What a record says about the graph."""
@@ -163,6 +166,13 @@ def matrix_of(name: str) -> Matrix:
         _let_go("cell", "matrix")
         held = _held["matrix"] = Matrix(name)
     return held
+
+
+def hold(matrix: Matrix) -> Matrix:
+    """Hold this matrix until another is asked for."""
+    _let_go("cell", "matrix")
+    _held["matrix"] = matrix
+    return matrix
 
 
 def cell_of(name: str, columns: int) -> Cell:
