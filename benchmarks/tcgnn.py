@@ -6,8 +6,8 @@ Figure 7 counts tiles on the CPU; the others are measured on the GPU at hand. Af
 place of the old ones in ``--records``, and ``--out`` (by default docs/tcgnn-tables.md) is written anew from all of them.
 
 Graphs are the files of ``graphs.py``; where there is none, a seeded synthetic one of the same size stands in, and the table says so.
-Products are prepared ones without weights, in float32 and in TF32, compared with float64 results and replayed from CUDA graphs in turns with
-the fastest right product of cuSPARSE (see ``suite_spmm.py``).
+Products are prepared ones without weights, in float32 and in TF32, compared with float64 results and replayed from CUDA graphs in turns
+with the fastest right product of cuSPARSE (see ``suite_spmm.py``).
 """
 
 from __future__ import annotations
