@@ -12,7 +12,7 @@ from typing import Literal
 
 from bitsparse.datasets import GraphData, read_npz, synthetic
 
-__all__ = ["graph"]
+__all__ = ["SIZES", "file_of", "graph", "stands_in"]
 
 #: Nodes, stored entries (as the papers that use them count; even) and the kind of the graph that stands in.
 SIZES: dict[str, tuple[int, int, Literal["power_law", "communities"]]] = {
@@ -38,12 +38,23 @@ SIZES: dict[str, tuple[int, int, Literal["power_law", "communities"]]] = {
 }
 
 
+def file_of(name: str) -> Path | None:
+    """The graph's file, if it is there."""
+    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
+    path = Path(os.environ.get("BITSPARSE_DATA") or beside) / f"{name}.npz"
+    return path if path.is_file() else None
+
+
+def stands_in(name: str) -> str:
+    """What is said of the graph that stands in."""
+    return f"synthetic {SIZES[name][2]} graph of the size of {name}, seed 0"
+
+
 @cache
 def graph(name: str) -> tuple[GraphData, str]:
     """The graph, and its file's name or what stands in for it."""
-    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
-    path = Path(os.environ.get("BITSPARSE_DATA") or beside) / f"{name}.npz"
-    if path.is_file():
+    path = file_of(name)
+    if path is not None:
         return read_npz(path), path.name
     nodes, entries, kind = SIZES[name]
-    return synthetic((nodes, entries), kind), f"synthetic {kind} graph of the size of {name}, seed 0"
+    return synthetic((nodes, entries), kind), stands_in(name)

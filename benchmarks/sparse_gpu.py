@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 from cusparse import SPMM_ALGORITHMS, SparseProduct
 from gpu_timing import ours_graph, replay, torch_module, torch_stream
-from graphs import graph
+from graphs import SIZES, file_of, stands_in
 
 from bitsparse import jit
-from bitsparse.datasets.synthetic import SIZES, synthetic_csr
+from bitsparse.datasets import SIZES as PUBLISHED
+from bitsparse.datasets import read_npz, synthetic_csr
 
 __all__ = [
     "DTYPES",
@@ -53,17 +54,20 @@ class Matrix:
         import bitsparse as bs
 
         cupy = jit.require_cupy("suite spmm")
-        kind: Any
-        base, _, kind = name.partition("-")
         self.name = name
+        size, _, kind = name.partition("-")
+        made: tuple[Any, Any] | None = None
         if given is not None:
             self.indptr, self.indices, self.source = given
-        elif base in SIZES and kind in KINDS:
-            self.indptr, self.indices = synthetic_csr(base, kind, device="cuda")
-            self.source = f"synthetic {kind} graph of the size of {base}, seed 0"
+        elif size in PUBLISHED and kind in KINDS:
+            made, self.source = (size, kind), f"synthetic {kind} graph of the size of {size}, seed 0"
+        elif (path := file_of(name)) is None:
+            made, self.source = (SIZES[name][:2], SIZES[name][2]), stands_in(name)
         else:
-            data, self.source = graph(name)
-            self.indptr, self.indices = cupy.asarray(data.indptr), cupy.asarray(data.indices)
+            data = read_npz(path)
+            self.indptr, self.indices, self.source = cupy.asarray(data.indptr), cupy.asarray(data.indices), path.name
+        if made is not None:
+            self.indptr, self.indices = synthetic_csr(*made, device="cuda")
         rows = int(self.indptr.size) - 1
         self.shape, self.nnz = (rows, rows), int(self.indices.size)
         self.tiled = bs.TCTiledCSR.from_csr_arrays(self.indptr, self.indices, self.shape)

@@ -19,7 +19,7 @@ GRAPHS = {
     "cora": "I",
     "pubmed": "I",
     "ppi": "I",
-    "PROTEINS_full": "I",
+    "PROTEINS_full": "II",
     "OVCAR-8H": "II",
     "Yeast": "II",
     "DD": "II",
