@@ -256,14 +256,18 @@ class Timed:
         capture: Callable[[Sequence[Callable[[], object]]], Callable[[], object]] | None = ours_graph,
     ) -> None:
         self.call, self.name, self.ms = call, name, float("nan")
-        jit.require_cupy("suite spmm").cuda.runtime.deviceSynchronize()  # operands were made on another stream
+        cupy = jit.require_cupy("suite spmm")
+        cupy.cuda.runtime.deviceSynchronize()  # operands were made on another stream
         estimate = replay([partial(_repeated, call, 1)], 3)[0]
         self.calls = max(1, min(MOST_CALLS, int(FILL_MS / max(estimate, 1e-4))))
         self.replayed = False
         self.launch: Callable[[], object] = partial(_repeated, call, self.calls)
+        # What a call allocates while it is captured belongs to the graph as long as it lives.
+        self._pool = cupy.cuda.MemoryPool()
         if capture is not None:
             try:
-                self.launch = capture([call] * self.calls)
+                with cupy.cuda.using_allocator(self._pool.malloc):
+                    self.launch = capture([call] * self.calls)
                 self.replayed = True
             except Exception as error:
                 print(f"{name}: not captured, {type(error).__name__}: {error}".splitlines()[0], file=sys.stderr)
