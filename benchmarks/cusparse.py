@@ -108,15 +108,19 @@ class _Call:
         self._compute = _TYPES[np.dtype(compute).name]
         self._factors = np.array([1, 0], compute)
 
-    def prepare(self, matrices: Sequence[_Descriptor], *, analyse: bool) -> None:
+    def prepare(self, matrices: Sequence[_Descriptor]) -> None:
         """Workspace, and what the library can find out once."""
         cupy = jit.require_cupy("suite spmm")
         self._matrices, size = matrices, ctypes.c_size_t()
         self._workspace = cupy.empty(0, np.uint8)
         self._run("_bufferSize", ctypes.byref(size))
         self._workspace = cupy.empty(max(size.value, 16), np.uint8)
-        if analyse:
+        #: Whether the library had anything to find out for this algorithm, or at least let itself be asked.
+        self.analysed = True
+        try:
             self._run("_preprocess", self._workspace.data.ptr)
+        except RuntimeError:
+            self.analysed = False
 
     def _run(self, step: str, last: Any) -> None:
         cupy = jit.require_cupy("suite spmm")
@@ -153,7 +157,7 @@ class SparseProduct(_Call):
         self.out = out
         matrix = _csr(indptr, indices, values, shape)
         features = [_dense(array, array.shape, _ROW_MAJOR) for array in (x, out)]
-        self.prepare([matrix, *features], analyse=True)
+        self.prepare([matrix, *features])
 
 
 class SampledProduct(_Call):
@@ -165,4 +169,4 @@ class SampledProduct(_Call):
         super().__init__("SDDMM", operations, 0, x.dtype.name, (indptr, indices, x, y, out))
         self.out = out
         right = _dense(y, y.shape, _ROW_MAJOR) if transposed else _dense(y, (y.shape[1], y.shape[0]), _COLUMN_MAJOR)
-        self.prepare([_dense(x, x.shape, _ROW_MAJOR), right, _csr(indptr, indices, out, shape)], analyse=True)
+        self.prepare([_dense(x, x.shape, _ROW_MAJOR), right, _csr(indptr, indices, out, shape)])
