@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from bitsparse.datasets import SIZES, synthetic
-from bitsparse.errors import DTypeError
+from bitsparse.datasets import SIZES, synthetic, synthetic_csr
+from bitsparse.errors import DeviceError, DTypeError
 
 KINDS = ("power_law", "communities")
 
@@ -68,6 +68,27 @@ def test_the_same_seed_gives_the_same_arrays_everywhere(kind):
     assert hashlib.sha256(arrays).hexdigest()[:16] == DIGESTS[kind]
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [(0, 0), (5, 0), (64, 256), (1000, 8000), (1000, 60_000), (3000, 24_000)])
+def test_a_gpu_makes_the_same_arrays(kind, size):
+    cupy = pytest.importorskip("cupy")
+    here = synthetic(size, kind, seed=5)
+    indptr, indices = synthetic_csr(size, kind, seed=5, device="cuda")
+    assert isinstance(indptr, cupy.ndarray)
+    assert (indptr.dtype, indices.dtype) == (here.indptr.dtype, here.indices.dtype)
+    np.testing.assert_array_equal(indptr.get(), here.indptr)
+    np.testing.assert_array_equal(indices.get(), here.indices)
+
+
+@pytest.mark.gpu
+def test_a_gpu_makes_the_same_large_graph():
+    here = synthetic("ppi", "communities")
+    indptr, indices = synthetic_csr("ppi", "communities", device="cuda:0")
+    np.testing.assert_array_equal(indptr.get(), here.indptr)
+    np.testing.assert_array_equal(indices.get(), here.indices)
+
+
 def test_degrees_follow_a_power_law():
     degrees = np.sort(np.diff(synthetic((40_000, 400_000)).indptr))[::-1]
     assert degrees[0] > 1500
@@ -113,6 +134,26 @@ def test_memory_stays_within_a_few_times_the_output():
 def test_impossible_requests_are_refused(size, kind, seed, error, message):
     with pytest.raises(error, match=message):
         synthetic(size, kind, seed=seed)
+
+
+def test_arrays_alone_are_those_of_the_graph():
+    graph = synthetic((300, 2000), "communities", seed=7)
+    indptr, indices = synthetic_csr((300, 2000), "communities", seed=7)
+    np.testing.assert_array_equal(indptr, graph.indptr)
+    np.testing.assert_array_equal(indices, graph.indices)
+    with pytest.raises(DeviceError, match="no backend for device 'tpu'"):
+        synthetic_csr((300, 2000), device="tpu")
+
+
+def test_draws_are_those_of_the_reference_generator():
+    from bitsparse.backends.reference.scalar import philox4x32_10
+    from bitsparse.datasets.synthetic import _words
+
+    first, seed = (1 << 32) - 2, 0x123456789ABCDEF0
+    draw = np.arange(first, first + 5, dtype=np.uint64)
+    counter = (draw & np.uint64(0xFFFFFFFF), draw >> np.uint64(32), 3, 0)
+    wanted = philox4x32_10(counter, (seed & 0xFFFFFFFF, seed >> 32))
+    np.testing.assert_array_equal(_words(np, first, 5, 3, seed), wanted)
 
 
 def test_a_graph_that_is_nearly_full():

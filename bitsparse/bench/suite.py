@@ -36,7 +36,8 @@ class Prepared:
         Factor for the peer's time where the two sides do a different amount of the same work; the unscaled time and the
         factor are recorded in the parameters.
     measure : callable, optional
-        Measures both sides itself and returns ``(ours_ms, peer_ms)``, in place of timing calls in this process.
+        Measures both sides itself and returns ``(ours_ms, peer_ms)``, in place of timing calls in this process; it may add to ``params``.
+        ``peer_ms`` is None if there is no peer.
     """
 
     ours: Callable[[], object]
@@ -46,7 +47,7 @@ class Prepared:
     bytes: int
     floor_ms: float | None = None
     peer_scale: float = 1.0
-    measure: Callable[[Protocol], tuple[float, float]] | None = None
+    measure: Callable[[Protocol], tuple[float, float | None]] | None = None
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,6 @@ def run_cases(suite: str, cases: Iterable[Case], machine: Machine, protocol: Pro
     """Prepare, time and record each case in turn."""
     for case in cases:
         ready = case.prepare()
-        params = dict(ready.params)
         peer_ms: float | None = None
         if ready.measure is not None:
             ours_ms, peer_ms = ready.measure(protocol)
@@ -72,6 +72,7 @@ def run_cases(suite: str, cases: Iterable[Case], machine: Machine, protocol: Pro
             (ours_ms,) = time_interleaved([ready.ours], protocol)
         else:
             ours_ms, peer_ms = time_interleaved([ready.ours, ready.peer], protocol)
+        params = dict(ready.params)
         if peer_ms is not None and ready.peer_scale != 1.0:
             params |= {"peer_measured_ms": peer_ms, "peer_scale": ready.peer_scale}
             peer_ms *= ready.peer_scale

@@ -4,7 +4,7 @@ from bitsparse.datasets.digits import digits
 from bitsparse.datasets.graph_data import GraphData
 from bitsparse.datasets.planetoid import read_planetoid
 from bitsparse.datasets.readers import read, read_npz, recognise
-from bitsparse.datasets.synthetic import SIZES, synthetic
+from bitsparse.datasets.synthetic import SIZES, synthetic, synthetic_csr
 from bitsparse.datasets.text import read_edges, read_mtx
 
 __all__ = [
@@ -18,4 +18,5 @@ __all__ = [
     "read_planetoid",
     "recognise",
     "synthetic",
+    "synthetic_csr",
 ]

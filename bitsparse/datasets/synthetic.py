@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bitsparse.backends.reference.scalar import philox4x32_10
+from bitsparse import interop
 from bitsparse.datasets.graph_data import GraphData
 from bitsparse.errors import DTypeError
 
-__all__ = ["SIZES", "synthetic"]
+__all__ = ["SIZES", "synthetic", "synthetic_csr"]
 
 #: Nodes and stored entries (both directions of every edge) of the graphs that are imitated.
 SIZES = {
@@ -34,12 +33,14 @@ _COMMUNITY = 500
 _TABLE = 1 << 16
 #: Streams of the generator: degrees, community sizes, edges anywhere, edges inside a community.
 _DEGREES, _SIZES, _OUTSIDE, _INSIDE = range(4)
-_CHUNK = 1 << 20
+#: Draws at a time: on the CPU what its caches hold, on a GPU what keeps it busy.
+_CHUNK, _GPU_CHUNK = 1 << 20, 1 << 24
 _MOST_ROUNDS = 400
 _LOW = np.uint64(0xFFFFFFFF)
 _32 = np.uint64(32)
 
-_Keys = NDArray[np.int64]
+#: Of NumPy or of CuPy, the module being ``xp``.
+_Array = Any
 
 
 def synthetic(
@@ -78,7 +79,44 @@ def synthetic(
     >>> graph, int(np.diff(graph.indptr).max()) <= 125
     (GraphData(power_law-1000-8000: 1000 nodes, 8000 edges), True)
     """
-    nodes, entries, name = _checked_size(size, kind)
+    indptr, indices = synthetic_csr(size, kind, seed=seed)
+    return GraphData(indptr=indptr, indices=indices, name=_checked_size(size, kind)[2])
+
+
+def synthetic_csr(
+    size: str | tuple[int, int],
+    kind: Literal["power_law", "communities"] = "power_law",
+    *,
+    seed: int = 0,
+    device: Any = "cpu",
+) -> tuple[Any, Any]:
+    """The CSR arrays of :func:`synthetic`, made on any device: the same numbers everywhere.
+
+    Parameters
+    ----------
+    size, kind, seed
+        As in :func:`synthetic`.
+    device : str, default "cpu"
+        Where to make them; on "cuda" about a hundred million edges take a second or so and some ten times the arrays' memory.
+
+    Returns
+    -------
+    indptr, indices : ndarray
+        NumPy or CuPy arrays; int32, from 2**31 entries on int64.
+
+    Raises
+    ------
+    ValueError, DTypeError, DeviceError
+        As :func:`synthetic`, or there is no such device.
+
+    Examples
+    --------
+    >>> from bitsparse.datasets import synthetic_csr
+    >>> indptr, indices = synthetic_csr((1000, 8000), "communities")
+    >>> indptr.shape, indices.shape, indices.dtype
+    ((1001,), (8000,), dtype('int32'))
+    """
+    nodes, entries, _ = _checked_size(size, kind)
     if kind not in KINDS:
         raise ValueError(f"synthetic: kind must be one of {', '.join(KINDS)}, got {kind!r}")
     if not 0 <= operator.index(seed) < 1 << 64:
@@ -88,24 +126,32 @@ def synthetic(
         raise ValueError(
             f"synthetic: {entries} entries over {nodes} nodes of at most {highest} neighbours are too many; {nodes * highest // 2} fit"
         )
-    degrees = _degrees(nodes, entries, highest, int(seed))
+    where = interop.parse_device(device, "synthetic")
+    if where == "cpu":
+        return _csr(np, nodes, entries, kind, highest, int(seed))
+    with interop.working_on(where, interop.CUPY):
+        return _csr(interop.require_cupy("synthetic"), nodes, entries, kind, highest, int(seed))
+
+
+def _csr(xp: Any, nodes: int, entries: int, kind: str, highest: int, seed: int) -> tuple[_Array, _Array]:
+    """The arrays, with the functions of NumPy or CuPy."""
+    degrees = _degrees(xp, nodes, entries, highest, seed)
     if kind == "power_law":
-        pools = [_Pool(degrees, np.array([0, nodes]), entries // 2, _OUTSIDE)]
+        pools = [_Pool(degrees, [0, nodes], entries // 2, _OUTSIDE)]
     else:
-        bounds = _communities(nodes, int(seed))
+        bounds = _communities(nodes, seed)
         sizes = np.diff(bounds)
-        inside = np.minimum(4 * degrees // 5, np.repeat(sizes // 2, sizes).astype(np.int32))
+        inside = xp.minimum(4 * degrees // 5, xp.asarray(np.repeat(sizes // 2, sizes).astype(np.int32)))
         total = int(degrees.sum(dtype=np.int64))
         within = int(inside.sum(dtype=np.int64)) * (entries // 2) // max(total, 1)
         pools = [
             _Pool(inside, bounds, within, _INSIDE),
-            _Pool(degrees - inside, np.array([0, nodes]), entries // 2 - within, _OUTSIDE),
+            _Pool(degrees - inside, [0, nodes], entries // 2 - within, _OUTSIDE),
         ]
     del degrees
-    keys = _distinct_pairs(pools, nodes, highest, int(seed))
+    keys = _distinct_pairs(xp, pools, nodes, highest, seed)
     del pools
-    indptr, indices = _both_directions(keys, nodes)
-    return GraphData(indptr=indptr, indices=indices, name=name)
+    return _both_directions(keys, nodes) if xp is np else _both_sorted(xp, keys, nodes)
 
 
 def _checked_size(size: str | tuple[int, int], kind: str) -> tuple[int, int, str]:
@@ -129,29 +175,38 @@ def _checked_size(size: str | tuple[int, int], kind: str) -> tuple[int, int, str
 
 
 # -- random integers --------------------------------------------------------------------------------------------------
-def _words(first: int, count: int, stream: int, seed: int) -> tuple[NDArray[np.uint32], ...]:
-    """Four random words for each of `count` draws from number `first` on."""
-    draw = np.arange(first, first + count, dtype=np.uint64)
-    return philox4x32_10((draw & _LOW, draw >> _32, stream, 0), (seed & 0xFFFFFFFF, seed >> 32))
+def _words(xp: Any, first: int, count: int, stream: int, seed: int) -> tuple[_Array, ...]:
+    """Four random words, as uint64, for each of `count` draws from number `first` on: Philox4x32-10 of (draw, stream, 0)."""
+    draw = xp.arange(first, first + count, dtype=np.uint64)
+    c0, c1 = draw & _LOW, draw >> _32
+    c2, c3 = xp.full_like(draw, stream), xp.zeros_like(draw)
+    k0, k1 = seed & 0xFFFFFFFF, seed >> 32
+    for _ in range(10):
+        p0, p1 = c0 * np.uint64(0xD2511F53), c2 * np.uint64(0xCD9E8D57)
+        c0, c1 = (p1 >> _32) ^ c1 ^ np.uint64(k0), p1 & _LOW
+        c2, c3 = (p0 >> _32) ^ c3 ^ np.uint64(k1), p0 & _LOW
+        k0, k1 = (k0 + 0x9E3779B9) & 0xFFFFFFFF, (k1 + 0xBB67AE85) & 0xFFFFFFFF
+    return c0, c1, c2, c3
 
 
-def _below(
-    high: NDArray[np.uint32], low: NDArray[np.uint32], limit: NDArray[np.uint64] | np.uint64
-) -> NDArray[np.int64]:
+def _below(high: _Array, low: _Array, limit: Any) -> _Array:
     """Integers in [0, limit), limit < 2**32, from 64 random bits: the top of their product with it."""
-    carry = (low.astype(np.uint64) * limit) >> _32
-    return np.asarray((high.astype(np.uint64) * limit + carry) >> _32).astype(np.int64)
+    return ((high * limit + ((low * limit) >> _32)) >> _32).astype(np.int64)
+
+
+def _chunk(xp: Any) -> int:
+    return _CHUNK if xp is np else _GPU_CHUNK
 
 
 # -- degrees and communities ------------------------------------------------------------------------------------------
-def _degrees(nodes: int, entries: int, highest: int, seed: int) -> NDArray[np.int32]:
+def _degrees(xp: Any, nodes: int, entries: int, highest: int, seed: int) -> _Array:
     """A degree for every node: the table's entry at 16 random bits."""
-    table = _degree_table(entries / max(nodes, 1), highest)
-    result = np.empty(nodes, np.int32)
+    table = xp.asarray(_degree_table(entries / max(nodes, 1), highest))
+    result = xp.empty(nodes, np.int32)
     for start in range(0, nodes, 8 * _CHUNK):
         count = min(8 * _CHUNK, nodes - start)
-        words = np.stack(_words(start // 8, -(-count // 8), _DEGREES, seed), axis=1)
-        result[start : start + count] = table[words.astype("<u4").view("<u2").reshape(-1)[:count]]
+        words = xp.stack(_words(xp, start // 8, -(-count // 8), _DEGREES, seed), axis=1)
+        result[start : start + count] = table[words.astype("<u4").view("<u2").reshape(-1)[:count].astype(np.int64)]
     return result
 
 
@@ -174,51 +229,51 @@ def _degree_table(mean: float, highest: int) -> NDArray[np.int32]:
 def _communities(nodes: int, seed: int) -> NDArray[np.int64]:
     """Where each community starts, and the end: 251 to 750 nodes each, the last one what is left."""
     most = nodes // (_COMMUNITY // 2) + 1
-    (word, *_) = _words(0, most, _SIZES, seed)
+    (word, *_) = _words(np, 0, most, _SIZES, seed)
     sizes = _COMMUNITY // 2 + 1 + _below(word, np.zeros_like(word), np.uint64(_COMMUNITY))
     ends = np.cumsum(sizes)
     return np.concatenate([[0], ends[ends < nodes], [nodes] if nodes else []]).astype(np.int64)
 
 
 # -- edges ------------------------------------------------------------------------------------------------------------
-@dataclass
 class _Pool:
     """Ends of edges to draw from: each node as often as its share of edges; both ends of a pair lie in one group of nodes."""
 
-    share: NDArray[np.int32]
-    bounds: NDArray[np.int64]
-    wanted: int
-    stream: int
-    drawn: int = 0
+    def __init__(self, share: _Array, bounds: Any, wanted: int, stream: int) -> None:
+        xp = interop.namespace(share)
+        self.wanted, self.stream, self.drawn = wanted, stream, 0
+        after = xp.cumsum(share, dtype=np.int64)
+        before = xp.concatenate([xp.zeros(1, np.int64), after])
+        if xp is np:
+            self.ends = np.repeat(np.arange(share.size, dtype=np.int32), share)
+        else:  # CuPy repeats by one number only
+            places = xp.arange(int(before[-1]), dtype=np.int64)
+            self.ends = xp.searchsorted(after, places, side="right").astype(np.int32)
+        self.starts = before[xp.asarray(bounds)]
 
-    def __post_init__(self) -> None:
-        self.ends = np.repeat(np.arange(self.share.size, dtype=np.int32), self.share)
-        before = np.concatenate([[0], np.cumsum(self.share, dtype=np.int64)])
-        self.starts = before[self.bounds]
-        self.share = self.share[:0]
-
-    def pairs(self, count: int, nodes: int, seed: int) -> Iterator[_Keys]:
+    def pairs(self, count: int, nodes: int, seed: int) -> Iterator[_Array]:
         """The next `count` pairs as ``smaller * nodes + larger``, a piece at a time; pairs of a node with itself are left out."""
-        for start in range(self.drawn, self.drawn + count, _CHUNK):
-            words = _words(start, min(_CHUNK, self.drawn + count - start), self.stream, seed)
+        xp = interop.namespace(self.ends)
+        for start in range(self.drawn, self.drawn + count, _chunk(xp)):
+            words = _words(xp, start, min(_chunk(xp), self.drawn + count - start), self.stream, seed)
             first = _below(words[0], words[1], np.uint64(self.ends.size))
             if self.starts.size == 2:
                 second = _below(words[2], words[3], np.uint64(self.ends.size))
             else:
-                group = np.searchsorted(self.starts, first, side="right") - 1
+                group = xp.searchsorted(self.starts, first, side="right") - 1
                 low, high = self.starts[group], self.starts[group + 1]
                 second = low + _below(words[2], words[3], (high - low).astype(np.uint64))
             one, other = self.ends[first].astype(np.int64), self.ends[second].astype(np.int64)
             keep = one != other
-            yield np.minimum(one, other)[keep] * nodes + np.maximum(one, other)[keep]
+            yield xp.minimum(one, other)[keep] * nodes + xp.maximum(one, other)[keep]
         self.drawn += count
 
 
-def _distinct_pairs(pools: list[_Pool], nodes: int, highest: int, seed: int) -> _Keys:
+def _distinct_pairs(xp: Any, pools: list[_Pool], nodes: int, highest: int, seed: int) -> _Array:
     """As many distinct pairs as the pools want, ascending, with no node in more than `highest` of them."""
     target = sum(pool.wanted for pool in pools)
-    keys = np.empty(0, np.int64)
-    degree = np.zeros(nodes, np.int32)
+    keys = xp.empty(0, np.int64)
+    degree = xp.zeros(nodes, np.int32)
     for _ in range(_MOST_ROUNDS):
         missing = [pool.wanted for pool in pools]
         if not any(missing):
@@ -229,57 +284,60 @@ def _distinct_pairs(pools: list[_Pool], nodes: int, highest: int, seed: int) -> 
             new = _distinct(pool, count, keys, nodes, seed)
             new = _within_degrees(new, degree, nodes, highest)
             pool.wanted -= new.size
-            keys = np.concatenate([keys, new])
+            keys = xp.concatenate([keys, new])
             del new
-            keys.sort(kind="stable" if keys.size > 4 * count else "quicksort")
+            # Not NumPy's default for few new keys behind many sorted ones; CuPy has one way to sort.
+            keys.sort(**({"kind": "stable"} if xp is np and keys.size > 4 * count else {}))
     raise ValueError(
         f"synthetic: {target - keys.size} of {target} edges found no free pair of nodes; ask for fewer entries or more nodes"
     )
 
 
-def _distinct(pool: _Pool, count: int, keys: _Keys, nodes: int, seed: int) -> _Keys:
+def _distinct(pool: _Pool, count: int, keys: _Array, nodes: int, seed: int) -> _Array:
     """Of the pool's next pairs those that are new, ascending."""
-    new = np.empty(count, np.int64)
+    xp = interop.namespace(keys)
+    new = xp.empty(count, np.int64)
     filled = 0
     for piece in pool.pairs(count, nodes, seed):
         new[filled : filled + piece.size] = piece
         filled += piece.size
     new = new[:filled]
     new.sort()
-    keep = np.ones(new.size, np.bool_)
-    np.not_equal(new[1:], new[:-1], out=keep[1:])
-    for start in range(0, new.size if keys.size else 0, _CHUNK):
-        part = new[start : start + _CHUNK]
-        at = np.minimum(np.searchsorted(keys, part), keys.size - 1)
-        keep[start : start + _CHUNK] &= keys[at] != part
-    return np.asarray(new[keep])
+    keep = xp.ones(new.size, np.bool_)
+    keep[1:] = new[1:] != new[:-1]
+    for start in range(0, new.size if keys.size else 0, _chunk(xp)):
+        part = new[start : start + _chunk(xp)]
+        at = xp.minimum(xp.searchsorted(keys, part), keys.size - 1)
+        keep[start : start + _chunk(xp)] &= keys[at] != part
+    return new[keep]
 
 
-def _within_degrees(new: _Keys, degree: NDArray[np.int32], nodes: int, highest: int) -> _Keys:
+def _within_degrees(new: _Array, degree: _Array, nodes: int, highest: int) -> _Array:
     """Of new pairs, in ascending order, those that take no node beyond `highest`; degrees are counted up."""
+    xp = interop.namespace(new)
 
-    def counted(keys: _Keys) -> NDArray[np.int32]:
-        total = np.zeros(nodes, np.int32)
+    def counted(keys: _Array) -> _Array:
+        total = xp.zeros(nodes, np.int32)
         for start in range(0, keys.size, 16 * _CHUNK):
             part = keys[start : start + 16 * _CHUNK]
-            if part.size * 4 < nodes:
+            if xp is np and part.size * 4 < nodes:
                 np.add.at(total, np.concatenate([part // nodes, part % nodes]), 1)
             else:
-                total += np.bincount(part // nodes, minlength=nodes).astype(np.int32)
-                total += np.bincount(part % nodes, minlength=nodes).astype(np.int32)
+                total += xp.bincount(part // nodes, minlength=nodes).astype(np.int32)
+                total += xp.bincount(part % nodes, minlength=nodes).astype(np.int32)
         return total
 
     more = counted(new)
     full = degree + more > highest
     if full.any():
-        keep = np.ones(new.size, np.bool_)
+        keep = xp.ones(new.size, np.bool_)
         for side, end in enumerate((new // nodes, new % nodes)):
-            at = np.flatnonzero(full[end])
-            order = at[np.argsort(end[at], kind="stable")]
+            at = xp.flatnonzero(full[end])
+            order = at[xp.argsort(end[at], kind="stable")]
             owner = end[order]
-            rank = np.arange(owner.size) - np.searchsorted(owner, owner)
+            rank = xp.arange(owner.size) - xp.searchsorted(owner, owner)
             # Each of the two sides gets half of the room that is left, so that together they cannot use more.
-            room = np.maximum(highest - degree[owner], 0)
+            room = xp.maximum(highest - degree[owner], 0)
             keep[order[rank >= (room + 1 - side) // 2]] = False
         new = new[keep]
         more = counted(new)
@@ -287,7 +345,18 @@ def _within_degrees(new: _Keys, degree: NDArray[np.int32], nodes: int, highest: 
     return new
 
 
-def _both_directions(keys: _Keys, nodes: int) -> tuple[NDArray[Any], NDArray[Any]]:
+def _both_sorted(xp: Any, keys: _Array, nodes: int) -> tuple[_Array, _Array]:
+    """CSR arrays of a symmetric pattern from its ascending upper half, by one more sort."""
+    dtype = np.int32 if 2 * keys.size < 1 << 31 else np.int64
+    most = max(nodes, 1)
+    both = xp.concatenate([keys, keys % most * most + keys // most])
+    del keys
+    both.sort()
+    indptr = xp.searchsorted(both, xp.arange(nodes + 1, dtype=np.int64) * most).astype(dtype)
+    return indptr, (both % most).astype(dtype)
+
+
+def _both_directions(keys: NDArray[np.int64], nodes: int) -> tuple[NDArray[Any], NDArray[Any]]:
     """CSR arrays of a symmetric pattern from its ascending upper half."""
     from scipy import sparse
 

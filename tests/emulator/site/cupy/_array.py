@@ -29,6 +29,7 @@ def allocate(shape: Any, dtype: Any, order: str = "C", strides: Any = None) -> n
     for n in shape:
         count *= n
     memory = _runtime.Memory(count * dtype.itemsize, _cuda().runtime.getDevice())
+    _cuda().keep(memory)
     flat = np.asarray(memory)[: count * dtype.itemsize].view(dtype) if count else np.empty(0, dtype)
     a = flat.reshape(shape, order="F" if order == "F" else "C")
     return ndarray._of(a, memory)

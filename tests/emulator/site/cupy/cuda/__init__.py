@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import weakref
@@ -84,6 +85,7 @@ class _State(threading.local):
         self.streams: list[Any] = []
         self.devices: list[int] = []
         self.current: dict[int, Any] = {}
+        self.pool: Any = None
 
 
 _state = _State()
@@ -280,6 +282,11 @@ def alloc(size: int) -> MemoryPointer:
 
 
 class MemoryPool:
+    """Keeps what arrays take from it under :func:`using_allocator`: such memory is not given back before the pool is gone."""
+
+    def __init__(self) -> None:
+        self.kept: list[Any] = []
+
     def used_bytes(self) -> int:
         return int(_emulated.library.emu_live_bytes())
 
@@ -314,10 +321,19 @@ def set_allocator(allocator: Any = None) -> None:
     pass
 
 
+@contextlib.contextmanager
 def using_allocator(allocator: Any = None) -> Any:
-    import contextlib
+    before, _state.pool = _state.pool, getattr(allocator, "__self__", None)
+    try:
+        yield
+    finally:
+        _state.pool = before
 
-    return contextlib.nullcontext()
+
+def keep(memory: Any) -> None:
+    """Memory of an array just made."""
+    if _state.pool is not None:
+        _state.pool.kept.append(memory)
 
 
 def alloc_pinned_memory(size: int) -> Any:

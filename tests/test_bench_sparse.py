@@ -1,0 +1,307 @@
+"""The parts of the sparse benchmarks that need no GPU: the field, floors, cases, summaries, tables."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bitsparse import bench
+
+BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
+
+
+@pytest.fixture(autouse=True)
+def _search(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+
+
+def test_every_cell_of_the_field_has_an_entry() -> None:
+    import field
+
+    for graph in field.GRAPHS:
+        for columns in (16, 64, 128, 256):
+            for precision in ("fp32", "tf32", "fp16", "bf16"):
+                entry = field.best(graph, columns, precision)
+                assert entry is not None
+                assert entry.op == "spmm"
+                assert entry.half == (precision in ("fp16", "bf16"))
+                assert not entry.pattern_only
+                assert entry.error <= {"fp32": 1e-6, "tf32": 2e-3}.get(precision, 5e-2)
+            assert field.best(graph, columns, "fp32", op="sddmm") is not None
+            ones = field.best(graph, columns, "tf32", pattern=True)
+            assert ones is not None
+            assert ones.name.startswith("voltrix ones_")
+            assert field.vendor_ms(graph, columns) is not None
+            assert field.vendor_ms(graph, columns, op="sddmm") is not None
+    assert field.best("web_notredame", 16, "fp32") is None
+
+
+def test_the_best_entry_of_some_cells() -> None:
+    import field
+
+    def name(*cell: Any, **options: Any) -> tuple[str, float]:
+        entry = field.best(*cell, **options)
+        assert entry is not None
+        return entry.name, entry.ms
+
+    assert name("COLLAB", 64, "fp32") == ("gespmm method2_rows4", 0.4827)
+    assert name("COLLAB", 64, "tf32") == ("flashsparse tf32_8x1_map", 0.3116)
+    assert name("COLLAB", 64, "fp16") == ("flashsparse fp16_8x1_map", 0.1905)
+    # A float32 kernel that is faster than any of TF32 meets TF32 as well; the reverse does not hold.
+    assert name("artist", 128, "tf32") == name("artist", 128, "fp32") == ("rode n128", 0.1163)
+    assert name("artist", 128, "fp32", op="sddmm") == ("rode sddmm_n128", 0.0926)
+    assert field.vendor_ms("COLLAB", 128) == 1.3277  # the better of two algorithms
+
+
+def test_the_field_is_carried_over_by_the_vendors_time() -> None:
+    import field
+
+    assert field.field_ms("COLLAB", 128, "fp32", 1.3277) == (pytest.approx(0.8029), "gespmm method3_rows4")
+    found = field.field_ms("COLLAB", 128, "tf32", 2 * 1.3277)
+    assert found == (pytest.approx(2 * 0.5642), "flashsparse tf32_8x1_map")
+    assert field.field_ms("COLLAB", 128, "fp32", 1.0, pattern=True) is None  # no pattern-only kernel is that exact
+    assert field.field_ms("ss_pkustk04", 128, "fp32", 1.0) is None
+
+
+def test_limits_of_gathers() -> None:
+    import field
+
+    # What was measured comes out again, and what lies between lies between.
+    assert field.row_rate(64, 131_072) == pytest.approx(135e9)
+    assert field.row_rate(8, 2_449_029) == pytest.approx(154e9)
+    assert field.row_rate(16, 10) == pytest.approx(155e9)
+    assert 64e9 < field.row_rate(32, 1_000_000) < 143e9
+    assert field.row_rate(64, 82_168) > field.row_rate(96, 82_168) > field.row_rate(128, 82_168)
+    # Rows of 512 bytes of artist out of the L2: 839 MB at 8 to 9 TB/s; long ones of products from the memory.
+    assert 0.093 < field.gather_ms(1_638_396, 512, 50_515) < 0.105
+    assert 4.2e12 < 1024 * field.row_rate(1024, 2_449_029) < 4.6e12
+    rates = [field.row_rate(b, 50_515) for b in (8, 12, 16, 32, 64, 100, 128, 256, 400, 512, 1024, 4096)]
+    assert rates == sorted(rates, reverse=True)
+
+
+def test_floors_depend_on_reuse() -> None:
+    import suite_spmm
+
+    floor, facts = suite_spmm.floors(1_638_396, 512, 50_515, 60_000_000, 1.02)
+    assert (facts["floor"], facts["gathered"]) == ("gather", 1_638_396 * 512)
+    assert floor == facts["gather_ms"] > facts["compulsory_ms"] == pytest.approx(0.015)
+    floor, facts = suite_spmm.floors(1_638_396, 512, 50_515, 60_000_000, 8.2)
+    assert (facts["floor"], floor) == ("bytes", facts["compulsory_ms"])
+    floor, facts = suite_spmm.floors(10, 64, 50_515, 60_000_000, 1.0)
+    assert (facts["floor"], floor) == ("bytes", facts["compulsory_ms"])
+
+
+def test_the_suite_has_its_cases() -> None:
+    import suite_spmm
+
+    names = [case.name for case in suite_spmm.cases(2)]
+    assert len(set(names)) == len(names)
+    graphs = ["COLLAB", "DD", "amazon_computers", "artist", "pubmed", "soc_slashdot0902"]
+    made = [f"{size}-{kind}" for size in ("reddit", "products") for kind in ("power_law", "communities")]
+    promised = {
+        f"spmm-{p}-{g}-D{d}" for p in ("fp32", "tf32", "fp16", "bf16") for g in graphs for d in (16, 64, 128, 256)
+    }
+    promised |= {f"spmm-{p}-{g}-D{d}" for p in ("fp32", "tf32", "fp16") for g in made for d in (16, 64, 128, 256)}
+    promised |= {
+        f"{kind}-fp32-{g}-D{d}" for kind in ("sddmm", "spmm-pattern") for g in graphs for d in (16, 64, 128, 256)
+    }
+    promised |= {f"gat-fp32-{g}-H4x32" for g in graphs} | {f"agnn-fp32-{g}-D128" for g in graphs}
+    promised |= {f"translate-{g}" for g in graphs + made} | {f"scaled-fp32-{g}-D16" for g in graphs}
+    assert promised <= set(names)
+    # Cases of a graph and width follow each other, so that operands are made once.
+    cells = [name.partition("COLLAB-D")[2] for name in names if "COLLAB-D" in name]
+    assert cells == sorted(cells, key=int)
+
+
+def test_measuring_may_add_parameters() -> None:
+    params = {"m": 1}
+
+    def measure(protocol: bench.Protocol) -> tuple[float, float | None]:
+        params["share"] = 2
+        return 1.0, None
+
+    ready = bench.Prepared(lambda: None, None, None, params, 8, measure=measure)
+    machine = bench.Machine(device="cpu", threads=2, commit=None)
+    (record,) = bench.run_cases("spmm", [bench.Case("case", lambda: ready)], machine, bench.Protocol.quick())
+    assert (record.params, record.peer_ms, record.ratio) == ({"m": 1, "share": 2}, None, None)
+
+
+# ---- the summary
+def record(case: str, ours: float, peer: float | None, **params: Any) -> dict[str, Any]:
+    facts = {"precision": case.split("-")[1], "pattern": False, "source": "x.npz"} | params
+    ratio = None if peer is None else peer / ours
+    return {
+        "suite": "spmm",
+        "case": case,
+        "params": facts,
+        "ours_ms": ours,
+        "peer_ms": peer,
+        "ratio": ratio,
+        "floor_ms": 0.1,
+    }
+
+
+RECORDS = [
+    record("spmm-fp32-a-D16", 1.0, 4.0, field_ratio=2.0, floor="gather", share=0.8),
+    record("spmm-fp32-b-D16", 1.0, 1.0, field_ratio=0.5, floor="gather", share=0.2),
+    record("spmm-tf32-a-D16", 1.0, 4.0, field_ratio=3.0),
+    record("spmm-pattern-tf32-a-D16", 1.0, 4.0, field_ratio=1.5, precision="tf32", pattern=True),
+    record("spmm-fp16-a-D16", 1.0, None, field_ratio=1.41),
+    record("spmm-bf16-a-D16", 1.0, 9.0, field_ratio=1.41, replayed=False),
+    record("spmm-fp32-reddit-communities-D16", 1.0, 2.0, source="synthetic communities graph", field_ratio=None),
+    record("sddmm-fp32-a-D16", 1.0, 3.0, field_ratio=1.3),
+    record("gat-fp32-a-H4x32", 1.0, 3.5),
+    record("translate-COLLAB", 5.0, 100.0),
+    record("translate-reddit-communities", 50.0, None, source="synthetic"),
+    record("scaled-fp32-a-D16", 1.0, 1.05),
+]
+
+
+def test_the_summary_takes_means_and_worst_cells() -> None:
+    import summary
+
+    found = {bar.title: bar for bar in summary.bars(RECORDS)}
+    assert found["spmm fp32, field"].cells == {"spmm-fp32-a-D16": 2.0, "spmm-fp32-b-D16": 0.5}
+    assert summary.row(found["spmm fp32, field"])[1:] == [
+        "2",
+        "1.00",
+        "1.15",
+        "1.50",
+        "0.50",
+        "0.90",
+        "1.00",
+        "spmm-fp32-b-D16",
+        "NO",
+    ]
+    assert found["spmm tf32, field"].cells == {"spmm-tf32-a-D16": 1.5}  # patterns may be what is worse
+    assert len(found["spmm fp32 and tf32, field"].cells) == 3
+    assert set(found["spmm fp16 and bf16, field"].cells) == {"spmm-fp16-a-D16", "spmm-bf16-a-D16"}
+    assert summary.row(found["spmm fp16 and bf16, field"])[-1] == "yes"
+    assert found["spmm fp32, cuSPARSE"].cells == {"spmm-fp32-a-D16": 4.0, "spmm-fp32-b-D16": 1.0}
+    assert summary.row(found["spmm fp32, cuSPARSE"])[-1] == "yes"
+    assert found["spmm fp16, cuSPARSE"].cells == {}
+    assert found["synthetic fp32, cuSPARSE"].cells == {"spmm-fp32-reddit-communities-D16": 2.0}
+    assert found["share of the gather limit, fp32"].cells == {"spmm-fp32-a-D16": 0.8, "spmm-fp32-b-D16": 0.2}
+    assert found["sddmm fp32, field"].cells == {"sddmm-fp32-a-D16": 1.3}
+    assert found["translate COLLAB, 10 ms over ours"].cells == {"translate-COLLAB": 2.0}
+    assert summary.row(found["translate reddit, 40 ms over ours"])[-1] == "NO"
+    assert math.isclose(found["GAT, 4 heads x 32, PyTorch"].cells["gat-fp32-a-H4x32"], 3.5)
+
+
+def test_the_summary_prints(tmp_path: Path) -> None:
+    path = tmp_path / "found.jsonl"
+    later = record("gat-fp32-a-H4x32", 1.0, 7.0)
+    other = {"suite": "gemm", "case": "matmul"}
+    path.write_text("".join(json.dumps(one) + "\n" for one in [*RECORDS, later, other]))
+    command = [sys.executable, str(BENCHMARKS / "summary.py"), str(path), "--cells"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].split()[:3] == ["bar", "cells", "mean"]
+    assert any(line.startswith("GAT, 4 heads x 32, PyTorch") and "7.00" in line for line in lines)
+    assert lines[-1] == "not captured, and so with the host's time in them: spmm-bf16-a-D16"
+    path.write_text("")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+# ---- TC-GNN's tables and the roofline
+def tcgnn_records() -> list[dict[str, Any]]:
+    import tcgnn_parts
+    import tcgnn_tiles
+
+    machine = {"gpu": "a GPU", "driver": "CUDA 13.0"}
+    times = {
+        "fp32_ms": 2.0,
+        "tf32_ms": 1.0,
+        "vendor_ms": 3.0,
+        "fp32_gflops": 10.0,
+        "tf32_gflops": 20.0,
+        "vendor_gflops": 5.0,
+    }
+    facts = {"nodes": 1000, "entries": 5000, "source": "x.npz", "D": 16}
+    tiles = {"before": 100, "after": 40, "reduction": 0.6}
+    found = []
+    for name, kind in tcgnn_tiles.GRAPHS.items():
+        params = facts | {"part": "figure-7", "graph": name, "kind": kind, "spmm": tiles, "sddmm": tiles}
+        found.append({"case": f"figure-7-{name}", "params": params})
+        params = facts | times | {"part": "figure-8", "graph": name, "translate_ms": 4.0, "share": 0.005}
+        found.append({"case": f"figure-8-{name}", "params": params, "ours_ms": 1.0, "ratio": 3.0} | machine)
+    for name, columns in tcgnn_parts.TABLE_5.items():
+        params = facts | times | {"part": "table-5", "graph": name, "D": columns, "source": "synthetic"}
+        found.append({"case": f"table-5-{name}", "params": params, "ours_ms": 1.0, "ratio": 3.0} | machine)
+    for blocks in tcgnn_parts.BLOCKS:
+        params = facts | times | {"part": "table-6", "graph": "table-6", "blocks": blocks, "sparsity": 1 - blocks / 256}
+        found.append({"case": f"table-6-{blocks}", "params": params, "ours_ms": 1.0, "ratio": None} | machine)
+    return found
+
+
+def test_tcgnn_tables_have_the_axes_of_the_paper() -> None:
+    import tcgnn_tables
+
+    records = tcgnn_records()
+    lines = tcgnn_tables.document(records).splitlines()
+    titles = [line.removeprefix("## ").partition(":")[0] for line in lines if line.startswith("## ")]
+    assert titles == ["Figure 7", "Figure 8", "Table 5", "Table 6"]
+    assert "| artist | III | 1,000 | 5,000 | 100 | 40 | 60.0% | 100 | 40 | 60.0% |" in lines
+    assert "| artist | 5,000 | 4.000 | 1.0000 | 0.50% |" in lines
+    assert "| artist * | 100 | 2.0000 | **1.0000** | 3.0000 | 3.00x | 9.15 | 12.86 | 3.06 |" in lines
+    assert "| 1 | 99.61% | 10 | 20 | 5 | 1000.00 | 774 | 12,686 |" in lines
+    assert "| 32 | 87.50% | 10 | 20 | 5 | 1000.00 | 26,062 | 16,629 |" in lines
+    assert all(tcgnn_tables.line_of(one) for one in records)
+    shorter = tcgnn_tables.document(one for one in records if one["params"]["part"] == "table-6")
+    assert "Figure 7" not in shorter
+
+
+def test_tiles_are_counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import tcgnn_tables
+    import tcgnn_tiles
+
+    np.savez(
+        tmp_path / "artist.npz", indptr=np.array([0, 2, 3, 3]), indices=np.array([0, 2, 1]), num_nodes=3, meta="{}"
+    )
+    monkeypatch.setenv("BITSPARSE_DATA", str(tmp_path))
+    monkeypatch.setattr(tcgnn_tiles, "GRAPHS", {"artist": "III"})
+    ((name, measure),) = tcgnn_tiles.measurements("figure-7", None, 1)
+    made = json.loads(json.dumps(measure()))
+    assert (name, made["params"]["spmm"]["before"], made["params"]["sddmm"]["after"]) == ("figure-7-artist", 1, 1)
+    assert "| artist | III | 3 | 3 | 1 | 1 | 0.0% |" in tcgnn_tables.document([made])
+
+
+def test_tcgnn_takes_only_its_own_parts(tmp_path: Path) -> None:
+    script = [
+        sys.executable,
+        str(BENCHMARKS / "tcgnn.py"),
+        "--records",
+        str(tmp_path / "r"),
+        "--out",
+        str(tmp_path / "o"),
+    ]
+    for arguments, words in ((("--only", "table-4"), "figure-7"), (("--repetitions", "0"), "at least 1")):
+        done = subprocess.run([*script, *arguments], capture_output=True, text=True, check=False)
+        assert done.returncode == 2
+        assert words in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_points_of_the_roofline(tmp_path: Path) -> None:
+    import roofline
+
+    facts = {"graph": "artist", "D": 128, "flops": 2_000_000, "gathered": 4_000_000}
+    one = {"suite": "spmm", "case": "spmm-fp32-artist-D128", "params": facts, "bytes": 1_000_000, "ours_ms": 0.5}
+    other = one | {"case": "spmm-pattern-fp32-artist-D128"}
+    (point,) = roofline.points([one, other, {"suite": "gemm", "case": "matmul", "params": {}}], "fp32")
+    assert (point.graph, point.columns, point.compulsory, point.gathered) == ("artist", 128, 2.0, 0.5)
+    assert point.rate == 4e9
+    records = tmp_path / "r.jsonl"
+    records.write_text(json.dumps(one) + "\n")
+    assert roofline.main([str(records), "--out", str(tmp_path / "none.svg"), "--precision", "tf32"]) == 1
+    if roofline.main([str(records), "--out", str(tmp_path / "plot.svg")]) == 0:
+        assert (tmp_path / "plot.svg").read_text().startswith("<?xml")
