@@ -15,11 +15,6 @@ constexpr int kRowBlocks = 1, kPlanesA = BS_MB;
 constexpr int kRowBlocks = BS_MB, kPlanesA = 1;
 #endif
 constexpr int kBlockRows = 64 * BS_GROUPS * kRowBlocks;
-#ifdef BS_BYTES
-constexpr int kBits = 8; // of an element
-#else
-constexpr int kBits = 1;
-#endif
 constexpr int kStaging = 4096 * kWarps; // behind the ring: tiles on their way out
 constexpr int kBytesA = kBlockRows * kPlanesA * kRowBytes, kBytesB = 64 * BS_NB * kRowBytes, kBytesStage = kBytesA + kBytesB;
 

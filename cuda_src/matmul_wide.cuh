@@ -10,7 +10,11 @@
 #include "matmul_tiles.cuh"
 
 #ifdef BS_OUT64
-constexpr int kStep = kBits; // by which the weights of neighbouring planes differ
+#ifdef BS_BYTES
+constexpr int kStep = 8; // bits by which the weights of neighbouring planes differ
+#else
+constexpr int kStep = 1;
+#endif
 constexpr bool kCarries = BS_MB * BS_NB <= 2;
 
 // The planes p + i of A (i < BS_MB) and q0 + j of B are multiplied; a set bit 4 i + j of `signs` means a negative weight.
