@@ -49,14 +49,14 @@ class ShortWay:
         columns = int(np.prod(inner, dtype=np.int64))
         self._flat, self._result_flat = (operand.shape[1], columns), (operand.shape[0], columns)
         self._space: Any = interop.namespace(operand.indptr)
-        self._gpu = int(operand.device[5:])
+        self._gpu, self._current_gpu = int(operand.device[5:]), interop.current_gpu()
 
     def fits(self, x: Any, out: Any) -> bool:
         """Whether `x` and `out` are such arrays; all others go the long way."""
         kind = self._space.ndarray
         if x.__class__ is not kind or x.dtype != self._dtype or x.shape != self._shape:
             return False
-        if not x.flags.c_contiguous or x.data.device_id != self._gpu or interop.current_gpu() != self._gpu:
+        if not x.flags.c_contiguous or x.data.device_id != self._gpu or self._current_gpu() != self._gpu:
             return False
         if out is None:
             return True
