@@ -374,7 +374,7 @@ def cost_us(stats: TileStats, columns: int, dtype: Any, weighted: bool = False) 
     --------
     >>> collab = TileStats(372_474, 372_474, 24_574_995, 16, 8, 2_993_592, 384_335)
     >>> [round(cost_us(collab, d, np.float32)) for d in (16, 128)]
-    [26, 177]
+    [24, 177]
     """
     item = np.dtype(dtype).itemsize
     gathered = stats.tiles * stats.k
