@@ -84,8 +84,9 @@ def spmm(
 
     On a GPU the pieces have some L edges, 32 to 1024 by the size of `A` and the chip, which takes the place of 1024 in this bound;
     integers and maxima are the same bits as on the CPU, floating sums the same bits in every run. On tensor cores, which 16-bit features
-    use unasked, the bound is ``(e + n * 2**-22) * sum |a x|`` with e = 2**-23 for 16-bit features and values of their dtype, 1.2e-3 for
-    "tf32" and 2**-20 for "3xtf32".
+    may use unasked, the bound is ``(e + n * 2**-22) * sum |a x|`` with e = 1.2e-3 for "tf32" and 2**-20 for "3xtf32"; for 16-bit features,
+    before the result is rounded, e = 0 with values of their dtype and 2**-20 with a `col_scale` (float16: and 2**-25 for each edge with a
+    factor below 2**-14).
 
     TANGO (Tang et al., SC 2023, section 3.3) splits products with a weight per edge and head into one product per head; here each head is
     a pass over a row's edges while they are in cache. Work is shared out by edges, and long rows are shared out as well.
