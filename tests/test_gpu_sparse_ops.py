@@ -364,7 +364,7 @@ def test_precision_is_a_permission() -> None:
 
 def cliques() -> sp.csr_array:
     """Rows that share all their columns with their neighbours, one of them with very many."""
-    blocks = sp.block_diag([np.ones((n, n), np.float32) for n in (40, 1, 33, 8, 300)], format="csr")
+    blocks = sp.block_diag([sp.coo_array(np.ones((n, n), np.float32)) for n in (40, 1, 33, 8, 300)], format="csr")
     blocks.data = RNG.standard_normal(blocks.nnz).astype(np.float32)
     return sp.csr_array(blocks)
 

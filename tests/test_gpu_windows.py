@@ -13,7 +13,7 @@ cupy = pytest.importorskip("cupy")
 def pattern(kind: str) -> sparse.csr_array:
     rng = np.random.default_rng(3)
     if kind == "blocks":
-        found = sparse.block_diag([np.ones((n, n)) for n in (13, 1, 30, 8)], format="csr")
+        found = sparse.block_diag([sparse.coo_array(np.ones((n, n))) for n in (13, 1, 30, 8)], format="csr")
     elif kind == "hub":
         dense = rng.random((41, 700)) < 0.02
         dense[17], dense[18:] = True, dense[18:] & (rng.random((23, 700)) < 0.3)

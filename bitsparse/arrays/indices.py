@@ -110,8 +110,14 @@ def converted(values: Any, dtype: np.dtype[Any], *, copy: bool = True) -> Any:
     if interop.namespace(values) is np or dtype == values.dtype or "bfloat16" not in (values.dtype.name, dtype.name):
         return values.copy() if copy and dtype == values.dtype else values.astype(dtype, copy=False)
     if values.dtype.name == "bfloat16":
-        wide = as_bits(values).astype(np.uint32) << 16
-        return wide.view(np.float32).astype(dtype)
+        bits = as_bits(values)
+        single = (bits.astype(np.uint32) << 16).view(np.float32)
+        if dtype != np.float64:
+            return single.astype(dtype)
+        # CuPy's conversion takes subnormal numbers for zero: these are mantissas times 2**-133.
+        space = interop.namespace(values)
+        small = (bits & 0x7F).astype(np.float64) * 2.0**-133
+        return space.where(bits & 0x7F80, single.astype(np.float64), space.where(bits & 0x8000, -small, small))
     wide = values.astype(np.float32).view(np.uint32)
     rounded = (wide + 0x7FFF + ((wide >> 16) & 1)) >> 16
     rounded[(wide & 0x7FFFFFFF) > _INFINITY] = _NAN

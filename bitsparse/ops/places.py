@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, interop
+from bitsparse.arrays.bit_tensor import BitTensor
+from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.errors import DeviceError
 
 __all__ = ["device_of_sparse", "same_place", "target_array", "working_with"]
@@ -27,13 +29,12 @@ def device_of_sparse(A: Any) -> str:
     >>> device_of_sparse(sp.eye_array(3)), device_of_sparse(bs.FRDC((2, 2)))
     ('cpu', 'cpu')
     """
-    device = getattr(A, "device", None)
-    if isinstance(device, str):
-        return device
+    if isinstance(A, (SparseArray, BitTensor)):
+        return A.device
     if hasattr(A, "csr_arrays"):
         starts = getattr(A, "indptr", None)
         return interop.device_of(A.csr_arrays()[0] if starts is None else starts)
-    # The matrices of cupyx.scipy.sparse, as those of SciPy, hold their values in `data`.
+    # The matrices of cupyx.scipy.sparse, as those of SciPy, hold their values in `data`; asked for their `device` some raise.
     return interop.device_of(getattr(A, "data", None))
 
 
