@@ -146,14 +146,23 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_WEIGHTS ? 2 : 3) spm
         return;
     __threadfence();
     *arrived = 0; // for the next launch
+    // Part by part, all rows of one at a time: a load after the other would take a microsecond each.
     slot = p.partial + (bs_u64)(unsigned)first * BS_ROWS * step + vector;
 #pragma unroll
-    for (int r = 0; r < BS_ROWS; r++) {
-        float4 total = __ldcg(slot + r * step);
+    for (int r = 0; r < BS_ROWS; r++)
+        sum[r] = __ldcg(slot + r * step);
 #pragma unroll 1
-        for (int i = 1; i < unit.parts; i++)
-            add_vector(total, __ldcg(slot + ((bs_u64)(unsigned)i * BS_ROWS + r) * step));
-        if (inside)
-            store_row(p, row + r, vector, total);
+    for (int i = 1; i < unit.parts; i++) {
+        float4 more[BS_ROWS];
+#pragma unroll
+        for (int r = 0; r < BS_ROWS; r++)
+            more[r] = __ldcg(slot + ((bs_u64)(unsigned)i * BS_ROWS + r) * step);
+#pragma unroll
+        for (int r = 0; r < BS_ROWS; r++)
+            add_vector(sum[r], more[r]);
     }
+#pragma unroll
+    for (int r = 0; r < BS_ROWS; r++)
+        if (inside)
+            store_row(p, row + r, vector, sum[r]);
 }

@@ -230,7 +230,7 @@ def test_the_same_bits_every_time_and_in_a_graph() -> None:
     assert product(x, values).get().tobytes() == want.tobytes()
 
 
-def test_scales_of_columns_are_folded_into_edges() -> None:
+def test_scales_are_folded_into_edges() -> None:
     from bitsparse.backends.cuda.schedule import Schedule
     from bitsparse.backends.cuda.spmm import Spmm
 
@@ -240,14 +240,23 @@ def test_scales_of_columns_are_folded_into_edges() -> None:
     x = features(rng, (graph.shape[1], 40), np.dtype(np.float32))
     given = {name: to_device(scale) for name, scale in scales.items()}
     schedule = Schedule(to_device(graph.indptr), graph.shape, graph.nnz)
-    results = [
-        Spmm(
-            schedule, to_device(graph.indices), columns=40, x_dtype="float32", acc_dtype="float32", fold=fold, **given
-        )(to_device(x)).get()
-        for fold in (False, True)
-    ]
-    assert results[0].tobytes() == results[1].tobytes()
-    check(graph, x, **scales)
+    apart, folded, both = (
+        Spmm(schedule, to_device(graph.indices), columns=40, x_dtype="float32", acc_dtype="float32", fold=fold, **some)(
+            to_device(x)
+        ).get()
+        for fold, some in (
+            (False, {"col_scale": given["col_scale"]}),
+            (True, {"col_scale": given["col_scale"]}),
+            (True, given),
+        )
+    )
+    assert apart.tobytes() == folded.tobytes()
+    want = check(graph, x, **scales)
+    sizes = host_spmm.spmm(
+        graph.indptr, graph.indices, graph.shape, np.abs(x).astype(np.float64), nnz=graph.nnz, acc_dtype="float64"
+    )
+    largest = max(np.abs(scale).max() for scale in scales.values()) ** 2
+    close(both, want, sizes * largest, np.diff(graph.indptr), np.dtype(np.float32))
 
 
 def test_unaligned_arrays() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import backends, interop
+from bitsparse.arrays.indices import rows_of
 from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.errors import KernelError
 from bitsparse.ops.csr_operand import CSROperand
@@ -223,14 +224,15 @@ class GpuProducts:
         backend, choice = (backends.family(operand.device, name) for name in ("spmm", "spmm_choice"))
         fixed = converted(weights, acc) if kind.fixed and weights is not None else None
         made: dict[int, Any] = {}
+        row_scale, col_scale = self._row_scale, self._col_scale
+        if fixed is not None and acc.kind == "f" and kind.reduce == "sum" and not kind.per_head:
+            # Scales of known values are made part of them, once.
+            if col_scale is not None:
+                fixed, col_scale = fixed * converted(col_scale, acc)[operand.columns], None
+            if row_scale is not None:
+                fixed, row_scale = fixed * converted(row_scale, acc)[rows_of(operand.indptr)], None
         # What a product needs is named here, so that it does not hold the operand.
-        schedule, indices, ready, row_scale, col_scale = (
-            operand.schedule,
-            operand.indices,
-            operand.ready,
-            self._row_scale,
-            self._col_scale,
-        )
+        schedule, indices, ready = operand.schedule, operand.indices, operand.ready
         brought = "none" if weights is None else "head" if kind.per_head else "edge"
 
         def at(alignment: int) -> Any:

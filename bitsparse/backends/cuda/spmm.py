@@ -11,6 +11,7 @@ import numpy as np
 
 from bitsparse import jit
 from bitsparse.backends.cuda import geometry
+from bitsparse.backends.cuda.build_checks import rows_of
 from bitsparse.backends.cuda.schedule import Schedule, StreamsParams
 from bitsparse.errors import KernelError
 
@@ -107,6 +108,15 @@ def tuning_of(columns: int, itemsize: int, alignment: int, acc_itemsize: int, he
     return Tuning(width, _lanes_of(columns * itemsize // width))
 
 
+def _fitted(tuning: Tuning, kind: int, plain: bool) -> Tuning:
+    """What an H200 was quickest with for a kind of weights: small blocks with weights, few edges in flight where groups are narrow."""
+    if plain:
+        return tuning._replace(blocks=8)
+    if kind == _NONE:
+        return tuning
+    return tuning._replace(threads=64, unroll=4 if tuning.lanes <= 4 else tuning.unroll)
+
+
 def longest_row(indptr: Any, nnz: int) -> int:
     """Most edges in a row; ValueError if `indptr` is not one of `nnz` edges. Waits for the stream."""
     cupy = jit.require_cupy("spmm")
@@ -146,7 +156,8 @@ class Spmm:
     alignment : int
         Bytes of which the addresses of features and results are multiples, at most 16.
     fold : bool
-        Keep the scales of the columns as weights of the edges (calls without `values`), which saves a second gather.
+        Keep the scales of the columns, and those of the rows of a sum with them, as weights of the edges (calls without `values`): no
+        second gather, and nothing to fetch at the end of a row.
     tuning : Tuning, optional
 
     Attributes
@@ -201,16 +212,18 @@ class Spmm:
         if kind == _NONE and self._col_scale is not None and fold and not (reduce == "max" and row_scale is not None):
             columns_of = self._indices if self._indices is not None else slice(0, schedule.nnz)
             self._folded, self._col_scale = self._col_scale[columns_of].astype(self._acc, copy=False), None
+            if self._row_scale is not None and reduce == "sum":
+                scales = self._row_scale.astype(self._acc, copy=False)
+                self._folded, self._row_scale = self._folded * scales[rows_of(schedule.indptr, schedule.nnz)], None
             kind = _EDGES
         if self._col_scale is not None or (reduce == "max" and self._row_scale is not None):
             kind = _GENERAL
-        self.tuning = tuning or tuning_of(
-            columns,
-            self._x_dtype.itemsize,
-            alignment,
-            self._acc.itemsize,
-            columns // heads if weights == "head" else None,
-        )
+        if tuning is None:
+            head_width = columns // heads if weights == "head" else None
+            tuning = tuning_of(columns, self._x_dtype.itemsize, alignment, self._acc.itemsize, head_width)
+            plain = kind == _NONE and reduce == "sum" and self._row_scale is None and not schedule.large
+            tuning = _fitted(tuning, kind, plain and self._x_dtype == np.float32)
+        self.tuning = tuning
         self._prepare(kind)
 
     @property

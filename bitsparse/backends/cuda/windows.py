@@ -17,7 +17,7 @@ __all__ = ["BATCH", "ROWS", "Windows", "reuse"]
 #: Rows of a window, entries that the kernel takes at once.
 ROWS, BATCH = 8, 4
 #: Warps of a multiprocessor, parts for each of them, and entries of a part.
-_WARPS, _ROUNDS, _SHORTEST, _LONGEST = 24, 4, 64, 512
+_WARPS, _ROUNDS, _SHORTEST, _LONGEST = 24, 4, 128, 512
 
 
 class WindowsParams(ctypes.Structure):
