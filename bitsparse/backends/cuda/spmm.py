@@ -105,6 +105,8 @@ def tuning_of(columns: int, itemsize: int, alignment: int, acc_itemsize: int, he
         or (head_width is not None and head_width * itemsize % width)
     ) and width > itemsize:
         width //= 2
+    if itemsize == 2 and width == 16 and 16 <= columns * itemsize // 8 <= 32:
+        width = 8  # wider groups: fewer of them in a warp, whose rows end at different edges
     return Tuning(width, _lanes_of(columns * itemsize // width))
 
 
