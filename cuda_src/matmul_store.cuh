@@ -89,7 +89,7 @@ BS_INLINE void add_terms(const MatmulParams &g, int (&acc)[32 * BS_NB], const Wo
 {
     const int lane = threadIdx.x & 31, row = row0 + (lane >> 2);
     const int upper = row_term(g, w, row), lower = row_term(g, w, row + 8);
-#if BS_EPILOGUE == 2 // few registers are left
+#if BS_EPILOGUE >= 2 // few registers are left
     int term[2 * BS_NB];
 #pragma unroll
     for (int i = 0; i < 2 * BS_NB; i++)
@@ -97,7 +97,7 @@ BS_INLINE void add_terms(const MatmulParams &g, int (&acc)[32 * BS_NB], const Wo
 #endif
 #pragma unroll
     for (int i = 0; i < 16 * BS_NB; i++) {
-#if BS_EPILOGUE == 2
+#if BS_EPILOGUE >= 2
         const int here = __shfl_sync(~0u, term[i >> 3], (8 * (i >> 1) + 2 * (lane & 3) + (i & 1)) & 31);
 #else
         const int here = col_term(g, w, w.n_tile * g.nb * 64 + 8 * (i >> 1) + 2 * (lane & 3) + (i & 1));

@@ -5,12 +5,17 @@
 #include "matmul_passes.cuh"
 #include "wgmma.cuh"
 #ifdef BS_EPILOGUE
-#include "epilogue_fragments.cuh"
+#include "epilogue_deferred.cuh"
 #endif
 
 constexpr int kConsumers = 128 * BS_GROUPS, kThreads = kConsumers + 128, kWarps = 4 * BS_GROUPS;
 constexpr int kBlockRows = 64 * BS_GROUPS * BS_MB;
+#if BS_EPILOGUE == 3
+typedef DeferredSums<BS_HELD> Deferred;
+constexpr int kStaging = Deferred::kBytes * kWarps; // behind the ring: sums that wait
+#else
 constexpr int kStaging = 4096 * kWarps; // behind the ring: tiles on their way out
+#endif
 constexpr int kBytesA = kBlockRows * kRowBytes, kBytesB = 64 * BS_NB * kRowBytes, kBytesStage = kBytesA + kBytesB;
 
 struct MatmulParams {

@@ -9,7 +9,8 @@
 // (rp) and add their results through distributed shared memory (only with BS_MB = 1 and nb = 1).
 //
 // Compile-time: BS_GROUPS (1, 2), BS_MB (1, 2), BS_NB (1..4), BS_STAGES, BS_BYTES, BS_OUT64 (flushes every pass to an int64 result),
-// BS_EPILOGUE (instead of being stored, sums go through epilogue.cuh: 1, or through epilogue_fragments.cuh: 2).
+// BS_EPILOGUE (instead of being stored, sums go through epilogue.cuh: 1, epilogue_fragments.cuh: 2, or, while the next tile is multiplied,
+// epilogue_deferred.cuh: 3, of which BS_HELD blocks of columns at a time; only with BS_MB = 1 and a cluster without parts).
 // Floor on an H200: 2 m n k planes / 15.4e15 operations a second (1.93e15 for bytes), or bytes at 4.2 TB/s; about 2.4 us for a launch in a
 // graph. Reached there: 1 x 1 bits 16384^3 0.83 ms (floor 0.57), 8192^3 0.137 ms (0.071), 32768 x 32768 x 64 0.038 ms (0.036), 4 x 2 bits
 // 16384^3 5.1 ms (4.6), bytes 16384^3 5.9 ms with unpacking (4.6). All figures and what did not help: benchmarks/NOTES.md.
@@ -73,6 +74,9 @@ struct Consumer {
     int held = -1; // the stage whose products may still be running
     int keep = 0;
     int acc[BS_MB][32 * BS_NB];
+#if BS_EPILOGUE == 3
+    Deferred deferred{s.staging + (threadIdx.x >> 5) * Deferred::kBytes};
+#endif
 
     // A stage is empty once every warp that reads it, here and in the blocks that it was multicast with, is done with it.
     __device__ __forceinline__ void release()
@@ -95,6 +99,12 @@ struct Consumer {
     __device__ __forceinline__ void multiply_stage()
     {
         const int group = threadIdx.x >> 7;
+#if BS_EPILOGUE == 3
+        const bool waiting = deferred.waiting();
+        HalfVectors vectors;
+        if (waiting)
+            deferred.ask(g.epilogue, vectors);
+#endif
         barrier_wait(s.full + ring.stage * 8, ring.phase);
         const u32 tile = s.tiles + ring.stage * kBytesStage;
         const u64 a = wgmma_descriptor(tile + group * 64 * BS_MB * kRowBytes), b = wgmma_descriptor(tile + kBytesA);
@@ -110,7 +120,33 @@ struct Consumer {
         release();
         held = ring.stage;
         ring.advance();
+#if BS_EPILOGUE == 3
+        if (waiting)
+            deferred.finish_half(g.epilogue, vectors);
+#endif
     }
+
+#if BS_EPILOGUE == 3
+    __device__ __forceinline__ void finish_deferred()
+    {
+#pragma unroll 1
+        while (deferred.waiting()) {
+            HalfVectors vectors;
+            deferred.ask(g.epilogue, vectors);
+            deferred.finish_half(g.epilogue, vectors);
+        }
+    }
+
+    // Of what does not fit into shared memory at once, only the last part can wait.
+    __device__ __forceinline__ void defer(const Work &w, int row0)
+    {
+#pragma unroll 1
+        for (int first = 0; first < g.nb && (w.n_tile * g.nb + first) * 64 < g.n; first += BS_HELD) {
+            finish_deferred();
+            deferred.take(g.epilogue, acc[0], first, g.nb, w.batch, row0, w.n_tile * g.nb * 64);
+        }
+    }
+#endif
 
     __device__ __forceinline__ void clear_if_untouched()
     {
@@ -190,7 +226,9 @@ BS_INLINE void consume(const MatmulParams &g, const Shared &s, int first, int st
                 store_tile(g, me.acc[i], w, row);
 #endif
         }
-#ifdef BS_EPILOGUE
+#if BS_EPILOGUE == 3
+        me.defer(w, w.m_tile * kBlockRows + row0);
+#elif defined(BS_EPILOGUE)
         if (owner == place.part || !split)
             finish_tile(g, s, place, me.acc, w, w.m_tile * kBlockRows + row0);
 #if BS_MB > 1
@@ -199,6 +237,9 @@ BS_INLINE void consume(const MatmulParams &g, const Shared &s, int first, int st
 #endif
 #endif
     }
+#if BS_EPILOGUE == 3
+    me.finish_deferred();
+#endif
     bulk_wait_read<0>();
 }
 

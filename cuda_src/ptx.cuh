@@ -103,6 +103,14 @@ BS_INLINE int2 load_shared_pair(u32 from)
     return v;
 }
 
+// Vectors to global memory that the compiler must not take apart.
+BS_INLINE void store_global(void *to, u32 x, u32 y) { asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(x), "r"(y) : "memory"); }
+
+BS_INLINE void store_global(void *to, u32 x, u32 y, u32 z, u32 w)
+{
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
+}
+
 // ---- copies of 16 bytes to shared memory that complete in groups, matrices in registers of a warp (sm_80 and later)
 // Zeros if not `valid`; `from` is not read then.
 BS_INLINE void copy_async(u32 to, const void *from, bool valid)

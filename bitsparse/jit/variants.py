@@ -40,6 +40,9 @@ def _wgmma() -> list[Variant]:
                     continue
                 constants = {"BS_GROUPS": groups, "BS_MB": mb, "BS_NB": nb, "BS_STAGES": stages} | result | step
                 found.append(Variant("matmul_wgmma.cu", "matmul_wgmma", tuple(sorted(constants.items())), "sm_90a"))
+    for nb, stages in ((1, 8), (2, 6), (3, 4), (4, 3)):  # sums that wait take the place of a stage
+        constants = {"BS_GROUPS": 2, "BS_MB": 1, "BS_NB": nb, "BS_STAGES": stages, "BS_EPILOGUE": 3, "BS_HELD": nb}
+        found.append(Variant("matmul_wgmma.cu", "matmul_wgmma", tuple(sorted(constants.items())), "sm_90a"))
     return found
 
 
