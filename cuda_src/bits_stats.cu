@@ -1,8 +1,7 @@
 // Integer reductions over packed words, and the steps that prepare an operand for a product. All are bound by reading the words once.
+#include "ptx.cuh"
 #include "scalar.h"
 
-typedef bs_u32 u32;
-typedef bs_u64 u64;
 typedef bs_i64 i64;
 
 struct StatsParams {
@@ -87,29 +86,49 @@ extern "C" __global__ void coarsen_bitmap(const StatsParams p)
         ((u32 *)p.out)[item] = found;
 }
 
-// Planes to bytes: digit d of an element holds its planes 8 d .. 8 d + 7; elements past k are 0. One thread 32 elements of a digit.
+// One step of a transposition: bits of `a` whose place has bit d set change places with bits of `b` whose place has not.
+static __device__ __forceinline__ void exchange(u32 &a, u32 &b, int d, u32 mask)
+{
+    const u32 was = a;
+    a = (was & mask) | ((b << d) & ~mask);
+    b = ((was >> d) & mask) | (b & ~mask);
+}
+
+// Planes to bytes: digit d of an element holds its planes 8 d .. 8 d + 7; elements past k are 0. One thread 32 elements of a digit: byte c
+// of word i is element 8 c + i, which is where transposing 8 x 8 bits leaves it. A product does not mind, since both operands have it so.
 extern "C" __global__ void unpack_digits(const StatsParams p)
 {
-    const i64 item = (i64)blockIdx.x * blockDim.x + threadIdx.x;
-    if (item >= p.rows * p.digits * p.n_words)
+#if __CUDA_ARCH__ >= 900
+    wait_for_previous_kernel();
+    let_next_kernel_start(); // the product, which meanwhile loads what does not come from here
+#endif
+    const i64 item = (i64)blockIdx.x * blockDim.x + threadIdx.x, items = p.rows * p.digits * p.n_words;
+    if (item >= items)
         return;
-    const int word = (int)(item % p.n_words), digit = (int)(item / p.n_words % p.digits);
-    const i64 row = item / p.n_words / p.digits;
-    const int left = p.k - 32 * word;
+    // Division of 64 bits would take as long as everything else.
+    const i64 line = items <= 0xffffffffll ? (u32)item / (u32)p.n_words : item / p.n_words;
+    const int word = (int)(item - line * p.n_words);
+    const i64 row = p.digits == 1 ? line : items <= 0xffffffffll ? (u32)line / (u32)p.digits : line / p.digits;
+    const int digit = (int)(line - row * p.digits), left = p.k - 32 * word;
     const u32 valid = left >= 32 ? ~0u : left <= 0 ? 0u : (1u << left) - 1u;
-    u32 bytes[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+    const u32 *from = p.words + (row * p.bits + 8 * digit) * p.n_words + word;
+    u32 w[8];
 #pragma unroll
-    for (int b = 0; b < 8; b++) {
-        const int plane = 8 * digit + b;
-        if (plane < p.bits) {
-            u32 w = p.words[(row * p.bits + plane) * p.n_words + word];
-            w = (plane == p.bits - 1 && p.flip ? ~w : w) & valid;
+    for (int b = 0; b < 8; b++)
+        w[b] = 8 * digit + b < p.bits ? from[b * p.n_words] : 0;
 #pragma unroll
-            for (int i = 0; i < 8; i++) // the product puts bit j of four into byte j
-                bytes[i] |= ((((w >> (4 * i)) & 15u) * 0x00204081u) & 0x01010101u) << b;
-        }
-    }
+    for (int b = 0; b < 8; b++)
+        w[b] = (8 * digit + b == p.bits - 1 && p.flip ? ~w[b] : w[b]) & valid;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        exchange(w[i], w[i + 4], 4, 0x0f0f0f0fu);
+#pragma unroll
+    for (int i = 0; i < 8; i += i & 1 ? 3 : 1)
+        exchange(w[i], w[i + 2], 2, 0x33333333u);
+#pragma unroll
+    for (int i = 0; i < 8; i += 2)
+        exchange(w[i], w[i + 1], 1, 0x55555555u);
     uint4 *out = (uint4 *)p.out + 2 * item;
-    out[0] = make_uint4(bytes[0], bytes[1], bytes[2], bytes[3]);
-    out[1] = make_uint4(bytes[4], bytes[5], bytes[6], bytes[7]);
+    out[0] = make_uint4(w[0], w[1], w[2], w[3]);
+    out[1] = make_uint4(w[4], w[5], w[6], w[7]);
 }

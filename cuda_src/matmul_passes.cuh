@@ -14,7 +14,8 @@ constexpr int kRowBytes = 128;   // of the contraction axis in a stage: one bloc
 constexpr int kInlinePasses = 8; // so many lie in the parameters, more in memory
 
 // A pass over the contraction blocks k0 .. k1 with plane p of A and planes q0 .. q0 + qb - 1 of B. For the j-th of these, ratio[j] is
-// the weight of the pass before over this one's and weight[j] this one's, modulo 2^32. With BS_OUT64 qb is 1 and weight[0] is the shift, plus 64 if the weight is negative.
+// the weight of the pass before over this one's and weight[j] this one's, modulo 2^32. With BS_OUT64 in matmul_mma.cu qb is 1 and weight[0]
+// is the shift, plus 64 if the weight is negative; matmul_wgmma.cu has passes of its own then (WidePass).
 struct Pass {
     int p, q0, k0, k1;
     int ratio[4], weight[4];

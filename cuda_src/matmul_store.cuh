@@ -2,7 +2,7 @@
 #ifndef BITSPARSE_MATMUL_STORE_CUH
 #define BITSPARSE_MATMUL_STORE_CUH
 
-#include "matmul_tiles.cuh"
+#include "matmul_wide.cuh"
 
 #ifndef BS_OUT64
 struct Weights {
@@ -61,30 +61,7 @@ BS_INLINE Out col_term(const MatmulParams &g, const Work &w, int column)
     return g.col_term && column < g.n ? g.col_term[(long long)w.operand.y * g.n + column] : 0;
 }
 
-#ifdef BS_OUT64
-// Adds one pass, whose sums are below 2^32, to the result; the thread that owns an element is the only one to touch it.
-BS_INLINE void flush_pass(const MatmulParams &g, const int (&acc)[32 * BS_NB], const Work &w, int row0, int shift, bool first)
-{
-    const int lane = threadIdx.x & 31;
-#pragma unroll 1
-    for (int half = 0; half < 2; half++) {
-        const int row = row0 + (lane >> 2) + 8 * half;
-        if (row >= g.m)
-            break;
-        Out *out = g.out + ((long long)w.batch * g.m + row) * g.n;
-        const Out here = first ? row_term(g, w, row) : 0;
-#pragma unroll
-        for (int at = 0; at < 16 * BS_NB; at++) {
-            const int column = w.n_tile * g.nb * 64 + 8 * (at >> 1) + 2 * (lane & 3) + (at & 1);
-            if (column >= g.n || at >= 16 * g.nb)
-                continue;
-            const u32 low = half ? acc[2 * at - (at & 1) + 2] : acc[2 * at - (at & 1)];
-            const Out x = (Out)((u64)low << (shift & 63)); // a set bit 6 of the shift means a negative weight
-            out[column] = (shift & 64 ? -x : x) + (first ? here + col_term(g, w, column) : out[column]);
-        }
-    }
-}
-#else
+#ifndef BS_OUT64
 BS_INLINE void add_terms(const MatmulParams &g, int (&acc)[32 * BS_NB], const Work &w, int row0)
 {
     const int lane = threadIdx.x & 31, row = row0 + (lane >> 2);

@@ -9,14 +9,19 @@
 #endif
 
 constexpr int kConsumers = 128 * BS_GROUPS, kThreads = kConsumers + 128, kWarps = 4 * BS_GROUPS;
-constexpr int kBlockRows = 64 * BS_GROUPS * BS_MB;
+#ifdef BS_PA // the row blocks of a warpgroup are neighbouring planes of the same 64 rows
+constexpr int kRowBlocks = 1, kPlanesA = BS_MB;
+#else
+constexpr int kRowBlocks = BS_MB, kPlanesA = 1;
+#endif
+constexpr int kBlockRows = 64 * BS_GROUPS * kRowBlocks;
 #if BS_EPILOGUE == 3
 typedef DeferredSums<BS_HELD> Deferred;
 constexpr int kStaging = Deferred::kBytes * kWarps; // behind the ring: sums that wait
 #else
 constexpr int kStaging = 4096 * kWarps; // behind the ring: tiles on their way out
 #endif
-constexpr int kBytesA = kBlockRows * kRowBytes, kBytesB = 64 * BS_NB * kRowBytes, kBytesStage = kBytesA + kBytesB;
+constexpr int kBytesA = kBlockRows * kPlanesA * kRowBytes, kBytesB = 64 * BS_NB * kRowBytes, kBytesStage = kBytesA + kBytesB;
 
 struct MatmulParams {
     TensorMap a, b, c;
@@ -30,7 +35,10 @@ struct MatmulParams {
     int mc, rk, rp, box_rows, boxes;
     int m_groups, n_tiles, batches, raster;
     int bulk;       // whether c is set: the result is stored by the copy engine
-    int pad[4];
+    int pairs;      // whether two neighbours of a 64-bit result can be stored together
+    int early;      // whether the kernel in front of this one makes b alone and began after all others: a can be loaded before its end
+    u32 by_batch, by_band, by_height, by_last; // for quotient(): units of a batch, of a band, row tiles of a band, of the last band
+    int pad[14];
     Pass inline_passes[kInlinePasses];
 #ifdef BS_EPILOGUE
     EpilogueParams epilogue;
@@ -58,17 +66,22 @@ BS_INLINE Place place_of(const MatmulParams &g, int rank)
 
 BS_INLINE const Pass *passes_of(const MatmulParams &g) { return g.n_passes <= kInlinePasses ? g.inline_passes : g.passes; }
 
+// x / by for magic = 2^31 / by rounded up; what x may be is checked where the launch is prepared, and magic is 0 where it does not do.
+BS_INLINE int quotient(int x, int by, u32 magic) { return magic ? (int)__umulhi(2u * (u32)x, magic) : x / by; }
+
 BS_INLINE Work work_of(const MatmulParams &g, int unit, int member)
 {
     if (g.batches == 1 && g.n_tiles == 1)
         return {0, unit * g.mc + member, 0, g.batch_indices ? g.batch_indices[0] : make_int2(0, 0)};
-    const int per_batch = g.m_groups * g.n_tiles, batch = unit / per_batch;
+    const int per_batch = g.m_groups * g.n_tiles, batch = g.batches == 1 ? 0 : quotient(unit, per_batch, g.by_batch);
     unit -= batch * per_batch;
-    const int band = unit / (g.raster * g.n_tiles), first = band * g.raster;
-    const int height = min(g.raster, g.m_groups - first);
-    unit -= band * g.raster * g.n_tiles;
+    const int in_band = g.raster * g.n_tiles, band = quotient(unit, in_band, g.by_band), first = band * g.raster;
+    const bool last = g.m_groups - first < g.raster;
+    const int height = last ? g.m_groups - first : g.raster;
+    unit -= band * in_band;
     const int2 operand = g.batch_indices ? g.batch_indices[batch] : make_int2(batch, batch);
-    return {batch, (first + unit % height) * g.mc + member, unit / height, operand};
+    const int n_tile = quotient(unit, height, last ? g.by_last : g.by_height);
+    return {batch, (first + unit - n_tile * height) * g.mc + member, n_tile, operand};
 }
 
 // Which of the planes side by side a block of 64 columns belongs to: block / nb without a division.

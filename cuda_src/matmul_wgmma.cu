@@ -14,57 +14,11 @@
 // Floor on an H200: 2 m n k planes / 15.4e15 operations a second (1.93e15 for bytes), or bytes at 4.2 TB/s; about 2.4 us for a launch in a
 // graph. Reached there: 1 x 1 bits 16384^3 0.83 ms (floor 0.57), 8192^3 0.137 ms (0.071), 32768 x 32768 x 64 0.038 ms (0.036), 4 x 2 bits
 // 16384^3 5.1 ms (4.6), bytes 16384^3 5.9 ms with unpacking (4.6). All figures and what did not help: benchmarks/NOTES.md.
+#include "matmul_produce.cuh"
 #include "matmul_store.cuh"
 
-struct Ring {
-    int stage = 0;
-    u32 phase = 0;
-    __device__ __forceinline__ void advance()
-    {
-        if (++stage == BS_STAGES) {
-            stage = 0;
-            phase ^= 1;
-        }
-    }
-};
-
-BS_INLINE void load_stage(const MatmulParams &g, const Shared &s, int stage, const Work &w, const Pass &pass, int kb, const Place &place)
-{
-    const u32 a = s.tiles + stage * kBytesStage, b = a + kBytesA, bar = s.full + stage * 8;
-    barrier_expect(bar, kBytesStage);
-    tma_load(a, &g.a, bar, kb * 32, w.m_tile * kBlockRows, pass.p, w.operand.x);
-    for (int i = 0; i < g.boxes; i++) {
-        const int row = (place.member * g.boxes + i) * g.box_rows, block = row >> 6;
-        const int q = plane_of(g, block);
-        const int column = (w.n_tile * g.nb + block - q * g.nb) * 64 + (row & 63), plane = pass.q0 + q;
-        if (g.mc == 1)
-            tma_load(b + row * kRowBytes, &g.b, bar, kb * 32, column, plane, w.operand.y);
-        else
-            tma_load_multicast(b + row * kRowBytes, &g.b, bar, kb * 32, column, plane, w.operand.y,
-                               (unsigned short)(((1u << g.mc) - 1u) << place.first_member));
-    }
-}
-
-BS_INLINE void produce(const MatmulParams &g, const Shared &s, int first, int step, int units, const Place &place)
-{
-    Ring ring;
-    ring.phase = 1; // the stages start empty
-    const Pass *list = passes_of(g);
-    const Range passes = part_of(0, g.n_passes, place.pass_part, g.rp);
-    for (int unit = first; unit < units; unit += step) {
-        const Work w = work_of(g, unit, place.member);
-        const u32 *blocks = blocks_of(g, w);
-        for (int t = passes.begin; t < passes.end; t++) {
-            const Pass pass = list[t];
-            const Range k = part_of(pass.k0, pass.k1, place.k_part, g.rk);
-            for (int kb = next_block(blocks, k.begin, k.end); kb < k.end; kb = next_block(blocks, kb + 1, k.end)) {
-                barrier_wait(s.empty + ring.stage * 8, ring.phase);
-                load_stage(g, s, ring.stage, w, pass, kb, place);
-                ring.advance();
-            }
-        }
-    }
-}
+// Bytes from one row block of a warpgroup to the next: the next rows, or the same rows of the next plane.
+constexpr int kNextBlock = (kPlanesA > 1 ? kBlockRows : 64) * kRowBytes;
 
 struct Consumer {
     const MatmulParams &g;
@@ -107,13 +61,13 @@ struct Consumer {
 #endif
         barrier_wait(s.full + ring.stage * 8, ring.phase);
         const u32 tile = s.tiles + ring.stage * kBytesStage;
-        const u64 a = wgmma_descriptor(tile + group * 64 * BS_MB * kRowBytes), b = wgmma_descriptor(tile + kBytesA);
+        const u64 a = wgmma_descriptor(tile + group * 64 * kRowBlocks * kRowBytes), b = wgmma_descriptor(tile + kBytesA);
         wgmma_fence();
 #pragma unroll
         for (int step = 0; step < 4; step++)
 #pragma unroll
             for (int i = 0; i < BS_MB; i++)
-                Wgmma<BS_NB>::run(acc[i], a + 2 * step + i * (64 * kRowBytes / 16), b + 2 * step, step == 0 ? keep : 1);
+                Wgmma<BS_NB>::run(acc[i], a + 2 * step + i * (kNextBlock / 16), b + 2 * step, step == 0 ? keep : 1);
         wgmma_commit();
         keep = 1;
         wgmma_wait<1>();
@@ -157,19 +111,52 @@ struct Consumer {
                 for (int e = 0; e < 32 * BS_NB; e++)
                     acc[i][e] = 0;
     }
+
+#ifdef BS_OUT64
+    int low[BS_MB][32 * BS_NB]; // unused where kCarries is false
+
+    __device__ __forceinline__ void settle()
+    {
+        finish();
+        clear_if_untouched();
+        keep = 1;
+    }
+
+    __device__ __forceinline__ void begin_pass(const WidePass &pass)
+    {
+        if (pass.opens) {
+            keep = 0;
+            if (kCarries)
+#pragma unroll
+                for (int i = 0; i < BS_MB; i++)
+#pragma unroll
+                    for (int e = 0; e < 32 * BS_NB; e++)
+                        low[i][e] = 0;
+        } else if (kCarries && (pass.drop || pass.signs != pass.signs_before)) {
+            settle();
+            apply_signs(g, acc, pass.signs_before);
+            carry(acc, low, pass.drop, pass.done);
+            apply_signs(g, acc, pass.signs);
+        }
+    }
+#endif
 };
 
 BS_INLINE void consume(const MatmulParams &g, const Shared &s, int first, int step, int units, const Place &place)
 {
     Consumer me{g, s, place};
     const Pass *list = passes_of(g);
-    const int row0 = (threadIdx.x >> 7) * 64 * BS_MB + ((threadIdx.x >> 5) & 3) * 16;
+    const int row0 = (threadIdx.x >> 7) * 64 * kRowBlocks + ((threadIdx.x >> 5) & 3) * 16;
     const Range passes = part_of(0, g.n_passes, place.pass_part, g.rp);
-    Work next = work_of(g, first, place.member);
+    Work next = first_work(g, first, place);
+    wait_for_previous_kernel();
     for (int unit = first; unit < units; unit += step) {
         const Work w = next;
         const u32 *blocks = blocks_of(g, w);
         me.keep = 0;
+#ifdef BS_OUT64
+        bool untouched = true; // the result
+#endif
 #if BS_EPILOGUE == 2
         vectors_of(g, s, place).fetch(g.epilogue, w.batch, w.m_tile * kBlockRows + row0, w.n_tile * g.nb * 64);
 #endif
@@ -177,7 +164,8 @@ BS_INLINE void consume(const MatmulParams &g, const Shared &s, int first, int st
             const Pass *pass = list + t;
             const Range k = part_of(pass->k0, pass->k1, place.k_part, g.rk);
 #ifdef BS_OUT64
-            me.keep = 0;
+            const WidePass &wide = *(const WidePass *)pass;
+            me.begin_pass(wide);
 #else
             if (t > passes.begin && me.keep) {
                 const Weights ratio = weights_of(g, pass->ratio);
@@ -190,15 +178,17 @@ BS_INLINE void consume(const MatmulParams &g, const Shared &s, int first, int st
             for (int kb = next_block(blocks, k.begin, k.end); kb < k.end; kb = next_block(blocks, kb + 1, k.end))
                 me.multiply_stage();
 #ifdef BS_OUT64
-            me.finish();
-            me.clear_if_untouched();
-#pragma unroll
-            for (int i = 0; i < BS_MB; i++)
-                flush_pass(g, me.acc[i], w, w.m_tile * kBlockRows + row0 + 64 * i, pass->weight[0], t == passes.begin);
+            if (wide.closes) {
+                me.settle();
+                apply_signs(g, me.acc, wide.signs);
+                flush(g, me.acc, me.low, w, w.m_tile * kBlockRows + row0, wide, untouched);
+                untouched = false;
+            }
 #endif
         }
 #if !defined(BS_EPILOGUE) || BS_MB == 1
-        next = work_of(g, min(unit + step, units - 1), place.member); // while the last products run
+        if (unit + step < units)
+            next = work_of(g, unit + step, place.member); // while the last products run
 #endif
 #ifndef BS_OUT64
         const Weights weights = weights_of(g, list[passes.end - 1].weight);
@@ -232,7 +222,8 @@ BS_INLINE void consume(const MatmulParams &g, const Shared &s, int first, int st
         if (owner == place.part || !split)
             finish_tile(g, s, place, me.acc, w, w.m_tile * kBlockRows + row0);
 #if BS_MB > 1
-        next = work_of(g, min(unit + step, units - 1), place.member); // the chain leaves no registers for it
+        if (unit + step < units)
+            next = work_of(g, unit + step, place.member); // the chain leaves no registers for it
 #endif
 #endif
 #endif
@@ -254,6 +245,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) matmul_wgmma(const __g
     const u32 staging = base + BS_STAGES * kBytesStage;
     const Shared s = {base, staging, shared_address(barriers), shared_address(barriers + BS_STAGES), shared_address(barriers + 2 * BS_STAGES)};
     const bool is_producer = threadIdx.x >= kConsumers;
+    let_next_kernel_start(); // it waits for this one's end before it touches memory, but its own start takes as long as a small product
     if (threadIdx.x == kConsumers) {
         tma_prefetch(&g.a);
         tma_prefetch(&g.b);
@@ -269,8 +261,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) matmul_wgmma(const __g
         cluster_meet();
     else
         __syncthreads();
-    wait_for_previous_kernel();
-    let_next_kernel_start();
     const int units = g.batches * g.m_groups * g.n_tiles, first = (int)blockIdx.x / cluster, step = (int)gridDim.x / cluster;
     if (is_producer) {
         registers_release<40>();

@@ -86,7 +86,7 @@ def test_every_tiling(b_bits: int, wide: bool) -> None:
         kind |= {"b_encoding": "signed", "acc_dtype": np.int64 if wide else np.int32}
         want = reference_matmul.matmul(a, b, **kind)
         device_a, device_b = cupy.asarray(a), cupy.asarray(b)
-        for tiling in gemm.tilings(n, b_bits, masked=False, wide=wide):
+        for tiling in gemm.tilings(n, b_bits, masked=False, wide=wide, a_planes=a_bits):
             product = cuda_matmul.Product(device_a, n=n, tiling=tiling, **kind)
             out = cupy.full(want.shape, POISON, want.dtype)
             product(device_b, out)

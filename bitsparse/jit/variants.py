@@ -30,15 +30,22 @@ class Variant(NamedTuple):
 
 
 def _wgmma() -> list[Variant]:
-    """The tilings of the Hopper product: row blocks, column blocks, stages that fit, bits or bytes, int32, int64 or epilogue."""
+    """The tilings of the Hopper product: row blocks, column blocks, stages that fit, bits or bytes, int32, int64 or epilogue.
+
+    For int64 two row blocks are two planes of the same rows.
+    """
     found = []
     two = ((2, 1, 1, 8), (2, 1, 2, 6), (2, 1, 3, 4), (2, 1, 4, 4), (2, 2, 1, 4), (2, 2, 2, 4))
-    for groups, mb, nb, stages in (*two, (1, 1, 1, 8), (1, 1, 2, 8), (1, 1, 4, 5)):
+    one = ((1, 1, 1, 8), (1, 1, 2, 8), (1, 1, 4, 5))
+    int64 = ((1, 2, 1, 8), (1, 2, 2, 6))
+    for groups, mb, nb, stages in (*two, *one, *int64):
         for result in ({}, {"BS_OUT64": 1}, {"BS_EPILOGUE": 1}, {"BS_EPILOGUE": 2}):
             for step in ({}, {"BS_BYTES": 1}):
-                if result.get("BS_OUT64") and mb * nb > 2:
+                if (groups, mb, nb, stages) in int64 and not result.get("BS_OUT64"):
                     continue
                 constants = {"BS_GROUPS": groups, "BS_MB": mb, "BS_NB": nb, "BS_STAGES": stages} | result | step
+                if result.get("BS_OUT64") and mb > 1:
+                    constants["BS_PA"] = 1
                 found.append(Variant("matmul_wgmma.cu", "matmul_wgmma", tuple(sorted(constants.items())), "sm_90a"))
     for nb, stages in ((1, 8), (2, 6), (3, 4), (4, 3)):  # sums that wait take the place of a stage
         constants = {"BS_GROUPS": 2, "BS_MB": 1, "BS_NB": nb, "BS_STAGES": stages, "BS_EPILOGUE": 3, "BS_HELD": nb}

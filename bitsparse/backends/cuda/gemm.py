@@ -7,18 +7,13 @@ import math
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from bitsparse import jit
 from bitsparse.backends.cuda.epilogue import DeviceEpilogue, EpilogueStruct
+from bitsparse.backends.cuda.passes import BLOCK_BYTES, BLOCK_WORDS, INLINE_PASSES, passes_of, runs_of, wide_passes_of
 from bitsparse.errors import KernelError
 
-__all__ = ["Operand", "Tiling", "WgmmaProduct", "choose_tiling", "estimate_us", "passes_of", "tilings"]
+__all__ = ["BLOCK_WORDS", "Operand", "Tiling", "WgmmaProduct", "choose_tiling", "estimate_us", "tilings"]
 
-#: Contraction bytes, and so words, of one stage: one block of the contraction axis.
-BLOCK_BYTES, BLOCK_WORDS = 128, 32
-#: Passes that fit into the parameters.
-INLINE_PASSES = 8
 #: Blocks of 64 columns of a tile that may wait for an epilogue while the next tile is multiplied; 0: none ever do.
 HELD_BLOCKS = 4
 
@@ -42,18 +37,29 @@ class Operand(NamedTuple):
 class Tiling(NamedTuple):
     """How a product is cut up; the names are those of ``matmul_wgmma.cu``."""
 
-    mb: int  # 64-row blocks of a consumer warpgroup: a block has 64 groups mb rows
+    mb: int  # 64-row blocks of a consumer warpgroup: a block multiplies 64 groups mb rows
     nb: int  # blocks of 64 columns side by side
     qb: int  # planes of the right operand side by side
     mc: int = 1  # row tiles that share the loads of the right operand
     rk: int = 1  # parts of the contraction axis
     rp: int = 1  # parts of the passes
     groups: int = 2  # consumer warpgroups of a block
+    pa: int = 1  # planes of the left operand above each other: 1, or mb for an int64 result
 
     @property
     def rows(self) -> int:
-        """Rows of a tile."""
+        """Rows of a tile of the result."""
+        return self.left_rows // self.pa
+
+    @property
+    def left_rows(self) -> int:
+        """Rows of a tile of the left operand, those of every plane counted."""
         return 64 * self.groups * self.mb
+
+    @property
+    def carries(self) -> bool:
+        """Whether the kernel of an int64 result has registers for what is final of the lighter passes (``matmul_wide.cuh``)."""
+        return self.mb * self.nb * self.qb <= 2
 
     @property
     def threads(self) -> int:
@@ -72,73 +78,22 @@ class Tiling(NamedTuple):
     @property
     def stage_bytes(self) -> int:
         """Shared memory of one stage."""
-        return BLOCK_BYTES * (self.rows + 64 * self.nb * self.qb)
+        return BLOCK_BYTES * (self.left_rows + 64 * self.nb * self.qb)
 
 
-@lru_cache(maxsize=512)
-def passes_of(
-    a_planes: int,
-    b_planes: int,
-    qb: int,
-    blocks: int,
-    step: int,
-    a_negative: bool,
-    b_negative: bool,
-    weight: int,
-    wide: bool,
-) -> Any:
-    """The table of passes, heaviest first (see ``struct Pass``), as an int32 array of 16 columns.
-
-    With ``wide`` (an int64 result) every pass is flushed, so its sums must stay below 2**32: bytes are cut along the contraction axis.
-    """
-    order = sorted(
-        ((p, q) for p in range(a_planes) for q in range(0, b_planes, qb)), key=lambda pq: pq[0] + pq[1], reverse=True
-    )
-
-    def sign(p: int, q: int) -> int:
-        return (-1 if a_negative and p == a_planes - 1 else 1) * (-1 if b_negative and q == b_planes - 1 else 1)
-
-    rows = []
-    longest = 512 if wide and step == 8 else blocks
-    previous: tuple[int, int] | None = None
-    for p, q in order:
-        ratios, weights = [], []
-        for j in range(4):
-            s = sign(p, q + j)
-            weights.append(_wrap(s * weight << step * (p + q + j)))
-            if previous is None:
-                ratios.append(1)
-            else:
-                drop = step * (previous[0] + previous[1] - p - q)
-                ratios.append(_wrap(sign(previous[0], previous[1] + j) * s << drop))
-        previous = (p, q)
-        if wide:
-            shift = step * (p + q) + weight.bit_length() - 1
-            weights[0] = shift | (64 if sign(p, q) < 0 else 0)
-        rows += [
-            (p, q, k0, min(blocks, k0 + longest), *ratios, *weights, 0, 0, 0, 0)
-            for k0 in range(0, max(blocks, 1), longest)
-        ]
-    return np.array(rows, np.int32)
-
-
-def _wrap(value: int) -> int:
-    """``value`` modulo 2**32 as a signed number."""
-    return (value + 2**31) % 2**32 - 2**31
-
-
-def tilings(columns: int, b_planes: int, *, masked: bool, wide: bool) -> list[Tiling]:
-    """The tilings worth considering for a result of ``columns`` columns and a right operand of ``b_planes``."""
+def tilings(columns: int, b_planes: int, *, masked: bool, wide: bool, a_planes: int = 1) -> list[Tiling]:
+    """The tilings worth considering for a result of ``columns`` columns; only an int64 result depends on ``a_planes``."""
     found = []
+    blocks = ((2, 1, 1), (2, 2, 2), (1, 1, 1), (1, 2, 2)) if wide else ((2, 1, 1), (2, 2, 1), (1, 1, 1))
     for nb, qb in ((1, 1), (2, 1), (4, 1), (1, 2), (2, 2), (1, 3), (1, 4), (3, 1)):
-        if qb > b_planes or (wide and (qb > 1 or nb > 2)) or 64 * (nb - 1) >= columns:
+        if qb > b_planes or 64 * (nb - 1) >= columns:
             continue
-        for groups, mb in ((2, 1), (2, 2), (1, 1)):
-            if mb * nb * qb > (2 if wide else 4) or (mb == 2 and nb * qb == 3) or (groups == 1 and (nb > 1 or qb == 3)):
+        for groups, mb, pa in blocks:
+            if mb * nb * qb > 4 or (mb == 2 and nb * qb == 3) or (groups == 1 and (nb > 1 or qb == 3)) or pa > a_planes:
                 continue
             whole = wide or mb * nb > 1  # too large to be added up
             found += [
-                Tiling(mb, nb, qb, mc, rk, rp, groups)
+                Tiling(mb, nb, qb, mc, rk, rp, groups, pa)
                 for mc in ((1,) if masked else (1, 2, 4))
                 for rk in ((1,) if whole else (1, 2, 4, 8))
                 for rp in ((1,) if whole else (1, 2, 4))
@@ -161,6 +116,7 @@ class Rates(NamedTuple):
     multicast_clocks: float = 135.0  # what a stage waits longer for several blocks
     memory_bytes_per_us: float = 4.2e6
     flush_bytes_per_us: float = 2.3e6  # an int64 result read and written from the registers
+    carry_clocks: float = 400.0  # from one weight to the next in the registers
     cache_bytes: float = 45e6  # operands up to this size stay in the L2
     #: Clusters of 1, 2, 4, 8 blocks that run at the same time.
     clusters: tuple[tuple[int, int], ...] = ((1, 132), (2, 66), (4, 30), (8, 15))
@@ -171,10 +127,20 @@ RATES = Rates()
 
 
 def estimate_us(
-    t: Tiling, m: int, n: int, blocks: int, a_planes: int, b_planes: int, batches: int, rates: Rates = RATES
+    t: Tiling,
+    m: int,
+    n: int,
+    blocks: int,
+    a_planes: int,
+    b_planes: int,
+    batches: int,
+    rates: Rates = RATES,
+    *,
+    wide: bool = False,
+    step: int = 1,
 ) -> float:
     """Microseconds that a product of ``blocks`` blocks of 128 bytes is expected to take; infinite if the tiling does not apply."""
-    passes = a_planes * -(-b_planes // t.qb)
+    passes = -(-a_planes // t.pa) * -(-b_planes // t.qb)
     if t.rp > passes or t.rk > max(blocks, 1):
         return math.inf
     fitting = dict(rates.clusters)[t.cluster]
@@ -183,25 +149,33 @@ def estimate_us(
     columns, parts = t.nb * t.qb, t.rk * t.rp
     busy = t.cluster * min(units, fitting)
     load = max(
-        BLOCK_BYTES * (t.rows + 64 * columns) / rates.arrive_bytes,
-        BLOCK_BYTES * (t.rows + 64 * columns / t.mc) * busy / rates.leave_bytes,
+        BLOCK_BYTES * (t.left_rows + 64 * columns) / rates.arrive_bytes,
+        BLOCK_BYTES * (t.left_rows + 64 * columns / t.mc) * busy / rates.leave_bytes,
     )
     stage = max(128 * t.groups * t.mb * columns * rates.overhead, load) + (rates.multicast_clocks if t.mc > 1 else 0)
-    tail = 256 * t.rows * t.nb / rates.store_bytes / parts + (rates.part_clocks if parts > 1 else 0)
+    tail = (512 if wide else 256) * t.rows * t.nb / rates.store_bytes / parts + (rates.part_clocks if parts > 1 else 0)
+    again = 0.0  # additions to an int64 result
+    if wide:
+        tail += (passes - 1) * rates.carry_clocks
+        runs = runs_of(a_planes, b_planes, t.pa, t.qb, blocks, step, t.carries)
+        again = (runs - 1) * 16.0 * batches * m * n / rates.flush_bytes_per_us
     clocks = rates.fill_clocks + -(-units // fitting) * (stages * stage + tail)
     operands = batches * BLOCK_BYTES * blocks * (m * a_planes * -(-b_planes // t.qb) + n * b_planes)
     memory = operands / rates.memory_bytes_per_us if m * a_planes * blocks * BLOCK_BYTES > rates.cache_bytes else 0.0
-    return rates.launch_us + max(clocks / rates.clock_mhz, memory)
+    return rates.launch_us + max(clocks / rates.clock_mhz, memory) + again
 
 
 @lru_cache(maxsize=1024)
 def choose_tiling(
-    m: int, n: int, blocks: int, a_planes: int, b_planes: int, batches: int, masked: bool, wide: bool
+    m: int, n: int, blocks: int, a_planes: int, b_planes: int, batches: int, masked: bool, wide: bool, step: int = 1
 ) -> Tiling:
-    """The tiling with the lowest estimate; among equals the one with the most columns."""
+    """The tiling with the lowest estimate, for elements of ``step`` bits; among equals the one with the most columns."""
     return min(
-        tilings(n, b_planes, masked=masked, wide=wide),
-        key=lambda t: (estimate_us(t, m, n, blocks, a_planes, b_planes, batches), -t.nb),
+        tilings(n, b_planes, masked=masked, wide=wide, a_planes=a_planes),
+        key=lambda t: (
+            estimate_us(t, m, n, blocks, a_planes, b_planes, batches, wide=wide, step=step),
+            -t.nb,
+        ),
     )
 
 
@@ -217,10 +191,11 @@ class MatmulParams(ctypes.Structure):
             (name, ctypes.c_int)
             for name in (
                 *("m", "n", "block_words", "n_passes", "nb", "qb", "mc", "rk", "rp", "box_rows", "boxes"),
-                *("m_groups", "n_tiles", "batches", "raster", "bulk"),
+                *("m_groups", "n_tiles", "batches", "raster", "bulk", "pairs", "early"),
             )
         ),
-        ("pad", ctypes.c_int * 4),
+        *((name, ctypes.c_uint) for name in ("by_batch", "by_band", "by_height", "by_last")),
+        ("pad", ctypes.c_int * 14),
         ("inline_passes", ctypes.c_int * (16 * INLINE_PASSES)),
     )
 
@@ -245,12 +220,12 @@ def defines_of(t: Tiling, step: int, wide: bool, shared_bytes: int, way: int = 0
     """The compile-time constants of a tiling; ``way`` is that through an epilogue, 0 without one."""
     stages = max(2, min(8, (shared_bytes - 2048 - t.staging_bytes(way)) // t.stage_bytes))
     found = {"BS_GROUPS": t.groups, "BS_MB": t.mb, "BS_NB": t.nb * t.qb, "BS_STAGES": stages}
-    extra = {"BS_BYTES": int(step == 8), "BS_OUT64": int(wide), "BS_EPILOGUE": way}
+    extra = {"BS_BYTES": int(step == 8), "BS_OUT64": int(wide), "BS_PA": int(t.pa > 1), "BS_EPILOGUE": way}
     extra["BS_HELD"] = _held_blocks(t) if way == 3 else 0
     return found | {name: value for name, value in extra.items() if value}
 
 
-def operand_map(words: Any, outer: int, planes: int, box_rows: int) -> Any:
+def operand_map(words: Any, outer: int, planes: int, box_rows: int, box_planes: int = 1) -> Any:
     """The tensor map of an operand (..., outer, planes, words): words, outer, planes, batches."""
     n_words = words.shape[-1]
     batches = words.size // max(1, outer * planes * n_words)
@@ -259,12 +234,23 @@ def operand_map(words: Any, outer: int, planes: int, box_rows: int) -> Any:
         words.data.ptr,
         (n_words, outer, planes, batches),
         (planes * plane, plane, outer * planes * plane),
-        (BLOCK_WORDS, box_rows, 1, 1),
+        (BLOCK_WORDS, box_rows, box_planes, 1),
     )
 
 
+def reciprocals(m_groups: int, n_tiles: int, batches: int, raster: int) -> tuple[int, int, int, int]:
+    """2**31 over the divisors of a tile's number, rounded up, or zeros where such a multiplication would not be exact."""
+    band, last = raster * n_tiles, m_groups % raster or raster
+    per_batch = m_groups * n_tiles
+    if max(batches * per_batch * per_batch if batches > 1 else 0, (per_batch + band) * band) >= 1 << 31:
+        return 0, 0, 0, 0
+    a, b, c, d = (-(-(1 << 31) // by) for by in (per_batch, band, raster, last))
+    return a, b, c, d
+
+
 class WgmmaProduct:
-    """A prepared product; ``run(b, out)`` enqueues it.
+    """A prepared product; ``run(b, out)`` enqueues it. With ``early`` only the kernel in front of it, which makes `b`, may be running when
+    it begins to read `a`.
 
     Attributes
     ----------
@@ -282,21 +268,26 @@ class WgmmaProduct:
         blocks_mask: Any = None,
         tiling: Tiling | None = None,
         epilogue: DeviceEpilogue | None = None,
+        early: bool = False,
     ) -> None:
         n_words = a.words.shape[-1]
         blocks = -(-n_words // BLOCK_WORDS)
         masked = blocks_mask is not None
-        t = tiling or choose_tiling(a.outer, b.outer, blocks, a.planes, b.planes, batches, masked, wide)
+        t = tiling or choose_tiling(a.outer, b.outer, blocks, a.planes, b.planes, batches, masked, wide, a.step)
         self.tiling = t
         fused = epilogue is not None
-        table = passes_of(
-            a.planes, b.planes, t.qb, blocks, a.step, a.negative_top, b.negative_top, a.weight * b.weight, wide
-        )
+        signs = (a.negative_top, b.negative_top, a.weight * b.weight)
+        if wide:
+            table = wide_passes_of(a.planes, b.planes, t.pa, t.qb, blocks, a.step, *signs, t.carries)
+        else:
+            table = passes_of(a.planes, b.planes, t.qb, blocks, a.step, *signs, False)
         if t.rk * t.rp > 1 and (t.mb * t.nb > 1 or wide):
             raise KernelError(f"matmul: the tiling {t} splits a tile that is too large to be added up")
+        if t.pa != (t.mb if wide else 1):
+            raise KernelError(f"matmul: the tiling {t} is not one of an {'int64' if wide else 'int32'} result")
         self._keep = [a.words, batch_indices, blocks_mask]
         p = FusedParams() if fused else MatmulParams()
-        p.a[:] = operand_map(a.words, a.outer, a.planes, t.rows)
+        p.a[:] = operand_map(a.words, a.outer, a.planes, t.left_rows // t.pa, t.pa)
         p.n_passes = len(table)
         if len(table) <= INLINE_PASSES:
             p.inline_passes[: table.size] = table.ravel().tolist()
@@ -315,6 +306,8 @@ class WgmmaProduct:
         p.n_tiles = -(-b.outer // (64 * t.nb))
         p.batches = batches
         p.raster = max(1, 16 // (t.mc * t.mb))
+        p.by_batch, p.by_band, p.by_height, p.by_last = reciprocals(p.m_groups, p.n_tiles, batches, p.raster)
+        p.early = int(early)
         self._b = b
         self.params = p
         units = batches * p.m_groups * p.n_tiles
@@ -374,6 +367,7 @@ class WgmmaProduct:
         elif address != self._out_mapped:
             p.out = self._out_mapped = address
             p.bulk = int(self._bulk and address % 16 == 0)
+            p.pairs = int(p.n % 2 == 0 and address % 16 == 0)
             if p.bulk:
                 row = 4 * p.n
                 p.c[:] = jit.tensor_map(address, (p.n, p.m, p.batches), (row, p.m * row), (32, 64, 1))

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 from bitsparse import jit
 from bitsparse.backends.cuda.chips import chip_of
 from bitsparse.backends.cuda.epilogue import DeviceEpilogue, EpilogueStruct
-from bitsparse.backends.cuda.gemm import BLOCK_BYTES, BLOCK_WORDS, INLINE_PASSES, Operand, passes_of
+from bitsparse.backends.cuda.gemm import Operand
+from bitsparse.backends.cuda.passes import BLOCK_BYTES, BLOCK_WORDS, INLINE_PASSES, passes_of
 from bitsparse.errors import KernelError
 
 __all__ = ["MmaProduct", "MmaTiling", "choose_tiling", "estimate_us", "tilings"]

@@ -170,13 +170,13 @@ def cost(kernel: str, m: int, n: int, k: int, a_bits: int, b_bits: int, density:
 def _product_us(
     kernel: str, m: int, n: int, blocks: int, a_planes: int, b_planes: int, density: float, wide: bool
 ) -> float:
-    """Microseconds of the product alone, with the tiling that would be chosen; an int64 result is added to in every pass."""
-    some = max(1, round(blocks * density))
-    flushed = a_planes * b_planes * m * n * 16.0 if wide else 0.0
+    """Microseconds of the product alone, with the tiling that would be chosen; by warps an int64 result is added to in every pass."""
+    some, step = max(1, round(blocks * density)), 1 if kernel.startswith("planes") else 8
     if on_warps(kernel):
-        chip, step = jit.capability(), 1 if kernel.startswith("planes") else 8
-        t = gemm_mma.choose_tiling(m, n, blocks, a_planes, b_planes, 1, step, wide, False, chip)
-        product = gemm_mma.estimate_us(t, m, n, some, a_planes, b_planes, 1, chip)
+        chip = jit.capability()
+        flushed = a_planes * b_planes * m * n * 16.0 if wide else 0.0
+        warps = gemm_mma.choose_tiling(m, n, blocks, a_planes, b_planes, 1, step, wide, False, chip)
+        product = gemm_mma.estimate_us(warps, m, n, some, a_planes, b_planes, 1, chip)
         return product + flushed / chip_of(chip).memory_bytes_per_us
-    tiling = gemm.choose_tiling(m, n, blocks, a_planes, b_planes, 1, False, wide)
-    return gemm.estimate_us(tiling, m, n, some, a_planes, b_planes, 1) + flushed / gemm.RATES.flush_bytes_per_us
+    tiling = gemm.choose_tiling(m, n, blocks, a_planes, b_planes, 1, False, wide, step)
+    return gemm.estimate_us(tiling, m, n, some, a_planes, b_planes, 1, wide=wide, step=step)

@@ -146,10 +146,13 @@ class Product:
                     m, n, blocks, a.planes, b.planes, batches, 1, wide, fused is not None, chip
                 )
             elif tiling is None:
-                tiling = gemm.choose_tiling(m, n, blocks, a.planes, b.planes, batches, True, wide)
+                tiling = gemm.choose_tiling(m, n, blocks, a.planes, b.planes, batches, True, wide, step)
             mask = stats.coarse_bitmap(bitmap, m, blocks, tiling.rows)
-        unit: Any = gemm_mma.MmaProduct if by_warps else gemm.WgmmaProduct
-        self._product = unit(cupy, a, b, indices, batches, wide, mask, tiling, fused)
+        arguments: Any = (cupy, a, b, indices, batches, wide, mask, tiling, fused)
+        # In front of a product of bytes runs the kernel that unpacks the right operand, after everything else.
+        self._product: Any = (
+            gemm_mma.MmaProduct(*arguments) if by_warps else gemm.WgmmaProduct(*arguments, early=self._digits)
+        )
         self.tiling = self._product.tiling
         self._made.record()
 

@@ -48,9 +48,9 @@ _TYPES = (
 _BLOCK_ELEMENTS = 8192
 
 
-def _launch(name: str, items: int, params: StatsParams) -> None:
+def _launch(name: str, items: int, params: StatsParams, *, dependent: bool = False) -> None:
     if items:
-        jit.kernel("bits_stats.cu", name).launch(items, 32 * _WARPS, params)()
+        jit.kernel("bits_stats.cu", name).launch(items, 32 * _WARPS, params, dependent=dependent)()
 
 
 def _rows(words: Any, outer: int, bits: int) -> int:
@@ -108,13 +108,16 @@ def coarse_bitmap(bitmap: Any, outer: int, blocks: int, tile_rows: int) -> Any:
 
 
 def digits_of(words: Any, bits: int, k: int, flip: bool, out: Any = None) -> Any:
-    """Bytes (..., outer, digits, 8 W words) of a planes operand; with ``flip`` the top plane is turned over, which adds 2**(bits - 1)."""
+    """Bytes (..., outer, digits, 8 W words) of a planes operand; with ``flip`` the top plane is turned over, which adds 2**(bits - 1).
+
+    Within each 32 elements byte ``c`` of word ``i`` is element ``8 c + i``: both operands of a product have to come from here.
+    """
     n_words, digits = words.shape[-1], -(-bits // 8)
     if out is None:
         out = jit.require_cupy("matmul").empty((*words.shape[:-2], digits, 8 * n_words), "uint32")
     params = StatsParams(words=words.data.ptr, out=out.data.ptr, rows=words.size // (bits * n_words), bits=bits)
     params.n_words, params.k, params.flip, params.digits = n_words, k, int(flip), digits
-    _launch("unpack_digits", -(-(out.size // 8) // (32 * _WARPS)), params)
+    _launch("unpack_digits", -(-(out.size // 8) // (32 * _WARPS)), params, dependent=jit.capability().major >= 9)
     return out
 
 
