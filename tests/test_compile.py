@@ -264,3 +264,39 @@ def test_a_launch_of_nothing_is_refused() -> None:
 
     with pytest.raises(ValueError, match="an address is null"):
         launch.launch(0, 1, 1, 1)
+
+
+def test_a_quick_launch_hands_over_copies() -> None:
+    """With the stream, the result and nothing else changed; a function in Python stands for the driver."""
+    import ctypes
+
+    from bitsparse._ext import launch
+
+    seen = []
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+    def driver(config: int, function: int, arguments: int, extra: int | None) -> int:
+        params = ctypes.cast(arguments, ctypes.POINTER(ctypes.c_void_p))[0]
+        words = [list((ctypes.c_uint64 * 3).from_address(address)) for address in (config, params)]
+        seen.append((*words, function, extra))
+        return 7 if words[0][1] == 99 else 0
+
+    entry = ctypes.cast(driver, ctypes.c_void_p).value
+    config, params = (ctypes.c_uint64 * 3)(1, 2, 3), (ctypes.c_uint64 * 3)(4, 5, 6)
+    places = (ctypes.addressof(config), 24, 8, 77, ctypes.addressof(params), 24)
+    quick = launch.Quick(entry, *places, 16)
+    assert quick.launch(8, 1000, 9) == -1
+    assert not seen
+    quick.operand = 1000
+    assert quick.launch(8, 1000, 9) == 0
+    params[0] = 40
+    assert quick.launch(99, 1000, 10) == 7
+    assert quick.launch(8, 1001, 9) == -1
+    assert seen == [([1, 8, 3], [4, 5, 9], 77, None), ([1, 99, 3], [40, 5, 10], 77, None)]
+    assert (list(config), list(params)) == ([1, 2, 3], [40, 5, 6])
+    with pytest.raises(ValueError, match="lies outside"):
+        launch.Quick(entry, *places, 17)
+    with pytest.raises(ValueError, match="too many"):
+        launch.Quick(entry, *places[:-1], 5000, 16)
+    with pytest.raises(ValueError, match="an address is null"):
+        launch.Quick(0, *places, 16)

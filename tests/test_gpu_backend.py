@@ -93,6 +93,31 @@ def test_every_tiling(b_bits: int, wide: bool) -> None:
             np.testing.assert_array_equal(cupy.asnumpy(out), want, err_msg=str(tiling))
 
 
+@pytest.mark.parametrize("bits", [(16, 16), (32, 3), (9, 31), (20, 32)], ids=lambda b: f"{b[0]}x{b[1]}")
+def test_every_tiling_of_digits(bits: tuple[int, int]) -> None:
+    """Of Hopper's kernel into int64: digits of either operand side by side, passes put together in registers or in memory."""
+    import cupy
+
+    from bitsparse import jit
+    from bitsparse.backends.cuda import gemm
+    from bitsparse.backends.cuda import matmul as cuda_matmul
+
+    if not jit.capability().has_wgmma:
+        return
+    rng = np.random.default_rng(bits)
+    m, n, k = 140, 133, 300 if sum(bits) < 50 else 40
+    a, b = operand(rng, (m, k), bits[0]), operand(rng, (n, k), bits[1])
+    kind = {"k": k, "a_bits": bits[0], "b_bits": bits[1], "a_encoding": "signed", "b_encoding": "unsigned"}
+    kind["acc_dtype"] = np.int64
+    want = reference_matmul.matmul(a, b, **kind)
+    device_a, device_b = cupy.asarray(a), cupy.asarray(b)
+    for tiling in gemm.tilings(n, -(-bits[1] // 8), masked=False, wide=True, a_planes=-(-bits[0] // 8)):
+        product = cuda_matmul.Product(device_a, n=n, kernel="digits", tiling=tiling, **kind)
+        out = cupy.full(want.shape, POISON, want.dtype)
+        product(device_b, out)
+        np.testing.assert_array_equal(cupy.asnumpy(out), want, err_msg=str(tiling))
+
+
 @pytest.mark.parametrize(
     "batches", [((3,), (3,)), ((2, 3), (3,)), ((), (4,)), ((2, 1), (1, 3)), ((0,), (0,)), ((1,), (5,))], ids=str
 )

@@ -7,8 +7,9 @@ import math
 import pytest
 
 from bitsparse import jit
-from bitsparse.backends.cuda import gemm_mma
+from bitsparse.backends.cuda import gemm, gemm_mma
 from bitsparse.backends.cuda.matmul import KERNELS, cost
+from bitsparse.backends.cuda.passes import runs_of, wide_passes_of
 
 A100 = jit.Capability("A100", 8, 0, 108, 166912, 41943040)
 ADA = jit.Capability("L40S", 8, 9, 142, 101376, 100663296)
@@ -54,6 +55,49 @@ def test_small_results_are_split() -> None:
     assert tiling.rk > 1
     assert gemm_mma.choose_tiling(8192, 8192, 8, 1, 1, 1, 1, False, False, A100)[:4] == (2, 4, 4, 8)
     assert gemm_mma.choose_tiling(8192, 64, 8, 1, 4, 1, 1, False, False, A100).qb == 4
+
+
+def test_digits_of_both_operands_side_by_side() -> None:
+    """Tiles of an int64 result that read each operand once and write the result once."""
+    for shape in ((8192, 64, 64), (4096, 4096, 32)):
+        tiling = gemm.choose_tiling(*shape, 2, 2, 1, False, True, 8)
+        assert (tiling.pa, tiling.qb) == (2, 2)
+    assert gemm.choose_tiling(8192, 64, 64, 4, 1, 1, False, True, 8).pa == 2
+
+
+@pytest.mark.parametrize("step", [1, 8])
+@pytest.mark.parametrize("planes", [(2, 2), (4, 1), (3, 4), (1, 3), (4, 4), (32, 17)], ids=str)
+def test_passes_of_an_int64_result(planes: tuple[int, int], step: int) -> None:
+    """Played through with the largest sums: accumulators stay in 31 bits, moved bits in 32, and everything is counted once."""
+    if step == 8 and max(planes) > 4:
+        return
+    negative = step == 1
+    weights = [[(-1 if negative and p == count - 1 else 1) << step * p for p in range(count)] for count in planes]
+    largest = ((1 << step) - 1) ** 2 * 1024 // step  # a block's
+    for pa, qb, carries in ((1, 1, True), (2, 1, True), (1, 2, True), (2, 2, False), (1, 3, False), (1, 4, False)):
+        for blocks in (1, 40, 3000):
+            table = wide_passes_of(*planes, pa, qb, blocks, step, negative, negative, 2, carries).tolist()
+            want = sum(weights[0]) * sum(weights[1]) * 2 * blocks * largest
+            result, acc, low = 0, {}, {}
+            for p, q, k0, k1, opens, closes, drop, done, before, signs, shift, span, *_ in table:
+                if opens:
+                    acc, low = dict.fromkeys(((i, j) for i in range(pa) for j in range(qb)), 0), {}
+                for i, j in acc:
+                    bit = 1 << (4 * i + j)
+                    if not opens:
+                        value = -acc[i, j] if before & bit else acc[i, j]
+                        low[i, j] = low.get((i, j), 0) | (value & ((1 << drop) - 1)) << done
+                        assert drop == 0 or done + drop <= 32
+                        acc[i, j] = -(value >> drop) if signs & bit else value >> drop
+                    if p + i < planes[0] and q + j < planes[1]:
+                        acc[i, j] += (k1 - k0) * largest
+                    assert abs(acc[i, j]) < 1 << 31
+                    if closes:
+                        value = -acc[i, j] if signs & bit else acc[i, j]
+                        result += ((value << span) + low.get((i, j), 0)) << (step * (i + j) + shift)
+                assert carries or (opens and closes)
+            assert result == want
+            assert sum(row[5] for row in table) == runs_of(*planes, pa, qb, blocks, step, carries)
 
 
 @pytest.mark.parametrize("arch", jit.ARCHS)

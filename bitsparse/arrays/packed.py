@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from functools import lru_cache
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -12,10 +13,16 @@ from bitsparse import backends, interop
 from bitsparse.arrays import construct
 from bitsparse.arrays.base import BitArray
 
-__all__ = ["Encoding", "Layout", "PackedArray"]
+__all__ = ["Encoding", "Layout", "PackedArray", "kind_of_bits"]
 
 Encoding = Literal["unsigned", "signed", "bipolar"]
 Layout = Literal["planes", "rows"]
+
+
+@lru_cache(maxsize=1024)
+def kind_of_bits(*kind: Any) -> tuple[Any, ...]:
+    """Shape, bits, axis, layout, encoding, device and family as one tuple, for equal kinds the same object where possible."""
+    return kind
 
 
 class PackedArray(BitArray):
@@ -60,7 +67,7 @@ class PackedArray(BitArray):
     def _kind(self) -> tuple[Any, ...]:
         """What a product prepared on a GPU depends on in its right operand; kept."""
         if self._kind_kept is None:
-            self._kind_kept = (
+            self._kind_kept = kind_of_bits(
                 *(self._shape, self._bits, self._axis, self._layout, self._encoding),
                 self.device,
                 self._family,

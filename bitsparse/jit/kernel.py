@@ -48,14 +48,22 @@ def _driver() -> ctypes.CDLL:
 
 
 @cache
+def _entry() -> int:
+    """The address of ``cuLaunchKernelEx``; 0 for a driver in Python, as tests have one."""
+    try:
+        return ctypes.cast(_driver().cuLaunchKernelEx, ctypes.c_void_p).value or 0
+    except ctypes.ArgumentError:
+        return 0
+
+
+@cache
 def _launcher() -> Callable[[int, int, int], int]:
     """``cuLaunchKernelEx`` of addresses: of a configuration, a function and the array of its arguments."""
+    address = _entry()
+    if address:
+        return partial(_launch.launch, address)
     entry = _driver().cuLaunchKernelEx
-    try:
-        address = ctypes.cast(entry, ctypes.c_void_p).value or 0
-    except ctypes.ArgumentError:  # a driver in Python, as tests have one
-        return lambda config, function, arguments: int(entry(config, function, arguments, None))
-    return partial(_launch.launch, address)
+    return lambda config, function, arguments: int(entry(config, function, arguments, None))
 
 
 def _check(status: int, what: str) -> None:
@@ -107,6 +115,17 @@ class Launch:
         status = self._call(self._config_address, self._function, self._arguments_address)
         if status:
             _check(status, f"launching {self._name}")
+
+    def quick(self, out_at: int) -> Any:
+        """The same launch as a compiled call that only changes the stream and the address at byte ``out_at`` of the parameters.
+
+        ``None`` for a driver in Python. It reads this launch, which must be kept.
+        """
+        if not _entry():
+            return None
+        config = (self._config_address, ctypes.sizeof(_Config), _Config.stream.offset)
+        params = (ctypes.addressof(self.params), ctypes.sizeof(self.params), out_at)
+        return _launch.Quick(_entry(), *config, self._function, *params)
 
 
 class Kernel:

@@ -9,6 +9,7 @@ import numpy as np
 from bitsparse import _check, backends, interop
 from bitsparse.arrays import construct
 from bitsparse.arrays.bit_tensor import BitTensor
+from bitsparse.arrays.packed import kind_of_bits
 from bitsparse.backends.params import EpilogueParams, OperandParams
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops.epilogue import Epilogue
@@ -91,8 +92,8 @@ class MatmulPlan:
             left: Any = self._left.words
             right_shape = construct.words_shape(self._b_shape, bits, -2, "planes")
             out_bytes = int(np.prod(self.shape, dtype=object)) * self.acc_dtype.itemsize
-            self._plain = (self._b_shape, bits, -2, "planes", encoding, self.device, interop.CUPY)
-            self._gpu = int(self.device[5:])
+            self._plain = kind_of_bits(self._b_shape, bits, -2, "planes", encoding, self.device, interop.CUPY)
+            self._gpu, self._current_gpu = int(self.device[5:]), interop.current_gpu()
             self._memory = (left.data.ptr, left.nbytes, 4 * int(np.prod(right_shape, dtype=object)), out_bytes)
         self._own_chain = EpilogueParams() if epilogue is None else epilogue.params(function, self.shape)
         self._chain: tuple[Any, Any, _Chain] | None = None
@@ -120,10 +121,11 @@ class MatmulPlan:
 
     def __call__(self, b: Any, out: Any = None) -> Any:
         """The product with one right operand of the planned shape, bits and encoding."""
-        if self._plain is not None and b.__class__ is BitTensor and b._kind == self._plain:
-            quick = self._product.quick
-            if quick is not None and interop.current_gpu() == self._gpu and (out is None or self._fits(out, b._words)):
-                return quick(b._words, out)
+        plain = self._plain
+        if plain is not None and b.__class__ is BitTensor and (b._kind_kept is plain or b._kind == plain):
+            quick, words = self._product.quick, b._words
+            if quick is not None and self._current_gpu() == self._gpu and (out is None or self._fits(out, words)):
+                return quick(words, out)
         function = self._function
         b = as_bits(function, "b", b, -2)
         if b.shape != self._b_shape:

@@ -327,6 +327,8 @@ class WgmmaProduct:
         self._launches: dict[int, Any] = {}
         self._launch = self._launch_for(self._way())
         self._mapped = self._out_mapped = 0
+        #: ``launch(stream, b address, out address)`` of :class:`bitsparse._ext.launch.Quick` where nothing else changes between calls.
+        self.quick = None if self._bulk or wide or fused else self._launch.quick(MatmulParams.out.offset)
 
     def _way(self) -> int:
         """Which way the next launch's sums go: 0 if they are stored, 1 or 2 through an epilogue, 3 if that waits for the next tile."""
@@ -357,10 +359,12 @@ class WgmmaProduct:
         ``stream`` if the caller knows it.
         """
         p, b = self.params, self._b
-        address = b_words.data.ptr
-        if address != self._mapped:
+        operand = b_words.data.ptr
+        if operand != self._mapped:
+            if self.quick is not None:
+                self.quick.operand = 0
             p.b[:] = operand_map(b_words, b.outer, b.planes, p.box_rows)
-            self._mapped = address
+            self._mapped = operand
         address = out.data.ptr
         if self._epilogue is not None:
             p.epilogue = self._epilogue.aim(out)
@@ -377,3 +381,5 @@ class WgmmaProduct:
             p.col_term = col_term.data.ptr
         launch = self._launch if self._epilogue is None else self._launch_for(self._way())
         launch(stream)
+        if self.quick is not None:
+            self.quick.operand = operand

@@ -211,6 +211,8 @@ class MmaProduct:
     tiling : MmaTiling
     """
 
+    quick = None  # as WgmmaProduct may have it
+
     def __init__(
         self,
         cupy: Any,

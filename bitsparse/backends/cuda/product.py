@@ -111,7 +111,7 @@ class Product:
         self.epilogue, self._finish = epilogue, None
         self._workspaces: dict[int, _Workspace] = {}
         self._lock = threading.Lock()
-        self._stream = cupy.cuda.get_current_stream
+        self._stream, self._ndarray = cupy.cuda.get_current_stream, cupy.ndarray
         self.tiling: gemm.Tiling | gemm_mma.MmaTiling | None = None
         if epilogue is not None and epilogue.shape != self.shape:
             raise ValueError(
@@ -148,11 +148,15 @@ class Product:
             elif tiling is None:
                 tiling = gemm.choose_tiling(m, n, blocks, a.planes, b.planes, batches, True, wide, step)
             mask = stats.coarse_bitmap(bitmap, m, blocks, tiling.rows)
-        arguments: Any = (cupy, a, b, indices, batches, wide, mask, tiling, fused)
-        # In front of a product of bytes runs the kernel that unpacks the right operand, after everything else.
-        self._product: Any = (
-            gemm_mma.MmaProduct(*arguments) if by_warps else gemm.WgmmaProduct(*arguments, early=self._digits)
-        )
+        self._product: Any
+        chosen: Any = tiling
+        if by_warps:
+            self._product = gemm_mma.MmaProduct(cupy, a, b, indices, batches, wide, mask, chosen, fused)
+        else:
+            # In front of a product of bytes runs the kernel that unpacks the right operand, after everything else.
+            self._product = gemm.WgmmaProduct(
+                cupy, a, b, indices, batches, wide, mask, chosen, fused, early=self._digits
+            )
         self.tiling = self._product.tiling
         self._made.record()
 
@@ -214,12 +218,19 @@ class Product:
 
     def run_plain(self, b_words: Any, out: Any = None) -> Any:
         """The same as a call where :attr:`is_plain` holds and ``b_words`` are C-contiguous, with less on the way."""
+        stream = self._stream().ptr
+        if out is None:
+            out = self._ndarray(self.shape, self._dtype)
+        quick = self._product.quick
+        if (
+            quick is not None
+            and stream in self._workspaces
+            and not quick.launch(stream, b_words.data.ptr, out.data.ptr)
+        ):
+            return out
         with self._lock:
-            stream = self._stream().ptr
             if stream not in self._workspaces:
                 self._on_stream(stream)
-            if out is None:
-                out = self._cupy.ndarray(self.shape, self._dtype)
             self._product.run(b_words, out, self._row_term, None, stream)
         return out
 
