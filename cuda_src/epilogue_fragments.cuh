@@ -156,19 +156,19 @@ BS_INLINE bool codes_of_fragments_exactly(const EpilogueParams &e, int row, int 
 }
 
 // As codes_plainly has it.
-BS_INLINE void codes_of_bounded(const EpilogueParams &e, const float (&v)[16], u32 (&code)[16])
+template <int n> BS_INLINE void codes_of_bounded(const EpilogueParams &e, const float (&v)[n], u32 (&code)[n])
 {
-    float x[16];
+    float x[n];
 #pragma unroll
-    for (int i = 0; i < 16; i++)
+    for (int i = 0; i < n; i++)
         x[i] = fminf(bs_mul_saturatef(bs_div_knownf(v[i], e.divisor, e.inverse), e.factor), e.ceiling);
     if (e.rounding == BS_NEAREST) {
 #pragma unroll
-        for (int i = 0; i < 16; i++)
+        for (int i = 0; i < n; i++)
             code[i] = bs_bits_nearestf(x[i], e.unit);
     } else {
 #pragma unroll
-        for (int i = 0; i < 16; i++)
+        for (int i = 0; i < n; i++)
             code[i] = bs_bits_floorf(x[i], e.unit);
     }
 }

@@ -221,6 +221,23 @@ BS_INLINE void finish_tile(const MatmulParams &g, const Shared &s, const Place &
             acc[0][e] = acc[BS_MB - 1][e];
     }
 }
+#elif BS_EPILOGUE == 4
+// What a finishing warp does.
+BS_INLINE void finish_strips(const MatmulParams &g, const Shared &s, int first, int step, int units, const Place &place)
+{
+    const Handed handed{s.staging, s.handed};
+    const int finisher = pinned((int)threadIdx.x - kConsumers - 32) >> 5;
+    wait_for_previous_kernel();
+#pragma unroll 1
+    for (int at = finisher;; at += kFinishers) {
+        const int tile = at / kWarps, strip = at % kWarps, unit = first + tile * step;
+        if (unit >= units)
+            break;
+        const Work w = work_of(g, unit, place.member);
+        const Strip to = {w.batch, w.m_tile * kBlockRows + strip * 16, w.n_tile * g.nb * kBlockWidth};
+        handed.finish(g.epilogue, to, g.nb, strip, tile & 1, finisher);
+    }
+}
 #endif
 
 #endif

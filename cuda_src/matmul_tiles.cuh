@@ -5,7 +5,7 @@
 #include "matmul_passes.cuh"
 #include "wgmma.cuh"
 #ifdef BS_EPILOGUE
-#include "epilogue_deferred.cuh"
+#include "epilogue_handed.cuh"
 #endif
 
 constexpr int kConsumers = 128 * BS_GROUPS, kThreads = kConsumers + 128, kWarps = 4 * BS_GROUPS;
@@ -18,6 +18,9 @@ constexpr int kBlockRows = 64 * BS_GROUPS * kRowBlocks;
 #if BS_EPILOGUE == 3
 typedef DeferredSums<BS_HELD> Deferred;
 constexpr int kStaging = Deferred::kBytes * kWarps; // behind the ring: sums that wait
+#elif BS_EPILOGUE == 4
+typedef HandedSums<kWarps, BS_NB> Handed;
+constexpr int kStaging = Handed::kBytes;
 #else
 constexpr int kStaging = 4096 * kWarps; // behind the ring: tiles on their way out
 #endif
@@ -94,7 +97,7 @@ BS_INLINE const u32 *blocks_of(const MatmulParams &g, const Work &w)
 }
 
 struct Shared {
-    u32 tiles, staging, full, empty, reduced; // addresses: the ring's stages, the way out, barriers
+    u32 tiles, staging, full, empty, reduced, handed; // addresses: the ring's stages, the way out, barriers
 };
 
 #endif

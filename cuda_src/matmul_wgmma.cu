@@ -153,6 +153,9 @@ BS_INLINE void consume(const MatmulParams &g, const Shared &s, int first, int st
     const Range passes = part_of(0, g.n_passes, place.pass_part, g.rp);
     Work next = first_work(g, first, place);
     wait_for_previous_kernel();
+#if BS_EPILOGUE == 4
+    u32 parity = 0;
+#endif
     for (int unit = first; unit < units; unit += step) {
         const Work w = next;
         const u32 *blocks = blocks_of(g, w);
@@ -221,6 +224,9 @@ BS_INLINE void consume(const MatmulParams &g, const Shared &s, int first, int st
         }
 #if BS_EPILOGUE == 3
         me.defer(w, w.m_tile * kBlockRows + row0);
+#elif BS_EPILOGUE == 4
+        Handed{s.staging, s.handed}.give(me.acc[0], g.nb, pinned((int)threadIdx.x) >> 5, parity);
+        parity ^= 1;
 #elif defined(BS_EPILOGUE)
         if (owner == place.part || !split)
             finish_tile(g, s, place, me.acc, w, w.m_tile * kBlockRows + row0);
@@ -237,16 +243,28 @@ BS_INLINE void consume(const MatmulParams &g, const Shared &s, int first, int st
     bulk_wait_read<0>();
 }
 
+#if BS_EPILOGUE == 4
+constexpr int kConsumerRegisters = 184, kOthersRegisters = 136;
+#else
+constexpr int kConsumerRegisters = BS_GROUPS == 1 ? 240 : 232, kOthersRegisters = 40;
+#endif
+
 // Grid: clusters of mc rk rp blocks; each takes units first, first + clusters, ... With rk rp > 1 there is one cluster a unit.
 extern "C" __global__ void __launch_bounds__(kThreads, 1) matmul_wgmma(const __grid_constant__ MatmulParams g)
 {
     extern __shared__ __align__(1024) unsigned char memory[];
-    __shared__ alignas(8) u64 barriers[2 * BS_STAGES + 1];
+    constexpr int kReduced = 2 * BS_STAGES;
+#if BS_EPILOGUE == 4
+    __shared__ alignas(8) u64 barriers[kReduced + 1 + Handed::kBarriers];
+#else
+    __shared__ alignas(8) u64 barriers[kReduced + 1];
+#endif
     const int cluster = g.mc * g.rk * g.rp;
     const Place place = place_of(g, (int)cluster_rank());
     const u32 base = (shared_address(memory) + 1023u) & ~1023u;
     const u32 staging = base + BS_STAGES * kBytesStage;
-    const Shared s = {base, staging, shared_address(barriers), shared_address(barriers + BS_STAGES), shared_address(barriers + 2 * BS_STAGES)};
+    const u32 full = shared_address(barriers);
+    const Shared s = {base, staging, full, full + BS_STAGES * 8, full + kReduced * 8, full + kReduced * 8 + 8};
     const bool is_producer = threadIdx.x >= kConsumers;
     let_next_kernel_start(); // it waits for this one's end before it touches memory, but its own start takes as long as a small product
     if (threadIdx.x == kConsumers) {
@@ -258,6 +276,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) matmul_wgmma(const __g
         }
         barrier_init(s.reduced, 1);
         barrier_expect(s.reduced, kStaging - kStaging / (g.rk * g.rp));
+#if BS_EPILOGUE == 4
+        Handed{s.staging, s.handed}.begin();
+#endif
         fence_barrier_init();
     }
     if (cluster > 1)
@@ -266,13 +287,16 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) matmul_wgmma(const __g
         __syncthreads();
     const int units = g.batches * g.m_groups * g.n_tiles, first = (int)blockIdx.x / cluster, step = (int)gridDim.x / cluster;
     if (is_producer) {
-        registers_release<40>();
-        if (threadIdx.x == kConsumers) {
+        registers_release<kOthersRegisters>();
+        if (threadIdx.x == kConsumers)
             produce(g, s, first, step, units, place);
-        }
+#if BS_EPILOGUE == 4
+        else if (threadIdx.x >= kConsumers + 32)
+            finish_strips(g, s, first, step, units, place);
+#endif
         __syncwarp();
     } else {
-        registers_claim<BS_GROUPS == 1 ? 240 : 232>();
+        registers_claim<kConsumerRegisters>();
         consume(g, s, first, step, units, place);
     }
     if (g.mc > 1) // nobody leaves while another block may still signal its barriers

@@ -57,6 +57,9 @@ BS_INLINE bool barrier_test(u32 bar, u32 parity)
     return done != 0;
 }
 
+// Orders what this thread did, and what its warp did before __syncwarp(), before what is done by those who wait.
+BS_INLINE void barrier_arrive(u32 bar) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory"); }
+
 BS_INLINE void barrier_wait(u32 bar, u32 parity)
 {
     while (!barrier_test(bar, parity)) {

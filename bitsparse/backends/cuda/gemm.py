@@ -17,6 +17,9 @@ __all__ = ["BLOCK_WORDS", "Operand", "Tiling", "WgmmaProduct", "choose_tiling", 
 #: Blocks of 64 columns of a tile that may wait for an epilogue while the next tile is multiplied; 0: none ever do.
 HELD_BLOCKS = 4
 
+#: From so many such blocks on, sums that wait are taken up by warps of their own, all of a tile's; 5: never.
+HANDED_BLOCKS = 3
+
 
 class Operand(NamedTuple):
     """One packed operand (batches, outer, planes, words) and what its planes mean.
@@ -67,7 +70,9 @@ class Tiling(NamedTuple):
         return 128 * (self.groups + 1)
 
     def staging_bytes(self, way: int = 0) -> int:
-        """Shared memory behind the stages, through which results leave; by way 3 they wait there."""
+        """Shared memory behind the stages, through which results leave; by ways 3 and 4 they wait there."""
+        if way == 4:
+            return (8192 * self.groups + 3 * 544) * self.nb * self.qb
         return 8192 * self.groups * (_held_blocks(self) if way == 3 else 2)
 
     @property
@@ -331,10 +336,12 @@ class WgmmaProduct:
         self.quick = None if self._bulk or wide or fused else self._launch.quick(MatmulParams.out.offset)
 
     def _way(self) -> int:
-        """Which way the next launch's sums go: 0 if they are stored, 1 or 2 through an epilogue, 3 if that waits for the next tile."""
+        """Which way the next launch's sums go: 0 if they are stored, 1 or 2 through an epilogue, 3 or 4 if that waits for the next tile."""
         if self._epilogue is None:
             return 0
-        return 3 if self._may_wait and HELD_BLOCKS and self._epilogue.can_wait else self._epilogue.way
+        if not (self._may_wait and HELD_BLOCKS and self._epilogue.can_wait):
+            return self._epilogue.way
+        return 4 if self.tiling.nb * self.tiling.qb >= HANDED_BLOCKS else 3
 
     def _variant(self) -> tuple[dict[str, int], int]:
         """The constants of the next launch's kernel and its shared memory."""

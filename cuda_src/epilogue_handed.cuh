@@ -1,0 +1,121 @@
+// The way out of epilogue_deferred.cuh by warps of their own: those that multiply leave the sums of a tile in shared memory, 16 bits each, and
+// begin the next one, while others take 16 rows of it through the chain. So the matrix units wait for nothing but the copy, and a
+// scheduler has twice as many warps to choose from: a chain is a row of dependent instructions that one warp cannot hurry.
+//
+// Warp c of the multiplying ones hands over strip c of every tile; strips go round among the finishing warps. Barriers: parked[c] completes when
+// a strip is there, taken[c][b] when block b of it has been read, and its place is free again.
+#ifndef BITSPARSE_EPILOGUE_HANDED_CUH
+#define BITSPARSE_EPILOGUE_HANDED_CUH
+
+#include "epilogue_deferred.cuh"
+
+template <class T> BS_INLINE const T (&half_of(const T (&x)[32], int half))[16] { return *(const T(*)[16])(x + 16 * half); }
+template <class T> BS_INLINE T (&half_of(T (&x)[32], int half))[16] { return *(T(*)[16])(x + 16 * half); }
+
+// What a lane needs of a block of 64 columns, twice what it needs of half of it: so many elements are on their way at once.
+struct BlockInput {
+    HalfVectors vectors[2];
+    HalfSums sums[2];
+
+    __device__ __forceinline__ void ask(const EpilogueParams &e, int batch, int column)
+    {
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+            vectors[half].load(e, batch, column + 32 * half);
+    }
+
+    __device__ __forceinline__ void load(u32 block, int lane)
+    {
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+            sums[half].load(block + half * 1024, lane);
+    }
+
+    __device__ __forceinline__ void scale(const float (&row)[2], float (&v)[32]) const
+    {
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+            sums[half].scale(vectors[half], row, half_of(v, half));
+    }
+};
+
+constexpr int kFinishers = 3; // what the warpgroup of the loading warp has left
+
+// Of `strips` strips a tile and up to `blocks` blocks of columns.
+template <int strips, int blocks> struct HandedSums {
+    typedef WordArea<256, 128> Words;
+    static constexpr int kStrip = 2048 * blocks, kWords = 544 * blocks, kBytes = strips * kStrip + kFinishers * kWords;
+    static constexpr int kBarriers = strips * (1 + blocks);
+    u32 slots, barriers;
+
+    __device__ __forceinline__ u32 strip_at(int strip) const { return slots + strip * kStrip; }
+    __device__ __forceinline__ u32 words_of(int finisher) const { return slots + strips * kStrip + finisher * kWords; }
+    __device__ __forceinline__ u32 parked(int strip) const { return barriers + strip * 8; }
+    __device__ __forceinline__ u32 taken(int strip, int block) const { return barriers + (strips + strip * blocks + block) * 8; }
+
+    __device__ __forceinline__ void begin() const
+    {
+        for (int i = 0; i < kBarriers; i++)
+            barrier_init(barriers + i * 8, 1);
+    }
+
+    // `parity`: 0 for a warp's first tile, 1 for its second, ...
+    template <int n> __device__ __forceinline__ void give(const int (&acc)[n], int of_blocks, int strip, u32 parity) const
+    {
+        const int lane = pinned_lane();
+#pragma unroll
+        for (int block = 0; block < blocks; block++)
+            if (block < of_blocks) {
+                barrier_wait(taken(strip, block), parity ^ 1);
+#pragma unroll
+                for (int half = 0; half < 2; half++)
+                    HalfSums::store(strip_at(strip) + (2 * block + half) * 1024, lane, acc, 32 * block + 16 * half);
+            }
+        __syncwarp();
+        if (lane == 0)
+            barrier_arrive(parked(strip));
+    }
+
+    // A block's vectors and sums are asked for as soon as those of the block before are used up.
+    __device__ __forceinline__ void finish(const EpilogueParams &e, const Strip &to, int of_blocks, int strip, u32 parity, int finisher) const
+    {
+        const int lane = pinned_lane(), turns = to.turns(e, of_blocks), column = to.column0 + 2 * (lane & 3);
+        const u32 words = words_of(finisher), from = strip_at(strip);
+        float row[2];
+        BlockInput input;
+        if (turns > 0) {
+            to.row_scales(e, lane, row);
+            input.ask(e, to.batch, column);
+        }
+        barrier_wait(parked(strip), parity);
+        if (turns > 0)
+            input.load(from, lane);
+#pragma unroll 1
+        for (int turn = 0; turn < turns; turn += 2) {
+            float v[32];
+            u32 code[32];
+            input.scale(row, v);
+            free(strip, turn >> 1, lane);
+            const int next = min(turn + 2, turns - 2);
+            input.ask(e, to.batch, column + 32 * next);
+            input.load(from + next * 1024, lane);
+            codes_of_bounded(e, v, code);
+            const int left = e.n - to.column0 - 32 * turn;
+            Words::put(words, turn, lane, HalfSums::words(half_of(code, 0), left, lane));
+            Words::put(words, turn + 1, lane, HalfSums::words(half_of(code, 1), left - 32, lane));
+        }
+        for (int block = turns >> 1; block < of_blocks; block++) // beyond the edge
+            free(strip, block, lane);
+        if (turns > 0)
+            Words::store(e, words, to, turns, lane);
+    }
+
+    __device__ __forceinline__ void free(int strip, int block, int lane) const
+    {
+        __syncwarp();
+        if (lane == 0)
+            barrier_arrive(taken(strip, block));
+    }
+};
+
+#endif
