@@ -71,13 +71,6 @@ struct HalfSums {
             v[i] = bs_addf(bs_mulf(bs_mulf(v[i], row[i >> 1 & 1]), i & 1 ? scale.y : scale.x), i & 1 ? bias.y : bias.x);
         }
     }
-
-    // Two words a lane, as plane_words has them, of which the first `left` columns are there.
-    static __device__ __forceinline__ uint2 words(const u32 (&code)[16], int left, int lane)
-    {
-        const uint2 words = plane_words(code, lane);
-        return make_uint2(first_columns(words.x, left), first_columns(words.y, left));
-    }
 };
 
 // Where 16 rows of a result are to go.
@@ -122,16 +115,20 @@ template <int half_bytes, int below> struct WordArea {
         const int rows = 2 * block < turns && plane < e.bits ? e.m - strip.row0 - row_of_two : 0;
         u32 *to = (u32 *)e.out + (((bs_i64)strip.batch * e.m + strip.row0 + row_of_two) * e.bits + plane) * e.words + (column >> 5);
         const bs_i64 two_rows = 2ll * e.bits * e.words;
-        const u32 from = address(slot, 2 * block, lane >> 2);
+        const u32 from = address(slot, rows > 0 ? 2 * block : 0, lane >> 2);
 #pragma unroll 1
-        for (int half = 0; half < 2; half++)
+        for (int half = 0; half < 2; half++) {
+            u32 words[4][2];
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                words[i >> 1][i & 1] = (u32)load_shared_word(from + half * below + (i >> 1) * 32 + (i & 1) * half_bytes);
 #pragma unroll
             for (int step = 0; step < 4; step++) {
-                const u32 at = from + half * below + step * 32;
                 if (8 * half + 2 * step < rows)
-                    store_block_words(to, (u32)load_shared_word(at), (u32)load_shared_word(at + half_bytes), pad);
+                    store_block_words(to, words[step][0], words[step][1], pad);
                 to += two_rows;
             }
+        }
         __syncwarp(); // others may take their place
     }
 };
@@ -179,7 +176,7 @@ template <int held> struct DeferredSums {
         u32 code[16];
         sums.scale(vectors, row, v);
         codes_of_bounded(e, v, code);
-        Words::put(slot, turn, lane, HalfSums::words(code, e.n - strip.column0 - 32 * turn, lane)); // all lanes have read their sums: words were traded
+        Words::put(slot, turn, lane, first_columns(plane_words(code, lane), e.n - strip.column0 - 32 * turn)); // all lanes have read their sums: words were traded
         if (++turn == turns)
             Words::store(e, slot, strip, turns, lane);
     }

@@ -126,7 +126,21 @@ BS_INLINE uint2 plane_words(const u32 (&code)[16], int lane)
     return make_uint2(a, b);
 }
 
+// The same for two sets of codes, whose trades are waited for together.
+BS_INLINE void plane_words(const u32 (&first)[16], const u32 (&second)[16], int lane, uint2 &x, uint2 &y)
+{
+    u32 a = nibbles(first, 0), b = nibbles(first, 1), c = nibbles(second, 0), d = nibbles(second, 1);
+    exchange<1>(a, b, 0x55555555u), exchange<1>(c, d, 0x55555555u);
+    trade(a, b, lane, 1), trade(c, d, lane, 1);
+    exchange<2>(a, b, 0x33333333u), exchange<2>(c, d, 0x33333333u);
+    trade(a, b, lane, 2), trade(c, d, lane, 2);
+    exchange<4>(a, b, 0x0f0f0f0fu), exchange<4>(c, d, 0x0f0f0f0fu);
+    x = make_uint2(a, b), y = make_uint2(c, d);
+}
+
 BS_INLINE u32 first_columns(u32 word, int left) { return left >= 32 ? word : left <= 0 ? 0u : word & ((1u << left) - 1u); }
+
+BS_INLINE uint2 first_columns(uint2 words, int left) { return make_uint2(first_columns(words.x, left), first_columns(words.y, left)); }
 
 // Whether a block is a line's last and the first of its two in 128 columns, so that as many pad bits follow.
 BS_INLINE bool ends_with_pad(const EpilogueParams &e, int column) { return column + kBlockWidth >= e.n && !(column & kBlockWidth); }
@@ -234,7 +248,7 @@ BS_INLINE void finish_fragments(const EpilogueParams &e, const Vectors &vectors,
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 const int left = e.n - column - 32 * half;
-                words[half] = make_uint2(first_columns(words[half].x, left), first_columns(words[half].y, left));
+                words[half] = first_columns(words[half], left);
             }
         const bool pad = ends_with_pad(e, column);
         if (stores[0])

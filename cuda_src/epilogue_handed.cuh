@@ -16,12 +16,32 @@ template <class T> BS_INLINE T (&half_of(T (&x)[32], int half))[16] { return *(T
 struct BlockInput {
     HalfVectors vectors[2];
     HalfSums sums[2];
+    const float2 *scale, *bias; // of the first column that is this lane's; null: none
 
-    __device__ __forceinline__ void ask(const EpilogueParams &e, int batch, int column)
+    static __device__ __forceinline__ const float2 *start(const EpilogueVector &v, int batch, int column)
+    {
+        return v.at ? (const float2 *)(v.at + (bs_i64)batch * v.batch_step + column) : nullptr;
+    }
+
+    __device__ __forceinline__ BlockInput(const EpilogueParams &e, int batch, int column)
+        : scale(start(e.col_scale[0], batch, column)), bias(start(e.bias, batch, column))
     {
 #pragma unroll
-        for (int half = 0; half < 2; half++)
-            vectors[half].load(e, batch, column + 32 * half);
+        for (int i = 0; i < 8; i++)
+            vectors[i >> 2].scale[i & 3] = make_float2(1.0f, 1.0f), vectors[i >> 2].bias[i & 3] = make_float2(-0.0f, -0.0f);
+    }
+
+    // Of the block whose first half is `turn`.
+    __device__ __forceinline__ void ask(int turn)
+    {
+        if (scale)
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                vectors[i >> 2].scale[i & 3] = __ldg(scale + 16 * turn + 4 * i);
+        if (bias)
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                vectors[i >> 2].bias[i & 3] = __ldg(bias + 16 * turn + 4 * i);
     }
 
     __device__ __forceinline__ void load(u32 block, int lane)
@@ -31,7 +51,7 @@ struct BlockInput {
             sums[half].load(block + half * 1024, lane);
     }
 
-    __device__ __forceinline__ void scale(const float (&row)[2], float (&v)[32]) const
+    __device__ __forceinline__ void take(const float (&row)[2], float (&v)[32]) const
     {
 #pragma unroll
         for (int half = 0; half < 2; half++)
@@ -79,13 +99,13 @@ template <int strips, int blocks> struct HandedSums {
     // A block's vectors and sums are asked for as soon as those of the block before are used up.
     __device__ __forceinline__ void finish(const EpilogueParams &e, const Strip &to, int of_blocks, int strip, u32 parity, int finisher) const
     {
-        const int lane = pinned_lane(), turns = to.turns(e, of_blocks), column = to.column0 + 2 * (lane & 3);
+        const int lane = pinned_lane(), turns = to.turns(e, of_blocks);
         const u32 words = words_of(finisher), from = strip_at(strip);
         float row[2];
-        BlockInput input;
+        BlockInput input(e, to.batch, to.column0 + 2 * (lane & 3));
         if (turns > 0) {
             to.row_scales(e, lane, row);
-            input.ask(e, to.batch, column);
+            input.ask(0);
         }
         barrier_wait(parked(strip), parity);
         if (turns > 0)
@@ -94,15 +114,17 @@ template <int strips, int blocks> struct HandedSums {
         for (int turn = 0; turn < turns; turn += 2) {
             float v[32];
             u32 code[32];
-            input.scale(row, v);
+            input.take(row, v);
             free(strip, turn >> 1, lane);
             const int next = min(turn + 2, turns - 2);
-            input.ask(e, to.batch, column + 32 * next);
+            input.ask(next);
             input.load(from + next * 1024, lane);
             codes_of_bounded(e, v, code);
             const int left = e.n - to.column0 - 32 * turn;
-            Words::put(words, turn, lane, HalfSums::words(half_of(code, 0), left, lane));
-            Words::put(words, turn + 1, lane, HalfSums::words(half_of(code, 1), left - 32, lane));
+            uint2 one, other;
+            plane_words(half_of(code, 0), half_of(code, 1), lane, one, other);
+            Words::put(words, turn, lane, first_columns(one, left));
+            Words::put(words, turn + 1, lane, first_columns(other, left - 32));
         }
         for (int block = turns >> 1; block < of_blocks; block++) // beyond the edge
             free(strip, block, lane);

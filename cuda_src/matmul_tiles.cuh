@@ -24,6 +24,11 @@ constexpr int kStaging = Handed::kBytes;
 #else
 constexpr int kStaging = 4096 * kWarps; // behind the ring: tiles on their way out
 #endif
+#if BS_EPILOGUE == 4 // beside the thread that loads are warps that finish what is multiplied
+constexpr int kHandedBarriers = Handed::kBarriers, kConsumerRegisters = 184, kOthersRegisters = 136;
+#else
+constexpr int kHandedBarriers = 0, kConsumerRegisters = BS_GROUPS == 1 ? 240 : 232, kOthersRegisters = 40;
+#endif
 constexpr int kBytesA = kBlockRows * kPlanesA * kRowBytes, kBytesB = 64 * BS_NB * kRowBytes, kBytesStage = kBytesA + kBytesB;
 
 struct MatmulParams {

@@ -12,8 +12,8 @@
 //
 // Compile-time: BS_GROUPS (1, 2), BS_MB (1, 2), BS_NB (1..4), BS_STAGES, BS_BYTES, BS_OUT64 (an int64 result), BS_PA (the BS_MB row blocks of
 // a warpgroup are as many planes of the same 64 rows; only and always with BS_OUT64 and BS_MB = 2), BS_EPILOGUE (instead of being stored,
-// sums go through epilogue.cuh: 1, epilogue_fragments.cuh: 2, or, while the next tile is multiplied, epilogue_deferred.cuh: 3, of which
-// BS_HELD blocks of columns at a time; only with BS_MB = 1 and a cluster without parts).
+// sums go through epilogue.cuh: 1, epilogue_fragments.cuh: 2, or, while the next tile is multiplied, epilogue_handed.cuh: 4, or
+// epilogue_deferred.cuh: 3, of which BS_HELD blocks of columns at a time; both only with BS_MB = 1 and a cluster without parts).
 // Floor on an H200: 2 m n k planes / 15.4e15 operations a second (1.93e15 for bytes), or bytes at 4.2 TB/s; about 2.4 us for a launch in a
 // graph. Reached there: 1 x 1 bits 16384^3 0.83 ms (floor 0.57), 8192^3 0.137 ms (0.071), 32768 x 32768 x 64 0.038 ms (0.036), 4 x 2 bits
 // 16384^3 5.1 ms (4.6), bytes 16384^3 5.9 ms with unpacking (4.6). All figures and what did not help: benchmarks/NOTES.md.
@@ -107,12 +107,14 @@ struct Consumer {
 
     __device__ __forceinline__ void clear_if_untouched()
     {
-        if (keep == 0)
+        if (keep == 0) {
+            asm volatile(""); // a jump over this rather than a choice for each
 #pragma unroll
             for (int i = 0; i < BS_MB; i++)
 #pragma unroll
                 for (int e = 0; e < 32 * BS_NB; e++)
                     acc[i][e] = 0;
+        }
     }
 
 #ifdef BS_OUT64
@@ -243,28 +245,17 @@ BS_INLINE void consume(const MatmulParams &g, const Shared &s, int first, int st
     bulk_wait_read<0>();
 }
 
-#if BS_EPILOGUE == 4
-constexpr int kConsumerRegisters = 184, kOthersRegisters = 136;
-#else
-constexpr int kConsumerRegisters = BS_GROUPS == 1 ? 240 : 232, kOthersRegisters = 40;
-#endif
-
 // Grid: clusters of mc rk rp blocks; each takes units first, first + clusters, ... With rk rp > 1 there is one cluster a unit.
 extern "C" __global__ void __launch_bounds__(kThreads, 1) matmul_wgmma(const __grid_constant__ MatmulParams g)
 {
     extern __shared__ __align__(1024) unsigned char memory[];
-    constexpr int kReduced = 2 * BS_STAGES;
-#if BS_EPILOGUE == 4
-    __shared__ alignas(8) u64 barriers[kReduced + 1 + Handed::kBarriers];
-#else
-    __shared__ alignas(8) u64 barriers[kReduced + 1];
-#endif
+    __shared__ alignas(8) u64 barriers[2 * BS_STAGES + 1 + kHandedBarriers];
     const int cluster = g.mc * g.rk * g.rp;
     const Place place = place_of(g, (int)cluster_rank());
     const u32 base = (shared_address(memory) + 1023u) & ~1023u;
     const u32 staging = base + BS_STAGES * kBytesStage;
     const u32 full = shared_address(barriers);
-    const Shared s = {base, staging, full, full + BS_STAGES * 8, full + kReduced * 8, full + kReduced * 8 + 8};
+    const Shared s = {base, staging, full, full + BS_STAGES * 8, full + BS_STAGES * 16, full + BS_STAGES * 16 + 8};
     const bool is_producer = threadIdx.x >= kConsumers;
     let_next_kernel_start(); // it waits for this one's end before it touches memory, but its own start takes as long as a small product
     if (threadIdx.x == kConsumers) {
