@@ -1,9 +1,10 @@
-// The way out of epilogue_deferred.cuh by warps of their own: those that multiply leave the sums of a tile in shared memory, 16 bits each, and
-// begin the next one, while others take 16 rows of it through the chain. So the matrix units wait for nothing but the copy, and a
-// scheduler has twice as many warps to choose from: a chain is a row of dependent instructions that one warp cannot hurry.
+// The way out of epilogue_deferred.cuh by warps of their own: those that multiply leave the sums of a tile in shared memory, 16 bits
+// each, and begin the next one, while others take 16 rows of it through the chain. The matrix units wait for nothing but the copy, and
+// what finishes has registers for 32 elements a lane at once: one warp alone cannot hurry a row of instructions each of which needs the
+// one before.
 //
-// Warp c of the multiplying ones hands over strip c of every tile; strips go round among the finishing warps. Barriers: parked[c] completes when
-// a strip is there, taken[c][b] when block b of it has been read, and its place is free again.
+// Warp c of those that multiply hands over strip c of every tile; strips go round among the finishing warps. Barriers: parked[c]
+// completes when a strip is there, taken[c][b] when block b of it has been read and its place is free again.
 #ifndef BITSPARSE_EPILOGUE_HANDED_CUH
 #define BITSPARSE_EPILOGUE_HANDED_CUH
 
@@ -61,8 +62,8 @@ struct BlockInput {
 
 constexpr int kFinishers = 3; // what the warpgroup of the loading warp has left
 
-// Of `strips` strips a tile and up to `blocks` blocks of columns.
-template <int strips, int blocks> struct HandedSums {
+// Of `strips` strips a tile and up to `blocks` blocks of columns, the first `own` of which their warps keep.
+template <int strips, int blocks, int own> struct HandedSums {
     typedef WordArea<256, 128> Words;
     static constexpr int kStrip = 2048 * blocks, kWords = 544 * blocks, kBytes = strips * kStrip + kFinishers * kWords;
     static constexpr int kBarriers = strips * (1 + blocks);
@@ -84,7 +85,7 @@ template <int strips, int blocks> struct HandedSums {
     {
         const int lane = pinned_lane();
 #pragma unroll
-        for (int block = 0; block < blocks; block++)
+        for (int block = own; block < blocks; block++)
             if (block < of_blocks) {
                 barrier_wait(taken(strip, block), parity ^ 1);
 #pragma unroll
@@ -103,20 +104,20 @@ template <int strips, int blocks> struct HandedSums {
         const u32 words = words_of(finisher), from = strip_at(strip);
         float row[2];
         BlockInput input(e, to.batch, to.column0 + 2 * (lane & 3));
-        if (turns > 0) {
+        if (turns > 2 * own) {
             to.row_scales(e, lane, row);
-            input.ask(0);
+            input.ask(2 * own);
         }
         barrier_wait(parked(strip), parity);
-        if (turns > 0)
-            input.load(from, lane);
+        if (turns > 2 * own)
+            input.load(from + 2048 * own, lane);
 #pragma unroll 1
-        for (int turn = 0; turn < turns; turn += 2) {
+        for (int turn = 2 * own; turn < turns; turn += 2) {
             float v[32];
             u32 code[32];
             input.take(row, v);
             free(strip, turn >> 1, lane);
-            const int next = min(turn + 2, turns - 2);
+            const int next = min(turn + 2, turns - 2); // after the last one what is there, to no end
             input.ask(next);
             input.load(from + next * 1024, lane);
             codes_of_bounded(e, v, code);
@@ -126,10 +127,10 @@ template <int strips, int blocks> struct HandedSums {
             Words::put(words, turn, lane, first_columns(one, left));
             Words::put(words, turn + 1, lane, first_columns(other, left - 32));
         }
-        for (int block = turns >> 1; block < of_blocks; block++) // beyond the edge
+        for (int block = max(turns >> 1, own); block < of_blocks; block++) // beyond the edge
             free(strip, block, lane);
-        if (turns > 0)
-            Words::store(e, words, to, turns, lane);
+        if (turns > 2 * own)
+            Words::store(e, words, to, 2 * own, turns, lane);
     }
 
     __device__ __forceinline__ void free(int strip, int block, int lane) const

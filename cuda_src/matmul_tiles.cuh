@@ -16,18 +16,25 @@ constexpr int kRowBlocks = BS_MB, kPlanesA = 1;
 #endif
 constexpr int kBlockRows = 64 * BS_GROUPS * kRowBlocks;
 #if BS_EPILOGUE == 3
-typedef DeferredSums<BS_HELD> Deferred;
-constexpr int kStaging = Deferred::kBytes * kWarps; // behind the ring: sums that wait
+constexpr int kBytesStrip = 2048 * BS_HELD, kStaging = kBytesStrip * kWarps; // behind the ring: sums that wait
 #elif BS_EPILOGUE == 4
-typedef HandedSums<kWarps, BS_NB> Handed;
-constexpr int kStaging = Handed::kBytes;
+#ifdef BS_HELD
+constexpr int kOwnBlocks = BS_HELD; // the first blocks of a tile, which the warps that multiplied them take up themselves
+#else
+constexpr int kOwnBlocks = 0;
+#endif
+typedef HandedSums<kWarps, BS_NB, kOwnBlocks> Handed;
+constexpr int kBytesStrip = Handed::kStrip, kStaging = Handed::kBytes;
 #else
 constexpr int kStaging = 4096 * kWarps; // behind the ring: tiles on their way out
 #endif
 #if BS_EPILOGUE == 4 // beside the thread that loads are warps that finish what is multiplied
-constexpr int kHandedBarriers = Handed::kBarriers, kConsumerRegisters = 184, kOthersRegisters = 136;
+constexpr int kHandedBarriers = Handed::kBarriers, kConsumerRegisters = kOwnBlocks ? 200 : 184, kOthersRegisters = kOwnBlocks ? 104 : 136;
 #else
 constexpr int kHandedBarriers = 0, kConsumerRegisters = BS_GROUPS == 1 ? 240 : 232, kOthersRegisters = 40;
+#endif
+#ifdef BS_HELD
+typedef DeferredSums<BS_HELD> Deferred;
 #endif
 constexpr int kBytesA = kBlockRows * kPlanesA * kRowBytes, kBytesB = 64 * BS_NB * kRowBytes, kBytesStage = kBytesA + kBytesB;
 

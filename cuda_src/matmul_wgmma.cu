@@ -31,8 +31,8 @@ struct Consumer {
     int held = -1; // the stage whose products may still be running
     int keep = 0;
     int acc[BS_MB][32 * BS_NB];
-#if BS_EPILOGUE == 3
-    Deferred deferred{s.staging + (threadIdx.x >> 5) * Deferred::kBytes};
+#ifdef BS_HELD
+    Deferred deferred{s.staging + (threadIdx.x >> 5) * kBytesStrip};
 #endif
 
     // A stage is empty once every warp that reads it, here and in the blocks that it was multicast with, is done with it.
@@ -56,7 +56,7 @@ struct Consumer {
     __device__ __forceinline__ void multiply_stage()
     {
         const int group = threadIdx.x >> 7;
-#if BS_EPILOGUE == 3
+#ifdef BS_HELD
         const bool waiting = deferred.waiting();
         HalfVectors vectors;
         if (waiting)
@@ -77,13 +77,13 @@ struct Consumer {
         release();
         held = ring.stage;
         ring.advance();
-#if BS_EPILOGUE == 3
+#ifdef BS_HELD
         if (waiting)
             deferred.finish_half(g.epilogue, vectors);
 #endif
     }
 
-#if BS_EPILOGUE == 3
+#ifdef BS_HELD
     __device__ __forceinline__ void finish_deferred()
     {
 #pragma unroll 1
@@ -94,13 +94,14 @@ struct Consumer {
         }
     }
 
-    // Of what does not fit into shared memory at once, only the last part can wait.
+    // Of what does not fit into shared memory at once, only the last part can wait; if others have a share, there is only one part.
     __device__ __forceinline__ void defer(const Work &w, int row0)
     {
+        const int blocks = BS_EPILOGUE == 4 ? min(g.nb, BS_HELD) : g.nb;
 #pragma unroll 1
-        for (int first = 0; first < g.nb && (w.n_tile * g.nb + first) * 64 < g.n; first += BS_HELD) {
+        for (int first = 0; first < blocks && (w.n_tile * g.nb + first) * 64 < g.n; first += BS_HELD) {
             finish_deferred();
-            deferred.take(g.epilogue, acc[0], first, g.nb, w.batch, row0, w.n_tile * g.nb * 64);
+            deferred.take(g.epilogue, acc[0], first, blocks, w.batch, row0, w.n_tile * g.nb * 64);
         }
     }
 #endif
@@ -224,12 +225,13 @@ BS_INLINE void consume(const MatmulParams &g, const Shared &s, int first, int st
                 store_tile(g, me.acc[i], w, row);
 #endif
         }
-#if BS_EPILOGUE == 3
+#ifdef BS_HELD
         me.defer(w, w.m_tile * kBlockRows + row0);
-#elif BS_EPILOGUE == 4
+#endif
+#if BS_EPILOGUE == 4
         Handed{s.staging, s.handed}.give(me.acc[0], g.nb, pinned((int)threadIdx.x) >> 5, parity);
         parity ^= 1;
-#elif defined(BS_EPILOGUE)
+#elif BS_EPILOGUE == 1 || BS_EPILOGUE == 2
         if (owner == place.part || !split)
             finish_tile(g, s, place, me.acc, w, w.m_tile * kBlockRows + row0);
 #if BS_MB > 1
@@ -239,7 +241,7 @@ BS_INLINE void consume(const MatmulParams &g, const Shared &s, int first, int st
 #endif
 #endif
     }
-#if BS_EPILOGUE == 3
+#ifdef BS_HELD
     me.finish_deferred();
 #endif
     bulk_wait_read<0>();
