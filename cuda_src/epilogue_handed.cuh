@@ -3,8 +3,9 @@
 // what finishes has registers for 32 elements a lane at once: one warp alone cannot hurry a row of instructions each of which needs the
 // one before.
 //
-// Warp c of those that multiply hands over strip c of every tile; strips go round among the finishing warps. Barriers: parked[c]
-// completes when a strip is there, taken[c][b] when block b of it has been read and its place is free again.
+// Warp c of those that multiply hands over strip c of every tile; strips go round among the finishing warps. Barriers: parked[c][f]
+// completes when a strip is there for finisher f, who waits for each such time once, in order (with one barrier for all of them one might
+// mistake a tile for the second one after it); taken[c][b] completes when block b has been read and its place is free again.
 #ifndef BITSPARSE_EPILOGUE_HANDED_CUH
 #define BITSPARSE_EPILOGUE_HANDED_CUH
 
@@ -66,13 +67,13 @@ constexpr int kFinishers = 3; // what the warpgroup of the loading warp has left
 template <int strips, int blocks, int own> struct HandedSums {
     typedef WordArea<256, 128> Words;
     static constexpr int kStrip = 2048 * blocks, kWords = 544 * blocks, kBytes = strips * kStrip + kFinishers * kWords;
-    static constexpr int kBarriers = strips * (1 + blocks);
+    static constexpr int kBarriers = strips * (kFinishers + blocks);
     u32 slots, barriers;
 
     __device__ __forceinline__ u32 strip_at(int strip) const { return slots + strip * kStrip; }
     __device__ __forceinline__ u32 words_of(int finisher) const { return slots + strips * kStrip + finisher * kWords; }
-    __device__ __forceinline__ u32 parked(int strip) const { return barriers + strip * 8; }
-    __device__ __forceinline__ u32 taken(int strip, int block) const { return barriers + (strips + strip * blocks + block) * 8; }
+    __device__ __forceinline__ u32 parked(int strip, int finisher) const { return barriers + (strip * kFinishers + finisher) * 8; }
+    __device__ __forceinline__ u32 taken(int strip, int block) const { return barriers + (strips * kFinishers + strip * blocks + block) * 8; }
 
     __device__ __forceinline__ void begin() const
     {
@@ -80,25 +81,25 @@ template <int strips, int blocks, int own> struct HandedSums {
             barrier_init(barriers + i * 8, 1);
     }
 
-    // `parity`: 0 for a warp's first tile, 1 for its second, ...
-    template <int n> __device__ __forceinline__ void give(const int (&acc)[n], int of_blocks, int strip, u32 parity) const
+    // `tile`: how many this block has had before.
+    template <int n> __device__ __forceinline__ void give(const int (&acc)[n], int of_blocks, int strip, int tile) const
     {
         const int lane = pinned_lane();
 #pragma unroll
         for (int block = own; block < blocks; block++)
             if (block < of_blocks) {
-                barrier_wait(taken(strip, block), parity ^ 1);
+                barrier_wait(taken(strip, block), ~tile & 1);
 #pragma unroll
                 for (int half = 0; half < 2; half++)
                     HalfSums::store(strip_at(strip) + (2 * block + half) * 1024, lane, acc, 32 * block + 16 * half);
             }
         __syncwarp();
         if (lane == 0)
-            barrier_arrive(parked(strip));
+            barrier_arrive(parked(strip, (tile * strips + strip) % kFinishers));
     }
 
     // A block's vectors and sums are asked for as soon as those of the block before are used up.
-    __device__ __forceinline__ void finish(const EpilogueParams &e, const Strip &to, int of_blocks, int strip, u32 parity, int finisher) const
+    __device__ __forceinline__ void finish(const EpilogueParams &e, const Strip &to, int of_blocks, int strip, int tile, int finisher) const
     {
         const int lane = pinned_lane(), turns = to.turns(e, of_blocks);
         const u32 words = words_of(finisher), from = strip_at(strip);
@@ -108,7 +109,7 @@ template <int strips, int blocks, int own> struct HandedSums {
             to.row_scales(e, lane, row);
             input.ask(2 * own);
         }
-        barrier_wait(parked(strip), parity);
+        barrier_wait(parked(strip, finisher), tile / kFinishers & 1);
         if (turns > 2 * own)
             input.load(from + 2048 * own, lane);
 #pragma unroll 1

@@ -235,7 +235,7 @@ BS_INLINE void finish_strips(const MatmulParams &g, const Shared &s, int first, 
             break;
         const Work w = work_of(g, unit, place.member);
         const Strip to = {w.batch, w.m_tile * kBlockRows + strip * 16, w.n_tile * g.nb * kBlockWidth};
-        handed.finish(g.epilogue, to, g.nb, strip, tile & 1, finisher);
+        handed.finish(g.epilogue, to, g.nb, strip, tile, finisher);
     }
 }
 #endif

@@ -157,7 +157,7 @@ BS_INLINE void consume(const MatmulParams &g, const Shared &s, int first, int st
     Work next = first_work(g, first, place);
     wait_for_previous_kernel();
 #if BS_EPILOGUE == 4
-    u32 parity = 0;
+    int tile = 0;
 #endif
     for (int unit = first; unit < units; unit += step) {
         const Work w = next;
@@ -229,8 +229,7 @@ BS_INLINE void consume(const MatmulParams &g, const Shared &s, int first, int st
         me.defer(w, w.m_tile * kBlockRows + row0);
 #endif
 #if BS_EPILOGUE == 4
-        Handed{s.staging, s.handed}.give(me.acc[0], g.nb, pinned((int)threadIdx.x) >> 5, parity);
-        parity ^= 1;
+        Handed{s.staging, s.handed}.give(me.acc[0], g.nb, pinned((int)threadIdx.x) >> 5, tile++);
 #elif BS_EPILOGUE == 1 || BS_EPILOGUE == 2
         if (owner == place.part || !split)
             finish_tile(g, s, place, me.acc, w, w.m_tile * kBlockRows + row0);
