@@ -126,7 +126,32 @@ BS_INLINE uint2 plane_words(const u32 (&code)[16], int lane)
     return make_uint2(a, b);
 }
 
+// The same for two sets of codes, whose trades are waited for together.
+BS_INLINE void plane_words(const u32 (&first)[16], const u32 (&second)[16], int lane, uint2 &x, uint2 &y)
+{
+    u32 a = nibbles(first, 0), b = nibbles(first, 1), c = nibbles(second, 0), d = nibbles(second, 1);
+    exchange<1>(a, b, 0x55555555u), exchange<1>(c, d, 0x55555555u);
+    trade(a, b, lane, 1), trade(c, d, lane, 1);
+    exchange<2>(a, b, 0x33333333u), exchange<2>(c, d, 0x33333333u);
+    trade(a, b, lane, 2), trade(c, d, lane, 2);
+    exchange<4>(a, b, 0x0f0f0f0fu), exchange<4>(c, d, 0x0f0f0f0fu);
+    x = make_uint2(a, b), y = make_uint2(c, d);
+}
+
 BS_INLINE u32 first_columns(u32 word, int left) { return left >= 32 ? word : left <= 0 ? 0u : word & ((1u << left) - 1u); }
+
+BS_INLINE uint2 first_columns(uint2 words, int left) { return make_uint2(first_columns(words.x, left), first_columns(words.y, left)); }
+
+// Whether a block is a line's last and the first of its two in 128 columns, so that as many pad bits follow.
+BS_INLINE bool ends_with_pad(const EpilogueParams &e, int column) { return column + kBlockWidth >= e.n && !(column & kBlockWidth); }
+
+BS_INLINE void store_block_words(u32 *to, u32 a, u32 b, bool pad)
+{
+    if (pad)
+        store_global(to, a, b, 0, 0);
+    else
+        store_global(to, a, b);
+}
 
 // Codes by the letter of scalar.h. Gives whether one of the elements inside the result is NaN.
 BS_INLINE bool codes_of_fragments_exactly(const EpilogueParams &e, int row, int column, float (&v)[16], u32 (&code)[16])
@@ -144,7 +169,25 @@ BS_INLINE bool codes_of_fragments_exactly(const EpilogueParams &e, int row, int 
     return nan;
 }
 
-// The same as codes_plainly has it, if there is no other element.
+// As codes_plainly has it.
+template <int n> BS_INLINE void codes_of_bounded(const EpilogueParams &e, const float (&v)[n], u32 (&code)[n])
+{
+    float x[n];
+#pragma unroll
+    for (int i = 0; i < n; i++)
+        x[i] = fminf(bs_mul_saturatef(bs_div_knownf(v[i], e.divisor, e.inverse), e.factor), e.ceiling);
+    if (e.rounding == BS_NEAREST) {
+#pragma unroll
+        for (int i = 0; i < n; i++)
+            code[i] = bs_bits_nearestf(x[i], e.unit);
+    } else {
+#pragma unroll
+        for (int i = 0; i < n; i++)
+            code[i] = bs_bits_floorf(x[i], e.unit);
+    }
+}
+
+// The same if there is no other element, else by the letter.
 BS_INLINE bool codes_of_fragments(const EpilogueParams &e, int row, int column, float (&v)[16], u32 (&code)[16])
 {
     if (!(e.steps & kBounded)) {
@@ -155,18 +198,7 @@ BS_INLINE bool codes_of_fragments(const EpilogueParams &e, int row, int column, 
         if (!usual)
             return codes_of_fragments_exactly(e, row, column, v, code);
     }
-#pragma unroll
-    for (int i = 0; i < 16; i++)
-        v[i] = fminf(bs_mul_saturatef(bs_div_knownf(v[i], e.divisor, e.inverse), e.factor), e.ceiling);
-    if (e.rounding == BS_NEAREST) {
-#pragma unroll
-        for (int i = 0; i < 16; i++)
-            code[i] = bs_bits_nearestf(v[i], e.unit);
-    } else {
-#pragma unroll
-        for (int i = 0; i < 16; i++)
-            code[i] = bs_bits_floorf(v[i], e.unit);
-    }
+    codes_of_bounded(e, v, code);
     return false;
 }
 
@@ -216,14 +248,14 @@ BS_INLINE void finish_fragments(const EpilogueParams &e, const Vectors &vectors,
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 const int left = e.n - column - 32 * half;
-                words[half] = make_uint2(first_columns(words[half].x, left), first_columns(words[half].y, left));
+                words[half] = first_columns(words[half], left);
             }
+        const bool pad = ends_with_pad(e, column);
         if (stores[0])
-            *(uint2 *)to = make_uint2(words[0].x, words[1].x);
+            store_block_words(to, words[0].x, words[1].x, pad);
         if (stores[1])
-            *(uint2 *)(to + eight_rows) = make_uint2(words[0].y, words[1].y);
+            store_block_words(to + eight_rows, words[0].y, words[1].y, pad);
         to += 2;
-        clear_pad<false>(e, lane, batch, row0, column);
     }
     if (nan)
         atomicOr(e.nan, 1);

@@ -66,7 +66,7 @@ BS_INLINE void add_terms(const MatmulParams &g, int (&acc)[32 * BS_NB], const Wo
 {
     const int lane = threadIdx.x & 31, row = row0 + (lane >> 2);
     const int upper = row_term(g, w, row), lower = row_term(g, w, row + 8);
-#if BS_EPILOGUE == 2 // few registers are left
+#if BS_EPILOGUE >= 2 // few registers are left
     int term[2 * BS_NB];
 #pragma unroll
     for (int i = 0; i < 2 * BS_NB; i++)
@@ -74,7 +74,7 @@ BS_INLINE void add_terms(const MatmulParams &g, int (&acc)[32 * BS_NB], const Wo
 #endif
 #pragma unroll
     for (int i = 0; i < 16 * BS_NB; i++) {
-#if BS_EPILOGUE == 2
+#if BS_EPILOGUE >= 2
         const int here = __shfl_sync(~0u, term[i >> 3], (8 * (i >> 1) + 2 * (lane & 3) + (i & 1)) & 31);
 #else
         const int here = col_term(g, w, w.n_tile * g.nb * 64 + 8 * (i >> 1) + 2 * (lane & 3) + (i & 1));
@@ -219,6 +219,23 @@ BS_INLINE void finish_tile(const MatmulParams &g, const Shared &s, const Place &
 #pragma unroll
         for (int e = 0; e < 32 * BS_NB; e++)
             acc[0][e] = acc[BS_MB - 1][e];
+    }
+}
+#elif BS_EPILOGUE == 4
+// What a finishing warp does.
+BS_INLINE void finish_strips(const MatmulParams &g, const Shared &s, int first, int step, int units, const Place &place)
+{
+    const Handed handed{s.staging, s.handed};
+    const int finisher = pinned((int)threadIdx.x - kConsumers - 32) >> 5;
+    wait_for_previous_kernel();
+#pragma unroll 1
+    for (int at = finisher;; at += kFinishers) {
+        const int tile = at / kWarps, strip = at % kWarps, unit = first + tile * step;
+        if (unit >= units)
+            break;
+        const Work w = work_of(g, unit, place.member);
+        const Strip to = {w.batch, w.m_tile * kBlockRows + strip * 16, w.n_tile * g.nb * kBlockWidth};
+        handed.finish(g.epilogue, to, g.nb, strip, tile, finisher);
     }
 }
 #endif

@@ -5,7 +5,7 @@
 #include "matmul_passes.cuh"
 #include "wgmma.cuh"
 #ifdef BS_EPILOGUE
-#include "epilogue_fragments.cuh"
+#include "epilogue_handed.cuh"
 #endif
 
 constexpr int kConsumers = 128 * BS_GROUPS, kThreads = kConsumers + 128, kWarps = 4 * BS_GROUPS;
@@ -15,7 +15,27 @@ constexpr int kRowBlocks = 1, kPlanesA = BS_MB;
 constexpr int kRowBlocks = BS_MB, kPlanesA = 1;
 #endif
 constexpr int kBlockRows = 64 * BS_GROUPS * kRowBlocks;
+#if BS_EPILOGUE == 3
+constexpr int kBytesStrip = 2048 * BS_HELD, kStaging = kBytesStrip * kWarps; // behind the ring: sums that wait
+#elif BS_EPILOGUE == 4
+#ifdef BS_HELD
+constexpr int kOwnBlocks = BS_HELD; // the first blocks of a tile, which the warps that multiplied them take up themselves
+#else
+constexpr int kOwnBlocks = 0;
+#endif
+typedef HandedSums<kWarps, BS_NB, kOwnBlocks> Handed;
+constexpr int kBytesStrip = Handed::kStrip, kStaging = Handed::kBytes;
+#else
 constexpr int kStaging = 4096 * kWarps; // behind the ring: tiles on their way out
+#endif
+#if BS_EPILOGUE == 4 // beside the thread that loads are warps that finish what is multiplied
+constexpr int kHandedBarriers = Handed::kBarriers, kConsumerRegisters = kOwnBlocks ? 200 : 184, kOthersRegisters = kOwnBlocks ? 104 : 136;
+#else
+constexpr int kHandedBarriers = 0, kConsumerRegisters = BS_GROUPS == 1 ? 240 : 232, kOthersRegisters = 40;
+#endif
+#ifdef BS_HELD
+typedef DeferredSums<BS_HELD> Deferred;
+#endif
 constexpr int kBytesA = kBlockRows * kPlanesA * kRowBytes, kBytesB = 64 * BS_NB * kRowBytes, kBytesStage = kBytesA + kBytesB;
 
 struct MatmulParams {
@@ -89,7 +109,7 @@ BS_INLINE const u32 *blocks_of(const MatmulParams &g, const Work &w)
 }
 
 struct Shared {
-    u32 tiles, staging, full, empty, reduced; // addresses: the ring's stages, the way out, barriers
+    u32 tiles, staging, full, empty, reduced, handed; // addresses: the ring's stages, the way out, barriers
 };
 
 #endif

@@ -12,7 +12,8 @@
 //
 // Compile-time: BS_GROUPS (1, 2), BS_MB (1, 2), BS_NB (1..4), BS_STAGES, BS_BYTES, BS_OUT64 (an int64 result), BS_PA (the BS_MB row blocks of
 // a warpgroup are as many planes of the same 64 rows; only and always with BS_OUT64 and BS_MB = 2), BS_EPILOGUE (instead of being stored,
-// sums go through epilogue.cuh: 1, or through epilogue_fragments.cuh: 2).
+// sums go through epilogue.cuh: 1, epilogue_fragments.cuh: 2, or, while the next tile is multiplied, epilogue_handed.cuh: 4, or
+// epilogue_deferred.cuh: 3, of which BS_HELD blocks of columns at a time; both only with BS_MB = 1 and a cluster without parts).
 // Floor on an H200: 2 m n k planes / 15.4e15 operations a second (1.93e15 for bytes), or bytes at 4.2 TB/s; about 2.4 us for a launch in a
 // graph. Reached there: 1 x 1 bits 16384^3 0.83 ms (floor 0.57), 8192^3 0.137 ms (0.071), 32768 x 32768 x 64 0.038 ms (0.036), 4 x 2 bits
 // 16384^3 5.1 ms (4.6), bytes 16384^3 5.9 ms with unpacking (4.6). All figures and what did not help: benchmarks/NOTES.md.
@@ -30,6 +31,9 @@ struct Consumer {
     int held = -1; // the stage whose products may still be running
     int keep = 0;
     int acc[BS_MB][32 * BS_NB];
+#ifdef BS_HELD
+    Deferred deferred{s.staging + (threadIdx.x >> 5) * kBytesStrip};
+#endif
 
     // A stage is empty once every warp that reads it, here and in the blocks that it was multicast with, is done with it.
     __device__ __forceinline__ void release()
@@ -52,6 +56,12 @@ struct Consumer {
     __device__ __forceinline__ void multiply_stage()
     {
         const int group = threadIdx.x >> 7;
+#ifdef BS_HELD
+        const bool waiting = deferred.waiting();
+        HalfVectors vectors;
+        if (waiting)
+            deferred.ask(g.epilogue, vectors);
+#endif
         barrier_wait(s.full + ring.stage * 8, ring.phase);
         const u32 tile = s.tiles + ring.stage * kBytesStage;
         const u64 a = wgmma_descriptor(tile + group * 64 * kRowBlocks * kRowBytes), b = wgmma_descriptor(tile + kBytesA);
@@ -67,16 +77,45 @@ struct Consumer {
         release();
         held = ring.stage;
         ring.advance();
+#ifdef BS_HELD
+        if (waiting)
+            deferred.finish_half(g.epilogue, vectors);
+#endif
     }
+
+#ifdef BS_HELD
+    __device__ __forceinline__ void finish_deferred()
+    {
+#pragma unroll 1
+        while (deferred.waiting()) {
+            HalfVectors vectors;
+            deferred.ask(g.epilogue, vectors);
+            deferred.finish_half(g.epilogue, vectors);
+        }
+    }
+
+    // Of what does not fit into shared memory at once, only the last part can wait; if others have a share, there is only one part.
+    __device__ __forceinline__ void defer(const Work &w, int row0)
+    {
+        const int blocks = BS_EPILOGUE == 4 ? min(g.nb, BS_HELD) : g.nb;
+#pragma unroll 1
+        for (int first = 0; first < blocks && (w.n_tile * g.nb + first) * 64 < g.n; first += BS_HELD) {
+            finish_deferred();
+            deferred.take(g.epilogue, acc[0], first, blocks, w.batch, row0, w.n_tile * g.nb * 64);
+        }
+    }
+#endif
 
     __device__ __forceinline__ void clear_if_untouched()
     {
-        if (keep == 0)
+        if (keep == 0) {
+            asm volatile(""); // a jump over this rather than a choice for each
 #pragma unroll
             for (int i = 0; i < BS_MB; i++)
 #pragma unroll
                 for (int e = 0; e < 32 * BS_NB; e++)
                     acc[i][e] = 0;
+        }
     }
 
 #ifdef BS_OUT64
@@ -117,6 +156,9 @@ BS_INLINE void consume(const MatmulParams &g, const Shared &s, int first, int st
     const Range passes = part_of(0, g.n_passes, place.pass_part, g.rp);
     Work next = first_work(g, first, place);
     wait_for_previous_kernel();
+#if BS_EPILOGUE == 4
+    int tile = 0;
+#endif
     for (int unit = first; unit < units; unit += step) {
         const Work w = next;
         const u32 *blocks = blocks_of(g, w);
@@ -183,7 +225,12 @@ BS_INLINE void consume(const MatmulParams &g, const Shared &s, int first, int st
                 store_tile(g, me.acc[i], w, row);
 #endif
         }
-#ifdef BS_EPILOGUE
+#ifdef BS_HELD
+        me.defer(w, w.m_tile * kBlockRows + row0);
+#endif
+#if BS_EPILOGUE == 4
+        Handed{s.staging, s.handed}.give(me.acc[0], g.nb, pinned((int)threadIdx.x) >> 5, tile++);
+#elif BS_EPILOGUE == 1 || BS_EPILOGUE == 2
         if (owner == place.part || !split)
             finish_tile(g, s, place, me.acc, w, w.m_tile * kBlockRows + row0);
 #if BS_MB > 1
@@ -193,6 +240,9 @@ BS_INLINE void consume(const MatmulParams &g, const Shared &s, int first, int st
 #endif
 #endif
     }
+#ifdef BS_HELD
+    me.finish_deferred();
+#endif
     bulk_wait_read<0>();
 }
 
@@ -200,12 +250,13 @@ BS_INLINE void consume(const MatmulParams &g, const Shared &s, int first, int st
 extern "C" __global__ void __launch_bounds__(kThreads, 1) matmul_wgmma(const __grid_constant__ MatmulParams g)
 {
     extern __shared__ __align__(1024) unsigned char memory[];
-    __shared__ alignas(8) u64 barriers[2 * BS_STAGES + 1];
+    __shared__ alignas(8) u64 barriers[2 * BS_STAGES + 1 + kHandedBarriers];
     const int cluster = g.mc * g.rk * g.rp;
     const Place place = place_of(g, (int)cluster_rank());
     const u32 base = (shared_address(memory) + 1023u) & ~1023u;
     const u32 staging = base + BS_STAGES * kBytesStage;
-    const Shared s = {base, staging, shared_address(barriers), shared_address(barriers + BS_STAGES), shared_address(barriers + 2 * BS_STAGES)};
+    const u32 full = shared_address(barriers);
+    const Shared s = {base, staging, full, full + BS_STAGES * 8, full + BS_STAGES * 16, full + BS_STAGES * 16 + 8};
     const bool is_producer = threadIdx.x >= kConsumers;
     let_next_kernel_start(); // it waits for this one's end before it touches memory, but its own start takes as long as a small product
     if (threadIdx.x == kConsumers) {
@@ -217,6 +268,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) matmul_wgmma(const __g
         }
         barrier_init(s.reduced, 1);
         barrier_expect(s.reduced, kStaging - kStaging / (g.rk * g.rp));
+#if BS_EPILOGUE == 4
+        Handed{s.staging, s.handed}.begin();
+#endif
         fence_barrier_init();
     }
     if (cluster > 1)
@@ -225,13 +279,16 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) matmul_wgmma(const __g
         __syncthreads();
     const int units = g.batches * g.m_groups * g.n_tiles, first = (int)blockIdx.x / cluster, step = (int)gridDim.x / cluster;
     if (is_producer) {
-        registers_release<40>();
-        if (threadIdx.x == kConsumers) {
+        registers_release<kOthersRegisters>();
+        if (threadIdx.x == kConsumers)
             produce(g, s, first, step, units, place);
-        }
+#if BS_EPILOGUE == 4
+        else if (threadIdx.x >= kConsumers + 32)
+            finish_strips(g, s, first, step, units, place);
+#endif
         __syncwarp();
     } else {
-        registers_claim<BS_GROUPS == 1 ? 240 : 232>();
+        registers_claim<kConsumerRegisters>();
         consume(g, s, first, step, units, place);
     }
     if (g.mc > 1) // nobody leaves while another block may still signal its barriers

@@ -57,6 +57,9 @@ BS_INLINE bool barrier_test(u32 bar, u32 parity)
     return done != 0;
 }
 
+// Orders what this thread did, and what its warp did before __syncwarp(), before what is done by those who wait.
+BS_INLINE void barrier_arrive(u32 bar) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory"); }
+
 BS_INLINE void barrier_wait(u32 bar, u32 parity)
 {
     while (!barrier_test(bar, parity)) {
@@ -104,6 +107,14 @@ BS_INLINE int2 load_shared_pair(u32 from)
 }
 
 BS_INLINE void prefetch_l2(const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+
+// Vectors to global memory that the compiler must not take apart.
+BS_INLINE void store_global(void *to, u32 x, u32 y) { asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(x), "r"(y) : "memory"); }
+
+BS_INLINE void store_global(void *to, u32 x, u32 y, u32 z, u32 w)
+{
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
+}
 
 // ---- copies of 16 bytes to shared memory that complete in groups, matrices in registers of a warp (sm_80 and later)
 // Zeros if not `valid`; `from` is not read then.

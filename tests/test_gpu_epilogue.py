@@ -438,6 +438,61 @@ def test_every_tiling(b_bits: int, step: int) -> None:
                 same(cupy.asnumpy(out), want, f"{tiling} {params}")
 
 
+#: Tilings (nb, qb, mc), planes of the right operand, blocks of columns that wait at once (0: all, for warps of their own; -n: for those
+#: but the first n).
+WAITING = (
+    ((1, 1, 1), 1, 4), ((1, 2, 2), 2, 4), ((1, 4, 1), 4, 4), ((2, 1, 1), 1, 4), ((2, 1, 2), 2, 1), ((2, 2, 1), 2, 2),
+    ((3, 1, 1), 1, 4), ((3, 1, 1), 1, 2), ((4, 1, 2), 1, 4), ((4, 1, 1), 1, 2), ((4, 1, 1), 1, 1),
+    ((1, 1, 1), 1, 0), ((1, 2, 2), 2, 0), ((2, 1, 1), 1, 0), ((2, 2, 1), 2, 0), ((3, 1, 1), 1, 0), ((4, 1, 1), 1, 0), ((4, 1, 2), 1, 0),
+    ((1, 2, 1), 2, -1), ((3, 1, 1), 1, -2), ((4, 1, 1), 1, -1),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("cut", WAITING, ids=str)
+def test_sums_that_wait_for_the_next_tile(monkeypatch: pytest.MonkeyPatch, cut: tuple[Any, ...]) -> None:
+    """Several tiles a block: the sums of one go through the chain while the next is multiplied, at once or in parts."""
+    import cupy
+
+    from bitsparse import jit
+    from bitsparse.backends.cuda import gemm
+    from bitsparse.backends.cuda import matmul as cuda_matmul
+    from bitsparse.backends.cuda.epilogue import DeviceEpilogue
+
+    if not jit.capability().has_wgmma:
+        return
+    (nb, qb, mc), b_bits, held = cut
+    monkeypatch.setattr(gemm, "HELD_BLOCKS", max(held, 1))
+    monkeypatch.setattr(gemm, "HANDED_BLOCKS", 5 if held > 0 else 1)
+    monkeypatch.setattr(gemm, "OWN_BLOCKS", max(-held, 0))
+    monkeypatch.setattr(gemm, "_room_for", lambda _: 2)
+    rng = np.random.default_rng([nb, qb, b_bits, held + 4])
+    for m, n, k, batch, negative in ((515, 64 * nb + 37, 2048 * nb, (), False), (250, 129 * nb, 1990 * nb, (2,), True)):
+        a, b = words_of(rng, (*batch, m, k), 1), words_of(rng, (n, k), b_bits)
+        kind: Params = {"k": k, "a_bits": 1, "b_bits": b_bits, "a_encoding": "bipolar" if negative else "unsigned"}
+        kind["b_encoding"] = "signed" if negative else "unsigned"
+        acc = reference_matmul.matmul(a, b, acc_dtype=np.int32, **kind)
+        plain = requantised((m, n), 4, -1)._replace(divisor=np.float32(np.abs(acc).max()))
+        per_batch = plain._replace(
+            row_scale=floats(rng, (*batch, m)), bits=3, qmax=7, multiplier=7.0, rounding="nearest"
+        )
+        bare = plain._replace(row_scale=None, col_scale=None, bias=None, bits=1, qmax=1, multiplier=1.0)
+        device_a, device_b = cupy.asarray(a), cupy.asarray(b)
+        largest = cuda_matmul.largest_sum(k, 1, b_bits)
+        for params in (plain, per_batch, bare, plain._replace(bias=floats(rng, (*batch, n), -99, 99))):
+            chain = DeviceEpilogue(params, acc.shape, largest)
+            tiling = gemm.Tiling(1, nb, qb, mc)
+            product = cuda_matmul.Product(device_a, n=n, b_batch=(), tiling=tiling, epilogue=chain, **kind)
+            assert product._product._way() == ((3 if held > 0 else 4) if largest < 2**15 else 2)
+            want = host(acc, params)
+            for scale in (None, floats(rng, (n,), 0.5, 1.5), None):  # with an operand's scale nothing waits
+                out = poisoned(want.shape, want.dtype)
+                product(device_b, out, b_scale=None if scale is None else cupy.asarray(scale))
+                expected = (
+                    want if scale is None else host(acc, params._replace(col_scale=times(params.col_scale, scale)))
+                )
+                same(cupy.asnumpy(out), expected, f"{cut} {params}")
+
+
 @pytest.mark.parametrize("batches", [((3,), (3,)), ((2, 3), (3,)), ((), (4,)), ((2, 1), (1, 3)), ((0,), (0,))], ids=str)
 def test_batches(batches: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
     import cupy

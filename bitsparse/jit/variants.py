@@ -47,6 +47,10 @@ def _wgmma() -> list[Variant]:
                 if result.get("BS_OUT64") and mb > 1:
                     constants["BS_PA"] = 1
                 found.append(Variant("matmul_wgmma.cu", "matmul_wgmma", tuple(sorted(constants.items())), "sm_90a"))
+    for nb, stages in ((1, 8), (2, 6), (3, 4), (4, 3)):  # sums that wait take the place of a stage
+        constants = {"BS_GROUPS": 2, "BS_MB": 1, "BS_NB": nb, "BS_STAGES": stages}
+        constants |= {"BS_EPILOGUE": 4} if nb > 2 else {"BS_EPILOGUE": 3, "BS_HELD": nb}
+        found.append(Variant("matmul_wgmma.cu", "matmul_wgmma", tuple(sorted(constants.items())), "sm_90a"))
     return found
 
 

@@ -23,6 +23,8 @@ _WHOLE_BLOCK = 64
 #: What codes_quickly asks for: sizes of divisor and multiplier, bits, and a bound of the quotients.
 _DIVISORS, _MULTIPLIERS, _QUICK_BITS, _QUOTIENTS = (2.0**-60, 2.0**60), (2.0**-10, 2.0**24), 20, 0.99e12
 _FRAGMENT_BITS = 4
+#: Sums that wait have 16 bits.
+_WAITING_SUMS = 2.0**15 - 1
 _LARGEST = float(np.finfo(np.float32).max)
 _WARPS, _HEIGHT, _WIDTH = 4, 16, 64
 #: Blocks of a strip of the kernel of its own, and warps of it on a multiprocessor.
@@ -122,13 +124,15 @@ class DeviceEpilogue:
         Of the result: float32 ``(*batch, m, n)``, or uint32 words.
     may_see_nan : bool
         Whether NaN can reach a code at all.
+    largest : float
+        As given.
     """
 
     def __init__(self, params: EpilogueParams, shape: tuple[int, ...], largest: float = 2.0**31) -> None:
         cupy = self._cupy = jit.require_cupy("matmul")
         self._batch, m, n = shape[:-2], shape[-2], shape[-1]
         self._m, self._n = m, n
-        self.shape, self.params = shape, params
+        self.shape, self.params, self.largest = shape, params, largest
         self.out_shape, self.out_dtype = shape, np.dtype("float32" if params.out == "float" else "uint32")
         raw = self.struct = EpilogueStruct(m=m, n=n, activation=_ACTIVATIONS[params.activation])
         upload = _Upload()
@@ -163,6 +167,11 @@ class DeviceEpilogue:
         """Which way out of a product's kernel serves the next launch: 2, the short one of ``epilogue_fragments.cuh``, or 1, any other."""
         raw = self.struct
         return 2 if raw.steps & _PLAIN and not raw.steps & _DOWN and raw.bits <= _FRAGMENT_BITS else 1
+
+    @property
+    def can_wait(self) -> bool:
+        """Whether way 2 may be put off while the next tile is multiplied (``epilogue_deferred.cuh``)."""
+        return self.way == 2 and bool(self.struct.steps & _BOUNDED) and self.largest <= _WAITING_SUMS
 
     def _add_vector(self, upload: _Upload, vector: Any, values: Any, length: int) -> None:
         """Spread a vector over its axis and, where its batches differ, over the batch."""

@@ -14,6 +14,15 @@ from bitsparse.errors import KernelError
 
 __all__ = ["BLOCK_WORDS", "Operand", "Tiling", "WgmmaProduct", "choose_tiling", "estimate_us", "tilings"]
 
+#: Blocks of 64 columns of a tile that may wait for an epilogue while the next tile is multiplied; 0: none ever do.
+HELD_BLOCKS = 4
+
+#: From so many such blocks on, sums that wait are taken up by warps of their own, all of a tile's; 5: never.
+HANDED_BLOCKS = 3
+
+#: So many of those are taken up by the warps that multiplied them all the same.
+OWN_BLOCKS = 0
+
 
 class Operand(NamedTuple):
     """One packed operand (batches, outer, planes, words) and what its planes mean.
@@ -63,10 +72,11 @@ class Tiling(NamedTuple):
         """Threads of a block, the producer's warpgroup included."""
         return 128 * (self.groups + 1)
 
-    @property
-    def staging_bytes(self) -> int:
-        """Shared memory behind the stages, through which results leave."""
-        return 16384 * self.groups
+    def staging_bytes(self, way: int = 0) -> int:
+        """Shared memory behind the stages, through which results leave; by ways 3 and 4 they wait there."""
+        if way == 4:
+            return (8192 * self.groups + 3 * 544) * self.nb * self.qb
+        return 8192 * self.groups * (_held_blocks(self) if way == 3 else 2)
 
     @property
     def cluster(self) -> int:
@@ -204,11 +214,22 @@ class FusedParams(MatmulParams):
     _fields_ = (("epilogue", EpilogueStruct),)
 
 
-def defines_of(t: Tiling, step: int, wide: bool, shared_bytes: int, fused: int = 0) -> dict[str, int]:
-    """The compile-time constants of a tiling; ``fused`` is :attr:`DeviceEpilogue.way`, 0 without an epilogue."""
-    stages = max(2, min(8, (shared_bytes - 2048 - t.staging_bytes) // t.stage_bytes))
+def _room_for(t: Tiling) -> int:
+    """So many clusters of a tiling run at the same time at most: shared memory is enough for one block a multiprocessor."""
+    return max(1, jit.capability().multiprocessors // t.cluster)
+
+
+def _held_blocks(t: Tiling) -> int:
+    """How many blocks of columns wait at once in an epilogue of way 3."""
+    return min(t.nb * t.qb, HELD_BLOCKS)
+
+
+def defines_of(t: Tiling, step: int, wide: bool, shared_bytes: int, way: int = 0) -> dict[str, int]:
+    """The compile-time constants of a tiling; ``way`` is that through an epilogue, 0 without one."""
+    stages = max(2, min(8, (shared_bytes - 2048 - t.staging_bytes(way)) // t.stage_bytes))
     found = {"BS_GROUPS": t.groups, "BS_MB": t.mb, "BS_NB": t.nb * t.qb, "BS_STAGES": stages}
-    extra = {"BS_BYTES": int(step == 8), "BS_OUT64": int(wide), "BS_PA": int(t.pa > 1), "BS_EPILOGUE": fused}
+    extra = {"BS_BYTES": int(step == 8), "BS_OUT64": int(wide), "BS_PA": int(t.pa > 1), "BS_EPILOGUE": way}
+    extra["BS_HELD"] = _held_blocks(t) if way == 3 else OWN_BLOCKS if way == 4 else 0
     return found | {name: value for name, value in extra.items() if value}
 
 
@@ -262,10 +283,7 @@ class WgmmaProduct:
         masked = blocks_mask is not None
         t = tiling or choose_tiling(a.outer, b.outer, blocks, a.planes, b.planes, batches, masked, wide, a.step)
         self.tiling = t
-        chip = jit.capability()
         fused = epilogue is not None
-        defines = defines_of(t, a.step, wide, chip.shared_bytes, 0 if epilogue is None else epilogue.way)
-        kernel = jit.kernel("matmul_wgmma.cu", "matmul_wgmma", defines)
         signs = (a.negative_top, b.negative_top, a.weight * b.weight)
         if wide:
             table = wide_passes_of(a.planes, b.planes, t.pa, t.qb, blocks, a.step, *signs, t.carries)
@@ -300,28 +318,47 @@ class WgmmaProduct:
         p.early = int(early)
         self._b = b
         self.params = p
-        shared = defines["BS_STAGES"] * t.stage_bytes + t.staging_bytes + 1024
         units = batches * p.m_groups * p.n_tiles
+        self._step, self._wide, self._epilogue = a.step, wide, epilogue
+        # For sums to wait there must be a next tile, and stages enough: half a block of columns is taken up in each.
+        several = t.rk * t.rp == 1 and units > _room_for(t)
+        steady = len(table) * blocks >= 2 * t.nb and not masked
+        self._may_wait = several and steady and t.groups == 2 and t.mb == 1 and a.step == 1 and not wide
+        defines, shared = self._variant()
         clusters = units
         if t.rk * t.rp == 1:
-            clusters = min(units, kernel.resident_clusters(t.threads, shared, t.cluster))
+            kernel = jit.kernel("matmul_wgmma.cu", "matmul_wgmma", defines)
+            clusters = min(units, _room_for(t), kernel.resident_clusters(t.threads, shared, t.cluster))
         # The copy engine's stores overlap with the next tile; for a block's only tile ordinary ones are sooner done.
         self._bulk = units > clusters and not wide and not fused and b.outer % 4 == 0
-        self._epilogue = epilogue
-        self._defines, self._grid, self._shared = defines, clusters * t.cluster, shared
+        self._grid = clusters * t.cluster
         self._launches: dict[int, Any] = {}
-        self._launch = self._launch_for(defines.get("BS_EPILOGUE", 0))
+        self._launch = self._launch_for(self._way())
         self._mapped = self._out_mapped = 0
         #: ``launch(stream, b address, out address)`` of :class:`bitsparse._ext.launch.Quick` where nothing else changes between calls.
         self.quick = None if self._bulk or wide or fused else self._launch.quick(MatmulParams.out.offset)
 
+    def _way(self) -> int:
+        """Which way the next launch's sums go: 0 if they are stored, 1 or 2 through an epilogue, 3 or 4 if that waits for the next tile."""
+        if self._epilogue is None:
+            return 0
+        if not (self._may_wait and HELD_BLOCKS and self._epilogue.can_wait):
+            return self._epilogue.way
+        return 4 if self.tiling.nb * self.tiling.qb >= HANDED_BLOCKS else 3
+
+    def _variant(self) -> tuple[dict[str, int], int]:
+        """The constants of the next launch's kernel and its shared memory."""
+        t, way = self.tiling, self._way()
+        defines = defines_of(t, self._step, self._wide, jit.capability().shared_bytes, way)
+        return defines, defines["BS_STAGES"] * t.stage_bytes + t.staging_bytes(way) + 1024
+
     def _launch_for(self, way: int) -> Any:
         """The launch for a way through the epilogue."""
         if way not in self._launches:
-            defines = self._defines | ({"BS_EPILOGUE": way} if way else {})
+            defines, shared = self._variant()
             kernel, t = jit.kernel("matmul_wgmma.cu", "matmul_wgmma", defines), self.tiling
             self._launches[way] = kernel.launch(
-                self._grid, t.threads, self.params, shared=self._shared, cluster=t.cluster, dependent=True
+                self._grid, t.threads, self.params, shared=shared, cluster=t.cluster, dependent=True
             )
         return self._launches[way]
 
@@ -352,7 +389,7 @@ class WgmmaProduct:
             p.row_term = row_term.data.ptr
         if col_term is not None:
             p.col_term = col_term.data.ptr
-        launch = self._launch if self._epilogue is None else self._launch_for(self._epilogue.way)
+        launch = self._launch if self._epilogue is None else self._launch_for(self._way())
         launch(stream)
         if self.quick is not None:
             self.quick.operand = operand

@@ -69,7 +69,7 @@ def matmul(
 
 def largest_sum(k: int, a_bits: int, b_bits: int) -> float:
     """A bound of the product's elements for operands of these widths, whatever their encodings."""
-    return float(k) * 2.0 ** (a_bits + b_bits)
+    return float(k) * (2.0**a_bits - 1) * (2.0**b_bits - 1)
 
 
 class Prepared:
