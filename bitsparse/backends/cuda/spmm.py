@@ -116,7 +116,7 @@ def _fitted(tuning: Tuning, kind: int, plain: bool) -> Tuning:
         return tuning._replace(blocks=8)
     if kind == _NONE:
         return tuning
-    return tuning._replace(threads=64, unroll=4 if tuning.lanes <= 4 else tuning.unroll)
+    return tuning._replace(threads=64, unroll=4 if tuning.lanes <= 2 else tuning.unroll)
 
 
 def longest_row(indptr: Any, nnz: int) -> int:
