@@ -109,7 +109,9 @@ struct Consumer {
     __device__ __forceinline__ void clear_if_untouched()
     {
         if (keep == 0) {
+#if BS_EPILOGUE != 1 // has no registers left for it
             asm volatile(""); // a jump over this rather than a choice for each
+#endif
 #pragma unroll
             for (int i = 0; i < BS_MB; i++)
 #pragma unroll
