@@ -193,7 +193,8 @@ class MatmulParams(ctypes.Structure):
             )
         ),
         *((name, ctypes.c_uint) for name in ("by_batch", "by_band", "by_height", "by_last")),
-        ("pad", ctypes.c_int * 14),
+        ("kept", ctypes.c_int),
+        ("pad", ctypes.c_int * 13),
         ("inline_passes", ctypes.c_int * (16 * INLINE_PASSES)),
     )
 
@@ -204,11 +205,12 @@ class FusedParams(MatmulParams):
     _fields_ = (("epilogue", EpilogueStruct),)
 
 
-def defines_of(t: Tiling, step: int, wide: bool, shared_bytes: int, fused: int = 0) -> dict[str, int]:
+def defines_of(t: Tiling, step: int, wide: bool, shared_bytes: int, fused: int = 0, signed: int = 0) -> dict[str, int]:
     """The compile-time constants of a tiling; ``fused`` is :attr:`DeviceEpilogue.way`, 0 without an epilogue."""
     stages = max(2, min(8, (shared_bytes - 2048 - t.staging_bytes) // t.stage_bytes))
     found = {"BS_GROUPS": t.groups, "BS_MB": t.mb, "BS_NB": t.nb * t.qb, "BS_STAGES": stages}
     extra = {"BS_BYTES": int(step == 8), "BS_OUT64": int(wide), "BS_PA": int(t.pa > 1), "BS_EPILOGUE": fused}
+    extra["BS_SIGNED"] = signed
     return found | {name: value for name, value in extra.items() if value}
 
 
@@ -235,13 +237,20 @@ def reciprocals(m_groups: int, n_tiles: int, batches: int, raster: int) -> tuple
     return a, b, c, d
 
 
+def kept_eighths(nbytes: int) -> int:
+    """How many of eight blocks of a left operand of so many bytes stay in the L2 from one product to the next, if the others leave first."""
+    return min(8, int(8 * RATES.cache_bytes / max(1, nbytes)))
+
+
 class WgmmaProduct:
-    """A prepared product; ``run(b, out)`` enqueues it. With ``early`` only the kernel in front of it, which makes `b`, may be running when
-    it begins to read `a`.
+    """A prepared product; ``run(b, out)`` enqueues it. With ``early`` only what makes `b` and earlier products may be running when it
+    begins to read `a`. ``signed`` are the operands with signed bytes, 1 for `a` and 2 for `b`.
 
     Attributes
     ----------
     tiling : Tiling
+    room : int
+        Multiprocessors that it leaves free.
     """
 
     def __init__(
@@ -256,6 +265,7 @@ class WgmmaProduct:
         tiling: Tiling | None = None,
         epilogue: DeviceEpilogue | None = None,
         early: bool = False,
+        signed: int = 0,
     ) -> None:
         n_words = a.words.shape[-1]
         blocks = -(-n_words // BLOCK_WORDS)
@@ -264,7 +274,7 @@ class WgmmaProduct:
         self.tiling = t
         chip = jit.capability()
         fused = epilogue is not None
-        defines = defines_of(t, a.step, wide, chip.shared_bytes, 0 if epilogue is None else epilogue.way)
+        defines = defines_of(t, a.step, wide, chip.shared_bytes, 0 if epilogue is None else epilogue.way, signed)
         kernel = jit.kernel("matmul_wgmma.cu", "matmul_wgmma", defines)
         signs = (a.negative_top, b.negative_top, a.weight * b.weight)
         if wide:
@@ -298,6 +308,8 @@ class WgmmaProduct:
         p.raster = max(1, 16 // (t.mc * t.mb))
         p.by_batch, p.by_band, p.by_height, p.by_last = reciprocals(p.m_groups, p.n_tiles, batches, p.raster)
         p.early = int(early)
+        once = p.n_tiles == 1 and b.planes <= t.qb and batch_indices is None  # an element of `a` is read once in a product
+        p.kept = kept_eighths(batches * a.outer * a.planes * blocks * BLOCK_BYTES) if once else 8
         self._b = b
         self.params = p
         shared = defines["BS_STAGES"] * t.stage_bytes + t.staging_bytes + 1024
@@ -309,6 +321,7 @@ class WgmmaProduct:
         self._bulk = units > clusters and not wide and not fused and b.outer % 4 == 0
         self._epilogue = epilogue
         self._defines, self._grid, self._shared = defines, clusters * t.cluster, shared
+        self.room = max(0, chip.multiprocessors - self._grid)
         self._launches: dict[int, Any] = {}
         self._launch = self._launch_for(defines.get("BS_EPILOGUE", 0))
         self._mapped = self._out_mapped = 0
