@@ -32,7 +32,8 @@ class Variant(NamedTuple):
 def _wgmma() -> list[Variant]:
     """The tilings of the Hopper product: row blocks, column blocks, stages that fit, bits, bytes or signed bytes, int32, int64 or epilogue.
 
-    A signed operand beside one of unsigned 8 bits or more is compiled when it is first asked for. For int64 two row blocks are two planes of the same rows.
+    For int64 two row blocks are two planes of the same rows. Products of signed bytes with full unsigned ones are compiled when they are
+    first asked for.
     """
     found = []
     two = ((2, 1, 1, 8), (2, 1, 2, 6), (2, 1, 3, 4), (2, 1, 4, 4), (2, 2, 1, 4), (2, 2, 2, 4))

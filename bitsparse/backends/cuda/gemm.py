@@ -113,6 +113,7 @@ class Rates(NamedTuple):
     overhead: float = 1.15  # of the products
     multicast_clocks: float = 135.0  # what a stage waits longer for several blocks
     memory_bytes_per_us: float = 4.2e6
+    unpack_clocks: float = 38.0  # of a scheduler, for what a warp unpacks at a time: 32 words of each plane of a digit
     flush_bytes_per_us: float = 2.3e6  # an int64 result read and written from the registers
     carry_clocks: float = 400.0  # from one weight to the next in the registers
     cache_bytes: float = 45e6  # operands up to this size stay in the L2
@@ -163,6 +164,16 @@ def estimate_us(
     return rates.launch_us + max(clocks / rates.clock_mhz, memory) + again
 
 
+def unpacking_us(t: Tiling, m: int, n: int, blocks: int, b_planes: int, batches: int, rates: Rates = RATES) -> float:
+    """Microseconds of unpacking the right operand where the product before leaves room for that (see :func:`stats.digits_of`)."""
+    units = batches * -(-m // (t.rows * t.mc)) * -(-n // (64 * t.nb))
+    chip = dict(rates.clusters)[1]
+    room = chip - t.cluster * min(units, dict(rates.clusters)[t.cluster])
+    warps = batches * n * b_planes * blocks * BLOCK_WORDS / 8 / 32
+    used = min(-(-warps // 8), room if warps <= 128 * room else chip)
+    return warps * rates.unpack_clocks / used / rates.clock_mhz if used else 0.0
+
+
 @lru_cache(maxsize=1024)
 def choose_tiling(
     m: int, n: int, blocks: int, a_planes: int, b_planes: int, batches: int, masked: bool, wide: bool, step: int = 1
@@ -171,7 +182,8 @@ def choose_tiling(
     return min(
         tilings(n, b_planes, masked=masked, wide=wide, a_planes=a_planes),
         key=lambda t: (
-            estimate_us(t, m, n, blocks, a_planes, b_planes, batches, wide=wide, step=step),
+            estimate_us(t, m, n, blocks, a_planes, b_planes, batches, wide=wide, step=step)
+            + (unpacking_us(t, m, n, blocks, b_planes, batches) if step == 8 else 0.0),
             -t.nb,
         ),
     )
@@ -238,7 +250,7 @@ def reciprocals(m_groups: int, n_tiles: int, batches: int, raster: int) -> tuple
 
 
 def kept_eighths(nbytes: int) -> int:
-    """How many of eight blocks of a left operand of so many bytes stay in the L2 from one product to the next, if the others leave first."""
+    """How many of eight blocks of a left operand of so many bytes can stay in the L2 until the next product, if the others leave first."""
     return min(8, int(8 * RATES.cache_bytes / max(1, nbytes)))
 
 
@@ -308,7 +320,9 @@ class WgmmaProduct:
         p.raster = max(1, 16 // (t.mc * t.mb))
         p.by_batch, p.by_band, p.by_height, p.by_last = reciprocals(p.m_groups, p.n_tiles, batches, p.raster)
         p.early = int(early)
-        once = p.n_tiles == 1 and b.planes <= t.qb and batch_indices is None  # an element of `a` is read once in a product
+        once = (
+            p.n_tiles == 1 and b.planes <= t.qb and batch_indices is None
+        )  # an element of `a` is read once in a product
         p.kept = kept_eighths(batches * a.outer * a.planes * blocks * BLOCK_BYTES) if once else 8
         self._b = b
         self.params = p

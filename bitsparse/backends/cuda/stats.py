@@ -27,7 +27,10 @@ class StatsParams(ctypes.Structure):
         ("rows", ctypes.c_int64),
         *((name, ctypes.c_int) for name in ("bits", "n_words", "k", "outer", "weight", "negative_top")),
         *((name, ctypes.c_int64) for name in ("constant", "factor", "addend")),
-        *((name, ctypes.c_int) for name in ("wide", "tile_rows", "block_words", "out_words", "flip", "digits", "extend")),
+        *(
+            (name, ctypes.c_int)
+            for name in ("wide", "tile_rows", "block_words", "out_words", "flip", "digits", "extend")
+        ),
     )
 
 
