@@ -16,6 +16,7 @@ struct StatsParams {
     int tile_rows, block_words, out_words;
     u32 flip; // digits: whether the top plane is turned over
     int digits;
+    int extend; // digits: whether the top plane is repeated up to the byte's sign
 };
 
 // One warp a row: factor times the sum of the row's integers, plus addend.
@@ -94,41 +95,66 @@ static __device__ __forceinline__ void exchange(u32 &a, u32 &b, int d, u32 mask)
     b = ((was >> d) & mask) | (b & ~mask);
 }
 
-// Planes to bytes: digit d of an element holds its planes 8 d .. 8 d + 7; elements past k are 0. One thread 32 elements of a digit: byte c
-// of word i is element 8 c + i, which is where transposing 8 x 8 bits leaves it. A product does not mind, since both operands have it so.
-extern "C" __global__ void unpack_digits(const StatsParams p)
+// Where 32 elements of a digit come from.
+struct DigitWords {
+    const u32 *from; // the digit's first plane
+    int last;        // its last one
+    u32 valid;       // elements before k
+};
+
+static __device__ __forceinline__ DigitWords digit_words(const StatsParams &p, i64 item, bool small)
 {
-#if __CUDA_ARCH__ >= 900
-    wait_for_previous_kernel();
-    let_next_kernel_start(); // the product, which meanwhile loads what does not come from here
-#endif
-    const i64 item = (i64)blockIdx.x * blockDim.x + threadIdx.x, items = p.rows * p.digits * p.n_words;
-    if (item >= items)
-        return;
     // Division of 64 bits would take as long as everything else.
-    const i64 line = items <= 0xffffffffll ? (u32)item / (u32)p.n_words : item / p.n_words;
+    const i64 line = small ? (u32)item / (u32)p.n_words : item / p.n_words;
     const int word = (int)(item - line * p.n_words);
-    const i64 row = p.digits == 1 ? line : items <= 0xffffffffll ? (u32)line / (u32)p.digits : line / p.digits;
+    const i64 row = p.digits == 1 ? line : small ? (u32)line / (u32)p.digits : line / p.digits;
     const int digit = (int)(line - row * p.digits), left = p.k - 32 * word;
     const u32 valid = left >= 32 ? ~0u : left <= 0 ? 0u : (1u << left) - 1u;
-    const u32 *from = p.words + (row * p.bits + 8 * digit) * p.n_words + word;
-    u32 w[8];
+    return {p.words + (row * p.bits + 8 * digit) * p.n_words + word, p.bits - 1 - 8 * digit, valid};
+}
+
+// Planes to bytes: digit d of an element holds its planes 8 d .. 8 d + 7; elements past k are 0. One thread 32 elements of a digit at a time:
+// byte c of word i is element 8 c + i, which is where transposing 8 x 8 bits leaves it. A product does not mind, since both operands have
+// it so. Few registers: where a product before this one fills all multiprocessors but a few, all blocks have to fit on those.
+extern "C" __global__ void __launch_bounds__(256, 8) unpack_digits(const StatsParams p)
+{
+    const i64 items = p.rows * p.digits * p.n_words, step = (i64)gridDim.x * blockDim.x;
+    const bool small = items <= 0xffffffffll;
+    i64 item = (i64)blockIdx.x * blockDim.x + threadIdx.x;
+#if __CUDA_ARCH__ >= 900
+    let_next_kernel_start(); // the product, which loads what does not come from here as soon as there is room for it
+#endif
+    DigitWords at = digit_words(p, item, small);
+#if __CUDA_ARCH__ >= 900
+    wait_for_previous_kernel();
+#endif
+    while (item < items) {
+        const int filled = p.extend ? 7 : at.last;
+        u32 w[8];
 #pragma unroll
-    for (int b = 0; b < 8; b++)
-        w[b] = 8 * digit + b < p.bits ? from[b * p.n_words] : 0;
+        for (int b = 0; b < 8; b++)
+            w[b] = b <= filled ? at.from[min(b, at.last) * p.n_words] : 0;
+        if (p.flip)
 #pragma unroll
-    for (int b = 0; b < 8; b++)
-        w[b] = (8 * digit + b == p.bits - 1 && p.flip ? ~w[b] : w[b]) & valid;
+            for (int b = 0; b < 8; b++)
+                w[b] ^= b == at.last ? ~0u : 0u;
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-        exchange(w[i], w[i + 4], 4, 0x0f0f0f0fu);
+        for (int b = 0; b < 8; b++)
+            w[b] &= at.valid;
 #pragma unroll
-    for (int i = 0; i < 8; i += i & 1 ? 3 : 1)
-        exchange(w[i], w[i + 2], 2, 0x33333333u);
+        for (int i = 0; i < 4; i++)
+            exchange(w[i], w[i + 4], 4, 0x0f0f0f0fu);
 #pragma unroll
-    for (int i = 0; i < 8; i += 2)
-        exchange(w[i], w[i + 1], 1, 0x55555555u);
-    uint4 *out = (uint4 *)p.out + 2 * item;
-    out[0] = make_uint4(w[0], w[1], w[2], w[3]);
-    out[1] = make_uint4(w[4], w[5], w[6], w[7]);
+        for (int i = 0; i < 8; i += i & 1 ? 3 : 1)
+            exchange(w[i], w[i + 2], 2, 0x33333333u);
+#pragma unroll
+        for (int i = 0; i < 8; i += 2)
+            exchange(w[i], w[i + 1], 1, 0x55555555u);
+        uint4 *out = (uint4 *)p.out + 2 * item;
+        out[0] = make_uint4(w[0], w[1], w[2], w[3]);
+        out[1] = make_uint4(w[4], w[5], w[6], w[7]);
+        item += step;
+        if (item < items)
+            at = digit_words(p, item, small);
+    }
 }

@@ -20,7 +20,13 @@ struct Ring {
 BS_INLINE void load_left(const MatmulParams &g, const Shared &s, int stage, const Work &w, const Pass &pass, int kb)
 {
     barrier_expect(s.full + stage * 8, kBytesStage);
+#ifdef BS_BYTES
+    // In stripes, so that memory is as busy at the beginning of a tile as at its end.
+    tma_load_hinted(s.tiles + stage * kBytesStage, &g.a, s.full + stage * 8, kb * 32, w.m_tile * kBlockRows, pass.p, w.operand.x,
+                    (kb & 7) < g.kept ? kEvictNormally : kEvictFirst);
+#else
     tma_load(s.tiles + stage * kBytesStage, &g.a, s.full + stage * 8, kb * 32, w.m_tile * kBlockRows, pass.p, w.operand.x);
+#endif
 }
 
 BS_INLINE void load_right(const MatmulParams &g, const Shared &s, int stage, const Work &w, const Pass &pass, int kb, const Place &place)

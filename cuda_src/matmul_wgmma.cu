@@ -10,10 +10,11 @@
 //
 // Results of 64 bits take passes in the other order: matmul_wide.cuh.
 //
-// Compile-time: BS_GROUPS (1, 2), BS_MB (1, 2), BS_NB (1..4), BS_STAGES, BS_BYTES, BS_OUT64 (an int64 result), BS_PA (the BS_MB row blocks of
-// a warpgroup are as many planes of the same 64 rows; only and always with BS_OUT64 and BS_MB = 2), BS_EPILOGUE (instead of being stored,
-// sums go through epilogue.cuh: 1, epilogue_fragments.cuh: 2, or, while the next tile is multiplied, epilogue_handed.cuh: 4, or
-// epilogue_deferred.cuh: 3, of which BS_HELD blocks of columns at a time; both only with BS_MB = 1 and a cluster without parts).
+// Compile-time: BS_GROUPS (1, 2), BS_MB (1, 2), BS_NB (1..4), BS_STAGES, BS_BYTES, BS_SIGNED (which operands have signed bytes, 1 for A and 2
+// for B), BS_OUT64 (an int64 result), BS_PA (the BS_MB row blocks of a warpgroup are as many planes of the same 64 rows; only and always with
+// BS_OUT64 and BS_MB = 2), BS_EPILOGUE (instead of being stored, sums go through epilogue.cuh: 1, epilogue_fragments.cuh: 2, or, while the
+// next tile is multiplied, epilogue_handed.cuh: 4, or epilogue_deferred.cuh: 3, of which BS_HELD blocks of columns at a time; both only with
+// BS_MB = 1 and a cluster without parts).
 // Floor on an H200: 2 m n k planes / 15.4e15 operations a second (1.93e15 for bytes), or bytes at 4.2 TB/s; about 2.4 us for a launch in a
 // graph. Reached there: 1 x 1 bits 16384^3 0.83 ms (floor 0.57), 8192^3 0.137 ms (0.071), 32768 x 32768 x 64 0.038 ms (0.036), 4 x 2 bits
 // 16384^3 5.1 ms (4.6), bytes 16384^3 5.9 ms with unpacking (4.6). All figures and what did not help: benchmarks/NOTES.md.

@@ -223,7 +223,17 @@ BS_INLINE void tma_load(u32 dst, const TensorMap *map, u32 bar, int c0, int c1, 
                  : "memory");
 }
 
-// The same into every block of the cluster whose bit in `mask` is set, at the same offsets of data and barrier.
+// The same, with a policy for the L2.
+constexpr u64 kEvictNormally = 0x1000000000000000ull, kEvictFirst = 0x12f0000000000000ull;
+BS_INLINE void tma_load_hinted(u32 dst, const TensorMap *map, u32 bar, int c0, int c1, int c2, int c3, u64 policy)
+{
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(dst),
+                 "l"(map), "r"(bar), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "l"(policy)
+                 : "memory");
+}
+
+// The first again, into every block of the cluster whose bit in `mask` is set, at the same offsets of data and barrier.
 BS_INLINE void tma_load_multicast(u32 dst, const TensorMap *map, u32 bar, int c0, int c1, int c2, int c3, unsigned short mask)
 {
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
@@ -236,9 +246,8 @@ BS_INLINE void tma_load_multicast(u32 dst, const TensorMap *map, u32 bar, int c0
 // operands stay.
 BS_INLINE void tma_store(const TensorMap *map, u32 src, int c0, int c1, int c2)
 {
-    const u64 evict_first = 0x12f0000000000000ull;
     asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group.L2::cache_hint [%0, {%2, %3, %4}], [%1], %5;" ::"l"(map),
-                 "r"(src), "r"(c0), "r"(c1), "r"(c2), "l"(evict_first)
+                 "r"(src), "r"(c0), "r"(c1), "r"(c2), "l"(kEvictFirst)
                  : "memory");
 }
 

@@ -1,13 +1,26 @@
 // Warpgroup matrix instructions (sm_90a): D (64 x 64 NB, int32, registers) += A (64 x 32 bytes) B^T (64 NB x 32 bytes), both in shared
 // memory, rows of 128 bytes along the contraction axis with the 128-byte swizzle. One element is one bit (AND, then population count)
-// or, with BS_BYTES, one unsigned byte; either way 32 bytes of the contraction axis a step.
+// or, with BS_BYTES, one byte, signed where BS_SIGNED has a bit (1 for A, 2 for B); either way 32 bytes of the contraction axis a step.
 #ifndef BITSPARSE_WGMMA_CUH
 #define BITSPARSE_WGMMA_CUH
 
 #include "ptx.cuh"
 
+#ifndef BS_SIGNED
+#define BS_SIGNED 0
+#endif
+#if BS_SIGNED & 1
+#define BS_BYTES_A ".s8"
+#else
+#define BS_BYTES_A ".u8"
+#endif
+#if BS_SIGNED & 2
+#define BS_BYTES_B ".s8 "
+#else
+#define BS_BYTES_B ".u8 "
+#endif
 #ifdef BS_BYTES
-#define BS_WGMMA(n) "wgmma.mma_async.sync.aligned.m64n" #n "k32.s32.u8.u8 "
+#define BS_WGMMA(n) "wgmma.mma_async.sync.aligned.m64n" #n "k32.s32" BS_BYTES_A BS_BYTES_B
 #else
 #define BS_WGMMA(n) "wgmma.mma_async.sync.aligned.m64n" #n "k256.s32.b1.b1.and.popc "
 #endif

@@ -119,6 +119,70 @@ def test_every_tiling_of_digits(bits: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize(
+    "kinds",
+    [
+        (8, "signed", 8, "signed"),
+        (5, "unsigned", 6, "signed"),
+        (8, "signed", 8, "unsigned"),
+        (8, "unsigned", 2, "signed"),
+        (8, "signed", 13, "signed"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("wide", [False, True])
+def test_every_tiling_of_signed_bytes(kinds: tuple[int, str, int, str], wide: bool) -> None:
+    """Bytes of either operand signed or not; several products behind one another."""
+    import cupy
+
+    from bitsparse import jit
+    from bitsparse.backends.cuda import gemm
+    from bitsparse.backends.cuda import matmul as cuda_matmul
+
+    if not jit.capability().has_wgmma:
+        return
+    rng = np.random.default_rng(kinds[0])
+    m, n, k = 150, 133, 1100
+    a, b = operand(rng, (m, k), kinds[0]), operand(rng, (n, k), kinds[2])
+    kind = {"k": k, "a_bits": kinds[0], "b_bits": kinds[2], "a_encoding": kinds[1], "b_encoding": kinds[3]}
+    kind["acc_dtype"] = np.int64 if wide else np.int32
+    want = reference_matmul.matmul(a, b, **kind)
+    device_a, device_b = cupy.asarray(a), cupy.asarray(b)
+    for tiling in gemm.tilings(n, -(-kinds[2] // 8), masked=False, wide=wide):
+        product = cuda_matmul.Product(device_a, n=n, kernel="digits", tiling=tiling, **kind)
+        for _ in range(2):
+            out = cupy.full(want.shape, POISON, want.dtype)
+            product(device_b, out)
+            np.testing.assert_array_equal(cupy.asnumpy(out), want, err_msg=str(tiling))
+
+
+def test_unpacking_in_little_room() -> None:
+    """Threads take several words where blocks would not fit; what lies past k is zero."""
+    import cupy
+
+    from bitsparse.backends.cuda import stats
+
+    rng = np.random.default_rng(6)
+    for shape, bits, encoding in (((33, 3000), 8, "signed"), ((20, 4000), 13, "unsigned"), ((50, 2100), 3, "signed")):
+        words, k = cupy.asarray(operand(rng, shape, bits)), shape[-1]
+        extend = encoding == "signed"
+        whole = stats.digits_of(words, bits, k, False, extend=extend)
+        for room in (1, 2):
+            out = cupy.full(whole.shape, 0xA5A5A5A5, whole.dtype)
+            stats.digits_of(words, bits, k, False, out, extend=extend, room=room, dependent=True)
+            np.testing.assert_array_equal(cupy.asnumpy(out), cupy.asnumpy(whole))
+        found = cupy.asnumpy(whole).reshape(shape[0], -(-bits // 8), -1, 8).view(np.uint8)
+        found = found.reshape(*found.shape[:3], 8, 4).swapaxes(-1, -2).reshape(shape[0], -(-bits // 8), -1)
+        values = sum(found[:, d].astype(np.int64) << 8 * d for d in range(found.shape[1]))
+        if extend:
+            values = values.astype(np.uint8).view(np.int8).astype(np.int64)
+        want = reference_bits.unpack(
+            cupy.asnumpy(words), shape, bits, axis=-1, layout="planes", encoding=encoding, dtype=np.int64
+        )
+        np.testing.assert_array_equal(values[:, :k], want)
+        assert not values[:, k:].any()
+
+
+@pytest.mark.parametrize(
     "batches", [((3,), (3,)), ((2, 3), (3,)), ((), (4,)), ((2, 1), (1, 3)), ((0,), (0,)), ((1,), (5,))], ids=str
 )
 def test_batches(batches: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
@@ -180,7 +244,8 @@ def test_statistics() -> None:
         np.testing.assert_array_equal(cupy.asnumpy(stats.tile_bitmap(device, k)), reference_bits.tile_bitmap(words, k))
 
 
-def test_streams_and_graphs() -> None:
+@pytest.mark.parametrize("kernel", ["planes", "digits"])
+def test_streams_and_graphs(kernel: str) -> None:
     """Enqueued on the current stream; a prepared product allocates and compiles nothing, so it can be captured."""
     import cupy
 
@@ -190,6 +255,7 @@ def test_streams_and_graphs() -> None:
     a, b = operand(rng, (700, 3000), 1), operand(rng, (64, 3000), 4)
     kind = {"k": 3000, "a_bits": 1, "b_bits": 4, "a_encoding": "unsigned", "b_encoding": "signed"}
     want = reference_matmul.matmul(a, b, acc_dtype=np.int32, **kind)
+    kind["kernel"] = kernel
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream:
         device_b = cupy.asarray(b)

@@ -30,9 +30,10 @@ class Variant(NamedTuple):
 
 
 def _wgmma() -> list[Variant]:
-    """The tilings of the Hopper product: row blocks, column blocks, stages that fit, bits or bytes, int32, int64 or epilogue.
+    """The tilings of the Hopper product: row blocks, column blocks, stages that fit, bits, bytes or signed bytes, int32, int64 or epilogue.
 
-    For int64 two row blocks are two planes of the same rows.
+    For int64 two row blocks are two planes of the same rows. Products of signed bytes with full unsigned ones are compiled when they are
+    first asked for.
     """
     found = []
     two = ((2, 1, 1, 8), (2, 1, 2, 6), (2, 1, 3, 4), (2, 1, 4, 4), (2, 2, 1, 4), (2, 2, 2, 4))
@@ -40,7 +41,7 @@ def _wgmma() -> list[Variant]:
     int64 = ((1, 2, 1, 8), (1, 2, 2, 6))
     for groups, mb, nb, stages in (*two, *one, *int64):
         for result in ({}, {"BS_OUT64": 1}, {"BS_EPILOGUE": 1}, {"BS_EPILOGUE": 2}):
-            for step in ({}, {"BS_BYTES": 1}):
+            for step in ({}, {"BS_BYTES": 1}, {"BS_BYTES": 1, "BS_SIGNED": 3}):
                 if (groups, mb, nb, stages) in int64 and not result.get("BS_OUT64"):
                     continue
                 constants = {"BS_GROUPS": groups, "BS_MB": mb, "BS_NB": nb, "BS_STAGES": stages} | result | step

@@ -123,6 +123,7 @@ class Rates(NamedTuple):
     overhead: float = 1.15  # of the products
     multicast_clocks: float = 135.0  # what a stage waits longer for several blocks
     memory_bytes_per_us: float = 4.2e6
+    unpack_clocks: float = 38.0  # of a scheduler, for what a warp unpacks at a time: 32 words of each plane of a digit
     flush_bytes_per_us: float = 2.3e6  # an int64 result read and written from the registers
     carry_clocks: float = 400.0  # from one weight to the next in the registers
     cache_bytes: float = 45e6  # operands up to this size stay in the L2
@@ -173,6 +174,16 @@ def estimate_us(
     return rates.launch_us + max(clocks / rates.clock_mhz, memory) + again
 
 
+def unpacking_us(t: Tiling, m: int, n: int, blocks: int, b_planes: int, batches: int, rates: Rates = RATES) -> float:
+    """Microseconds of unpacking the right operand where the product before leaves room for that (see :func:`stats.digits_of`)."""
+    units = batches * -(-m // (t.rows * t.mc)) * -(-n // (64 * t.nb))
+    chip = dict(rates.clusters)[1]
+    room = chip - t.cluster * min(units, dict(rates.clusters)[t.cluster])
+    warps = batches * n * b_planes * blocks * BLOCK_WORDS / 8 / 32
+    used = min(-(-warps // 8), room if warps <= 128 * room else chip)
+    return warps * rates.unpack_clocks / used / rates.clock_mhz if used else 0.0
+
+
 @lru_cache(maxsize=1024)
 def choose_tiling(
     m: int, n: int, blocks: int, a_planes: int, b_planes: int, batches: int, masked: bool, wide: bool, step: int = 1
@@ -181,7 +192,8 @@ def choose_tiling(
     return min(
         tilings(n, b_planes, masked=masked, wide=wide, a_planes=a_planes),
         key=lambda t: (
-            estimate_us(t, m, n, blocks, a_planes, b_planes, batches, wide=wide, step=step),
+            estimate_us(t, m, n, blocks, a_planes, b_planes, batches, wide=wide, step=step)
+            + (unpacking_us(t, m, n, blocks, b_planes, batches) if step == 8 else 0.0),
             -t.nb,
         ),
     )
@@ -203,7 +215,8 @@ class MatmulParams(ctypes.Structure):
             )
         ),
         *((name, ctypes.c_uint) for name in ("by_batch", "by_band", "by_height", "by_last")),
-        ("pad", ctypes.c_int * 14),
+        ("kept", ctypes.c_int),
+        ("pad", ctypes.c_int * 13),
         ("inline_passes", ctypes.c_int * (16 * INLINE_PASSES)),
     )
 
@@ -224,12 +237,13 @@ def _held_blocks(t: Tiling) -> int:
     return min(t.nb * t.qb, HELD_BLOCKS)
 
 
-def defines_of(t: Tiling, step: int, wide: bool, shared_bytes: int, way: int = 0) -> dict[str, int]:
+def defines_of(t: Tiling, step: int, wide: bool, shared_bytes: int, way: int = 0, signed: int = 0) -> dict[str, int]:
     """The compile-time constants of a tiling; ``way`` is that through an epilogue, 0 without one."""
     stages = max(2, min(8, (shared_bytes - 2048 - t.staging_bytes(way)) // t.stage_bytes))
     found = {"BS_GROUPS": t.groups, "BS_MB": t.mb, "BS_NB": t.nb * t.qb, "BS_STAGES": stages}
     extra = {"BS_BYTES": int(step == 8), "BS_OUT64": int(wide), "BS_PA": int(t.pa > 1), "BS_EPILOGUE": way}
     extra["BS_HELD"] = _held_blocks(t) if way == 3 else OWN_BLOCKS if way == 4 else 0
+    extra["BS_SIGNED"] = signed
     return found | {name: value for name, value in extra.items() if value}
 
 
@@ -256,13 +270,20 @@ def reciprocals(m_groups: int, n_tiles: int, batches: int, raster: int) -> tuple
     return a, b, c, d
 
 
+def kept_eighths(nbytes: int) -> int:
+    """How many of eight blocks of a left operand of so many bytes can stay in the L2 until the next product, if the others leave first."""
+    return min(8, int(8 * RATES.cache_bytes / max(1, nbytes)))
+
+
 class WgmmaProduct:
-    """A prepared product; ``run(b, out)`` enqueues it. With ``early`` only the kernel in front of it, which makes `b`, may be running when
-    it begins to read `a`.
+    """A prepared product; ``run(b, out)`` enqueues it. With ``early`` only what makes `b` and earlier products may be running when it
+    begins to read `a`. ``signed`` are the operands with signed bytes, 1 for `a` and 2 for `b`.
 
     Attributes
     ----------
     tiling : Tiling
+    room : int
+        Multiprocessors that it leaves free.
     """
 
     def __init__(
@@ -277,6 +298,7 @@ class WgmmaProduct:
         tiling: Tiling | None = None,
         epilogue: DeviceEpilogue | None = None,
         early: bool = False,
+        signed: int = 0,
     ) -> None:
         n_words = a.words.shape[-1]
         blocks = -(-n_words // BLOCK_WORDS)
@@ -316,10 +338,13 @@ class WgmmaProduct:
         p.raster = max(1, 16 // (t.mc * t.mb))
         p.by_batch, p.by_band, p.by_height, p.by_last = reciprocals(p.m_groups, p.n_tiles, batches, p.raster)
         p.early = int(early)
+        # Whether an element of `a` is read once in a product.
+        once = p.n_tiles == 1 and b.planes <= t.qb and batch_indices is None
+        p.kept = kept_eighths(batches * a.outer * a.planes * blocks * BLOCK_BYTES) if once else 8
         self._b = b
         self.params = p
         units = batches * p.m_groups * p.n_tiles
-        self._step, self._wide, self._epilogue = a.step, wide, epilogue
+        self._step, self._wide, self._signed, self._epilogue = a.step, wide, signed, epilogue
         # For sums to wait there must be a next tile, and stages enough: half a block of columns is taken up in each.
         several = t.rk * t.rp == 1 and units > _room_for(t)
         steady = len(table) * blocks >= 2 * t.nb and not masked
@@ -332,6 +357,7 @@ class WgmmaProduct:
         # The copy engine's stores overlap with the next tile; for a block's only tile ordinary ones are sooner done.
         self._bulk = units > clusters and not wide and not fused and b.outer % 4 == 0
         self._grid = clusters * t.cluster
+        self.room = max(0, jit.capability().multiprocessors - self._grid)
         self._launches: dict[int, Any] = {}
         self._launch = self._launch_for(self._way())
         self._mapped = self._out_mapped = 0
@@ -349,7 +375,7 @@ class WgmmaProduct:
     def _variant(self) -> tuple[dict[str, int], int]:
         """The constants of the next launch's kernel and its shared memory."""
         t, way = self.tiling, self._way()
-        defines = defines_of(t, self._step, self._wide, jit.capability().shared_bytes, way)
+        defines = defines_of(t, self._step, self._wide, jit.capability().shared_bytes, way, self._signed)
         return defines, defines["BS_STAGES"] * t.stage_bytes + t.staging_bytes(way) + 1024
 
     def _launch_for(self, way: int) -> Any:

@@ -46,6 +46,23 @@ def _constant(bits: int, encoding: str, digits: bool) -> int:
     return -(1 << (bits - 1)) if digits and encoding == "signed" else 0
 
 
+def _signed_bytes(a: tuple[int, str], b: tuple[int, str]) -> int:
+    """Which operands, 1 for the left and 2 for the right, are multiplied as signed bytes: signed integers of up to eight bits, and beside
+    them unsigned ones that fit as well, so that there are fewer kinds of kernels.
+
+    Examples
+    --------
+    >>> [_signed_bytes((8, "signed"), b) for b in ((7, "unsigned"), (8, "unsigned"), (8, "signed"))]
+    [3, 1, 3]
+    >>> _signed_bytes((7, "unsigned"), (7, "unsigned")), _signed_bytes((12, "signed"), (3, "signed"))
+    (0, 2)
+    """
+    kinds = (a, b)
+    signed = [bits <= 8 and encoding == "signed" for bits, encoding in kinds]
+    fits = [one or bits <= 7 for one, (bits, _) in zip(signed, kinds, strict=True)]
+    return (3 if all(fits) else signed[0] + 2 * signed[1]) if any(signed) else 0
+
+
 def on_warps(kernel: str) -> bool:
     """Whether a kernel runs on the matrix instructions of a warp."""
     return kernel.endswith("-mma") or not jit.capability().has_wgmma
@@ -104,14 +121,18 @@ class Product:
         self.shape = (*batch, m, n)
         batches = int(np.prod(batch, dtype=np.int64))
         self._b = (b_bits, b_encoding)
-        self._a_constant, self._b_constant = (
-            _constant(bits, encoding, self._digits) for bits, encoding in ((a_bits, a_encoding), (b_bits, b_encoding))
-        )
+        kinds = (a_bits, a_encoding), (b_bits, b_encoding)
+        signed = _signed_bytes(*kinds) if self._digits and not by_warps else 0
+        self._a_signed, self._b_signed = bool(signed & 1), bool(signed & 2)
+        self._a_constant = _constant(*kinds[0], self._digits and not self._a_signed)
+        self._b_constant = _constant(*kinds[1], self._digits and not self._b_signed)
         self._row_term = None
         self.epilogue, self._finish = epilogue, None
         self._workspaces: dict[int, _Workspace] = {}
         self._lock = threading.Lock()
         self._stream, self._ndarray = cupy.cuda.get_current_stream, cupy.ndarray
+        self._settled = False
+        self._room = 0  # multiprocessors that the product leaves free
         self.tiling: gemm.Tiling | gemm_mma.MmaTiling | None = None
         if epilogue is not None and epilogue.shape != self.shape:
             raise ValueError(
@@ -153,10 +174,12 @@ class Product:
         if by_warps:
             self._product = gemm_mma.MmaProduct(cupy, a, b, indices, batches, wide, mask, chosen, fused)
         else:
-            # In front of a product of bytes runs the kernel that unpacks the right operand, after everything else.
+            # In front of a product of bytes runs the kernel that unpacks the right operand, and on each stream the first of these
+            # begins after everything else.
             self._product = gemm.WgmmaProduct(
-                cupy, a, b, indices, batches, wide, mask, chosen, fused, early=self._digits
+                cupy, a, b, indices, batches, wide, mask, chosen, fused, early=self._digits, signed=signed
             )
+            self._room = self._product.room
         self.tiling = self._product.tiling
         self._made.record()
 
@@ -170,7 +193,8 @@ class Product:
         batches = words.size // (outer * bits * words.shape[-1])
         if not self._digits:
             return gemm.Operand(words, outer, bits, batches, 1, weight, 0, encoding == "signed")
-        unpacked = stats.digits_of(words, bits, self._k, encoding == "signed")
+        extend = self._a_signed and encoding == "signed"
+        unpacked = stats.digits_of(words, bits, self._k, encoding == "signed" and not extend, extend=extend)
         return gemm.Operand(unpacked, outer, unpacked.shape[-2], batches, 8, weight)
 
     @property
@@ -239,12 +263,14 @@ class Product:
         cupy = self._cupy
         if cupy.cuda.runtime.streamIsCapturing(stream):
             # A capture begins after a synchronisation and cannot allocate: it takes over what calls have worked in before.
+            self._settled = False
             if self._workspaces:
                 work = self._workspaces[stream] = self._workspaces.pop(next(iter(self._workspaces)))
                 return work
         elif stream != self._made_on and self.tiling is not None:
             cupy.cuda.get_current_stream().wait_event(self._made)
         bits, _ = self._b
+        self._settled = False
         work = self._workspaces[stream] = _Workspace(
             cupy.zeros(self.shape, self._dtype) if self._finish is not None else None,
             cupy.empty(self._b_outer, self._dtype) if self._a_constant else None,
@@ -276,5 +302,11 @@ class Product:
                 out=work.terms,
             )
         if self._digits:
-            b_words = stats.digits_of(b_words, bits, self._k, encoding == "signed", work.digits)
+            # The first one on a stream waits for the end of all that was before, then also the left operand is there for good.
+            extend = self._b_signed and encoding == "signed"
+            flip = encoding == "signed" and not extend
+            b_words = stats.digits_of(
+                b_words, bits, self._k, flip, work.digits, extend=extend, room=self._room, dependent=self._settled
+            )
+            self._settled = True
         self._product.run(b_words, out, self._row_term, col_term, stream)

@@ -14,6 +14,8 @@ from bitsparse.backends.params import TILE_ROWS, tile_bitmap_shape
 __all__ = ["coarse_bitmap", "code_sums", "digits_of", "relative_error", "tile_bitmap"]
 
 _WARPS = 8
+#: Blocks of ``unpack_digits`` on a multiprocessor.
+_RESIDENT = 8
 
 
 class StatsParams(ctypes.Structure):
@@ -25,7 +27,10 @@ class StatsParams(ctypes.Structure):
         ("rows", ctypes.c_int64),
         *((name, ctypes.c_int) for name in ("bits", "n_words", "k", "outer", "weight", "negative_top")),
         *((name, ctypes.c_int64) for name in ("constant", "factor", "addend")),
-        *((name, ctypes.c_int) for name in ("wide", "tile_rows", "block_words", "out_words", "flip", "digits")),
+        *(
+            (name, ctypes.c_int)
+            for name in ("wide", "tile_rows", "block_words", "out_words", "flip", "digits", "extend")
+        ),
     )
 
 
@@ -107,17 +112,33 @@ def coarse_bitmap(bitmap: Any, outer: int, blocks: int, tile_rows: int) -> Any:
     return out
 
 
-def digits_of(words: Any, bits: int, k: int, flip: bool, out: Any = None) -> Any:
-    """Bytes (..., outer, digits, 8 W words) of a planes operand; with ``flip`` the top plane is turned over, which adds 2**(bits - 1).
+def digits_of(
+    words: Any,
+    bits: int,
+    k: int,
+    flip: bool,
+    out: Any = None,
+    *,
+    extend: bool = False,
+    room: int = 0,
+    dependent: bool = False,
+) -> Any:
+    """Bytes (..., outer, digits, 8 W words) of a planes operand; with ``flip`` the top plane is turned over, which adds 2**(bits - 1),
+    with ``extend`` it is the sign of the last byte.
 
     Within each 32 elements byte ``c`` of word ``i`` is element ``8 c + i``: both operands of a product have to come from here.
+    ``room`` multiprocessors are free while the kernel in front runs: all blocks are to fit on them if that is not much slower. With
+    ``dependent`` it starts before the end of that kernel (and the next one before its own end, where that allows it).
     """
     n_words, digits = words.shape[-1], -(-bits // 8)
     if out is None:
         out = jit.require_cupy("matmul").empty((*words.shape[:-2], digits, 8 * n_words), "uint32")
     params = StatsParams(words=words.data.ptr, out=out.data.ptr, rows=words.size // (bits * n_words), bits=bits)
-    params.n_words, params.k, params.flip, params.digits = n_words, k, int(flip), digits
-    _launch("unpack_digits", -(-(out.size // 8) // (32 * _WARPS)), params, dependent=jit.capability().major >= 9)
+    params.n_words, params.k, params.flip, params.digits, params.extend = n_words, k, int(flip), digits, int(extend)
+    blocks, fitting = -(-(out.size // 8) // (32 * _WARPS)), room * _RESIDENT
+    if fitting < blocks <= 2 * fitting:
+        blocks = fitting
+    _launch("unpack_digits", blocks, params, dependent=dependent and jit.capability().major >= 9)
     return out
 
 
