@@ -127,11 +127,15 @@ def _edges() -> list[Variant]:
         (0, 16, heads),
     ]
     dots += [(3, 32, {"BS_ROUNDS": 2}), (0, 32, large)]
+
+    def full(more: dict[str, int]) -> dict[str, int]:
+        return {"BS_FULL": 1} if more.get("BS_ROUNDS", 1) else {}
+
     table += [
         (
             "sddmm_dot.cu",
             "sddmm_dot",
-            {"BS_TYPE": kind, "BS_LANES": lanes, "BS_ROUNDS": 1, "BS_STEPS": 4} | more,
+            {"BS_TYPE": kind, "BS_LANES": lanes, "BS_ROUNDS": 1, "BS_STEPS": 4} | more | full(more),
         )
         for kind, lanes, more in dots
     ]

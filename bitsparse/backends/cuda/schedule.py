@@ -134,7 +134,7 @@ class Schedule:
     @property
     def nbytes(self) -> int:
         """Bytes of all that was made, on the device."""
-        tables = 0 if self._edge_rows is None else int(self._edge_rows.nbytes)
+        tables = 0 if self._edge_rows is None else sum(int(table.nbytes) for table in self._edge_rows)
         return tables + sum(cut.nbytes for cut in self._cuts.values())
 
     def cut(self, lanes: int, *, warps: int = _WARPS, span: int | None = None, longest: int | None = None) -> Cut:
@@ -164,14 +164,24 @@ class Schedule:
             whole_batches(self.shape[0], self.nnz, lanes),
         )
 
-    def edge_rows(self) -> Any:
-        """Rows of edges 0, 32, 64, ... and of the last one, for kernels that deal out edges (``edge_chunks.cuh``); made once."""
+    def edge_rows(self) -> tuple[Any, Any]:
+        """Where the rows of edges are found, for kernels that deal out edges (``edge_chunks.cuh``); made once.
+
+        Returns
+        -------
+        rows : cupy.ndarray, dtype of `indptr`
+            Rows of edges 0, 32, 64, ... and of the last one.
+        behind : cupy.ndarray (nnz,), uint8
+            For each edge, its row less that of the first edge of its 32, or 255 if that is more.
+        """
         with self._lock:
             if self._edge_rows is None:
                 cupy = jit.require_cupy("schedule")
                 edges = cupy.arange(-(-self.nnz // 32) + 1, dtype=self.indptr.dtype) * 32
                 found = cupy.searchsorted(self.indptr, cupy.minimum(edges, self.nnz - 1), side="right") - 1
-                self._edge_rows = found.astype(self.indptr.dtype)
+                rows, behind = found.astype(self.indptr.dtype), cupy.empty(self.nnz, "uint8")
+                self._launch("rows_behind", self.nnz, rows[:0], rows, behind, None, self.nnz, 32)
+                self._edge_rows = rows, behind
             return self._edge_rows
 
     def _make(self, span: int, longest: int) -> Cut:

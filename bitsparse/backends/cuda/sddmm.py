@@ -11,7 +11,7 @@ from bitsparse.backends.cuda.schedule import Schedule, StreamsParams
 
 __all__ = ["dot_defines", "edge_softmax", "sddmm"]
 
-_THREADS, _WARPS = 256, 8
+_THREADS = 256
 #: Warps that a multiprocessor runs at a time, rounds of them that are worth more than longer runs, chunks of a run at most.
 _RESIDENT, _ROUNDS, _MOST_CHUNKS = 32, 4, 8
 #: Vectors of a row to a lane for which a dot product needs no loop.
@@ -24,9 +24,9 @@ class ChunkParams(ctypes.Structure):
     """The argument of ``sddmm_dot.cu`` and ``sddmm_combine.cu``, field by field."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("indptr", "indices", "rows", "x", "y", "out")),
+        *((name, ctypes.c_void_p) for name in ("indptr", "indices", "rows", "behind", "x", "y", "out")),
         *((name, ctypes.c_int64) for name in ("edges", "chunks")),
-        *((name, ctypes.c_int) for name in ("heads", "vectors", "span", "product")),
+        *((name, ctypes.c_int) for name in ("heads", "vectors", "span", "between", "ahead", "product")),
     )
 
 
@@ -41,7 +41,15 @@ class SoftmaxParams(ctypes.Structure):
 
 
 def dot_defines(
-    dtype: Any, vector: int, vectors: int, heads: int, *, large: bool = False, steps: int = 4, blocks: int | None = None
+    dtype: Any,
+    vector: int,
+    vectors: int,
+    heads: int,
+    *,
+    large: bool = False,
+    steps: int = 4,
+    blocks: int | None = None,
+    threads: int | None = None,
 ) -> dict[str, int]:
     """Constants of ``sddmm_dot`` for rows whose heads have `vectors` vectors each.
 
@@ -53,17 +61,21 @@ def dot_defines(
         Gathers that a lane issues at a time.
     blocks : int, optional
         Blocks of a multiprocessor; as many as registers allow.
+    threads : int, optional
+        Of a block.
 
     Examples
     --------
     >>> sorted(dot_defines(np.float32, 16, 32, 1))
-    ['BS_LANES', 'BS_ROUNDS', 'BS_STEPS', 'BS_TYPE', 'BS_VECTOR']
+    ['BS_FULL', 'BS_LANES', 'BS_ROUNDS', 'BS_STEPS', 'BS_TYPE', 'BS_VECTOR']
     """
     lanes = edges.lanes_for(vectors)
     rounds = -(-vectors // lanes)
     found = {"BS_TYPE": edges.element_type(dtype), "BS_VECTOR": vector, "BS_LANES": lanes}
     found |= {"BS_STEPS": min(lanes, steps)} | ({} if blocks is None else {"BS_BLOCKS": blocks})
     found["BS_ROUNDS"] = rounds if rounds <= _ROUNDS_UNROLLED else 0
+    found |= {"BS_FULL": 1} if found["BS_ROUNDS"] and vectors == rounds * lanes else {}
+    found |= {} if threads is None else {"BS_THREADS": threads}
     found |= {"BS_LARGE": 1} if large else {}
     return found | ({"BS_HEADS": 1} if heads > 1 else {})
 
@@ -81,6 +93,9 @@ def sddmm(
     schedule: Schedule | None = None,
     steps: int = 4,
     blocks: int | None = None,
+    threads: int | None = None,
+    ahead: int | None = None,
+    interleaved: bool = True,
 ) -> Any:
     """Dot product, sum or product of ``x[row]`` and ``y[column]`` for every edge, in edge order.
 
@@ -99,8 +114,12 @@ def sddmm(
         C-contiguous, of the dtype of `x`.
     schedule : Schedule, optional
         Of this pattern, so that nothing is prepared for this call.
-    steps, blocks : int, optional
+    steps, blocks, threads : int, optional
         Variants of the dot product, see :func:`dot_defines`.
+    ahead : int, optional
+        Of a dot product, which rows are brought to L2 before they are asked for: 0 none, 1 of `x`, 2 of `y`, 3 both.
+    interleaved : bool
+        Whether the warps of a block take neighbouring edges at the same time, which share rows in L1.
     """
     cupy = jit.require_cupy("sddmm")
     nnz, columns = int(indices.size), heads if op == "dot" else x.shape[1]
@@ -119,20 +138,26 @@ def sddmm(
     vectors = part_bytes // vector
     if op == "dot":
         source, name = "sddmm_dot.cu", "sddmm_dot"
-        defines = dot_defines(x.dtype, vector, vectors, parts, large=schedule.large, steps=steps, blocks=blocks)
+        variant = {"steps": steps, "blocks": blocks, "threads": threads}
+        defines = dot_defines(x.dtype, vector, vectors, parts, large=schedule.large, **variant)
     else:
         source, name = "sddmm_combine.cu", "sddmm_combine"
         lanes = edges.lanes_for(vectors)
         defines = {"BS_TYPE": edges.element_type(x.dtype), "BS_VECTOR": vector, "BS_LANES": lanes}
         defines |= {"BS_STEPS": min(lanes, 2)} | schedule.defines
+    chip, warps = jit.capability(), (threads or _THREADS) // 32
     chunks = -(-nnz // 32) * parts
-    span = min(_MOST_CHUNKS, max(1, chunks // (_ROUNDS * _RESIDENT * jit.capability().multiprocessors)))
-    params = ChunkParams(schedule.indptr.data.ptr, indices.data.ptr, schedule.edge_rows().data.ptr)
+    span = min(_MOST_CHUNKS, max(1, chunks // (_ROUNDS * _RESIDENT * chip.multiprocessors)))
+    if ahead is None:
+        # Rows of x are read in order: where they come from memory, nothing else hides how long that takes.
+        ahead = int(op == "dot" and x.nbytes + (0 if y.data.ptr == x.data.ptr else y.nbytes) > chip.l2_bytes)
+    rows, behind = schedule.edge_rows()
+    params = ChunkParams(schedule.indptr.data.ptr, indices.data.ptr, rows.data.ptr, behind.data.ptr)
     params.x, params.y, params.out = x.data.ptr, y.data.ptr, result.data.ptr
     params.edges, params.chunks, params.heads, params.vectors = nnz, chunks, parts, vectors
-    params.span, params.product = span, int(op == "mul")
-    blocks_needed = -(-chunks // (span * _WARPS))
-    jit.kernel(source, name, defines).launch(blocks_needed, _THREADS, params)()
+    params.span, params.between, params.ahead = span, warps if interleaved else 1, ahead
+    params.product = int(op == "mul")
+    jit.kernel(source, name, defines).launch(-(-chunks // (span * warps)), warps * 32, params)()
     return result
 
 
