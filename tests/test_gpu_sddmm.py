@@ -154,12 +154,14 @@ def test_nothing_to_do_and_unaligned_views() -> None:
 
 
 # ---- softmax
-def check_softmax(A: sp.csr_array, heads: int, dtype: str, wide: bool = False, in_place: bool = False) -> None:
+def check_softmax(
+    A: sp.csr_array, heads: int, dtype: str, wide: bool = False, in_place: bool = False, **variant: int
+) -> None:
     scores = (np.random.default_rng(heads).standard_normal((A.nnz, heads)) * 8).astype(dtype_of(dtype))
     indptr, _ = on_device(A, wide)
     given = to_device(scores)
     out = given if in_place else empty(scores.shape, scores.dtype)
-    assert cuda.edge_softmax(indptr, given, out=out) is out
+    assert cuda.edge_softmax(indptr, given, out=out, **variant) is out
     got = to_host(out).astype(np.longdouble)
     unit = UNITS["float64" if dtype == "float64" else "float32"]
     for a, b in zip(A.indptr[:-1], A.indptr[1:], strict=True):
@@ -187,6 +189,23 @@ def test_softmax_of_many_heads_and_wide_indices() -> None:
     check_softmax(GRAPHS["hubs"], 40, "float32")
     check_softmax(GRAPHS["hubs"], 2, "float32", wide=True)
     check_softmax(pattern([600] * 5, 700), 1, "float32")
+
+
+@pytest.mark.parametrize(("heads", "dtype"), [(1, "float32"), (5, "bfloat16"), (16, "float64"), (70, "float16")])
+def test_softmax_in_blocks_of_every_size(heads: int, dtype: str) -> None:
+    for room in (1, 1000):
+        check_softmax(GRAPHS["hubs"], heads, dtype, room=room)
+    check_softmax(pattern([3, 200, 0, 5, 700, 1, 90], 900), heads, dtype, in_place=True)
+
+
+def test_softmax_of_unaligned_scores() -> None:
+    import cupy
+
+    A = GRAPHS["square"]
+    scores = np.random.default_rng(6).standard_normal((A.nnz + 1, 1)).astype(np.float32)
+    indptr, _ = on_device(A)
+    got = cuda.edge_softmax(indptr, cupy.asarray(scores)[1:])
+    np.testing.assert_allclose(got.get(), host.edge_softmax(A.indptr, scores[1:]), rtol=1e-5)
 
 
 def test_softmax_of_special_values() -> None:

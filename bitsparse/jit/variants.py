@@ -173,7 +173,8 @@ def _edges() -> list[Variant]:
     ]
     for kind, size, more in sizes:
         one = {"BS_TYPE": kind, "BS_VECTOR": size}
-        table += [("edge_softmax.cu", "edge_softmax", one | {"BS_KEEP": 4 if size == 8 else 8} | more)]
+        keep = {"BS_VECTOR": 16, "BS_KEEP": 4 if size == 8 else 8}
+        table += [("edge_softmax.cu", "edge_softmax", one | keep | more)]
         table += [("attention_rows.cu", "join_pieces", one | {"BS_LANES": 1} | more)]
     return [Variant(source, name, tuple(sorted(constants.items()))) for source, name, constants in table]
 

@@ -119,6 +119,7 @@ class Schedule:
         self.indptr, self.shape, self.nnz = indptr, (int(shape[0]), int(shape[1])), int(nnz)
         self._cuts: dict[tuple[int, int], Cut] = {}
         self._edge_rows: Any = None
+        self._workspaces: dict[tuple[Any, ...], dict[int, Any]] = {}
         self._lock = threading.Lock()
 
     @property
@@ -135,7 +136,8 @@ class Schedule:
     def nbytes(self) -> int:
         """Bytes of all that was made, on the device."""
         tables = 0 if self._edge_rows is None else sum(int(table.nbytes) for table in self._edge_rows)
-        return tables + sum(cut.nbytes for cut in self._cuts.values())
+        spaces = sum(int(space.nbytes) for kind in self._workspaces.values() for space in kind.values())
+        return tables + spaces + sum(cut.nbytes for cut in self._cuts.values())
 
     def cut(self, lanes: int, *, warps: int = _WARPS, span: int | None = None, longest: int | None = None) -> Cut:
         """The cut for groups of `lanes` lanes (a power of two up to 32), or of a given span and length of pieces.
@@ -183,6 +185,18 @@ class Schedule:
                 self._launch("rows_behind", self.nnz, rows[:0], rows, behind, None, self.nnz, 32)
                 self._edge_rows = rows, behind
             return self._edge_rows
+
+    def workspace(self, name: str, shape: tuple[int, ...], dtype: Any) -> Any:
+        """Memory of calls on the current stream, the same for every call with these arguments: a captured graph holds its address."""
+        cupy = jit.require_cupy("schedule")
+        stream = cupy.cuda.get_current_stream().ptr
+        with self._lock:
+            spaces = self._workspaces.setdefault((name, shape, str(dtype)), {})
+            if stream not in spaces:
+                # A capture begins after a synchronisation and cannot allocate: it takes over what calls have worked in before.
+                taken = spaces and cupy.cuda.runtime.streamIsCapturing(stream)
+                spaces[stream] = spaces.pop(next(iter(spaces))) if taken else cupy.empty(shape, dtype)
+            return spaces[stream]
 
     def _make(self, span: int, longest: int) -> Cut:
         cupy = jit.require_cupy("schedule")

@@ -16,8 +16,12 @@ _THREADS = 256
 _RESIDENT, _ROUNDS, _MOST_CHUNKS = 32, 4, 8
 #: Vectors of a row to a lane for which a dot product needs no loop.
 _ROUNDS_UNROLLED = 2
-#: Edges of a row that a lane keeps between the steps of a softmax, and how many of them a row of mean length has.
+#: Edges of a row that a lane keeps between the steps of a softmax, and how many of them a row of mean length has at most.
 _KEEP, _EACH = 8, 4
+#: Scores of a block of a softmax, blocks of a multiprocessor that are more welcome than larger ones, edges and rows of a block at least.
+_ROOM, _SOFTMAX_ROUNDS, _LEAST_SPAN = 2048, 4, 16
+#: Heads that a block has all of, else so many.
+_MOST_HEADS, _HEADS = 64, 32
 
 
 class ChunkParams(ctypes.Structure):
@@ -36,7 +40,7 @@ class SoftmaxParams(ctypes.Structure):
     _fields_ = (
         ("streams", StreamsParams),
         *((name, ctypes.c_void_p) for name in ("scores", "out", "partial")),
-        *((name, ctypes.c_int) for name in ("heads", "across")),
+        *((name, ctypes.c_int) for name in ("heads", "slice", "across", "room")),
     )
 
 
@@ -161,11 +165,15 @@ def sddmm(
     return result
 
 
-def edge_softmax(indptr: Any, scores: Any, *, out: Any = None, schedule: Schedule | None = None) -> Any:
+def edge_softmax(
+    indptr: Any, scores: Any, *, out: Any = None, schedule: Schedule | None = None, room: int | None = None
+) -> Any:
     """Softmax of `scores` (nnz, heads) over the edges of each row; `out` may be `scores`.
 
     float32, float16, bfloat16 (computed in float32) or float64. With u = 2**-24 (2**-53) the relative error of a weight above 2**-126 is
     at most ``(|s - max| + ceil(n / 4) + 16) * u`` in a row of n edges, or of pieces of at most n edges where rows are cut up.
+
+    `room` is a variant: scores that a block has room for, about.
     """
     cupy = jit.require_cupy("edge_softmax")
     scores = geometry.contiguous(scores)
@@ -174,23 +182,44 @@ def edge_softmax(indptr: Any, scores: Any, *, out: Any = None, schedule: Schedul
     if scores.size == 0:
         return result
     schedule = edges.schedule_of(schedule, indptr, (int(indptr.size) - 1, 0), nnz)
-    across = min(32, edges.power_of_two(heads))
-    lanes = edges.power_of_two(across * nnz // (_EACH * max(1, schedule.shape[0])))
-    lanes = min(32, max(4, across, lanes))
-    cut = schedule.cut(lanes)
+    rows, sums = schedule.shape[0], edges.sum_dtype(scores.dtype)
+    part = heads if heads <= _MOST_HEADS else _HEADS
+    vector = edges.vector_bytes(16, scores.dtype.itemsize, (scores, result)) if part == heads else scores.dtype.itemsize
+    if vector < 16:
+        vector = scores.dtype.itemsize
+    across, lanes = softmax_lanes(part, nnz / max(1, rows))
+    # Enough blocks for all multiprocessors, each with no more than it has room for; long rows get a block each, up to a size.
+    room = room or _ROOM
+    span = max(_LEAST_SPAN, min(room // part, (nnz + rows) // (_SOFTMAX_ROUNDS * jit.capability().multiprocessors)))
+    span, longest = -(-span // 4) * 4, -(-room // (32 * part)) * 32
+    cut = schedule.cut(lanes, span=span, longest=longest)
     params = SoftmaxParams(schedule.params(cut, None, lanes), scores.data.ptr, result.data.ptr)
-    params.heads, params.across = heads, across.bit_length() - 1
-    partial = None
+    params.heads, params.slice, params.across = heads, part, across.bit_length() - 1
+    params.room = -(-((span + longest) * part + 16) // 16) * 16
     if cut.pieces:
-        partial = cupy.empty((cut.pieces, 2, heads), edges.sum_dtype(scores.dtype))
-        params.partial = partial.data.ptr
+        params.partial = schedule.workspace("softmax", (cut.pieces, 2, heads), sums).data.ptr
     defines = {
         "BS_TYPE": edges.element_type(scores.dtype),
-        "BS_VECTOR": scores.dtype.itemsize,
+        "BS_VECTOR": vector,
         "BS_KEEP": _KEEP if scores.dtype.itemsize < 8 else _KEEP // 2,
     }
     defines |= schedule.defines
-    jit.kernel("edge_softmax.cu", "edge_softmax", defines).launch(-(-cut.units * lanes // _THREADS), _THREADS, params)()
+    grid, shared = (cut.units, -(-heads // part), 1), params.room * sums.itemsize + 4 * (span + 2 + -(-span // 32))
+    jit.kernel("edge_softmax.cu", "edge_softmax", defines).launch(grid, _THREADS, params, shared=shared)()
     if cut.pieces:
         jit.kernel("edge_softmax.cu", "softmax_pieces", defines).launch(cut.pieces, _THREADS, params)()
     return result
+
+
+def softmax_lanes(heads: int, mean: float) -> tuple[int, int]:
+    """Lanes along the heads, and lanes of a row, for rows of `mean` edges.
+
+    Examples
+    --------
+    >>> softmax_lanes(1, 32.4), softmax_lanes(8, 5.0), softmax_lanes(3, 100.0)
+    ((1, 8), (8, 32), (1, 32))
+    """
+    # Four lanes along the edges at least, which is what the bound of errors says.
+    across = heads if heads & (heads - 1) == 0 and heads <= 8 else 8 if heads % 8 == 0 else 1
+    along = edges.power_of_two(int(mean / _EACH))
+    return across, min(32, across * max(4, along))
