@@ -28,7 +28,7 @@ class AttentionParams(ctypes.Structure):
         ("streams", StreamsParams),
         *((name, ctypes.c_void_p) for name in ("x", "out", "lse", "source", "target", "inverse", "partial")),
         *((name, ctypes.c_double) for name in ("factor", "lowest")),
-        *((name, ctypes.c_int) for name in ("heads", "vectors", "head_vectors")),
+        *((name, ctypes.c_int) for name in ("heads", "vectors", "head_vectors", "bounded")),
     )
 
 
@@ -226,7 +226,7 @@ def _run(
     cut = schedule.cut(made.lanes, span=span, longest=longest)
     params = AttentionParams(schedule.params(cut, indices, made.lanes), x.data.ptr, result.data.ptr, **given)
     params.lse = None if lse is None else lse.data.ptr
-    params.lowest = np.finfo(sums).min if lowest is None else lowest
+    params.lowest, params.bounded = np.finfo(sums).min if lowest is None else lowest, int(lowest is not None)
     params.heads, params.vectors, params.head_vectors = heads, made.vectors, made.head_vectors
     partial = schedule.workspace("attention", (cut.pieces, 2 * heads + x.shape[1]), sums) if cut.pieces else None
     params.partial = None if partial is None else partial.data.ptr

@@ -118,7 +118,7 @@ class Schedule:
     def __init__(self, indptr: Any, shape: tuple[int, int], nnz: int) -> None:
         self.indptr, self.shape, self.nnz = indptr, (int(shape[0]), int(shape[1])), int(nnz)
         self._cuts: dict[tuple[int, int], Cut] = {}
-        self._edge_rows: Any = None
+        self._edge_rows: tuple[Any, Any] | None = None
         self._workspaces: dict[tuple[Any, ...], dict[int, Any]] = {}
         self._lock = threading.Lock()
 

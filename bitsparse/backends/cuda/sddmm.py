@@ -100,6 +100,7 @@ def sddmm(
     threads: int | None = None,
     ahead: int | None = None,
     interleaved: bool = True,
+    span: int | None = None,
 ) -> Any:
     """Dot product, sum or product of ``x[row]`` and ``y[column]`` for every edge, in edge order.
 
@@ -124,6 +125,8 @@ def sddmm(
         Of a dot product, which rows are brought to L2 before they are asked for: 0 none, 1 of `x`, 2 of `y`, 3 both.
     interleaved : bool
         Whether the warps of a block take neighbouring edges at the same time, which share rows in L1.
+    span : int, optional
+        How many times 32 edges a warp takes.
     """
     cupy = jit.require_cupy("sddmm")
     nnz, columns = int(indices.size), heads if op == "dot" else x.shape[1]
@@ -142,7 +145,7 @@ def sddmm(
     vectors = part_bytes // vector
     if op == "dot":
         source, name = "sddmm_dot.cu", "sddmm_dot"
-        variant = {"steps": steps, "blocks": blocks, "threads": threads}
+        variant: dict[str, Any] = {"steps": steps, "blocks": blocks, "threads": threads}
         defines = dot_defines(x.dtype, vector, vectors, parts, large=schedule.large, **variant)
     else:
         source, name = "sddmm_combine.cu", "sddmm_combine"
@@ -151,7 +154,7 @@ def sddmm(
         defines |= {"BS_STEPS": min(lanes, 2)} | schedule.defines
     chip, warps = jit.capability(), (threads or _THREADS) // 32
     chunks = -(-nnz // 32) * parts
-    span = min(_MOST_CHUNKS, max(1, chunks // (_ROUNDS * _RESIDENT * chip.multiprocessors)))
+    span = span or min(_MOST_CHUNKS, max(1, chunks // (_ROUNDS * _RESIDENT * chip.multiprocessors)))
     if ahead is None:
         # Rows of x are read in order: where they come from memory, nothing else hides how long that takes.
         ahead = int(op == "dot" and x.nbytes + (0 if y.data.ptr == x.data.ptr else y.nbytes) > chip.l2_bytes)
