@@ -22,6 +22,7 @@ struct AttentionParams {
     double lowest;      // what the largest score is taken to be at first
     int heads, vectors; // vectors of a whole row
     int head_vectors;   // of a head
+    int bounded;        // no score is larger than `lowest`, but for rounding: it serves as the largest in all rows
 };
 
 // BS_BLOCKS: blocks of a multiprocessor, which bounds the registers.
@@ -164,19 +165,21 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) attention(co
 #endif
         // ---- the largest so far
         Sum most = r.most;
+        if (!p.bounded) {
 #pragma unroll
-        for (int k = 0; k < OWN; k++)
-            most = k * SPREAD + own < n ? larger(most, score[k]) : most;
+            for (int k = 0; k < OWN; k++)
+                most = k * SPREAD + own < n ? larger(most, score[k]) : most;
 #pragma unroll
-        for (int lanes = SHARE; lanes < BS_TOGETHER; lanes *= 2)
-            most = larger(most, __shfl_xor_sync(~0u, most, lanes));
-        if (__any_sync(~0u, most > r.most)) {
-            const Sum shrink = quick_exp(r.most - most);
-            r.total *= shrink;
+            for (int lanes = SHARE; lanes < BS_TOGETHER; lanes *= 2)
+                most = larger(most, __shfl_xor_sync(~0u, most, lanes));
+            if (__any_sync(~0u, most > r.most)) {
+                const Sum shrink = quick_exp(r.most - most);
+                r.total *= shrink;
 #pragma unroll
-            for (int i = 0; i < BS_PARTS * BS_ELEMENTS; i++)
-                r.sum[i] *= shrink;
-            r.most = most;
+                for (int i = 0; i < BS_PARTS * BS_ELEMENTS; i++)
+                    r.sum[i] *= shrink;
+                r.most = most;
+            }
         }
         // ---- weights and sums
 #pragma unroll

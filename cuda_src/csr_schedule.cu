@@ -55,3 +55,21 @@ extern "C" __global__ void __launch_bounds__(256) piece_edges(const SchedulePara
     p.out[piece] = row;
     p.first[piece] = p.indptr[row] + (Index)((piece - p.before[at]) * p.span);
 }
+
+// For each of `count` edges how far its row is behind that of the first edge of its 32 (edge_chunks.cuh), 255 if it is that or more.
+extern "C" __global__ void __launch_bounds__(256) rows_behind(const ScheduleParams p)
+{
+    const bs_i64 edge = (bs_i64)blockIdx.x * blockDim.x + threadIdx.x;
+    if (edge >= p.count)
+        return;
+    const Index first = p.before[edge / 32];
+    Index low = first, high = p.before[edge / 32 + 1];
+    while (low < high) {
+        const Index middle = low + (high - low + 1) / 2;
+        if (p.indptr[middle] <= edge)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    ((unsigned char *)p.out)[edge] = (unsigned char)min(low - first, (Index)255);
+}

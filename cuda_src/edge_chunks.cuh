@@ -12,76 +12,99 @@ typedef Index Chunk;
 #endif
 
 struct ChunkParams {
-    const Index *indptr, *indices, *rows; // rows of edges 0, 32, 64, ... and of the last one: they narrow the search for a row
+    const Index *indptr, *indices;
+    const Index *rows;           // of edges 0, 32, 64, ... and of the last one
+    const unsigned char *behind; // row of each edge, less that of the first of its 32; 255 if it is that or more
     const char *x, *y;
     char *out;
     i64 edges, chunks;
     int heads;
     int vectors; // of a head's part of a row
     int span;    // chunks that a warp takes
+    int between; // their distance: 1, or the warps of a block, which then take neighbouring chunks at the same time
+    int ahead;   // bits: what the next chunk needs is brought to L2: 1 rows of x, 2 rows of y
     int product; // of two elements, else their sum
 };
 
-// What a warp knows about a chunk before it needs it; loaded one chunk ahead.
-struct EdgeChunk {
-    Index edge, col; // of this lane, the last ones if the chunk is not full; with heads, a column is one of a head's parts of rows
-    Index low, high; // the warp's edges lie in rows low .. high
-    Index bound;     // where row low + 1 + lane starts, if there are fewer than 32 of them
-    int head;
+// What a lane knows about its edge of a chunk; loaded one chunk ahead. The last edge if the chunk is not full.
+struct ChunkEdge {
+    Index col; // with heads, one of a head's parts of rows
+    Index low; // row of the first edge of the chunk
+    int behind, head;
 };
 
-BS_INLINE EdgeChunk edge_chunk(const ChunkParams &p, Chunk chunk, int lane)
+// The chunks of a warp, in order: this one, and where they end.
+struct ChunkWalk {
+    Chunk now, end;
+    ChunkEdge next;
+};
+
+BS_INLINE bool more_chunks(const ChunkParams &p, const ChunkWalk &w) { return w.now + p.between < w.end; }
+
+// The edges of a chunk are among 32 * block + 0 .. 31, and this is the lane's.
+BS_INLINE Index edge_of(const ChunkParams &p, Chunk chunk, Index &block, int &head)
 {
-    EdgeChunk c;
+    const int lane = threadIdx.x & 31;
 #ifdef BS_HEADS
-    const u32 block = (u32)chunk / (u32)p.heads, pair = ((u32)chunk - block * (u32)p.heads) * 32 + lane, edge = pair / (u32)p.heads;
-    c.head = (int)(pair - edge * (u32)p.heads);
+    block = (Index)((u32)chunk / (u32)p.heads);
+    const u32 pair = ((u32)chunk - (u32)block * (u32)p.heads) * 32 + lane, edge = pair / (u32)p.heads;
+    head = (int)(pair - edge * (u32)p.heads);
 #else
-    const Index block = chunk;
+    block = chunk;
     const int edge = lane;
-    c.head = 0;
+    head = 0;
 #endif
-    c.edge = min(32 * (Index)block + (Index)edge, (Index)p.edges - 1);
-    c.col = __ldg(p.indices + c.edge);
-#ifdef BS_HEADS
-    c.col = c.col * p.heads + c.head;
-#endif
-    c.low = __ldg(p.rows + block);
-    c.high = __ldg(p.rows + block + 1);
-    c.bound = lane < c.high - c.low && c.high - c.low < 32 ? __ldg(p.indptr + c.low + 1 + lane) : (Index)p.edges;
-    return c;
+    return min(32 * block + (Index)edge, (Index)p.edges - 1);
 }
 
-// The row of the lane's edge: the last one that starts at it or before.
-BS_INLINE Index row_of(const ChunkParams &p, const EdgeChunk &c)
+BS_INLINE void load_chunk(const ChunkParams &p, ChunkWalk &w, Chunk chunk)
 {
-    if (c.low == c.high)
-        return c.low;
-    if (c.high - c.low < 32) {
-#ifndef BS_HEADS
-        // Rows of the chunk that start behind its first edge, as bits at their first edges, tell all where no row in between is empty.
-        const Index at = c.bound - __shfl_sync(~0u, c.edge, 0);
-        const u32 starts = __reduce_or_sync(~0u, at < 32 ? 1u << at : 0u);
-        if (__popc(starts) == __popc(__ballot_sync(~0u, at < 32)))
-            return c.low + __popc(starts & ~0u >> (31 - (threadIdx.x & 31)));
-#endif
-        int before = 0;
-#pragma unroll
-        for (int step = 16; step > 0; step /= 2) {
-            const Index bound = __shfl_sync(~0u, c.bound, before + step - 1);
-            before += bound <= c.edge ? step : 0;
+    if (chunk >= w.end)
+        return;
+    Index block;
+    const Index edge = edge_of(p, chunk, block, w.next.head);
+    w.next.col = __ldg(p.indices + edge);
+    w.next.behind = __ldg(p.behind + edge);
+    w.next.low = __ldg(p.rows + block);
+}
+
+// The first chunk of this warp is the next one; false if it has none.
+BS_INLINE bool first_chunk(const ChunkParams &p, ChunkWalk &w)
+{
+    const int warps = blockDim.x / 32, warp = threadIdx.x / 32;
+    const Chunk block = (Chunk)blockIdx.x * warps * p.span;
+    const Chunk first = block + (Chunk)(p.between == 1 ? warp * p.span : warp);
+    w.end = min(p.between == 1 ? first + p.span : block + (Chunk)warps * p.span, (Chunk)p.chunks);
+    if (first >= w.end)
+        return false;
+    load_chunk(p, w, first);
+    w.now = first - p.between;
+    return true;
+}
+
+// Goes on to the next chunk, which there is: row, column and head of the lane's pair in it.
+BS_INLINE void next_chunk(const ChunkParams &p, ChunkWalk &w, Index &row, Index &col, int &head)
+{
+    w.now += p.between;
+    row = w.next.low + w.next.behind;
+    col = w.next.col;
+    head = w.next.head;
+    if (w.next.behind == 255) { // hardly a row has edges
+        Index block;
+        const Index edge = edge_of(p, w.now, block, head);
+        Index high = __ldg(p.rows + block + 1);
+        while (row < high) {
+            const Index middle = row + (high - row + 1) / 2;
+            if (__ldg(p.indptr + middle) <= edge)
+                row = middle;
+            else
+                high = middle - 1;
         }
-        return c.low + before;
     }
-    Index low = c.low, high = c.high; // many rows are empty
-    while (low < high) {
-        const Index middle = low + (high - low + 1) / 2;
-        if (__ldg(p.indptr + middle) <= c.edge)
-            low = middle;
-        else
-            high = middle - 1;
-    }
-    return low;
+#ifdef BS_HEADS
+    col = col * p.heads + head;
+#endif
+    load_chunk(p, w, w.now + p.between);
 }
 
 #endif

@@ -16,17 +16,16 @@
 extern "C" __global__ void __launch_bounds__(256, BS_BLOCKS) sddmm_combine(const ChunkParams p)
 {
     const int lane = threadIdx.x & 31, group = lane / BS_LANES, t = lane % BS_LANES;
-    const Chunk first = ((Chunk)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32) * p.span, end = min(first + p.span, (Chunk)p.chunks);
-    if (first >= end)
+    ChunkWalk walk;
+    if (!first_chunk(p, walk))
         return;
     const int bytes = p.vectors * BS_VECTOR;
     const char *x = in_registers(p.x + t * BS_VECTOR), *y = in_registers(p.y + t * BS_VECTOR);
-    EdgeChunk next = edge_chunk(p, first, lane);
-    for (Chunk chunk = first; chunk < end; chunk++) {
-        const EdgeChunk c = next;
-        if (chunk + 1 < end)
-            next = edge_chunk(p, chunk + 1, lane);
-        const Index own = row_of(p, c);
+    while (more_chunks(p, walk)) {
+        Index own, mine;
+        int head;
+        next_chunk(p, walk, own, mine, head);
+        const Chunk chunk = walk.now;
         char *out = p.out + 32 * (i64)chunk * bytes;
         const int left = (int)min((Index)32, (Index)p.edges - 32 * chunk);
 #pragma unroll 1
@@ -35,7 +34,7 @@ extern "C" __global__ void __launch_bounds__(256, BS_BLOCKS) sddmm_combine(const
             Index row[BS_STEPS], col[BS_STEPS];
 #pragma unroll
             for (int s = 0; s < BS_STEPS; s++) {
-                col[s] = __shfl_sync(~0u, c.col, edge + s * GROUPS);
+                col[s] = __shfl_sync(~0u, mine, edge + s * GROUPS);
                 row[s] = __shfl_sync(~0u, own, edge + s * GROUPS);
             }
             for (int v = 0; v < p.vectors - t; v += BS_LANES) {

@@ -236,3 +236,48 @@ def test_usual_shapes_are_compiled_ahead() -> None:
     ):
         made = cuda.layout(dtype_of(dtype), 16, columns, heads, cosine)
         assert ("attention", tuple(sorted(made.defines.items()))) in listed, (dtype, columns, heads, cosine)
+
+
+def test_calls_in_place_allocate_nothing_and_are_captured() -> None:
+    import cupy
+
+    from bitsparse.backends.cuda import sddmm
+
+    counts = pytest.importorskip("emulator").counts if hasattr(cupy, "_is_emulated") else None
+    A = GRAPHS["hubs"]
+    n = max(A.shape)
+    A = sp.csr_array((A.data, A.indices, np.append(A.indptr, [A.nnz] * (n - A.shape[0]))), shape=(n, n))
+    indptr, indices = on_device(A)
+    schedule = Schedule(indptr, A.shape, A.nnz)
+    rng = np.random.default_rng(8)
+    x, scores, ends, edges = (
+        to_device(rng.standard_normal(shape).astype(np.float32)) for shape in ((n, 32), (n, 2), (n, 2), (A.nnz, 2))
+    )
+    outs = [empty(shape, np.float32) for shape in ((n, 32), (n, 32), (A.nnz, 2), (A.nnz, 2))]
+
+    def calls() -> None:
+        where: dict[str, Any] = {"schedule": schedule}
+        cuda.attention(indptr, indices, A.shape, x, scores, ends, negative_slope=SLOPE, out=outs[0], **where)
+        cuda.cosine_attention(indptr, indices, A.shape, x, beta=2.0, out=outs[1], **where)
+        sddmm.sddmm(indptr, indices, A.shape, x, x, op="dot", heads=2, out=outs[2], **where)
+        sddmm.edge_softmax(indptr, edges, out=outs[3], room=64, **where)
+
+    stream = cupy.cuda.Stream(non_blocking=True)
+    cupy.cuda.get_current_stream().synchronize()
+    with stream:
+        calls()
+        stream.synchronize()
+        want = [out.get() for out in outs]
+        for out in outs:
+            out.fill(0)
+        stream.synchronize()
+        before = counts() if counts else {}
+        stream.begin_capture()
+        calls()
+        captured = stream.end_capture()
+        after = counts() if counts else {}
+        captured.launch(stream)
+        stream.synchronize()
+    assert after.get("allocations") == before.get("allocations")
+    for out, first in zip(outs, want, strict=True):
+        assert out.get().tobytes() == first.tobytes()

@@ -32,7 +32,7 @@ def ends(A: sp.csr_array) -> tuple[np.ndarray, np.ndarray]:
 
 
 def check_products(
-    A: sp.csr_array, width: int, heads: int, dtype: str, op: str, wide: bool = False, **variant: int
+    A: sp.csr_array, width: int, heads: int, dtype: str, op: str, wide: bool = False, **variant: Any
 ) -> None:
     rng = np.random.default_rng([width, heads])
     kind = dtype_of(dtype)
@@ -98,13 +98,23 @@ def test_wide_indices(op: str) -> None:
 
 
 def test_variants_agree() -> None:
-    for steps, blocks in ((2, 5), (8, 2)):
-        check_products(GRAPHS["hubs"], 64, 1, "float32", "dot", steps=steps, blocks=blocks)
+    for steps, blocks, threads in ((2, 5, 256), (8, 2, 256), (4, 2, 512)):
+        check_products(GRAPHS["hubs"], 64, 1, "float32", "dot", steps=steps, blocks=blocks, threads=threads)
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_rows_brought_ahead(monkeypatch: pytest.MonkeyPatch, interleaved: bool) -> None:
+    monkeypatch.setattr(cuda, "_RESIDENT", 1)
+    for name, width, heads in (("hubs", 128, 1), ("many empty rows", 256, 1), ("square", 32, 4), ("square", 602, 1)):
+        for ahead in (0, 3):
+            check_products(GRAPHS[name], width, heads, "float32", "dot", ahead=ahead, interleaved=interleaved)
 
 
 def test_many_rows_in_one_chunk_and_long_runs_of_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(3)
-    A = pattern([int(n) for n in rng.choice([0, 0, 1, 1, 2, 40], 3000)], 300)
+    A = pattern(
+        [int(n) for n in rng.choice([0, 0, 1, 1, 2, 40], 3000)] + [0] * 300 + [1] + [0] * 700 + [2, 1, 0, 9], 300
+    )
     monkeypatch.setattr(cuda, "_RESIDENT", 1)
     check_products(A, 8, 1, "float32", "dot")
     check_products(A, 8, 3, "float32", "dot")
@@ -144,12 +154,14 @@ def test_nothing_to_do_and_unaligned_views() -> None:
 
 
 # ---- softmax
-def check_softmax(A: sp.csr_array, heads: int, dtype: str, wide: bool = False, in_place: bool = False) -> None:
+def check_softmax(
+    A: sp.csr_array, heads: int, dtype: str, wide: bool = False, in_place: bool = False, **variant: int
+) -> None:
     scores = (np.random.default_rng(heads).standard_normal((A.nnz, heads)) * 8).astype(dtype_of(dtype))
     indptr, _ = on_device(A, wide)
     given = to_device(scores)
     out = given if in_place else empty(scores.shape, scores.dtype)
-    assert cuda.edge_softmax(indptr, given, out=out) is out
+    assert cuda.edge_softmax(indptr, given, out=out, **variant) is out
     got = to_host(out).astype(np.longdouble)
     unit = UNITS["float64" if dtype == "float64" else "float32"]
     for a, b in zip(A.indptr[:-1], A.indptr[1:], strict=True):
@@ -179,6 +191,23 @@ def test_softmax_of_many_heads_and_wide_indices() -> None:
     check_softmax(pattern([600] * 5, 700), 1, "float32")
 
 
+@pytest.mark.parametrize(("heads", "dtype"), [(1, "float32"), (5, "bfloat16"), (16, "float64"), (70, "float16")])
+def test_softmax_in_blocks_of_every_size(heads: int, dtype: str) -> None:
+    for room in (1, 1000):
+        check_softmax(GRAPHS["hubs"], heads, dtype, room=room)
+    check_softmax(pattern([3, 200, 0, 5, 700, 1, 90], 900), heads, dtype, in_place=True)
+
+
+def test_softmax_of_unaligned_scores() -> None:
+    import cupy
+
+    A = GRAPHS["square"]
+    scores = np.random.default_rng(6).standard_normal((A.nnz + 1, 1)).astype(np.float32)
+    indptr, _ = on_device(A)
+    got = cuda.edge_softmax(indptr, cupy.asarray(scores)[1:])
+    np.testing.assert_allclose(got.get(), host.edge_softmax(A.indptr, scores[1:]), rtol=1e-5)
+
+
 def test_softmax_of_special_values() -> None:
     A = pattern([3, 2, 4, 70, 2500], 2600)
     scores = np.zeros((A.nnz, 2), np.float32)
@@ -204,10 +233,10 @@ def test_the_same_bits_every_time_and_nothing_prepared_twice() -> None:
         cuda.sddmm(indptr, indices, A.shape, rows, cols, op="dot", heads=4, schedule=each) for each in (schedule, None)
     )
     assert np.array_equal(raw(first).get(), raw(second).get())
-    table = schedule.edge_rows()
+    tables = schedule.edge_rows()
     weights = [cuda.edge_softmax(indptr, first, schedule=each) for each in (schedule, None)]
     assert np.array_equal(raw(weights[0]).get(), raw(weights[1]).get())
-    assert schedule.edge_rows() is table
+    assert schedule.edge_rows() is tables
 
 
 def test_usual_shapes_are_compiled_ahead() -> None:

@@ -132,11 +132,15 @@ def _edges() -> list[Variant]:
         (0, 16, heads),
     ]
     dots += [(3, 32, {"BS_ROUNDS": 2}), (0, 32, large)]
+
+    def full(more: dict[str, int]) -> dict[str, int]:
+        return {"BS_FULL": 1} if more.get("BS_ROUNDS", 1) else {}
+
     table += [
         (
             "sddmm_dot.cu",
             "sddmm_dot",
-            {"BS_TYPE": kind, "BS_LANES": lanes, "BS_ROUNDS": 1, "BS_STEPS": 4} | more,
+            {"BS_TYPE": kind, "BS_LANES": lanes, "BS_ROUNDS": 1, "BS_STEPS": 4} | more | full(more),
         )
         for kind, lanes, more in dots
     ]
@@ -174,7 +178,8 @@ def _edges() -> list[Variant]:
     ]
     for kind, size, more in sizes:
         one = {"BS_TYPE": kind, "BS_VECTOR": size}
-        table += [("edge_softmax.cu", "edge_softmax", one | {"BS_KEEP": 4 if size == 8 else 8} | more)]
+        keep = {"BS_VECTOR": 16, "BS_KEEP": 4 if size == 8 else 8}
+        table += [("edge_softmax.cu", "edge_softmax", one | keep | more)]
         table += [("attention_rows.cu", "join_pieces", one | {"BS_LANES": 1} | more)]
     return [Variant(source, name, tuple(sorted(constants.items()))) for source, name, constants in table]
 

@@ -28,7 +28,7 @@ class AttentionParams(ctypes.Structure):
         ("streams", StreamsParams),
         *((name, ctypes.c_void_p) for name in ("x", "out", "lse", "source", "target", "inverse", "partial")),
         *((name, ctypes.c_double) for name in ("factor", "lowest")),
-        *((name, ctypes.c_int) for name in ("heads", "vectors", "head_vectors")),
+        *((name, ctypes.c_int) for name in ("heads", "vectors", "head_vectors", "bounded")),
     )
 
 
@@ -164,7 +164,8 @@ def cosine_attention(
     A row of zeros has the cosine 0 with every other. Rows of more than 2 KiB go through :func:`sddmm`, :func:`edge_softmax` and ``spmm``.
     """
     x = geometry.contiguous(x)
-    inverse = inverse_norms(x)
+    schedule = edges.schedule_of(schedule, indptr, shape, int(indices.size))
+    inverse = inverse_norms(x, schedule.workspace("norms", x.shape[:1], edges.sum_dtype(x.dtype)))
     row_bytes = x.shape[1] * x.dtype.itemsize
     vector = edges.vector_bytes(row_bytes, x.dtype.itemsize, (x,))
     if row_bytes // vector > 32 * _MOST_PARTS:
@@ -174,10 +175,10 @@ def cosine_attention(
     return _run(indptr, indices, shape, x, 1, given, True, lowest, out, lse, schedule, steps, blocks, span, longest)
 
 
-def inverse_norms(x: Any) -> Any:
+def inverse_norms(x: Any, out: Any = None) -> Any:
     """Inverses of the Euclidean norms of the rows of `x`, in what `x` is summed in; 0 for rows of zeros."""
     cupy = jit.require_cupy("cosine_attention")
-    result = cupy.empty(x.shape[0], edges.sum_dtype(x.dtype))
+    result = cupy.empty(x.shape[0], edges.sum_dtype(x.dtype)) if out is None else out
     if 0 in x.shape:
         result.fill(0)
         return result
@@ -225,9 +226,9 @@ def _run(
     cut = schedule.cut(made.lanes, span=span, longest=longest)
     params = AttentionParams(schedule.params(cut, indices, made.lanes), x.data.ptr, result.data.ptr, **given)
     params.lse = None if lse is None else lse.data.ptr
-    params.lowest = np.finfo(sums).min if lowest is None else lowest
+    params.lowest, params.bounded = np.finfo(sums).min if lowest is None else lowest, int(lowest is not None)
     params.heads, params.vectors, params.head_vectors = heads, made.vectors, made.head_vectors
-    partial = cupy.empty((cut.pieces, 2 * heads + x.shape[1]), sums) if cut.pieces else None
+    partial = schedule.workspace("attention", (cut.pieces, 2 * heads + x.shape[1]), sums) if cut.pieces else None
     params.partial = None if partial is None else partial.data.ptr
     grid = (-(-cut.units * made.lanes // _THREADS), made.slices, 1)
     jit.kernel("attention_csr.cu", "attention", made.defines).launch(grid, _THREADS, params)()

@@ -125,7 +125,8 @@ class Schedule:
     def __init__(self, indptr: Any, shape: tuple[int, int], nnz: int) -> None:
         self.indptr, self.shape, self.nnz = indptr, (int(shape[0]), int(shape[1])), int(nnz)
         self._cuts: dict[tuple[int, int], Cut] = {}
-        self._edge_rows: Any = None
+        self._edge_rows: tuple[Any, Any] | None = None
+        self._workspaces: dict[tuple[Any, ...], dict[int, Any]] = {}
         self._lock = threading.Lock()
 
     @property
@@ -141,8 +142,9 @@ class Schedule:
     @property
     def nbytes(self) -> int:
         """Bytes of all that was made, on the device."""
-        tables = 0 if self._edge_rows is None else int(self._edge_rows.nbytes)
-        return tables + sum(cut.nbytes for cut in self._cuts.values())
+        tables = 0 if self._edge_rows is None else sum(int(table.nbytes) for table in self._edge_rows)
+        spaces = sum(int(space.nbytes) for kind in self._workspaces.values() for space in kind.values())
+        return tables + spaces + sum(cut.nbytes for cut in self._cuts.values())
 
     def cut(self, lanes: int, *, warps: int = _WARPS, span: int | None = None, longest: int | None = None) -> Cut:
         """The cut for groups of `lanes` lanes (a power of two up to 32), or of a given span and length of pieces.
@@ -171,15 +173,37 @@ class Schedule:
             whole_batches(self.shape[0], self.nnz, lanes),
         )
 
-    def edge_rows(self) -> Any:
-        """Rows of edges 0, 32, 64, ... and of the last one, for kernels that deal out edges (``edge_chunks.cuh``); made once."""
+    def edge_rows(self) -> tuple[Any, Any]:
+        """Where the rows of edges are found, for kernels that deal out edges (``edge_chunks.cuh``); made once.
+
+        Returns
+        -------
+        rows : cupy.ndarray, dtype of `indptr`
+            Rows of edges 0, 32, 64, ... and of the last one.
+        behind : cupy.ndarray (nnz,), uint8
+            For each edge, its row less that of the first edge of its 32, or 255 if that is more.
+        """
         with self._lock:
             if self._edge_rows is None:
                 cupy = jit.require_cupy("schedule")
                 edges = cupy.arange(-(-self.nnz // 32) + 1, dtype=self.indptr.dtype) * 32
                 found = cupy.searchsorted(self.indptr, cupy.minimum(edges, self.nnz - 1), side="right") - 1
-                self._edge_rows = found.astype(self.indptr.dtype)
+                rows, behind = found.astype(self.indptr.dtype), cupy.empty(self.nnz, "uint8")
+                self._launch("rows_behind", self.nnz, rows[:0], rows, behind, None, self.nnz, 32)
+                self._edge_rows = rows, behind
             return self._edge_rows
+
+    def workspace(self, name: str, shape: tuple[int, ...], dtype: Any) -> Any:
+        """Memory of calls on the current stream, the same for every call with these arguments: a captured graph holds its address."""
+        cupy = jit.require_cupy("schedule")
+        stream = cupy.cuda.get_current_stream().ptr
+        with self._lock:
+            spaces = self._workspaces.setdefault((name, shape, str(dtype)), {})
+            if stream not in spaces:
+                # A capture begins after a synchronisation and cannot allocate: it takes over what calls have worked in before.
+                taken = spaces and cupy.cuda.runtime.streamIsCapturing(stream)
+                spaces[stream] = spaces.pop(next(iter(spaces))) if taken else cupy.empty(shape, dtype)
+            return spaces[stream]
 
     def _make(self, span: int, longest: int) -> Cut:
         cupy = jit.require_cupy("schedule")

@@ -11,22 +11,26 @@ from bitsparse.backends.cuda.schedule import Schedule, StreamsParams
 
 __all__ = ["dot_defines", "edge_softmax", "sddmm"]
 
-_THREADS, _WARPS = 256, 8
+_THREADS = 256
 #: Warps that a multiprocessor runs at a time, rounds of them that are worth more than longer runs, chunks of a run at most.
 _RESIDENT, _ROUNDS, _MOST_CHUNKS = 32, 4, 8
 #: Vectors of a row to a lane for which a dot product needs no loop.
 _ROUNDS_UNROLLED = 2
-#: Edges of a row that a lane keeps between the steps of a softmax, and how many of them a row of mean length has.
+#: Edges of a row that a lane keeps between the steps of a softmax, and how many of them a row of mean length has at most.
 _KEEP, _EACH = 8, 4
+#: Scores of a block of a softmax, blocks of a multiprocessor that are more welcome than larger ones, edges and rows of a block at least.
+_ROOM, _SOFTMAX_ROUNDS, _LEAST_SPAN = 2048, 4, 16
+#: Heads that a block has all of, else so many.
+_MOST_HEADS, _HEADS = 64, 32
 
 
 class ChunkParams(ctypes.Structure):
     """The argument of ``sddmm_dot.cu`` and ``sddmm_combine.cu``, field by field."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("indptr", "indices", "rows", "x", "y", "out")),
+        *((name, ctypes.c_void_p) for name in ("indptr", "indices", "rows", "behind", "x", "y", "out")),
         *((name, ctypes.c_int64) for name in ("edges", "chunks")),
-        *((name, ctypes.c_int) for name in ("heads", "vectors", "span", "product")),
+        *((name, ctypes.c_int) for name in ("heads", "vectors", "span", "between", "ahead", "product")),
     )
 
 
@@ -36,12 +40,20 @@ class SoftmaxParams(ctypes.Structure):
     _fields_ = (
         ("streams", StreamsParams),
         *((name, ctypes.c_void_p) for name in ("scores", "out", "partial")),
-        *((name, ctypes.c_int) for name in ("heads", "across")),
+        *((name, ctypes.c_int) for name in ("heads", "slice", "across", "room")),
     )
 
 
 def dot_defines(
-    dtype: Any, vector: int, vectors: int, heads: int, *, large: bool = False, steps: int = 4, blocks: int | None = None
+    dtype: Any,
+    vector: int,
+    vectors: int,
+    heads: int,
+    *,
+    large: bool = False,
+    steps: int = 4,
+    blocks: int | None = None,
+    threads: int | None = None,
 ) -> dict[str, int]:
     """Constants of ``sddmm_dot`` for rows whose heads have `vectors` vectors each.
 
@@ -53,17 +65,21 @@ def dot_defines(
         Gathers that a lane issues at a time.
     blocks : int, optional
         Blocks of a multiprocessor; as many as registers allow.
+    threads : int, optional
+        Of a block.
 
     Examples
     --------
     >>> sorted(dot_defines(np.float32, 16, 32, 1))
-    ['BS_LANES', 'BS_ROUNDS', 'BS_STEPS', 'BS_TYPE', 'BS_VECTOR']
+    ['BS_FULL', 'BS_LANES', 'BS_ROUNDS', 'BS_STEPS', 'BS_TYPE', 'BS_VECTOR']
     """
     lanes = edges.lanes_for(vectors)
     rounds = -(-vectors // lanes)
     found = {"BS_TYPE": edges.element_type(dtype), "BS_VECTOR": vector, "BS_LANES": lanes}
     found |= {"BS_STEPS": min(lanes, steps)} | ({} if blocks is None else {"BS_BLOCKS": blocks})
     found["BS_ROUNDS"] = rounds if rounds <= _ROUNDS_UNROLLED else 0
+    found |= {"BS_FULL": 1} if found["BS_ROUNDS"] and vectors == rounds * lanes else {}
+    found |= {} if threads is None else {"BS_THREADS": threads}
     found |= {"BS_LARGE": 1} if large else {}
     return found | ({"BS_HEADS": 1} if heads > 1 else {})
 
@@ -81,6 +97,10 @@ def sddmm(
     schedule: Schedule | None = None,
     steps: int = 4,
     blocks: int | None = None,
+    threads: int | None = None,
+    ahead: int | None = None,
+    interleaved: bool = True,
+    span: int | None = None,
 ) -> Any:
     """Dot product, sum or product of ``x[row]`` and ``y[column]`` for every edge, in edge order.
 
@@ -99,8 +119,14 @@ def sddmm(
         C-contiguous, of the dtype of `x`.
     schedule : Schedule, optional
         Of this pattern, so that nothing is prepared for this call.
-    steps, blocks : int, optional
+    steps, blocks, threads : int, optional
         Variants of the dot product, see :func:`dot_defines`.
+    ahead : int, optional
+        Of a dot product, which rows are brought to L2 before they are asked for: 0 none, 1 of `x`, 2 of `y`, 3 both.
+    interleaved : bool
+        Whether the warps of a block take neighbouring edges at the same time, which share rows in L1.
+    span : int, optional
+        How many times 32 edges a warp takes.
     """
     cupy = jit.require_cupy("sddmm")
     nnz, columns = int(indices.size), heads if op == "dot" else x.shape[1]
@@ -119,28 +145,38 @@ def sddmm(
     vectors = part_bytes // vector
     if op == "dot":
         source, name = "sddmm_dot.cu", "sddmm_dot"
-        defines = dot_defines(x.dtype, vector, vectors, parts, large=schedule.large, steps=steps, blocks=blocks)
+        variant: dict[str, Any] = {"steps": steps, "blocks": blocks, "threads": threads}
+        defines = dot_defines(x.dtype, vector, vectors, parts, large=schedule.large, **variant)
     else:
         source, name = "sddmm_combine.cu", "sddmm_combine"
         lanes = edges.lanes_for(vectors)
         defines = {"BS_TYPE": edges.element_type(x.dtype), "BS_VECTOR": vector, "BS_LANES": lanes}
         defines |= {"BS_STEPS": min(lanes, 2)} | schedule.defines
+    chip, warps = jit.capability(), (threads or _THREADS) // 32
     chunks = -(-nnz // 32) * parts
-    span = min(_MOST_CHUNKS, max(1, chunks // (_ROUNDS * _RESIDENT * jit.capability().multiprocessors)))
-    params = ChunkParams(schedule.indptr.data.ptr, indices.data.ptr, schedule.edge_rows().data.ptr)
+    span = span or min(_MOST_CHUNKS, max(1, chunks // (_ROUNDS * _RESIDENT * chip.multiprocessors)))
+    if ahead is None:
+        # Rows of x are read in order: where they come from memory, nothing else hides how long that takes.
+        ahead = int(op == "dot" and x.nbytes + (0 if y.data.ptr == x.data.ptr else y.nbytes) > chip.l2_bytes)
+    rows, behind = schedule.edge_rows()
+    params = ChunkParams(schedule.indptr.data.ptr, indices.data.ptr, rows.data.ptr, behind.data.ptr)
     params.x, params.y, params.out = x.data.ptr, y.data.ptr, result.data.ptr
     params.edges, params.chunks, params.heads, params.vectors = nnz, chunks, parts, vectors
-    params.span, params.product = span, int(op == "mul")
-    blocks_needed = -(-chunks // (span * _WARPS))
-    jit.kernel(source, name, defines).launch(blocks_needed, _THREADS, params)()
+    params.span, params.between, params.ahead = span, warps if interleaved else 1, ahead
+    params.product = int(op == "mul")
+    jit.kernel(source, name, defines).launch(-(-chunks // (span * warps)), warps * 32, params)()
     return result
 
 
-def edge_softmax(indptr: Any, scores: Any, *, out: Any = None, schedule: Schedule | None = None) -> Any:
+def edge_softmax(
+    indptr: Any, scores: Any, *, out: Any = None, schedule: Schedule | None = None, room: int | None = None
+) -> Any:
     """Softmax of `scores` (nnz, heads) over the edges of each row; `out` may be `scores`.
 
     float32, float16, bfloat16 (computed in float32) or float64. With u = 2**-24 (2**-53) the relative error of a weight above 2**-126 is
     at most ``(|s - max| + ceil(n / 4) + 16) * u`` in a row of n edges, or of pieces of at most n edges where rows are cut up.
+
+    `room` is a variant: scores that a block has room for, about.
     """
     cupy = jit.require_cupy("edge_softmax")
     scores = geometry.contiguous(scores)
@@ -149,23 +185,44 @@ def edge_softmax(indptr: Any, scores: Any, *, out: Any = None, schedule: Schedul
     if scores.size == 0:
         return result
     schedule = edges.schedule_of(schedule, indptr, (int(indptr.size) - 1, 0), nnz)
-    across = min(32, edges.power_of_two(heads))
-    lanes = edges.power_of_two(across * nnz // (_EACH * max(1, schedule.shape[0])))
-    lanes = min(32, max(4, across, lanes))
-    cut = schedule.cut(lanes)
+    rows, sums = schedule.shape[0], edges.sum_dtype(scores.dtype)
+    part = heads if heads <= _MOST_HEADS else _HEADS
+    vector = edges.vector_bytes(16, scores.dtype.itemsize, (scores, result)) if part == heads else scores.dtype.itemsize
+    if vector < 16:
+        vector = scores.dtype.itemsize
+    across, lanes = softmax_lanes(part, nnz / max(1, rows))
+    # Enough blocks for all multiprocessors, each with no more than it has room for; long rows get a block each, up to a size.
+    room = room or _ROOM
+    span = max(_LEAST_SPAN, min(room // part, (nnz + rows) // (_SOFTMAX_ROUNDS * jit.capability().multiprocessors)))
+    span, longest = -(-span // 4) * 4, -(-room // (32 * part)) * 32
+    cut = schedule.cut(lanes, span=span, longest=longest)
     params = SoftmaxParams(schedule.params(cut, None, lanes), scores.data.ptr, result.data.ptr)
-    params.heads, params.across = heads, across.bit_length() - 1
-    partial = None
+    params.heads, params.slice, params.across = heads, part, across.bit_length() - 1
+    params.room = -(-((span + longest) * part + 16) // 16) * 16
     if cut.pieces:
-        partial = cupy.empty((cut.pieces, 2, heads), edges.sum_dtype(scores.dtype))
-        params.partial = partial.data.ptr
+        params.partial = schedule.workspace("softmax", (cut.pieces, 2, heads), sums).data.ptr
     defines = {
         "BS_TYPE": edges.element_type(scores.dtype),
-        "BS_VECTOR": scores.dtype.itemsize,
+        "BS_VECTOR": vector,
         "BS_KEEP": _KEEP if scores.dtype.itemsize < 8 else _KEEP // 2,
     }
     defines |= schedule.defines
-    jit.kernel("edge_softmax.cu", "edge_softmax", defines).launch(-(-cut.units * lanes // _THREADS), _THREADS, params)()
+    grid, shared = (cut.units, -(-heads // part), 1), params.room * sums.itemsize + 4 * (span + 2 + -(-span // 32))
+    jit.kernel("edge_softmax.cu", "edge_softmax", defines).launch(grid, _THREADS, params, shared=shared)()
     if cut.pieces:
         jit.kernel("edge_softmax.cu", "softmax_pieces", defines).launch(cut.pieces, _THREADS, params)()
     return result
+
+
+def softmax_lanes(heads: int, mean: float) -> tuple[int, int]:
+    """Lanes along the heads, and lanes of a row, for rows of `mean` edges.
+
+    Examples
+    --------
+    >>> softmax_lanes(1, 32.4), softmax_lanes(8, 5.0), softmax_lanes(3, 100.0)
+    ((1, 8), (8, 32), (1, 32))
+    """
+    # Four lanes along the edges at least, which is what the bound of errors says.
+    across = heads if heads & (heads - 1) == 0 and heads <= 8 else 8 if heads % 8 == 0 else 1
+    along = edges.power_of_two(int(mean / _EACH))
+    return across, min(32, across * max(4, along))
