@@ -155,8 +155,8 @@ def test_every_tiling_of_signed_bytes(kinds: tuple[int, str, int, str], wide: bo
             np.testing.assert_array_equal(cupy.asnumpy(out), want, err_msg=str(tiling))
 
 
-def test_unpacking_in_little_room() -> None:
-    """Threads take several words where blocks would not fit; what lies past k is zero."""
+def test_unpacking_to_bytes() -> None:
+    """Digits of integers as bytes, in the order that products take them in; what lies past k is zero."""
     import cupy
 
     from bitsparse.backends.cuda import stats
@@ -166,10 +166,9 @@ def test_unpacking_in_little_room() -> None:
         words, k = cupy.asarray(operand(rng, shape, bits)), shape[-1]
         extend = encoding == "signed"
         whole = stats.digits_of(words, bits, k, False, extend=extend)
-        for room in (1, 2):
-            out = cupy.full(whole.shape, 0xA5A5A5A5, whole.dtype)
-            stats.digits_of(words, bits, k, False, out, extend=extend, room=room, dependent=True)
-            np.testing.assert_array_equal(cupy.asnumpy(out), cupy.asnumpy(whole))
+        out = cupy.full(whole.shape, 0xA5A5A5A5, whole.dtype)
+        stats.digits_of(words, bits, k, False, out, extend=extend, dependent=True)
+        np.testing.assert_array_equal(cupy.asnumpy(out), cupy.asnumpy(whole))
         found = cupy.asnumpy(whole).reshape(shape[0], -(-bits // 8), -1, 8).view(np.uint8)
         found = found.reshape(*found.shape[:3], 8, 4).swapaxes(-1, -2).reshape(shape[0], -(-bits // 8), -1)
         values = sum(found[:, d].astype(np.int64) << 8 * d for d in range(found.shape[1]))

@@ -127,6 +127,7 @@ class Rates(NamedTuple):
     flush_bytes_per_us: float = 2.3e6  # an int64 result read and written from the registers
     carry_clocks: float = 400.0  # from one weight to the next in the registers
     cache_bytes: float = 45e6  # operands up to this size stay in the L2
+    kept_bytes: float = 36e6  # of a larger one so much is kept there from one product to the next
     #: Clusters of 1, 2, 4, 8 blocks that run at the same time.
     clusters: tuple[tuple[int, int], ...] = ((1, 132), (2, 66), (4, 30), (8, 15))
 
@@ -175,7 +176,7 @@ def estimate_us(
 
 
 def unpacking_us(t: Tiling, m: int, n: int, blocks: int, b_planes: int, batches: int, rates: Rates = RATES) -> float:
-    """Microseconds of unpacking the right operand where the product before leaves room for that (see :func:`stats.digits_of`)."""
+    """Microseconds of unpacking the right operand, beside the product before where that leaves multiprocessors free."""
     units = batches * -(-m // (t.rows * t.mc)) * -(-n // (64 * t.nb))
     chip = dict(rates.clusters)[1]
     room = chip - t.cluster * min(units, dict(rates.clusters)[t.cluster])
@@ -272,7 +273,7 @@ def reciprocals(m_groups: int, n_tiles: int, batches: int, raster: int) -> tuple
 
 def kept_eighths(nbytes: int) -> int:
     """How many of eight blocks of a left operand of so many bytes can stay in the L2 until the next product, if the others leave first."""
-    return min(8, int(8 * RATES.cache_bytes / max(1, nbytes)))
+    return min(8, int(8 * RATES.kept_bytes / max(1, nbytes)))
 
 
 class WgmmaProduct:
@@ -282,8 +283,6 @@ class WgmmaProduct:
     Attributes
     ----------
     tiling : Tiling
-    room : int
-        Multiprocessors that it leaves free.
     """
 
     def __init__(
@@ -357,7 +356,6 @@ class WgmmaProduct:
         # The copy engine's stores overlap with the next tile; for a block's only tile ordinary ones are sooner done.
         self._bulk = units > clusters and not wide and not fused and b.outer % 4 == 0
         self._grid = clusters * t.cluster
-        self.room = max(0, jit.capability().multiprocessors - self._grid)
         self._launches: dict[int, Any] = {}
         self._launch = self._launch_for(self._way())
         self._mapped = self._out_mapped = 0

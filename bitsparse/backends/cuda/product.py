@@ -132,7 +132,6 @@ class Product:
         self._lock = threading.Lock()
         self._stream, self._ndarray = cupy.cuda.get_current_stream, cupy.ndarray
         self._settled = False
-        self._room = 0  # multiprocessors that the product leaves free
         self.tiling: gemm.Tiling | gemm_mma.MmaTiling | None = None
         if epilogue is not None and epilogue.shape != self.shape:
             raise ValueError(
@@ -179,7 +178,6 @@ class Product:
             self._product = gemm.WgmmaProduct(
                 cupy, a, b, indices, batches, wide, mask, chosen, fused, early=self._digits, signed=signed
             )
-            self._room = self._product.room
         self.tiling = self._product.tiling
         self._made.record()
 
@@ -305,8 +303,6 @@ class Product:
             # The first one on a stream waits for the end of all that was before, then also the left operand is there for good.
             extend = self._b_signed and encoding == "signed"
             flip = encoding == "signed" and not extend
-            b_words = stats.digits_of(
-                b_words, bits, self._k, flip, work.digits, extend=extend, room=self._room, dependent=self._settled
-            )
+            b_words = stats.digits_of(b_words, bits, self._k, flip, work.digits, extend=extend, dependent=self._settled)
             self._settled = True
         self._product.run(b_words, out, self._row_term, col_term, stream)

@@ -14,8 +14,6 @@ from bitsparse.backends.params import TILE_ROWS, tile_bitmap_shape
 __all__ = ["coarse_bitmap", "code_sums", "digits_of", "relative_error", "tile_bitmap"]
 
 _WARPS = 8
-#: Blocks of ``unpack_digits`` on a multiprocessor.
-_RESIDENT = 8
 
 
 class StatsParams(ctypes.Structure):
@@ -120,24 +118,20 @@ def digits_of(
     out: Any = None,
     *,
     extend: bool = False,
-    room: int = 0,
     dependent: bool = False,
 ) -> Any:
     """Bytes (..., outer, digits, 8 W words) of a planes operand; with ``flip`` the top plane is turned over, which adds 2**(bits - 1),
     with ``extend`` it is the sign of the last byte.
 
     Within each 32 elements byte ``c`` of word ``i`` is element ``8 c + i``: both operands of a product have to come from here.
-    ``room`` multiprocessors are free while the kernel in front runs: all blocks are to fit on them if that is not much slower. With
-    ``dependent`` it starts before the end of that kernel (and the next one before its own end, where that allows it).
+    With ``dependent`` it starts before the end of the kernel in front (and the next one before its own end, where that allows it).
     """
     n_words, digits = words.shape[-1], -(-bits // 8)
     if out is None:
         out = jit.require_cupy("matmul").empty((*words.shape[:-2], digits, 8 * n_words), "uint32")
     params = StatsParams(words=words.data.ptr, out=out.data.ptr, rows=words.size // (bits * n_words), bits=bits)
     params.n_words, params.k, params.flip, params.digits, params.extend = n_words, k, int(flip), digits, int(extend)
-    blocks, fitting = -(-(out.size // 8) // (32 * _WARPS)), room * _RESIDENT
-    if fitting < blocks <= 2 * fitting:
-        blocks = fitting
+    blocks = -(-(out.size // 8) // (32 * _WARPS))
     _launch("unpack_digits", blocks, params, dependent=dependent and jit.capability().major >= 9)
     return out
 
