@@ -127,6 +127,7 @@ def _edges() -> list[Variant]:
     dots += [(kind, lanes, {}) for kind in (1, 2) for lanes in (8, 16, 32)]
     dots += [
         (0, 32, {"BS_ROUNDS": 2}),
+        (0, 32, {"BS_ROUNDS": 2, "BS_STEPS": 2, "BS_BLOCKS": 3}),
         (0, 32, {"BS_ROUNDS": 0}),
         (0, 8, heads),
         (0, 16, heads),
@@ -160,7 +161,7 @@ def _edges() -> list[Variant]:
         (3, 32, 32, {}),
         (0, 32, 8, large),
     ]
-    attend += [(0, lanes, lanes, {"BS_COSINE": 1}) for lanes in (4, 8, 16, 32)]
+    attend += [(0, lanes, lanes, {"BS_COSINE": 1, "BS_STEPS": 4, "BS_BLOCKS": 4}) for lanes in (4, 8, 16, 32)]
     attend += [(kind, 16, 16, {"BS_COSINE": 1, "BS_STEPS": 4}) for kind in (1, 2)]
     attend += [(0, 32, 32, {"BS_COSINE": 1, "BS_PARTS": 2, "BS_STEPS": 4})]
     whole = {"BS_PARTS": 1, "BS_STEPS": 8, "BS_THREADS": 256}

@@ -91,6 +91,8 @@ def layout(
     many = cosine and vector // itemsize > 4  # sums to a lane, and elements of the row that attends
     if steps is None:
         steps = max(2, (_STEPS // 2 if many else _STEPS) // parts)
+        if cosine and parts == 1 and not many and itemsize == 4:  # more warps were quicker than more gathers for each
+            steps, blocks = _STEPS // 2, blocks or 4
     together = 1  # lanes of one head
     if heads == 1 or head_vectors % lanes == 0:
         together = lanes

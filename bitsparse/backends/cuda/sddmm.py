@@ -18,8 +18,10 @@ _RESIDENT, _ROUNDS, _MOST_CHUNKS = 32, 4, 8
 _ROUNDS_UNROLLED = 2
 #: Edges of a row that a lane keeps between the steps of a softmax, and how many of them a row of mean length has at most.
 _KEEP, _EACH = 8, 4
+#: Edges of a small graph, bytes of a long row of features.
+_FEW_EDGES, _WIDE = 1 << 20, 512
 #: Scores of a block of a softmax, blocks of a multiprocessor that are more welcome than larger ones, edges and rows of a block at least.
-_ROOM, _SOFTMAX_ROUNDS, _LEAST_SPAN = 2048, 4, 16
+_ROOM, _SOFTMAX_ROUNDS, _LEAST_SPAN = 4096, 4, 16
 #: Heads that a block has all of, else so many.
 _MOST_HEADS, _HEADS = 64, 32
 
@@ -95,10 +97,10 @@ def sddmm(
     heads: int,
     out: Any = None,
     schedule: Schedule | None = None,
-    steps: int = 4,
+    steps: int | None = None,
     blocks: int | None = None,
     threads: int | None = None,
-    ahead: int | None = None,
+    ahead: int = 0,
     interleaved: bool = True,
     span: int | None = None,
 ) -> Any:
@@ -121,8 +123,8 @@ def sddmm(
         Of this pattern, so that nothing is prepared for this call.
     steps, blocks, threads : int, optional
         Variants of the dot product, see :func:`dot_defines`.
-    ahead : int, optional
-        Of a dot product, which rows are brought to L2 before they are asked for: 0 none, 1 of `x`, 2 of `y`, 3 both.
+    ahead : int
+        A variant: which rows are brought to L2 before they are asked for: 0 none, 1 of `x`, 2 of `y`, 3 both.
     interleaved : bool
         Whether the warps of a block take neighbouring edges at the same time, which share rows in L1.
     span : int, optional
@@ -145,6 +147,11 @@ def sddmm(
     vectors = part_bytes // vector
     if op == "dot":
         source, name = "sddmm_dot.cu", "sddmm_dot"
+        if steps is None:
+            few = (
+                part_bytes > 32 * vector and nnz < _FEW_EDGES
+            )  # wide rows of a small graph: more warps, fewer gathers for each
+            steps, blocks = (2, blocks or 3) if few else (4, blocks)
         variant: dict[str, Any] = {"steps": steps, "blocks": blocks, "threads": threads}
         defines = dot_defines(x.dtype, vector, vectors, parts, large=schedule.large, **variant)
     else:
@@ -154,10 +161,10 @@ def sddmm(
         defines |= {"BS_STEPS": min(lanes, 2)} | schedule.defines
     chip, warps = jit.capability(), (threads or _THREADS) // 32
     chunks = -(-nnz // 32) * parts
-    span = span or min(_MOST_CHUNKS, max(1, chunks // (_ROUNDS * _RESIDENT * chip.multiprocessors)))
-    if ahead is None:
-        # Rows of x are read in order: where they come from memory, nothing else hides how long that takes.
-        ahead = int(op == "dot" and x.nbytes + (0 if y.data.ptr == x.data.ptr else y.nbytes) > chip.l2_bytes)
+    if span is None:
+        # Long rows of features are gathered best by as many warps as there can be.
+        wide = op == "dot" and part_bytes >= _WIDE
+        span = 1 if wide else min(_MOST_CHUNKS, max(1, chunks // (_ROUNDS * _RESIDENT * chip.multiprocessors)))
     rows, behind = schedule.edge_rows()
     params = ChunkParams(schedule.indptr.data.ptr, indices.data.ptr, rows.data.ptr, behind.data.ptr)
     params.x, params.y, params.out = x.data.ptr, y.data.ptr, result.data.ptr
