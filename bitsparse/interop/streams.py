@@ -140,10 +140,7 @@ class Ready:
 
 def current_gpu() -> Callable[[], int]:
     """What gives the number of CuPy's current device, for those who ask often."""
-    runtime = sys.modules["cupy"].cuda.runtime
-    if runtime.getDeviceCount() == 1:
-        return int  # int() is 0, and sooner known than the driver says it
-    getter: Callable[[], int] = runtime.getDevice
+    getter: Callable[[], int] = sys.modules["cupy"].cuda.runtime.getDevice
     return getter
 
 
