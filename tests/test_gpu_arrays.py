@@ -438,3 +438,28 @@ def test_jax() -> None:
     got = a @ b
     assert isinstance(got, jax.Array)
     np.testing.assert_array_equal(np.asarray(got), x @ y)
+
+
+def test_memory_of_results_is_used_again_only_when_nobody_holds_it() -> None:
+    import cupy
+
+    rng = np.random.default_rng(8)
+    x = rng.integers(0, 2, (40, 300))
+    plan = bs.plan_matmul(bs.pack_bits(cupy.asarray(x)), 9)
+    values = [rng.integers(0, 2, (300, 9)) for _ in range(5)]
+    operands = [bs.pack_bits(cupy.asarray(y), axis=-2) for y in values]
+    whole = plan(operands[0])
+    view = whole[1:, ::2]
+    pointer = plan(operands[1]).data  # holds the memory, not the array
+    shared = cupy.from_dlpack(plan(operands[2]))
+    del whole
+    kept = [plan(operand) for operand in operands]
+    addresses = {array.data.ptr for array in kept}
+    assert len(addresses) == 5
+    assert not addresses & {view.base.data.ptr, pointer.ptr, shared.data.ptr}
+    np.testing.assert_array_equal(cupy.asnumpy(view), (x @ values[0])[1:, ::2])
+    np.testing.assert_array_equal(cupy.asnumpy(shared), x @ values[2])
+    again = cupy.ndarray((40, 9), np.int32, pointer)
+    np.testing.assert_array_equal(cupy.asnumpy(again), x @ values[1])
+    for y, array in zip(values, kept, strict=True):
+        np.testing.assert_array_equal(cupy.asnumpy(array), x @ y)

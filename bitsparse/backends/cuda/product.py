@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from functools import lru_cache
+from sys import getrefcount
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +23,17 @@ __all__ = ["CHOICES", "KERNELS", "Product", "on_warps"]
 KERNELS = ("planes", "digits", "planes-mma", "digits-mma")
 #: Those among which costs decide.
 CHOICES = KERNELS[:2]
+#: Bytes of a result whose memory a product keeps for the next call.
+_SMALL = 1 << 20
+
+
+def _count_of_a_local() -> int:
+    """What ``getrefcount`` says of an object that only one local variable holds: interpreters differ."""
+    probe = object()
+    return getrefcount(probe)
+
+
+_ALONE = _count_of_a_local()
 
 
 @lru_cache(maxsize=64)
@@ -132,6 +145,8 @@ class Product:
         self._lock = threading.Lock()
         self._stream, self._ndarray = cupy.cuda.get_current_stream, cupy.ndarray
         self._settled = False
+        self._kept: dict[int, Any] = {}
+        self._small = math.prod(self.shape) * self._dtype.itemsize <= _SMALL
         self.tiling: gemm.Tiling | gemm_mma.MmaTiling | None = None
         if epilogue is not None and epilogue.shape != self.shape:
             raise ValueError(
@@ -242,7 +257,7 @@ class Product:
         """The same as a call where :attr:`is_plain` holds and ``b_words`` are C-contiguous, with less on the way."""
         stream = self._stream().ptr
         if out is None:
-            out = self._ndarray(self.shape, self._dtype)
+            out = self._result_on(stream) if self._small else self._ndarray(self.shape, self._dtype)
         quick = self._product.quick
         if (
             quick is not None
@@ -255,6 +270,17 @@ class Product:
                 self._on_stream(stream)
             self._product.run(b_words, out, self._row_term, None, stream)
         return out
+
+    def _result_on(self, stream: int) -> Any:
+        """An array for a small result: the last one on this stream if nobody holds it, a view of it or its memory any more.
+
+        That is what CuPy's pool would give as well, at the price of a third of a call.
+        """
+        kept = self._kept.pop(stream, None)
+        if kept is None or getrefcount(kept) != _ALONE or getrefcount(kept.data) > 2 or getrefcount(kept.data.mem) > 2:
+            kept = self._ndarray(self.shape, self._dtype)
+        self._kept[stream] = kept
+        return kept
 
     def _on_stream(self, stream: int) -> _Workspace:
         """What calls on one stream work in, and their waiting for what was prepared on another stream."""
