@@ -163,7 +163,7 @@ def cost(kernel: str, m: int, n: int, k: int, a_bits: int, b_bits: int, density:
     if on_warps(kernel):
         memory, launches = chip_of(jit.capability()).memory_bytes_per_us, 2 * chip_of(jit.capability()).launch_us
     else:
-        memory, launches = gemm.RATES.memory_bytes_per_us, 4.0
+        memory, launches = gemm.RATES.memory_bytes_per_us, 1.0  # what is left of unpacking beside the product
     return 1e3 * (product + launches + unpacked / memory)
 
 
