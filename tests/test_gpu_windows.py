@@ -7,7 +7,6 @@ import pytest
 from scipy import sparse
 
 pytestmark = pytest.mark.gpu
-cupy = pytest.importorskip("cupy")
 
 
 def pattern(kind: str) -> sparse.csr_array:
@@ -31,6 +30,8 @@ def pattern(kind: str) -> sparse.csr_array:
 @pytest.mark.parametrize("d", [4, 12, 64, 132])
 @pytest.mark.parametrize("kind", ["blocks", "hub", "empty", "random"])
 def test_sums_of_windows(kind: str, d: int, wide: bool) -> None:
+    import cupy
+
     from bitsparse.backends.cuda.windows import Windows, reuse
 
     a = pattern(kind)
@@ -77,6 +78,8 @@ def test_sums_of_windows(kind: str, d: int, wide: bool) -> None:
 
 
 def test_nothing_spreads_where_no_edge_is() -> None:
+    import cupy
+
     from bitsparse.backends.cuda.windows import Windows
 
     a = pattern("random")
