@@ -163,7 +163,9 @@ def cost(kernel: str, m: int, n: int, k: int, a_bits: int, b_bits: int, density:
     if on_warps(kernel):
         memory, launches = chip_of(jit.capability()).memory_bytes_per_us, 2 * chip_of(jit.capability()).launch_us
     else:
-        memory, launches = gemm.RATES.memory_bytes_per_us, 1.0  # what is left of unpacking beside the product
+        # What is left of unpacking beside the product, and more where the left operand drives everything out of the L2.
+        memory = gemm.RATES.memory_bytes_per_us
+        launches = 1.0 if m * k * a_digits <= gemm.RATES.cache_bytes else 3.0
     return 1e3 * (product + launches + unpacked / memory)
 
 
