@@ -40,9 +40,17 @@ def _gpu_present() -> bool:
     return bool(cupy.cuda.is_available())
 
 
+def _hopper_present() -> bool:
+    from bitsparse import jit
+
+    return jit.capability().has_wgmma
+
+
 def _available() -> dict[str, bool]:
+    gpu = _gpu_present()
     return {
-        "gpu": _gpu_present(),
+        "gpu": gpu,
+        "hopper": gpu and _hopper_present(),
         "torch": importlib.util.find_spec("torch") is not None,
         "jax": importlib.util.find_spec("jax") is not None,
     }

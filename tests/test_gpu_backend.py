@@ -69,16 +69,14 @@ def test_long_contraction_of_bytes_into_int64() -> None:
 
 @pytest.mark.parametrize("b_bits", [1, 2, 3, 4, 7])
 @pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.hopper
 def test_every_tiling(b_bits: int, wide: bool) -> None:
     """Of Hopper's kernel; test_gpu_mma.py has those of the other one."""
     import cupy
 
-    from bitsparse import jit
     from bitsparse.backends.cuda import gemm
     from bitsparse.backends.cuda import matmul as cuda_matmul
 
-    if not jit.capability().has_wgmma:
-        return
     rng = np.random.default_rng(b_bits)
     for a_bits, m, n, k in ((1, 300, 130, 5000), (2, 513, 264, 2100)):
         a, b = operand(rng, (m, k), a_bits), operand(rng, (n, k), b_bits)
@@ -94,16 +92,14 @@ def test_every_tiling(b_bits: int, wide: bool) -> None:
 
 
 @pytest.mark.parametrize("bits", [(16, 16), (32, 3), (9, 31), (20, 32)], ids=lambda b: f"{b[0]}x{b[1]}")
+@pytest.mark.hopper
 def test_every_tiling_of_digits(bits: tuple[int, int]) -> None:
     """Of Hopper's kernel into int64: digits of either operand side by side, passes put together in registers or in memory."""
     import cupy
 
-    from bitsparse import jit
     from bitsparse.backends.cuda import gemm
     from bitsparse.backends.cuda import matmul as cuda_matmul
 
-    if not jit.capability().has_wgmma:
-        return
     rng = np.random.default_rng(bits)
     m, n, k = 140, 133, 300 if sum(bits) < 50 else 40
     a, b = operand(rng, (m, k), bits[0]), operand(rng, (n, k), bits[1])
@@ -130,16 +126,14 @@ def test_every_tiling_of_digits(bits: tuple[int, int]) -> None:
     ids=str,
 )
 @pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.hopper
 def test_every_tiling_of_signed_bytes(kinds: tuple[int, str, int, str], wide: bool) -> None:
     """Bytes of either operand signed or not; several products behind one another."""
     import cupy
 
-    from bitsparse import jit
     from bitsparse.backends.cuda import gemm
     from bitsparse.backends.cuda import matmul as cuda_matmul
 
-    if not jit.capability().has_wgmma:
-        return
     rng = np.random.default_rng(kinds[0])
     m, n, k = 150, 133, 1100
     a, b = operand(rng, (m, k), kinds[0]), operand(rng, (n, k), kinds[2])

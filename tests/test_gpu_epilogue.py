@@ -399,16 +399,14 @@ def times(own: np.ndarray | None, theirs: np.ndarray | None) -> np.ndarray | Non
 
 @pytest.mark.parametrize("b_bits", [1, 2, 4])
 @pytest.mark.parametrize("step", [1, 8])
+@pytest.mark.hopper
 def test_every_tiling(b_bits: int, step: int) -> None:
     import cupy
 
-    from bitsparse import jit
     from bitsparse.backends.cuda import gemm
     from bitsparse.backends.cuda import matmul as cuda_matmul
     from bitsparse.backends.cuda.epilogue import DeviceEpilogue
 
-    if not jit.capability().has_wgmma:
-        return
     rng = np.random.default_rng(b_bits)
     widths = (1, b_bits) if step == 1 else (3, 8 * b_bits - 6)
     for m, n, k in ((300, 70, 2200), (135, 264, 1100 // step)):
@@ -449,17 +447,15 @@ WAITING = (
 
 
 @pytest.mark.parametrize("cut", WAITING, ids=str)
+@pytest.mark.hopper
 def test_sums_that_wait_for_the_next_tile(monkeypatch: pytest.MonkeyPatch, cut: tuple[Any, ...]) -> None:
     """Several tiles a block: the sums of one go through the chain while the next is multiplied, at once or in parts."""
     import cupy
 
-    from bitsparse import jit
     from bitsparse.backends.cuda import gemm
     from bitsparse.backends.cuda import matmul as cuda_matmul
     from bitsparse.backends.cuda.epilogue import DeviceEpilogue
 
-    if not jit.capability().has_wgmma:
-        return
     (nb, qb, mc), b_bits, held = cut
     monkeypatch.setattr(gemm, "HELD_BLOCKS", max(held, 1))
     monkeypatch.setattr(gemm, "HANDED_BLOCKS", 5 if held > 0 else 1)

@@ -13,7 +13,7 @@ from bitsparse.backends.cuda import geometry
 from bitsparse.backends.cuda.tiles_build import Arranged, TileStats, Windows
 from bitsparse.errors import DTypeError, KernelError, ShapeError
 
-__all__ = ["PRECISIONS", "Arranged", "TileStats", "Tiles", "Tuning", "cost_us"]
+__all__ = ["PRECISIONS", "Arranged", "TileStats", "Tiles", "Tuning"]
 
 #: How float32 features are multiplied: as TF32, or in three products whose error is about that of float32.
 PRECISIONS = ("tf32", "3xtf32")
@@ -23,9 +23,6 @@ _ONES, _SCALES, _TILED, _CSR = range(4)
 _WARPS = 4
 #: Registers of a multiprocessor and, with some to spare, of a thread; blocks beyond which nothing is gained.
 _REGISTERS, _MOST_REGISTERS, _MOST_BLOCKS = 65536, 248, 8
-#: Columns of a slice by which a warp's width is chosen, and multiprocessor rates for the estimate (bytes, rows and instructions a us).
-_GATHER_BYTES, _GATHER_ROWS, _MEMORY_BYTES, _LAUNCH_US = 9.0e6, 140.0e3, 4.0e6, 2.5
-_INSTRUCTIONS_US = 132 * 4 * 1755 * 0.55
 
 
 class TilesParams(ctypes.Structure):
@@ -365,22 +362,3 @@ class Tiles:
 
 def _floats(array: Any) -> Any:
     return None if array is None else geometry.contiguous(array.astype(np.float32, copy=False))
-
-
-def cost_us(stats: TileStats, columns: int, dtype: Any, weighted: bool = False) -> float:
-    """Estimate of the microseconds of a product: gathered bytes and rows, compulsory bytes, instructions, whichever takes longest.
-
-    Examples
-    --------
-    >>> collab = TileStats(372_474, 372_474, 24_574_995, 16, 8, 2_993_592, 384_335)
-    >>> [round(cost_us(collab, d, np.float32)) for d in (16, 128)]
-    [24, 177]
-    """
-    item = np.dtype(dtype).itemsize
-    gathered = stats.tiles * stats.k
-    gather = max(gathered * columns * item / _GATHER_BYTES, gathered * -(-columns // 64) / _GATHER_ROWS)
-    tile_bytes = 4 * stats.k + stats.height * stats.k // 8
-    compulsory = (stats.rows + stats.cols) * columns * item + stats.tiles * tile_bytes + 4 * stats.nnz * weighted
-    slices, each = -(-columns // 64), 16 * stats.height / 16 + (30 if weighted else 0)
-    work = stats.tiles * (slices * each + columns * (0.4 + stats.height / 128))
-    return float(_LAUNCH_US + max(gather, compulsory / _MEMORY_BYTES, work / _INSTRUCTIONS_US))

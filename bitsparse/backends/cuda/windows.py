@@ -12,7 +12,7 @@ from bitsparse import jit
 from bitsparse.backends.cuda.build_checks import THREADS, launch, streaming
 from bitsparse.backends.cuda.build_windows import cells_of
 
-__all__ = ["BATCH", "ROWS", "Windows", "reuse"]
+__all__ = ["BATCH", "ROWS", "Windows"]
 
 #: Rows of a window, entries that the kernel takes at once.
 ROWS, BATCH = 8, 4
@@ -49,12 +49,6 @@ class WeighParams(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("entries", "place", "values", "col_scale", "weights")),
         ("count", ctypes.c_int64),
     )
-
-
-def reuse(indptr: Any, indices: Any, shape: tuple[int, int]) -> float:
-    """Entries of a canonical pattern over the columns that occur in its windows, summed: how often a gathered row is used."""
-    starts = cells_of("spmm", indptr, indices, shape, ROWS, 0, count_only=True).starts
-    return float(indices.size / max(1, int(starts[-1])))
 
 
 class Windows:
