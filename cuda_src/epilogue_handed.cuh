@@ -63,8 +63,8 @@ struct BlockInput {
 
 constexpr int kFinishers = 3; // what the warpgroup of the loading warp has left
 
-// Of `strips` strips a tile and up to `blocks` blocks of columns, the first `own` of which their warps keep.
-template <int strips, int blocks, int own> struct HandedSums {
+// Of `strips` strips a tile and up to `blocks` blocks of columns.
+template <int strips, int blocks> struct HandedSums {
     typedef WordArea<256, 128> Words;
     static constexpr int kStrip = 2048 * blocks, kWords = 544 * blocks, kBytes = strips * kStrip + kFinishers * kWords;
     static constexpr int kBarriers = strips * (kFinishers + blocks);
@@ -78,7 +78,7 @@ template <int strips, int blocks, int own> struct HandedSums {
     __device__ __forceinline__ void begin() const
     {
         for (int i = 0; i < kBarriers; i++)
-            barrier_init(barriers + i * 8, 1);
+            barrier_init(barriers + i * 8, 32); // all lanes of a warp arrive
     }
 
     // `tile`: how many this block has had before.
@@ -86,16 +86,14 @@ template <int strips, int blocks, int own> struct HandedSums {
     {
         const int lane = pinned_lane();
 #pragma unroll
-        for (int block = own; block < blocks; block++)
+        for (int block = 0; block < blocks; block++)
             if (block < of_blocks) {
                 barrier_wait(taken(strip, block), ~tile & 1);
 #pragma unroll
                 for (int half = 0; half < 2; half++)
                     HalfSums::store(strip_at(strip) + (2 * block + half) * 1024, lane, acc, 32 * block + 16 * half);
             }
-        __syncwarp();
-        if (lane == 0)
-            barrier_arrive(parked(strip, (tile * strips + strip) % kFinishers));
+        barrier_arrive(parked(strip, (tile * strips + strip) % kFinishers));
     }
 
     // A block's vectors and sums are asked for as soon as those of the block before are used up.
@@ -105,19 +103,19 @@ template <int strips, int blocks, int own> struct HandedSums {
         const u32 words = words_of(finisher), from = strip_at(strip);
         float row[2];
         BlockInput input(e, to.batch, to.column0 + 2 * (lane & 3));
-        if (turns > 2 * own) {
+        if (turns > 0) {
             to.row_scales(e, lane, row);
-            input.ask(2 * own);
+            input.ask(0);
         }
         barrier_wait(parked(strip, finisher), tile / kFinishers & 1);
-        if (turns > 2 * own)
-            input.load(from + 2048 * own, lane);
+        if (turns > 0)
+            input.load(from, lane);
 #pragma unroll 1
-        for (int turn = 2 * own; turn < turns; turn += 2) {
+        for (int turn = 0; turn < turns; turn += 2) {
             float v[32];
             u32 code[32];
             input.take(row, v);
-            free(strip, turn >> 1, lane);
+            free(strip, turn >> 1);
             const int next = min(turn + 2, turns - 2); // after the last one what is there, to no end
             input.ask(next);
             input.load(from + next * 1024, lane);
@@ -128,18 +126,13 @@ template <int strips, int blocks, int own> struct HandedSums {
             Words::put(words, turn, lane, first_columns(one, left));
             Words::put(words, turn + 1, lane, first_columns(other, left - 32));
         }
-        for (int block = max(turns >> 1, own); block < of_blocks; block++) // beyond the edge
-            free(strip, block, lane);
-        if (turns > 2 * own)
-            Words::store(e, words, to, 2 * own, turns, lane);
+        for (int block = turns >> 1; block < of_blocks; block++) // beyond the edge
+            free(strip, block);
+        if (turns > 0)
+            Words::store(e, words, to, turns, lane);
     }
 
-    __device__ __forceinline__ void free(int strip, int block, int lane) const
-    {
-        __syncwarp();
-        if (lane == 0)
-            barrier_arrive(taken(strip, block));
-    }
+    __device__ __forceinline__ void free(int strip, int block) const { barrier_arrive(taken(strip, block)); }
 };
 
 #endif
