@@ -78,7 +78,7 @@ template <int strips, int blocks> struct HandedSums {
     __device__ __forceinline__ void begin() const
     {
         for (int i = 0; i < kBarriers; i++)
-            barrier_init(barriers + i * 8, 32); // all lanes of a warp arrive
+            barrier_init(barriers + i * 8, 1);
     }
 
     // `tile`: how many this block has had before.
@@ -93,7 +93,9 @@ template <int strips, int blocks> struct HandedSums {
                 for (int half = 0; half < 2; half++)
                     HalfSums::store(strip_at(strip) + (2 * block + half) * 1024, lane, acc, 32 * block + 16 * half);
             }
-        barrier_arrive(parked(strip, (tile * strips + strip) % kFinishers));
+        __syncwarp();
+        if (lane == 0)
+            barrier_arrive(parked(strip, (tile * strips + strip) % kFinishers));
     }
 
     // A block's vectors and sums are asked for as soon as those of the block before are used up.
@@ -115,7 +117,7 @@ template <int strips, int blocks> struct HandedSums {
             float v[32];
             u32 code[32];
             input.take(row, v);
-            free(strip, turn >> 1);
+            free(strip, turn >> 1, lane);
             const int next = min(turn + 2, turns - 2); // after the last one what is there, to no end
             input.ask(next);
             input.load(from + next * 1024, lane);
@@ -127,12 +129,17 @@ template <int strips, int blocks> struct HandedSums {
             Words::put(words, turn + 1, lane, first_columns(other, left - 32));
         }
         for (int block = turns >> 1; block < of_blocks; block++) // beyond the edge
-            free(strip, block);
+            free(strip, block, lane);
         if (turns > 0)
             Words::store(e, words, to, turns, lane);
     }
 
-    __device__ __forceinline__ void free(int strip, int block) const { barrier_arrive(taken(strip, block)); }
+    __device__ __forceinline__ void free(int strip, int block, int lane) const
+    {
+        __syncwarp();
+        if (lane == 0) // with all lanes arriving a product of 8192^3 takes 7 % longer
+            barrier_arrive(taken(strip, block));
+    }
 };
 
 #endif
