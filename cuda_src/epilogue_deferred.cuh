@@ -106,13 +106,13 @@ template <int half_bytes, int below> struct WordArea {
     }
 
     // Four lanes a line, with two words each, and eight lines at a time.
-    static __device__ __forceinline__ void store(const EpilogueParams &e, u32 slot, const Strip &strip, int from_turn, int turns, int lane)
+    static __device__ __forceinline__ void store(const EpilogueParams &e, u32 slot, const Strip &strip, int turns, int lane)
     {
         __syncwarp();
         const int block = lane & 3, plane = lane >> 2 & 3, row_of_two = lane >> 4;
         const int column = strip.column0 + block * kBlockWidth;
         const bool pad = ends_with_pad(e, column);
-        const int rows = 2 * block >= from_turn && 2 * block < turns && plane < e.bits ? e.m - strip.row0 - row_of_two : 0;
+        const int rows = 2 * block < turns && plane < e.bits ? e.m - strip.row0 - row_of_two : 0;
         u32 *to = (u32 *)e.out + (((bs_i64)strip.batch * e.m + strip.row0 + row_of_two) * e.bits + plane) * e.words + (column >> 5);
         const bs_i64 two_rows = 2ll * e.bits * e.words;
         const u32 from = address(slot, rows > 0 ? 2 * block : 0, lane >> 2);
@@ -175,9 +175,11 @@ template <int held> struct DeferredSums {
         u32 code[16];
         sums.scale(vectors, row, v);
         codes_of_bounded(e, v, code);
-        Words::put(slot, turn, lane, first_columns(plane_words(code, lane), e.n - strip.column0 - 32 * turn)); // all lanes have read their sums: words were traded
+        const uint2 words = first_columns(plane_words(code, lane), e.n - strip.column0 - 32 * turn);
+        __syncwarp(); // all lanes have read their sums, in place of which the words are put
+        Words::put(slot, turn, lane, words);
         if (++turn == turns)
-            Words::store(e, slot, strip, 0, turns, lane);
+            Words::store(e, slot, strip, turns, lane);
     }
 };
 

@@ -18,18 +18,13 @@ constexpr int kBlockRows = 64 * BS_GROUPS * kRowBlocks;
 #if BS_EPILOGUE == 3
 constexpr int kBytesStrip = 2048 * BS_HELD, kStaging = kBytesStrip * kWarps; // behind the ring: sums that wait
 #elif BS_EPILOGUE == 4
-#ifdef BS_HELD
-constexpr int kOwnBlocks = BS_HELD; // the first blocks of a tile, which the warps that multiplied them take up themselves
-#else
-constexpr int kOwnBlocks = 0;
-#endif
-typedef HandedSums<kWarps, BS_NB, kOwnBlocks> Handed;
+typedef HandedSums<kWarps, BS_NB> Handed;
 constexpr int kBytesStrip = Handed::kStrip, kStaging = Handed::kBytes;
 #else
 constexpr int kStaging = 4096 * kWarps; // behind the ring: tiles on their way out
 #endif
 #if BS_EPILOGUE == 4 // beside the thread that loads are warps that finish what is multiplied
-constexpr int kHandedBarriers = Handed::kBarriers, kConsumerRegisters = kOwnBlocks ? 200 : 184, kOthersRegisters = kOwnBlocks ? 104 : 136;
+constexpr int kHandedBarriers = Handed::kBarriers, kConsumerRegisters = 184, kOthersRegisters = 136;
 #else
 constexpr int kHandedBarriers = 0, kConsumerRegisters = BS_GROUPS == 1 ? 240 : 232, kOthersRegisters = 40;
 #endif

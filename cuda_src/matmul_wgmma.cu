@@ -13,7 +13,7 @@
 // Compile-time: BS_GROUPS (1, 2), BS_MB (1, 2), BS_NB (1..4), BS_STAGES, BS_BYTES, BS_SIGNED (which operands have signed bytes, 1 for A and 2
 // for B), BS_OUT64 (an int64 result), BS_PA (the BS_MB row blocks of a warpgroup are as many planes of the same 64 rows; only and always with
 // BS_OUT64 and BS_MB = 2), BS_EPILOGUE (instead of being stored, sums go through epilogue.cuh: 1, epilogue_fragments.cuh: 2, or, while the
-// next tile is multiplied, epilogue_handed.cuh: 4, or epilogue_deferred.cuh: 3, of which BS_HELD blocks of columns at a time; both only with
+// next tile is multiplied, epilogue_handed.cuh: 4, or epilogue_deferred.cuh: 3, BS_HELD blocks of columns at a time; both only with
 // BS_MB = 1 and a cluster without parts).
 // Floor on an H200: 2 m n k planes / 15.4e15 operations a second (1.93e15 for bytes), or bytes at 4.2 TB/s; about 2.4 us for a launch in a
 // graph. Reached there: 1 x 1 bits 16384^3 0.83 ms (floor 0.57), 8192^3 0.137 ms (0.071), 32768 x 32768 x 64 0.038 ms (0.036), 4 x 2 bits
@@ -95,14 +95,13 @@ struct Consumer {
         }
     }
 
-    // Of what does not fit into shared memory at once, only the last part can wait; if others have a share, there is only one part.
+    // Of what does not fit into shared memory at once, only the last part can wait.
     __device__ __forceinline__ void defer(const Work &w, int row0)
     {
-        const int blocks = BS_EPILOGUE == 4 ? min(g.nb, BS_HELD) : g.nb;
 #pragma unroll 1
-        for (int first = 0; first < blocks && (w.n_tile * g.nb + first) * 64 < g.n; first += BS_HELD) {
+        for (int first = 0; first < g.nb && (w.n_tile * g.nb + first) * 64 < g.n; first += BS_HELD) {
             finish_deferred();
-            deferred.take(g.epilogue, acc[0], first, blocks, w.batch, row0, w.n_tile * g.nb * 64);
+            deferred.take(g.epilogue, acc[0], first, g.nb, w.batch, row0, w.n_tile * g.nb * 64);
         }
     }
 #endif

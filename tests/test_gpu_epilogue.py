@@ -436,13 +436,11 @@ def test_every_tiling(b_bits: int, step: int) -> None:
                 same(cupy.asnumpy(out), want, f"{tiling} {params}")
 
 
-#: Tilings (nb, qb, mc), planes of the right operand, blocks of columns that wait at once (0: all, for warps of their own; -n: for those
-#: but the first n).
+#: Tilings (nb, qb, mc), planes of the right operand, blocks of columns that wait at once (0: all, for warps of their own).
 WAITING = (
     ((1, 1, 1), 1, 4), ((1, 2, 2), 2, 4), ((1, 4, 1), 4, 4), ((2, 1, 1), 1, 4), ((2, 1, 2), 2, 1), ((2, 2, 1), 2, 2),
     ((3, 1, 1), 1, 4), ((3, 1, 1), 1, 2), ((4, 1, 2), 1, 4), ((4, 1, 1), 1, 2), ((4, 1, 1), 1, 1),
     ((1, 1, 1), 1, 0), ((1, 2, 2), 2, 0), ((2, 1, 1), 1, 0), ((2, 2, 1), 2, 0), ((3, 1, 1), 1, 0), ((4, 1, 1), 1, 0), ((4, 1, 2), 1, 0),
-    ((1, 2, 1), 2, -1), ((3, 1, 1), 1, -2), ((4, 1, 1), 1, -1),
 )  # fmt: skip
 
 
@@ -458,10 +456,9 @@ def test_sums_that_wait_for_the_next_tile(monkeypatch: pytest.MonkeyPatch, cut: 
 
     (nb, qb, mc), b_bits, held = cut
     monkeypatch.setattr(gemm, "HELD_BLOCKS", max(held, 1))
-    monkeypatch.setattr(gemm, "HANDED_BLOCKS", 5 if held > 0 else 1)
-    monkeypatch.setattr(gemm, "OWN_BLOCKS", max(-held, 0))
+    monkeypatch.setattr(gemm, "HANDED_BLOCKS", 5 if held else 1)
     monkeypatch.setattr(gemm, "_room_for", lambda _: 2)
-    rng = np.random.default_rng([nb, qb, b_bits, held + 4])
+    rng = np.random.default_rng([nb, qb, b_bits, held])
     for m, n, k, batch, negative in ((515, 64 * nb + 37, 2048 * nb, (), False), (250, 129 * nb, 1990 * nb, (2,), True)):
         a, b = words_of(rng, (*batch, m, k), 1), words_of(rng, (n, k), b_bits)
         kind: Params = {"k": k, "a_bits": 1, "b_bits": b_bits, "a_encoding": "bipolar" if negative else "unsigned"}
@@ -478,7 +475,7 @@ def test_sums_that_wait_for_the_next_tile(monkeypatch: pytest.MonkeyPatch, cut: 
             chain = DeviceEpilogue(params, acc.shape, largest)
             tiling = gemm.Tiling(1, nb, qb, mc)
             product = cuda_matmul.Product(device_a, n=n, b_batch=(), tiling=tiling, epilogue=chain, **kind)
-            assert product._product._way() == ((3 if held > 0 else 4) if largest < 2**15 else 2)
+            assert product._product._way() == ((3 if held else 4) if largest < 2**15 else 2)
             want = host(acc, params)
             for scale in (None, floats(rng, (n,), 0.5, 1.5), None):  # with an operand's scale nothing waits
                 out = poisoned(want.shape, want.dtype)

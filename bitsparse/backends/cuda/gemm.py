@@ -20,9 +20,6 @@ HELD_BLOCKS = 4
 #: From so many such blocks on, sums that wait are taken up by warps of their own, all of a tile's; 5: never.
 HANDED_BLOCKS = 3
 
-#: So many of those are taken up by the warps that multiplied them all the same.
-OWN_BLOCKS = 0
-
 
 class Operand(NamedTuple):
     """One packed operand (batches, outer, planes, words) and what its planes mean.
@@ -243,7 +240,7 @@ def defines_of(t: Tiling, step: int, wide: bool, shared_bytes: int, way: int = 0
     stages = max(2, min(8, (shared_bytes - 2048 - t.staging_bytes(way)) // t.stage_bytes))
     found = {"BS_GROUPS": t.groups, "BS_MB": t.mb, "BS_NB": t.nb * t.qb, "BS_STAGES": stages}
     extra = {"BS_BYTES": int(step == 8), "BS_OUT64": int(wide), "BS_PA": int(t.pa > 1), "BS_EPILOGUE": way}
-    extra["BS_HELD"] = _held_blocks(t) if way == 3 else OWN_BLOCKS if way == 4 else 0
+    extra["BS_HELD"] = _held_blocks(t) if way == 3 else 0
     extra["BS_SIGNED"] = signed
     return found | {name: value for name, value in extra.items() if value}
 
