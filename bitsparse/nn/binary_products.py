@@ -61,7 +61,7 @@ def room_of(kind: Activation) -> int:
 def view(memory: Any, kind: Activation) -> Any:
     """An activation of that kind in the first bytes of a buffer."""
     if kind.letter == "B":
-        words = memory[: kind.nbytes].view(np.uint32).reshape(kind.rows, 1, -1)
+        words = memory[: kind.nbytes].view(np.uint32).reshape(kind.rows, 1, -(-kind.columns // 128) * 4)
         family = interop.NUMPY if kind.device == "cpu" else interop.CUPY
         return BitTensor._make(words, (kind.rows, kind.columns), 1, -1, "planes", "bipolar", family)
     return memory[: kind.nbytes].view(np.float32).reshape(kind.rows, kind.columns)
