@@ -189,7 +189,7 @@ def test_what_is_refused() -> None:
         (bs.ShapeError, r"x has shape \(39, 33\)", lambda: plan(x[1:])),
         (bs.ShapeError, "out", lambda: plan(x, out=np.zeros((40, 6), np.float32))),
         (bs.DTypeError, "out", lambda: plan(x, out=np.zeros((40, 7)))),
-        (ValueError, "another scale", lambda: model.plan(graph, model.packed(x))(model.packed(x))),
+        (ValueError, "x has no scale", lambda: model.plan(graph, model.packed(x))(model.packed(x).with_affine())),
         (bs.DTypeError, "one bipolar bit", lambda: nn.BinaryLinear(bs.pack_bits(np.ones((2, 2), int)))),
         (ValueError, "scale must be positive", lambda: nn.BinaryLinear(one.signs, -np.ones(8))),
         (bs.ShapeError, "bias has shape", lambda: nn.BinaryLinear(one.signs, None, np.ones(9))),

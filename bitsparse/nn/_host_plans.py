@@ -9,17 +9,13 @@ from bitsparse.arrays import BitTensor
 from bitsparse.ops import bmm, bspmm
 
 
-def plan_bmm(
-    w, m, variant=None, *, epilogue=None, dtype=None, kernel=None, row_absmean=False, a_scale=None, a_shift=None
-):
+def plan_bmm(w, m, variant=None, *, epilogue=None, dtype=None, kernel=None, row_absmean=False, a_norm=None):
     def run(a, out=None):
         e = epilogue
         if not isinstance(a, BitTensor):
             x = interop.as_numpy(a, "bmm", "a")[0].astype(np.float32)
-            if a_scale is not None:
-                x = x * a_scale
-            if a_shift is not None:
-                x = x + a_shift
+            if a_norm is not None:
+                x = x * a_norm[2] + a_norm[3]
             if row_absmean:
                 e = dataclasses.replace(e, row_scale=np.abs(x).mean(axis=1, dtype=np.float32))
             a = x

@@ -102,7 +102,7 @@ class BinaryModel(ABC):
         graph
             As in a call.
         x : array (n, features) or BitTensor
-            An example. Only its kind counts, and the scale of a BitTensor.
+            An example. Only its kind counts.
 
         Returns
         -------
