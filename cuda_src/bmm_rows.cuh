@@ -75,6 +75,14 @@ BS_INLINE u32 sign_of(Element e, float v, const BmmParams &g)
 #endif
 }
 
+#if !defined(BS_HINT)
+#define BS_LOAD(at) (*(at))
+#elif BS_HINT == 1
+#define BS_LOAD(at) __ldcs(at)
+#else
+#define BS_LOAD(at) __ldcg(at)
+#endif
+
 // Four neighbours by loads of BS_VECTOR bytes.
 BS_INLINE Quad load_neighbours(const unsigned char *at)
 {
@@ -83,21 +91,21 @@ BS_INLINE Quad load_neighbours(const unsigned char *at)
 #if BS_VECTOR == 16
 #pragma unroll
     for (int i = 0; i < size / 16; i++) {
-        const uint4 v = ((const uint4 *)at)[i];
+        const uint4 v = BS_LOAD((const uint4 *)at + i);
         u32 *w = q.w + 4 * i;
         w[0] = v.x, w[1] = v.y, w[2] = v.z, w[3] = v.w;
     }
 #elif BS_VECTOR == 8
 #pragma unroll
     for (int i = 0; i < size / 8; i++) {
-        const uint2 v = ((const uint2 *)at)[i];
+        const uint2 v = BS_LOAD((const uint2 *)at + i);
         u32 *w = q.w + 2 * i;
         w[0] = v.x, w[1] = v.y;
     }
 #elif BS_VECTOR == 4
 #pragma unroll
     for (int i = 0; i < size / 4; i++)
-        q.w[i] = ((const u32 *)at)[i];
+        q.w[i] = BS_LOAD((const u32 *)at + i);
 #else
 #pragma unroll
     for (int j = 0; j < 4; j++)

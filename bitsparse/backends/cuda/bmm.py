@@ -57,6 +57,7 @@ class Tuning(NamedTuple):
     ahead: int = 1  # eights of rows of 128 columns that a warp loads at once
     blocks: int = 4  # of a multiprocessor at a time
     part_words: int = 0  # of the contraction axis in shared memory at a time; 0: all
+    hint: int = 0  # how activations are loaded: 0 plainly, 1 evicted first, 2 past the L1
 
     def pitch(self, words: int) -> int:
         """Words between the rows in shared memory: 16 times an odd number."""
@@ -148,7 +149,7 @@ class SignProduct:
         n, words = w_words.shape[0], w_words.shape[-1]
         self._m, self._k = m, k
         self._packed, self._dtype = dtype is None, np.dtype(np.uint32 if dtype is None else dtype)
-        self._absmean, self._scale_rows = absmean or scale_rows, scale_rows
+        self._absmean, self._scale_rows = (absmean or scale_rows) and not self._packed, scale_rows
         self._finish = _SUMS if epilogue is None else _EPILOGUE if thresholds is None or k == 0 else _THRESHOLDS
         chain = None if epilogue is None else DeviceEpilogue(epilogue, (m, n), float(k))
         self.out_shape: tuple[int, ...] = (m, n) if chain is None else chain.out_shape
@@ -162,7 +163,11 @@ class SignProduct:
         p.is_signed = int(self._dtype.kind == "i")
         self._flag = cupy.zeros(1, np.int32)
         p.nan = self._flag.data.ptr
-        self._sums = cupy.empty(n, np.int32) if n == 0 or words == 0 else stats.code_sums(w_words, 1, "bipolar", k, dtype="int32")
+        self._sums = (
+            cupy.empty(n, np.int32)
+            if n == 0 or words == 0
+            else stats.code_sums(w_words, 1, "bipolar", k, dtype="int32")
+        )
         self._keep: list[Any] = [w_words]
         if self._finish == _THRESHOLDS and thresholds is not None:
             self._set_thresholds(thresholds, n)
@@ -220,7 +225,12 @@ class SignProduct:
         kind = _WORDS_KIND if self._packed else _KINDS.get(name, self._dtype.itemsize.bit_length() - 1)
         found = {"BS_KIND": kind, "BS_VECTOR": vector, "BS_ROWS": t.rows, "BS_WARPS": t.warps}
         found |= {"BS_AHEAD": t.ahead, "BS_BLOCKS": t.blocks, "BS_FINISH": self._finish}
-        extra = {"BS_BFLOAT": name == "bfloat16", "BS_NORM": self._normed, "BS_PARTS": 0 < t.part_words < self.params.words}
+        extra = {
+            "BS_BFLOAT": name == "bfloat16",
+            "BS_NORM": self._normed,
+            "BS_PARTS": 0 < t.part_words < self.params.words,
+        }
+        found |= {"BS_HINT": t.hint} if t.hint else {}
         return found | {key: 1 for key, wanted in extra.items() if wanted}
 
     @property
@@ -241,8 +251,11 @@ class SignProduct:
             self._flag.fill(0)
         return seen, self._chain is not None and self._chain.may_see_nan and self._chain.nan_seen()
 
-    def __call__(self, x: Any, out: Any = None, absmean: Any = None) -> Any:
-        """The product with activations whose rows are contiguous; `absmean` (m,) receives the mean magnitudes of the rows."""
+    def __call__(self, x: Any, out: Any = None, absmean: Any = None, row_scale: Any = None) -> Any:
+        """The product with activations whose rows are contiguous.
+
+        `absmean` (m,) receives the mean magnitudes of the rows; `row_scale` is a scale that packed activations bring along.
+        """
         with self._lock:  # what a launch points to is set here
             stream = self._stream().ptr
             if out is None:
@@ -253,7 +266,7 @@ class SignProduct:
                 self._settle(stream)
             chain = self._chain
             if chain is not None:
-                chain.with_operand(row_scale=absmean if self._scale_rows else None)
+                chain.with_operand(row_scale=absmean if self._scale_rows and not self._packed else row_scale)
             if self._nothing:
                 self._of_nothing(out, absmean)
                 return out
