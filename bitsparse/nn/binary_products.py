@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from bitsparse import interop
 from bitsparse.arrays import BitTensor
-from bitsparse.nn._host_plans import plan_bmm, plan_bspmm
+from bitsparse.nn._host_plans import plan_bspmm
 from bitsparse.nn.binary_linear import BinaryLinear
-from bitsparse.ops import BatchNorm, Epilogue
+from bitsparse.ops import BatchNorm, Epilogue, plan_bmm
 
 __all__ = ["Activation", "InputNorm", "activation_of", "aggregate", "room_of", "update", "view"]
 
