@@ -42,6 +42,7 @@ def chain(
     product, message = update(linear, x, setting.message, norm)
     total, gives = aggregate(neighbours.scaled if setting.scaled else neighbours.plain, message, setting.gives)
     between = room.reserve("messages", message)
+    room.products += [product, total]
 
     def run(x: Any, out: Any) -> None:
         messages = between()
@@ -73,6 +74,7 @@ def chain_and_add(
     total, _ = aggregate(neighbours.plain, message, setting.gives if fused else "B", reduce=reduce, add=fused)
     between, kept = room.reserve("messages", message), room.reserve("own", mine)
     signs = None if fused else room.reserve("signs", mine)
+    room.products += [product, beside, total]
 
     def run(x: Any, out: Any) -> None:
         messages, own_part = between(), kept()
@@ -117,7 +119,7 @@ def joined(made: Sequence[Layer], head: Any, room: Workspace) -> Steps:
     first = made[0].gives
     together = first._replace(columns=sum(each.gives.columns for each in made))
     whole = room.reserve("concatenated", together)
-    finish = _headed(head, together)
+    finish = _headed(head, together, room)
 
     def run(x: Any, out: Any) -> None:
         results = []
@@ -132,9 +134,10 @@ def joined(made: Sequence[Layer], head: Any, room: Workspace) -> Steps:
     return run
 
 
-def _headed(head: Any, x: Activation) -> Steps:
+def _headed(head: Any, x: Activation, room: Workspace) -> Steps:
     if isinstance(head, BinaryLinear):
         product, _ = update(head, x, "F")
+        room.products.append(product)
         return lambda x, out: product(x, out=out)
     weights, bias = (interop.move(part, x.device) for part in head)
 

@@ -23,11 +23,13 @@ _KEPT = 4
 
 
 class Workspace:
-    """Memory that the steps of one plan share: buffers by name, each as large as the largest activation that is ever in it."""
+    """What the steps of one plan share: buffers by name, each as large as the largest activation that is ever in it, and products."""
 
     def __init__(self) -> None:
         self._sizes: dict[str, int] = {}
         self._memory: dict[str, Any] = {}
+        #: The plans of all products, which know whether they met NaN.
+        self.products: list[Any] = []
 
     def reserve(self, name: str, kind: Activation) -> Callable[[], Any]:
         """A buffer that takes activations of a kind, to be asked for when all have been reserved."""
@@ -100,6 +102,17 @@ class BinaryPlan:
         scaled = self._neighbours.scaled
         for name in (*scaled.component_names, "row_scale", "col_scale"):
             yield name, getattr(scaled, name)
+
+    def check(self) -> None:
+        """Raise if a call since the last check met NaN, which has no sign; waits for those on a GPU. A CPU raises as it goes.
+
+        Raises
+        ------
+        ValueError
+        """
+        if self.device != "cpu":
+            for each in self._workspace.products:
+                each.check()
 
     def fits(self, x: Any) -> bool:
         """Whether `x` is of the kind that the plan is for."""

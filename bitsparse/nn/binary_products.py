@@ -93,14 +93,15 @@ def aggregate(
 ) -> tuple[Any, Activation]:
     """The sum or mean over neighbours as a prepared product ``run(x, add, out)``, and the kind of its result.
 
-    An integer sum that no float step follows would come out as int32, so that an epilogue without steps asks for float32.
+    Counters that no float step follows would come out as int32, so that an epilogue without steps asks for float32.
     """
+    plain = x.letter == "F" and gives == "F"
     plan = plan_bspmm(
         adjacency,
         x.columns,
         f"{x.letter}B{gives}",
         reduce=reduce,
-        epilogue=Epilogue(binarize=gives == "B"),
+        epilogue=None if plain else Epilogue(binarize=gives == "B"),
         add=add,
         dtype=None if x.letter == "B" else np.float32,
     )
