@@ -130,7 +130,7 @@ def test_high_level_functions() -> None:
             total = bs.bspmm(operand, parts[0], variant[4:7], reduce=reduce)
             want = bs.add(total.astype(np.float32) if variant[6] == "F" else total, parts[1], variant[8:])
             assert np.array_equal(*(each.toarray() if variant[-1] == "B" else each for each in (got, want))), variant
-    with pytest.raises(bs.DTypeError, match="variant 'FBB.BBB' reads F, but x is a BitTensor"):
+    with pytest.raises(bs.DTypeError, match=r"variant 'FBB.BBB' reads F, but x is a BitTensor"):
         nn.bmm_bspmm(operand, signs, one)
     with pytest.raises(ValueError, match="own has shape"):
         nn.bmm_bspmm_add(operand, x, one, linear(33, 3, rng))
