@@ -48,7 +48,7 @@ class Activation(NamedTuple):
         """Bytes of it."""
         if self.letter == "B":
             return self.rows * (-(-self.columns // 128) * 16 + (4 if self.scaled else 0))
-        return self.rows * self.columns * np.dtype(self.dtype).itemsize
+        return int(self.rows * self.columns * np.dtype(self.dtype).itemsize)
 
 
 def activation_of(x: Any, function: str) -> Activation:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 from bitsparse import interop
@@ -55,7 +56,7 @@ def bmm_bspmm(graph: Any, x: Any, linear: BinaryLinear, variant: str = "FBB+BBB"
     """
     function = "bmm_bspmm"
     (setting,) = parse(function, CHAIN_VARIANTS, [variant], 1, True)
-    return _run(function, graph, x, linear, setting, lambda *given: chain(linear, setting, *given))
+    return _run(function, graph, x, linear, setting, partial(chain, linear, setting))
 
 
 def bmm_bspmm_add(
@@ -105,9 +106,7 @@ def bmm_bspmm_add(
     (setting,) = parse(function, ADD_VARIANTS, [variant], 1, False)
     if own.shape != near.shape:
         raise ValueError(f"{function}: own has shape {own.shape} but near {near.shape}; make them equal")
-    return _run(
-        function, graph, x, own, setting, lambda *given: chain_and_add(own, near, setting, *given, None, reduce)
-    )
+    return _run(function, graph, x, own, setting, partial(chain_and_add, own, near, setting, reduce=reduce))
 
 
 def _run(
