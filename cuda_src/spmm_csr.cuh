@@ -138,7 +138,7 @@ BS_INLINE void finish_vector(const SpmmParams &p, Index row, Index count, const 
         apply_finish(p.finish, row, (int)(min(vector, p.vectors - 1) * BS_EACH) + j, v);
 #endif
 #if BS_SIGNS
-        bits |= signs_of(v) << j;
+        bits |= signs_of(p.finish, v) << j;
 #else
         if (vector < p.vectors) {
             Vector<BS_RUN, float> stored;

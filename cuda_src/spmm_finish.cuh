@@ -18,6 +18,7 @@ struct Finish {
     const float *row_scale[2], *col_scale[2]; // the chain's own and the operands'
     const void *addend;                       // joins the sums between the operands' scales and the chain's own
     const float *bias, *bn_scale, *bn_shift;
+    int *nan; // becomes 1 when NaN was to become a sign
     int addend_kind, addend_bytes; // of a row
     int columns;                   // of the result
     int row_bytes;                 // of the result
@@ -135,12 +136,21 @@ template <int n> BS_INLINE void apply_finish(const Finish &f, Index row, int col
     }
 }
 
-template <int n> BS_INLINE unsigned signs_of(const float (&v)[n])
+// Bit j says whether v[j] >= 0; false for NaN, which is remembered.
+template <int n> BS_INLINE unsigned signs_of(const Finish &f, const float (&v)[n])
 {
     unsigned bits = 0;
+    float all = v[0]; // NaN if one of them is, and seldom else
 #pragma unroll
-    for (int j = 0; j < n; j++)
+    for (int j = 0; j < n; j++) {
         bits |= v[j] >= 0.0f ? 1u << j : 0u;
+        all = j ? all + v[j] : all;
+    }
+    if (all != all)
+#pragma unroll
+        for (int j = 0; j < n; j++)
+            if (v[j] != v[j])
+                *f.nan = 1;
     return bits;
 }
 

@@ -127,7 +127,7 @@ struct PackedSums {
     {
         char *const out = (char *)row_address((char *)p.out, row, (unsigned)p.finish.row_bytes);
 #if BS_FINISH == 2
-        unsigned bits = signs_of(sums);
+        unsigned bits = signs_of(p.finish, sums);
 #else
         unsigned bits = 0;
         const float many = (float)max(count, (Index)1), inverse = bs_divf(1.0f, many);
@@ -149,7 +149,7 @@ struct PackedSums {
             const int column = (int)min(vector, (unsigned)p.vectors - 1) * BS_LANE + c;
             apply_finish(p.finish, row, column, v);
 #if BS_SIGNS
-            bits |= signs_of(v) << c;
+            bits |= signs_of(p.finish, v) << c;
 #else
             if (vector < (unsigned)p.vectors) {
                 float *to = (float *)out + column;

@@ -103,7 +103,7 @@ BS_INLINE void store_rows(const WindowsParams &p, bs_i64 row, unsigned start, in
 #endif
         char *const out = p.out + (bs_u64)(row + r) * (unsigned)p.finish.row_bytes;
 #if BS_SIGNS
-        const unsigned bits = vector < p.vectors ? signs_of(v) : 0u;
+        const unsigned bits = vector < p.vectors ? signs_of(p.finish, v) : 0u;
         store_signs<4>(out, bits, start, lane, lanes, p.finish.row_bytes, start + (unsigned)lanes >= p.vectors);
 #else
         if (vector < p.vectors)

@@ -23,7 +23,7 @@ class FinishStruct(ctypes.Structure):
     _fields_ = (
         ("row_scale", ctypes.c_void_p * 2),
         ("col_scale", ctypes.c_void_p * 2),
-        *((name, ctypes.c_void_p) for name in ("addend", "bias", "bn_scale", "bn_shift")),
+        *((name, ctypes.c_void_p) for name in ("addend", "bias", "bn_scale", "bn_shift", "nan")),
         *((name, ctypes.c_int) for name in ("addend_kind", "addend_bytes", "columns", "row_bytes", "activation")),
         ("slope", ctypes.c_float),
     )
@@ -122,6 +122,16 @@ class Finish:
         self.out_shape: tuple[int, ...] = (rows, 1, words) if signs else shape
         self.out_dtype = np.dtype(np.uint32 if signs else np.float32)
         raw.row_bytes = 4 * (words if signs else columns)
+        self._flag = cupy.zeros(1, np.int32) if signs else None
+        if self._flag is not None:
+            raw.nan = self._flag.data.ptr
+
+    def nan_seen(self) -> bool:
+        """Whether NaN was to become a sign since this was asked last; waits for the current stream."""
+        if self._flag is None or not int(self._flag.get()[0]):
+            return False
+        self._flag.fill(0)
+        return True
 
     def aim(self, struct: FinishStruct, behind: Behind | None) -> None:
         """Put into a kernel's argument what one call brings along."""
