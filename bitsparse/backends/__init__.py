@@ -18,8 +18,11 @@ __all__ = ["family"]
 _ON_GPU = (
     "attention",
     "bits",
+    "bspmm",
     "build",
+    "finish",
     "matmul",
+    "packed",
     "sddmm",
     "spmm",
     "spmm_choice",
