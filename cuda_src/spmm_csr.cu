@@ -17,10 +17,13 @@
 #ifndef BS_THREADS
 #define BS_THREADS 128
 #endif
+#define BS_HALVES (BS_KIND == BS_FLOAT16 || BS_KIND == BS_BFLOAT16 ? 2 : 1)
 // Blocks of a multiprocessor: what the registers suffice for, so that nothing is spilled.
 #ifndef BS_BLOCKS
 #define BS_HAS_MEAN (BS_REDUCE == BS_MEAN)
-#if BS_V > 1
+#if BS_FINISH
+#define BS_BLOCKS_FITTING (BS_WEIGHTS == 2 ? 4 : BS_WEIGHTS || BS_BYTES > 16 / BS_HALVES || BS_HAS_TANH ? 5 : BS_FINISH == 2 ? 7 - BS_HAS_MEAN : 6 - BS_HAS_MEAN)
+#elif BS_V > 1
 #define BS_BLOCKS_FITTING 4
 #elif BS_KIND < BS_FLOAT16
 #define BS_BLOCKS_FITTING 5
@@ -52,6 +55,9 @@ struct Aggregate {
     Gathered v[BS_U][BS_V];
     Acc w[BS_U];
     Sums sums[BS_V];
+#if BS_SIGNS
+    Limits<BS_EACH> limits[BS_V];
+#endif
 
     __device__ __forceinline__ Aggregate(const SpmmParams &params, const Stretch &stretch) : p(params), at(stretch)
     {
@@ -66,6 +72,11 @@ struct Aggregate {
         head = p.heads > 1 ? (int)(first * BS_EACH / (unsigned)p.width) : 0;
 #endif
         clear();
+#if BS_SIGNS
+#pragma unroll
+        for (int k = 0; k < BS_V; k++)
+            limits[k].load(p.finish, (int)min(first + (unsigned)(k * lanes), p.vectors - 1) * BS_EACH);
+#endif
     }
 
     // Whether the row has this lane's vector k.
@@ -138,12 +149,29 @@ struct Aggregate {
             }
     }
 
+    // Vector k of the row's sums goes where it belongs.
+    __device__ __forceinline__ void finish(Index row, Index count, const Sums &total, int k)
+    {
+#if BS_FINISH
+        const unsigned start = (unsigned)(slice * BS_V + k) * (unsigned)lanes;
+        char *const out = BS_SIGNS ? (char *)row_address((char *)p.out, row, p.out_bytes) : result_of(row, k);
+#if BS_SIGNS
+        const Limits<BS_EACH> &limit = limits[k];
+#else
+        const Limits<BS_EACH> limit = {};
+#endif
+        finish_vector(p, row, count, total, limit, out, start, lane, lanes, slice == p.slices - 1 && k == BS_V - 1);
+#else
+        if (k == 0 || is_there(k))
+            finish_row(p, row, count, total, result_of(row, k));
+#endif
+    }
+
     __device__ __forceinline__ void flush(Index row, Index begin, Index end)
     {
 #pragma unroll
         for (int k = 0; k < BS_V; k++)
-            if (k == 0 || is_there(k))
-                finish_row(p, row, end - begin, sums[k], result_of(row, k));
+            finish(row, end - begin, sums[k], k);
         clear();
     }
 
@@ -161,10 +189,15 @@ struct Aggregate {
             store_vector(slots + (bs_u64)(unsigned)at.piece * step + (unsigned)(k * lanes), sums[k]);
         __threadfence();
         int *counter = p.arrived + ((bs_u64)(unsigned)from * (unsigned)p.slices + (unsigned)slice) * (unsigned)lanes + (unsigned)lane;
+#if BS_SIGNS
+        if (!last_of_groups(counter - lane, count, lane, lanes)) // the lanes of a byte have to come together
+            return;
+#else
         if (atomicAdd(counter, 1) != count - 1)
             return;
         __threadfence();
         *counter = 0; // for the next launch
+#endif
 #pragma unroll
         for (int k = 0; k < BS_V; k++) {
             const Sums *slot = slots + (bs_u64)(unsigned)from * step + (unsigned)(k * lanes);
@@ -177,8 +210,7 @@ struct Aggregate {
                 for (int j = 0; j < BS_EACH; j++)
                     total.of[j] = joined(total.of[j], one.of[j]);
             }
-            if (k == 0 || is_there(k))
-                finish_row(p, row, p.streams.indptr[row + 1] - p.streams.indptr[row], total, result_of(row, k));
+            finish(row, p.streams.indptr[row + 1] - p.streams.indptr[row], total, k);
         }
     }
 };

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from bitsparse import interop
 from bitsparse.arrays import BitTensor
 from bitsparse.errors import ShapeError
-from bitsparse.nn._host_plans import plan_bspmm
 from bitsparse.nn.binary_linear import BinaryLinear
 from bitsparse.ops import BatchNorm, Epilogue, plan_bmm
+from bitsparse.ops.bspmm import plan_bspmm
 
 __all__ = ["Activation", "InputNorm", "activation_of", "aggregate", "checked_features", "room_of", "update", "view"]
 
