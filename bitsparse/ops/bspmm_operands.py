@@ -168,7 +168,9 @@ def target_of(
                 f"{function}: out is (shape, bits, axis, layout, encoding) {found}, but the result is {wanted}"
             )
         if out.scale is not None or out.offset is not None:
-            raise ValueError(f"{function}: out has a scale or an offset, but the result has none; pass out.with_affine()")
+            raise ValueError(
+                f"{function}: out has a scale or an offset, but the result has none; pass out.with_affine()"
+            )
         target: Array = out.words
         out._bitmap = out._sums = out._prepared = None  # type: ignore[assignment]
     else:

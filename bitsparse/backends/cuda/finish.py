@@ -28,7 +28,10 @@ class FinishStruct(ctypes.Structure):
         ("row_scale", ctypes.c_void_p * 2),
         ("col_scale", ctypes.c_void_p * 2),
         *((name, ctypes.c_void_p) for name in ("addend", "bias", "bn_scale", "bn_shift", "limits", "flips", "nan")),
-        *((name, ctypes.c_int) for name in ("addend_kind", "addend_bytes", "columns", "row_bytes", "activation", "steps")),
+        *(
+            (name, ctypes.c_int)
+            for name in ("addend_kind", "addend_bytes", "columns", "row_bytes", "activation", "steps")
+        ),
         ("slope", ctypes.c_float),
     )
 

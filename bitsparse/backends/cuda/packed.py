@@ -141,7 +141,11 @@ class PackedSum:
         self._values = values
         self.cut = schedule.cut(tuning.lanes, warps=_WARPS, span=tuning.span, longest=tuning.longest)
         params = self._params = _PackedParams(schedule.params(self.cut, self._indices, tuning.lanes))
-        params.row_bytes, params.vectors, params.slices = 4 * packed_words(features, bits, "rows"), vectors, self._slices
+        params.row_bytes, params.vectors, params.slices = (
+            4 * packed_words(features, bits, "rows"),
+            vectors,
+            self._slices,
+        )
         blocks = tuning.blocks or _BLOCKS[tuning.lane][finish.mode - 1]
         defines = schedule.defines | {"BS_BITS": bits, "BS_LANE": tuning.lane, "BS_U": tuning.unroll}
         defines |= {"BS_WEIGHTS": _WEIGHTS[weights], "BS_BLOCKS": blocks} | finish.defines
