@@ -1,4 +1,4 @@
-"""bspmm and its plans on a GPU against the CPU: integers bit for bit, floats within their bound, signs where the number is clear of zero."""
+"""bspmm and its plans on a GPU against the CPU: integers bit for bit, floats within their bound, signs where numbers are clear of 0."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def test_widths(variant: str, d: int) -> None:
     check(here, there, features(rng, variant[0], 50, d), variant)
 
 
-@pytest.mark.parametrize("axis, layout", [(-2, "planes"), (-1, "rows"), (-2, "rows")])
+@pytest.mark.parametrize(("axis", "layout"), [(-2, "planes"), (-1, "rows"), (-2, "rows")])
 @pytest.mark.parametrize("variant", ["FBB", "BBB", "BFB"])
 def test_packed_axes_and_layouts(variant: str, axis: int, layout: str) -> None:
     rng = np.random.default_rng(11)
@@ -377,8 +377,8 @@ def test_refusals() -> None:
         bs.bspmm(there, y, out=cp().empty((70, 16), np.float32))
     with pytest.raises(bs.DTypeError, match="must be one, got ndarray"):
         bs.bspmm(there, y, "BBB", out=cp().empty((70, 16), np.float32))
+    square = bs.TCTiledCSR(pattern(50, 50)).to_device("cuda")
     with pytest.raises(ValueError, match="shares memory"):
-        square = bs.TCTiledCSR(pattern(50, 50)).to_device("cuda")
         bs.bspmm(square, y, "BBB", out=y)
     plan = bs.plan_bspmm(there, 16)
     with pytest.raises(ValueError, match="without add"):

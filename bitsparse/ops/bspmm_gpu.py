@@ -233,7 +233,9 @@ class GpuAggregates:
         if params.out == "bits":
             scales = {
                 "row_scale": _times(params.row_scale, operand.row_scale),
-                "col_scale": _times(params.col_scale, None if x.feature_scale is None else x.feature_scale.get()),
+                "col_scale": _times(
+                    params.col_scale, interop.move(x.feature_scale, "cpu") if x.feature_scale is not None else None
+                ),
             }
             lengths = operand.indptr[1:] - operand.indptr[:-1]
             limits = thresholds.of_epilogue(
