@@ -12,8 +12,7 @@ from bitsparse import interop
 from bitsparse.arrays import BitTensor
 from bitsparse.errors import ShapeError
 from bitsparse.nn.binary_linear import BinaryLinear
-from bitsparse.ops import BatchNorm, Epilogue, plan_bmm
-from bitsparse.ops.bspmm import plan_bspmm
+from bitsparse.ops import BatchNorm, Epilogue, plan_bmm, plan_bspmm
 
 __all__ = ["Activation", "InputNorm", "activation_of", "aggregate", "checked_features", "room_of", "update", "view"]
 

@@ -186,7 +186,7 @@ def _finish(A: Any, csr: CSROperand, function: str, letter: str, epilogue: Epilo
         csr.prepared["frdc tiles"] = int(A.indices.size)
     if epilogue is not None or letter == "F" or csr.device == "cpu":
         return letters.with_output(function, letter, epilogue)
-    made = csr.prepared.get("binarising")
-    if made is None:
-        made = csr.prepared["binarising"] = letters.with_output(function, letter, epilogue)
-    return made  # type: ignore[no-any-return]
+    if "binarising" not in csr.prepared:
+        csr.prepared["binarising"] = letters.with_output(function, letter, epilogue)
+    kept: Epilogue | None = csr.prepared["binarising"]
+    return kept
