@@ -57,6 +57,7 @@ class Tuning(NamedTuple):
     ahead: int = 1  # eights of rows of 128 columns that a warp loads at once
     blocks: int = 4  # of a multiprocessor at a time
     part_words: int = 0  # of the contraction axis in shared memory at a time; 0: all
+    staged: int = 0  # whether a block copies the weights to shared memory
     hint: int = 0  # how activations are loaded: 0 plainly, 1 evicted first, 2 past the L1
 
     def pitch(self, words: int) -> int:
@@ -64,24 +65,24 @@ class Tuning(NamedTuple):
         steps = -(-(self.part_words or words) // _STEP_WORDS)
         return _STEP_WORDS * (steps | 1)
 
-    def shared_bytes(self, words: int, finish: int) -> int:
+    def shared_bytes(self, words: int, n: int, finish: int) -> int:
         """Shared memory of a block."""
         slots = self.warps * _SLOT_BYTES if finish == _EPILOGUE else 0
         chunks = -(-(self.part_words or words) // 4)
-        return 256 + slots + 4 * self.rows * (self.pitch(words) + 1 + chunks)
+        weights = 16 + 4 * -(-n // _ITEM_COLUMNS) * _ITEM_COLUMNS * self.pitch(words) if self.staged else 0
+        return 256 + slots + 4 * self.rows * (self.pitch(words) + 1 + chunks) + weights
 
 
-def choose_tuning(m: int, words: int, finish: int, dtype: np.dtype[Any], capability: jit.Capability) -> Tuning:
+def choose_tuning(m: int, n: int, words: int, finish: int, dtype: np.dtype[Any], capability: jit.Capability) -> Tuning:
     """Rows of a block: few enough that every multiprocessor has blocks, and that the words of several blocks fit into its memory."""
-    blocks = 3 if finish == _EPILOGUE else 4
-    if dtype.itemsize == 8:
-        blocks = 2
+    blocks = 2 if dtype.itemsize == 8 else 3 if finish == _EPILOGUE else 4
     for rows in (64, 32, 16):
-        t = Tuning(rows, blocks=blocks)
-        enough = -(-m // rows) >= 4 * capability.multiprocessors
-        if (enough or rows == 16) and t.shared_bytes(words, finish) <= _ROOMY:
-            return t
-    if t.shared_bytes(words, finish) <= min(capability.shared_bytes, 2 * _ROOMY):
+        for staged in (1, 0):
+            t = Tuning(rows, blocks=blocks if staged else min(3, blocks), staged=staged)
+            enough = -(-m // rows) >= 4 * capability.multiprocessors
+            if (enough or rows == 16) and t.shared_bytes(words, n, finish) <= _ROOMY:
+                return t
+    if t.shared_bytes(words, n, finish) <= min(capability.shared_bytes, 2 * _ROOMY):
         return t._replace(blocks=min(blocks, 2))
     # Parts take accumulators along, which cost registers.
     return Tuning(16, blocks=2, part_words=_STEP_WORDS * 31)
@@ -155,7 +156,7 @@ class SignProduct:
         self.out_shape: tuple[int, ...] = (m, n) if chain is None else chain.out_shape
         self.out_dtype = np.dtype(np.int32) if chain is None else chain.out_dtype
         self._chain = chain if self._finish == _EPILOGUE else None
-        self.tuning = tuning or choose_tuning(m, words, self._finish, self._dtype, jit.capability())
+        self.tuning = tuning or choose_tuning(m, n, words, self._finish, self._dtype, jit.capability())
         t = self.tuning
         p = self.params = _FusedParams() if self._finish == _EPILOGUE else _Params()
         p.m, p.n, p.k, p.words, p.w = m, n, k, words, w_words.data.ptr
@@ -215,7 +216,7 @@ class SignProduct:
             t = self.tuning
             defines = self.defines(vector)
             kernel = jit.kernel(_SOURCE, "bmm_rows", defines)
-            shared = t.shared_bytes(self.params.words, self._finish)
+            shared = t.shared_bytes(self.params.words, self.params.n, self._finish)
             self._launches[vector] = kernel.launch(-(-self._m // t.rows), 32 * t.warps, self.params, shared=shared)
         return self._launches[vector]
 
@@ -230,6 +231,7 @@ class SignProduct:
             "BS_NORM": self._normed,
             "BS_PARTS": 0 < t.part_words < self.params.words,
         }
+        extra |= {"BS_STAGED": bool(t.staged), "BS_TINY": self._k < 4 and not self._packed}
         found |= {"BS_HINT": t.hint} if t.hint else {}
         return found | {key: 1 for key, wanted in extra.items() if wanted}
 
