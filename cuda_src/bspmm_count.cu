@@ -49,6 +49,28 @@ BS_INLINE void load_quad(const Index *indices, Index at, int left, Index (&to)[4
 #endif
 }
 
+// What the team has counted: a lane has word `me.at`; for numbers every four lanes take a word at a time, so that what they store lies
+// together. For whole warps.
+template <int n> BS_INLINE void finish_counts(const CountParams &p, const CountLane &me, const CountedRow &r, const u32 (&plane)[n])
+{
+#if BS_OUT == BS_SIGNS
+    if (me.part < BS_WORDS)
+        store_signs(p, r, me.first + me.at, plane);
+#else
+    const int top = planes_in_use(r), j = me.lane & 3;
+    const int words = BS_WORDS << p.across, teams = BS_TEAM << p.across >> 2, team0 = (int)(threadIdx.x & 31) - me.lane;
+#pragma unroll 1
+    for (int turn = 0; turn < words; turn += teams) {
+        const int at = turn + (me.lane >> 2), vector = min(at / BS_WORDS, (1 << p.across) - 1);
+        int sum[8];
+        counts_of_word(plane, top, team0 + ((at & (BS_WORDS - 1)) << p.across) + vector, j, sum);
+        store_numbers(p, r, me.first + at, j, r.there && at < words, sum);
+    }
+#endif
+    if (BS_WORDS < 4)
+        clear_pad_words(p, r, me.lane, BS_WORDS);
+}
+
 struct Count {
     const CountParams &p;
     const Stretch &at;
