@@ -23,7 +23,10 @@
 #define BS_PIECE_TEAM BS_TEAM
 #endif
 // Planes of a lane's counters that short rows need; teams take a shorter way where no row of the warp is longer.
-#ifndef BS_FEW
+#if BS_OUT != BS_SIGNS
+#undef BS_FEW
+#define BS_FEW BS_PLANES // numbers leave out planes as they go, and their code should not stand twice
+#elif !defined(BS_FEW)
 #define BS_FEW 4
 #endif
 constexpr int kMost = 31, kFew = BS_FEW < BS_PLANES ? BS_FEW : BS_PLANES;

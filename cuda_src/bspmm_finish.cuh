@@ -2,6 +2,7 @@
 #ifndef BITSPARSE_BSPMM_FINISH_CUH
 #define BITSPARSE_BSPMM_FINISH_CUH
 
+// BS_LIMITS: bits are by a threshold to each feature, else by one for all.
 #include "bspmm_count.cuh"
 #include "epilogue_store.cuh"
 
@@ -39,6 +40,20 @@ BS_INLINE void reach_one_limit(const CountParams &p, const CountedRow &r, const 
         ones[w] = (ones[w] & none) ^ flip;
 }
 
+// Neighbouring words, a power of two of them and aligned so.
+template <int words> BS_INLINE void load_words(u32 (&to)[words], const u32 *from)
+{
+    if constexpr (words == 4) {
+        const uint4 v = __ldg((const uint4 *)from);
+        to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+    } else if constexpr (words == 2) {
+        const uint2 v = __ldg((const uint2 *)from);
+        to[0] = v.x, to[1] = v.y;
+    } else {
+        to[0] = __ldg(from);
+    }
+}
+
 // The same with a threshold to each feature: 2c + (base - edges) is compared with thresholds that base was added to.
 template <int words, int n>
 BS_INLINE void reach_limits(const CountParams &p, const CountedRow &r, int word, const u32 (&plane)[words][n], u32 (&ones)[words])
@@ -57,10 +72,13 @@ BS_INLINE void reach_limits(const CountParams &p, const CountedRow &r, int word,
             break;
         u32 limit[together][words];
 #pragma unroll
-        for (int i = 0; i < together; i++)
+        for (int i = 0; i < together; i++) {
 #pragma unroll
             for (int w = 0; w < words; w++)
-                limit[i][w] = q0 + i < p.limit_planes ? __ldg(limits + (q0 + i) * p.width + w) : 0;
+                limit[i][w] = 0;
+            if (q0 + i < p.limit_planes)
+                load_words(limit[i], limits + (q0 + i) * p.width);
+        }
 #pragma unroll
         for (int i = 0; i < together; i++) {
             const int q = q0 + i;
@@ -74,9 +92,11 @@ BS_INLINE void reach_limits(const CountParams &p, const CountedRow &r, int word,
             }
         }
     }
+    u32 flip[words];
+    load_words(flip, p.flips + line * (unsigned)p.width + word);
 #pragma unroll
     for (int w = 0; w < words; w++)
-        ones[w] ^= __ldg(p.flips + line * (unsigned)p.width + word + w);
+        ones[w] ^= flip[w];
 }
 
 // The bits of some neighbouring words of a row, a power of two of them.
@@ -85,10 +105,11 @@ template <int words, int n> BS_INLINE void store_signs(const CountParams &p, con
     if (!r.there || word >= p.width)
         return;
     u32 ones[words];
-    if (p.limits)
-        reach_limits(p, r, word, plane, ones);
-    else
-        reach_one_limit(p, r, plane, ones);
+#if BS_LIMITS
+    reach_limits(p, r, word, plane, ones);
+#else
+    reach_one_limit(p, r, plane, ones);
+#endif
 #pragma unroll
     for (int w = 0; w < words; w++)
         ones[w] &= features_of_word(p, word + w);

@@ -183,10 +183,11 @@ def shape_of_row(features: int, team: int) -> tuple[int, int, int]:
     return 4, across, -(-vectors >> across)
 
 
-def constants(tuning: CountTuning, output: int, words: int) -> dict[str, int]:
-    """What ``bspmm_count.cu`` is compiled with, for int32 indices."""
+def constants(tuning: CountTuning, output: int, words: int, many: bool = False) -> dict[str, int]:
+    """What ``bspmm_count.cu`` is compiled with, for int32 indices; `many` if features have thresholds of their own."""
     return {
         "BS_OUT": output,
+        "BS_LIMITS": int(many),
         "BS_WORDS": words,
         "BS_TEAM": tuning.team,
         "BS_PIECE_TEAM": tuning.piece_team or tuning.team,
@@ -197,10 +198,11 @@ def constants(tuning: CountTuning, output: int, words: int) -> dict[str, int]:
     }
 
 
-def tile_constants(tuning: TileTuning, output: int, words: int, width: int) -> dict[str, int]:
-    """What ``bspmm_tiles.cu`` is compiled with, for int32 indices."""
+def tile_constants(tuning: TileTuning, output: int, words: int, width: int, many: bool = False) -> dict[str, int]:
+    """What ``bspmm_tiles.cu`` is compiled with, as :func:`constants`."""
     return {
         "BS_OUT": output,
+        "BS_LIMITS": int(many),
         "BS_WORDS": words,
         "BS_TEAM": 4,
         "BS_U": tuning.unroll,
