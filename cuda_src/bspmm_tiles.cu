@@ -63,6 +63,9 @@ struct Tiles {
         me.at = me.vector * BS_WORDS;
         has_words = me.first + me.at < p.width;
         x = kept((const char *)(p.words + (has_words ? me.first + me.at : 0)));
+#pragma unroll
+        for (int u = 0; u < BS_U; u++)
+            tile[u] = 0;
         clear();
     }
 
