@@ -207,7 +207,11 @@ class BinarySum:
         else:
             self._params.piece_blocks = -(-cut.pieces * (piece_team << across) // tuning.threads)
             blocks = self._params.piece_blocks - (-cut.streams * (tuning.team << across) // tuning.threads)
-        return "bspmm_count.cu", constants(tuning, output, words, bool(self._params.limits)) | schedule.defines, (blocks, slices, 1)
+        return (
+            "bspmm_count.cu",
+            constants(tuning, output, words, bool(self._params.limits)) | schedule.defines,
+            (blocks, slices, 1),
+        )
 
     def _over_tiles(self, schedule: TileSchedule, output: int) -> tuple[str, dict[str, int], tuple[int, int, int]]:
         """The same of the kernel over tiles."""
@@ -217,7 +221,9 @@ class BinarySum:
         self._slot = slices * (_STRIP * words << across) * (tuning.planes + 2)
         self._argument.tiles, self._argument.edges = schedule.tiles.data.ptr, schedule.edges.data.ptr
         blocks = -(-cut.units * (_STRIP << across) // tuning.threads)
-        defines = tile_constants(tuning, output, words, self._width, bool(self._params.limits)) | schedule.strips.defines
+        defines = (
+            tile_constants(tuning, output, words, self._width, bool(self._params.limits)) | schedule.strips.defines
+        )
         return "bspmm_tiles.cu", defines, (blocks, slices, 1)
 
     def _cut_for(
