@@ -258,6 +258,9 @@ def test_ways_to_count() -> None:
             check(here, there, x, variant, kernel=kernel)
     with pytest.raises(bs.KernelError, match="'plus-minus' counts bits"):
         bs.bspmm(there, cp().ones((50, 4), np.float32), kernel="plus-minus")
+    _, scaled = containers(True, False)
+    with pytest.raises(bs.KernelError, match="with these scales sums numbers"):  # a factor of columns stays in the sum
+        bs.bspmm(scaled, on_gpu(features(rng, "B", 50, 4)), kernel="twice-plus")
     with pytest.raises(bs.KernelError, match="'windows' sums floats"):
         bs.bspmm(there, on_gpu(features(rng, "B", 50, 4)), kernel="windows")
     with pytest.raises(bs.KernelError, match="runs on a GPU"):

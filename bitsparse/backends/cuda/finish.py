@@ -174,11 +174,11 @@ def _limits(params: EpilogueParams, columns: int) -> tuple[NDArray[np.float32], 
         return found
 
     with np.errstate(all="ignore"):
+        end = np.zeros(columns, np.int64)
         for most in _MOST:  # beyond which an overflow in the chain would hide its sign
-            end = np.full(columns, np.array(most, np.float32).view(np.int32), np.int64)
             ends = np.array([most, -most], np.float32)[:, None] * np.ones(columns, np.float32)
-            if np.isfinite(host_matmul.epilogue(ends, chain)).all():
-                break
+            stays = np.isfinite(host_matmul.epilogue(ends, chain)).all(axis=0)
+            end = np.where((end == 0) & stays, np.array(most, np.float32).view(np.int32), end)
         low, high = -end, end
         first, last = is_one(low), is_one(high)
         flips = first & ~last
