@@ -81,7 +81,9 @@ def choose_tuning(
     packed = dtype is None
     size = 16 if dtype is None else dtype.itemsize
     ahead = 2 if size < 4 else 1  # as many bytes in flight
-    blocks = 2 if size == 8 else 4 if finish in (_SUMS, _THRESHOLDS) and not packed else 3
+    blocks = {_EPILOGUE: 2, _CHAIN: 3}.get(finish, 3 if packed else 4)
+    if size == 8 or capability.major >= 10:  # where bits take more registers
+        blocks = 2
     enough = 4 * capability.multiprocessors
     for rows in (64, 32, 16):
         for staged in (1, 0):
@@ -92,7 +94,7 @@ def choose_tuning(
     if t.shared_bytes(words, n, finish, packed) <= min(capability.shared_bytes, 2 * _ROOMY):
         return t._replace(blocks=min(blocks, 2))
     # Parts take accumulators along, which cost registers.
-    return Tuning(16, blocks=2, part_words=_STEP_WORDS * 31, staged=0)
+    return Tuning(16, blocks=1, part_words=_STEP_WORDS * 31, staged=0)
 
 
 def vector_of(dtype: np.dtype[Any], *steps: int) -> int:
