@@ -249,6 +249,7 @@ class BinarySum:
         lanes = tuning.team << across
         raw = self._params
         raw.streams = StreamsParams(*at, found.streams, found.pieces, found.longest, lanes.bit_length() - 1, 0)
+        raw.bounds = None if found.bounds is None else found.bounds.data.ptr
         raw.order, raw.across, raw.slices = found.order.data.ptr, across, slices
         self.cut = found
         return found

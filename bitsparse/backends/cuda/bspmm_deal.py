@@ -15,6 +15,8 @@ __all__ = ["Deal", "deal"]
 
 #: Indices are read in fours, so that batches begin at multiples of four edges.
 _QUAD = 4
+#: Rows from which a latency counts for nothing.
+_MOST_BOUNDS = 1 << 22
 
 
 class Deal(NamedTuple):
@@ -24,12 +26,15 @@ class Deal(NamedTuple):
     ----------
     order : cupy.ndarray (streams,), dtype of `indptr`
         The rows of up to `short` edges: windows of the pattern one after another, in each the rows of most batches first.
+    bounds : cupy.ndarray (streams, 2) or None
+        First edge of each of these rows, and the one behind its last; None where there are too many of them to save a latency.
     piece_row, piece_first : cupy.ndarray (pieces,), dtype of `indptr`
         Row and first edge of each piece of `longest` edges of the other rows. The pieces of a row follow each other.
     streams, pieces, short, longest : int
     """
 
     order: Any
+    bounds: Any
     piece_row: Any
     piece_first: Any
     streams: int
@@ -83,4 +88,5 @@ def _dealt(schedule: Schedule, short: int, longest: int, batch: int, window: int
         which = cupy.searchsorted(ends, piece, side="right")
         piece_row = long_rows[which].astype(indptr.dtype)
         piece_first = (first[long_rows][which] + (piece - (ends - each)[which]) * longest).astype(indptr.dtype)
-    return Deal(order, piece_row, piece_first, int(order.size), pieces, short, longest)
+    bounds = cupy.stack([indptr[order], indptr[order + 1]], axis=1) if rows <= _MOST_BOUNDS else None
+    return Deal(order, bounds, piece_row, piece_first, int(order.size), pieces, short, longest)

@@ -41,7 +41,7 @@ class CountParams(ctypes.Structure):
     _fields_ = (
         ("streams", StreamsParams),
         *((name, ctypes.c_void_p) for name in ("words", "out", "limits", "flips", "class_of", "partial", "arrived")),
-        ("order", ctypes.c_void_p),
+        *((name, ctypes.c_void_p) for name in ("order", "bounds")),
         ("rows", ctypes.c_int64),
         *((name, ctypes.c_int) for name in ("width", "features", "across", "slices", "bipolar", "mean")),
         *((name, ctypes.c_int) for name in ("limit_planes", "base", "limit", "flip", "aligned", "piece_blocks")),
