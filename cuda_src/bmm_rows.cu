@@ -8,8 +8,8 @@
 // k - 2 |a| - 2 |b| + 4 |a & b|; a column of ones beside those of W counts |a|, `columns` has k - 2 |b|.
 //
 // Compile-time: BS_KIND (the dtype, see bits_elements.cuh; 7: bits), BS_BFLOAT (of 16 bits), BS_VECTOR (bytes of a load), BS_TINY (rows of
-// fewer than four elements), BS_ROWS, BS_WARPS, BS_AHEAD, BS_BLOCKS (of a multiprocessor at a time), BS_PREFETCH (asks the L2 for what follows),
-// BS_STAGED (W in shared memory), BS_PARTS (the contraction axis in parts), BS_NORM (a factor and an addend for each feature come before the
+// fewer than four elements), BS_ROWS, BS_WARPS, BS_AHEAD, BS_BLOCKS (of a multiprocessor at a time), BS_STREAM (X will not stay in the
+// L2), BS_MEANS (mean magnitudes of the rows), BS_STAGED (W in shared memory), BS_PARTS (the contraction axis in parts), BS_NORM (a factor and an addend for each feature come before the
 // sign), BS_FINISH: 0 stores the int32 sums, 1 goes through epilogue.cuh, 2 compares with a threshold for each column and packs the bits along
 // the row, 3 goes through the commonest chains where the sums are.
 // Floor: the bytes of X at the memory's rate. See benchmarks/NOTES.md.
@@ -266,7 +266,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, BS_BLOCKS) bmm_rows(const
             load_rows(g, bits, sums, row0, first, count);
 #endif
             __syncthreads();
-            if (g.absmean && first_item == 0)
+            if (kMeans && first_item == 0)
                 add_means(g, sums, totals, row0, count / 4, first == 0, first + count == g.words);
             if (busy)
                 s.multiply(g, bits, weights, strip, column0, first, count);
@@ -302,7 +302,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, BS_BLOCKS) bmm_rows(const
         copy_wait_all(); // the weights
 #endif
         __syncthreads();
-        if (g.absmean) {
+        if (kMeans) {
             add_means(g, sums, totals, row0, g.words / 4, true, true);
 #if BS_FINISH & 1
             __syncthreads(); // the epilogue reads them
