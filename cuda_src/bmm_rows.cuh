@@ -23,7 +23,9 @@ typedef u32 Element;
 
 constexpr int kThreads = 32 * BS_WARPS;
 constexpr int kRows = BS_ROWS;   // of a block
-constexpr int kStrips = kRows / 16;
+constexpr int kStrips = (kRows + 15) / 16; // of the matrix instructions; of eight rows half the work is for nothing
+constexpr int kRoom = 16 * kStrips;        // rows in shared memory
+static_assert(kRows % 8 == 0 && (kRows % 16 == 0 || (kRows == 8 && BS_FINISH != 1)), "whole strips, or half of one");
 #ifdef BS_STAGED
 constexpr bool kStaged = true;
 #else

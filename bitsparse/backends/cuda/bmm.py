@@ -70,7 +70,8 @@ class Tuning(NamedTuple):
         chunks = -(-(self.part_words or words) // 4)
         buffers = 2 if packed and not self.part_words else 1
         weights = 16 + 4 * -(-n // _ITEM_COLUMNS) * _ITEM_COLUMNS * self.pitch(words) if self.staged else 0
-        return 256 + slots + 4 * self.rows * (buffers * self.pitch(words) + 1 + chunks) + weights
+        room = -(-self.rows // 16) * 16
+        return 256 + slots + 4 * room * (buffers * self.pitch(words) + 1 + chunks) + weights
 
 
 def choose_tuning(
