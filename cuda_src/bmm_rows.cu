@@ -8,8 +8,8 @@
 // k - 2 |a| - 2 |b| + 4 |a & b|; a column of ones beside those of W counts |a|, `columns` has k - 2 |b|.
 //
 // Compile-time: BS_KIND (the dtype, see bits_elements.cuh; 7: bits), BS_BFLOAT (of 16 bits), BS_VECTOR (bytes of a load), BS_TINY (rows of
-// fewer than four elements), BS_ROWS, BS_WARPS, BS_AHEAD, BS_BLOCKS (of a multiprocessor at a time), BS_PREFETCH (asks the L2 for what follows),
-// BS_STAGED (W in shared memory), BS_PARTS (the contraction axis in parts), BS_NORM (a factor and an addend for each feature come before the
+// fewer than four elements), BS_ROWS, BS_WARPS, BS_AHEAD, BS_BLOCKS (of a multiprocessor at a time), BS_STREAM (X will not stay in the
+// L2), BS_MEANS (mean magnitudes of the rows), BS_STAGED (W in shared memory), BS_PARTS (the contraction axis in parts), BS_NORM (a factor and an addend for each feature come before the
 // sign), BS_FINISH: 0 stores the int32 sums, 1 goes through epilogue.cuh, 2 compares with a threshold for each column and packs the bits along
 // the row, 3 goes through the commonest chains where the sums are.
 // Floor: the bytes of X at the memory's rate. See benchmarks/NOTES.md.
@@ -73,7 +73,7 @@ struct Sums {
     }
 };
 
-// Element e of block j is row g + 8 (e / 2), column 8 j + 2 t + e % 2 from (row0, column0), for lane 4 g + t.
+// Element e of block j is row g + 8 (e / 2), column 8 j + 2 t + e % 2 from (row0, column0), for lane 4 g + t; rows from `end` on are others'.
 #if BS_FINISH < 2
 BS_INLINE int sum_at(const BmmParams &g, const Sums &s, int j, int e, int2 more)
 {
@@ -85,7 +85,7 @@ BS_INLINE int2 columns_at(const BmmParams &g, int column) { return __ldg((const 
 
 #if BS_FINISH > 1
 // Each lane's bits of 32 columns of rows g and g + 8, bit 8 j + e for column 8 j + 2 t + e, to words of the result; for two such words.
-BS_INLINE void store_bits(const BmmParams &g, u32 *out, int words, u32 (&upper)[2], u32 (&lower)[2], int row0, int column0)
+BS_INLINE void store_bits(const BmmParams &g, u32 *out, int words, u32 (&upper)[2], u32 (&lower)[2], int row0, int column0, int end)
 {
     const int lane = own_thread() & 31, t = lane & 3, row = row0 + (lane >> 2) + 8 * (t & 1);
     u32 word[2];
@@ -102,7 +102,7 @@ BS_INLINE void store_bits(const BmmParams &g, u32 *out, int words, u32 (&upper)[
         word[half] = left >= 32 ? mine : left <= 0 ? 0u : mine & ((1u << left) - 1u);
 #endif
     }
-    if (t >= 2 || row >= g.m)
+    if (t >= 2 || row >= end)
         return;
     u32 *to = out + (long long)row * words + (column0 >> 5);
     if (column0 + 64 >= g.n && !(column0 & 64)) // pad words follow
@@ -113,7 +113,7 @@ BS_INLINE void store_bits(const BmmParams &g, u32 *out, int words, u32 (&upper)[
 #endif
 
 #if BS_FINISH == 0
-BS_INLINE void finish(const BmmParams &g, u32, const Sums &s, int row0, int column0)
+BS_INLINE void finish(const BmmParams &g, u32, const Sums &s, int row0, int column0, int end)
 {
     const int lane = own_thread() & 31, row = row0 + (lane >> 2), first = column0 + 2 * (lane & 3);
     int *out = (int *)g.out + (long long)row * g.n + first;
@@ -125,7 +125,7 @@ BS_INLINE void finish(const BmmParams &g, u32, const Sums &s, int row0, int colu
         const int2 more = columns_at(g, column);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            if (row + 8 * half >= g.m)
+            if (row + 8 * half >= end)
                 continue;
             int *to = out + 8 * j + 8ll * half * g.n;
             const int p = sum_at(g, s, j, 2 * half, more), q = sum_at(g, s, j, 2 * half + 1, more);
@@ -140,7 +140,7 @@ BS_INLINE void finish(const BmmParams &g, u32, const Sums &s, int row0, int colu
     }
 }
 #elif BS_FINISH == 1
-BS_INLINE void finish(const BmmParams &g, u32 slot, const Sums &s, int row0, int column0)
+BS_INLINE void finish(const BmmParams &g, u32 slot, const Sums &s, int row0, int column0, int)
 {
     const int first = column0 + 2 * (own_thread() & 3);
     int sums[32];
@@ -155,7 +155,7 @@ BS_INLINE void finish(const BmmParams &g, u32 slot, const Sums &s, int row0, int
 }
 #elif BS_FINISH == 2
 // Twice the count of common ones, less those of the row, against the column's threshold.
-BS_INLINE void finish(const BmmParams &g, u32, const Sums &s, int row0, int column0)
+BS_INLINE void finish(const BmmParams &g, u32, const Sums &s, int row0, int column0, int end)
 {
     u32 upper[2] = {0, 0}, lower[2] = {0, 0};
 #pragma unroll
@@ -165,7 +165,7 @@ BS_INLINE void finish(const BmmParams &g, u32, const Sums &s, int row0, int colu
         upper[j >> 2] |= (2 * acc[0] - s.ones[0] >= least.x ? 1u << shift : 0u) | (2 * acc[1] - s.ones[0] >= least.y ? 2u << shift : 0u);
         lower[j >> 2] |= (2 * acc[2] - s.ones[2] >= least.x ? 1u << shift : 0u) | (2 * acc[3] - s.ones[2] >= least.y ? 2u << shift : 0u);
     }
-    store_bits(g, (u32 *)g.out, g.out_words, upper, lower, row0, column0);
+    store_bits(g, (u32 *)g.out, g.out_words, upper, lower, row0, column0, end);
 }
 #else
 BS_INLINE float2 pair_of(const EpilogueVector &v, int column, float neutral)
@@ -174,7 +174,7 @@ BS_INLINE float2 pair_of(const EpilogueVector &v, int column, float neutral)
 }
 
 // The commonest chains where the sums are: scales, a bias, batch norm, at most relu; to floats, or to bits along the row.
-BS_INLINE void finish(const BmmParams &g, u32, const Sums &s, int row0, int column0)
+BS_INLINE void finish(const BmmParams &g, u32, const Sums &s, int row0, int column0, int end)
 {
     const EpilogueParams &e = g.epilogue;
     const int lane = own_thread() & 31, row = row0 + (lane >> 2), first = column0 + 2 * (lane & 3);
@@ -204,9 +204,10 @@ BS_INLINE void finish(const BmmParams &g, u32, const Sums &s, int row0, int colu
             if (e.activation == BS_RELU)
                 x = bs_reluf(x), y = bs_reluf(y);
             if (e.steps & kBits) {
-                probe = bs_addf(probe, bs_addf(fabsf(x), second ? fabsf(y) : 0.0f));
+                if (row + 8 * half < end)
+                    probe = bs_addf(probe, bs_addf(fabsf(x), second ? fabsf(y) : 0.0f));
                 ones[half][j >> 2] |= (x >= 0.0f ? 1u << shift : 0u) | (y >= 0.0f ? 2u << shift : 0u);
-            } else if (row + 8 * half < g.m) {
+            } else if (row + 8 * half < end) {
                 float *to = out + 8 * j + 8ll * half * g.n;
                 if (g.pairs) {
                     *(float2 *)to = make_float2(x, y);
@@ -222,7 +223,7 @@ BS_INLINE void finish(const BmmParams &g, u32, const Sums &s, int row0, int colu
         return;
     if (probe != probe)
         *e.nan = 1;
-    store_bits(g, (u32 *)e.out, e.words, ones[0], ones[1], row0, column0);
+    store_bits(g, (u32 *)e.out, e.words, ones[0], ones[1], row0, column0, end);
 }
 #endif
 
@@ -243,11 +244,12 @@ BS_INLINE void add_means(const BmmParams &g, u32 sums, u32 totals, int row0, int
 extern "C" __global__ void __launch_bounds__(kThreads, BS_BLOCKS) bmm_rows(const __grid_constant__ BmmParams g)
 {
     extern __shared__ __align__(128) unsigned char memory[];
-    const u32 slots = (shared_address(memory) + 255u) & ~255u, bits = slots + kSlots, behind = bits + kBuffers * kRows * g.pitch * 4;
+    const u32 slots = (shared_address(memory) + 255u) & ~255u, bits = slots + kSlots, behind = bits + kBuffers * kRoom * g.pitch * 4;
     const u32 totals = behind, sums = totals + kRows * 4, weights = sums + (kRows * (g.part_words / 4) * 4 + 15) / 16 * 16;
     const int warp = own_thread() >> 5, items = kStrips * ((g.n + 63) / 64);
     int row0 = blockIdx.x * kRows;
 #ifdef BS_PARTS
+    const int end = min(g.m, row0 + kRows);
     // Every round of items reads the rows again: with so long a contraction axis there is time for it.
 #pragma unroll 1
     for (int first_item = 0; first_item < items; first_item += BS_WARPS) {
@@ -266,7 +268,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, BS_BLOCKS) bmm_rows(const
             load_rows(g, bits, sums, row0, first, count);
 #endif
             __syncthreads();
-            if (g.absmean && first_item == 0)
+            if (kMeans && first_item == 0)
                 add_means(g, sums, totals, row0, count / 4, first == 0, first + count == g.words);
             if (busy)
                 s.multiply(g, bits, weights, strip, column0, first, count);
@@ -275,7 +277,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, BS_BLOCKS) bmm_rows(const
         __syncthreads(); // the epilogue reads the means
 #endif
         if (busy)
-            finish(g, slots + warp * 4096, s, row0 + 16 * strip, column0);
+            finish(g, slots + warp * 4096, s, row0 + 16 * strip, column0, end);
     }
 #else
     if (kStaged)
@@ -290,8 +292,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, BS_BLOCKS) bmm_rows(const
 #endif
 #pragma unroll 1
     do {
+        const int end = min(g.m, row0 + kRows);
 #if BS_KIND == BS_WORDS
-        const u32 other = kRows * g.pitch * 4 - here;
+        const u32 other = kRoom * g.pitch * 4 - here;
         if (row0 + step < g.m)
             copy_rows(g, bits + other, row0 + step, 0, g.words); // while this one is multiplied
         else
@@ -302,7 +305,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, BS_BLOCKS) bmm_rows(const
         copy_wait_all(); // the weights
 #endif
         __syncthreads();
-        if (g.absmean) {
+        if (kMeans) {
             add_means(g, sums, totals, row0, g.words / 4, true, true);
 #if BS_FINISH & 1
             __syncthreads(); // the epilogue reads them
@@ -316,7 +319,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, BS_BLOCKS) bmm_rows(const
             Sums s;
             s.clear();
             s.multiply(g, bits + here, weights, strip, column0, 0, g.words);
-            finish(g, slots + warp * 4096, s, row0 + 16 * strip, column0);
+            finish(g, slots + warp * 4096, s, row0 + 16 * strip, column0, end);
         }
 #if BS_KIND == BS_WORDS
         __syncthreads(); // all are done with the words

@@ -12,6 +12,9 @@
 #endif
 
 #define BS_WORDS 7 // BS_KIND of activations that are packed already
+#if BS_KIND >= 4 || defined(BS_NORM) || defined(BS_MEANS)
+#define BS_VALUES // the elements' values are looked at, not only their signs
+#endif
 #if BS_KIND == BS_WORDS
 typedef u32 Element;
 #else
@@ -20,7 +23,9 @@ typedef u32 Element;
 
 constexpr int kThreads = 32 * BS_WARPS;
 constexpr int kRows = BS_ROWS;   // of a block
-constexpr int kStrips = kRows / 16;
+constexpr int kStrips = (kRows + 15) / 16; // of the matrix instructions; of eight rows half the work is for nothing
+constexpr int kRoom = 16 * kStrips;        // rows in shared memory
+static_assert(kRows % 8 == 0 && (kRows % 16 == 0 || (kRows == 8 && BS_FINISH != 1)), "whole strips, or half of one");
 #ifdef BS_STAGED
 constexpr bool kStaged = true;
 #else
@@ -30,6 +35,16 @@ constexpr bool kStaged = false;
 constexpr bool kNormed = true;
 #else
 constexpr bool kNormed = false;
+#endif
+#ifdef BS_VALUES
+constexpr bool kValues = true;
+#else
+constexpr bool kValues = false;
+#endif
+#ifdef BS_MEANS
+constexpr bool kMeans = true;
+#else
+constexpr bool kMeans = false;
 #endif
 #if BS_KIND == BS_WORDS && !defined(BS_PARTS)
 constexpr bool kRounds = true; // blocks stay for as long as there are rows
@@ -99,7 +114,14 @@ BS_INLINE u32 sign_of(Element e, float v, const BmmParams &g)
 #endif
 }
 
-// Four neighbours by loads of BS_VECTOR bytes, which are the first to leave the caches again.
+// What is too large to stay in the L2 anyway is the first to leave it.
+#ifdef BS_STREAM
+#define BS_LOAD(at) __ldcs(at)
+#else
+#define BS_LOAD(at) (*(at))
+#endif
+
+// Four neighbours by loads of BS_VECTOR bytes.
 BS_INLINE Quad load_neighbours(const unsigned char *at)
 {
     Quad q = zero_quad();
@@ -107,21 +129,21 @@ BS_INLINE Quad load_neighbours(const unsigned char *at)
 #if BS_VECTOR == 16
 #pragma unroll
     for (int i = 0; i < size / 16; i++) {
-        const uint4 v = __ldcs((const uint4 *)at + i);
+        const uint4 v = BS_LOAD((const uint4 *)at + i);
         u32 *w = q.w + 4 * i;
         w[0] = v.x, w[1] = v.y, w[2] = v.z, w[3] = v.w;
     }
 #elif BS_VECTOR == 8
 #pragma unroll
     for (int i = 0; i < size / 8; i++) {
-        const uint2 v = __ldcs((const uint2 *)at + i);
+        const uint2 v = BS_LOAD((const uint2 *)at + i);
         u32 *w = q.w + 2 * i;
         w[0] = v.x, w[1] = v.y;
     }
 #elif BS_VECTOR == 4
 #pragma unroll
     for (int i = 0; i < size / 4; i++)
-        q.w[i] = __ldcs((const u32 *)at + i);
+        q.w[i] = BS_LOAD((const u32 *)at + i);
 #else
 #pragma unroll
     for (int j = 0; j < 4; j++)
@@ -168,10 +190,16 @@ struct Unit {
                 if (j < left)
                     set_element(quads[i], j, ((const Element *)(g.x + min(row + i, last) * g.x_row))[j]);
 #else
-        const unsigned char *from = g.x + (long long)min(column, g.k - 4) * (int)sizeof(Element);
+        const unsigned char *from = g.x + row * g.x_row + (long long)min(column, g.k - 4) * (int)sizeof(Element);
+        if (row + 7 <= last) {
 #pragma unroll
-        for (int i = 0; i < 8; i++)
-            quads[i] = load_neighbours(from + min(row + i, last) * g.x_row);
+            for (int i = 0; i < 8; i++, from += g.x_row)
+                quads[i] = load_neighbours(from);
+        } else {
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                quads[i] = load_neighbours(from + (min(row + i, last) - row) * g.x_row);
+        }
 #pragma unroll 1
         for (int n = left; n < 4; n++)
 #pragma unroll
@@ -194,6 +222,12 @@ struct Unit {
         u32 negative = 0;
 #pragma unroll
         for (int i = 7; i >= 0; i--) {
+#if BS_KIND == 0 && !defined(BS_VALUES)
+            // the highest bits of four bytes to the highest four bits
+            magnitudes[i] = 0.0f;
+            negative = __funnelshift_l(g.is_signed ? (quads[i].w[0] >> 7 & 0x01010101u) * 0x10204080u : 0u, negative, 4);
+            continue;
+#endif
             float v[4];
 #pragma unroll
             for (int j = 3; j >= 0; j--) {
@@ -204,7 +238,7 @@ struct Unit {
 #endif
                 negative = __funnelshift_l(sign_of(e, v[j], g), negative, 1);
             }
-            if (BS_KIND >= BS_HALF || kNormed || g.absmean)
+            if (kValues)
                 magnitudes[i] = bs_addf(bs_addf(fabsf(v[0]), fabsf(v[1])), bs_addf(fabsf(v[2]), fabsf(v[3])));
             else
                 magnitudes[i] = 0.0f;
@@ -242,9 +276,11 @@ BS_INLINE int row_of_sum(int lane) { return (lane & 4) | (lane & 8) >> 2 | (lane
 // The weights, as they are in memory but for the room between their rows, with zeros up to whole steps and items.
 BS_INLINE void copy_weights(const BmmParams &g, u32 weights)
 {
-    const int chunks = (g.words + 15) / 16 * 4, all = (g.n + 63) / 64 * 64 * chunks;
+    const int chunks = (g.words + 15) / 16 * 4, log = 32 - __clz(chunks - 1), all = ((g.n + 63) / 64 * 64) << log;
     for (int i = own_thread(); i < all; i += kThreads) {
-        const int column = i / chunks, chunk = i - column * chunks;
+        const int column = i >> log, chunk = i & ((1 << log) - 1);
+        if (chunk >= chunks)
+            continue;
         const bool valid = column < g.n && 4 * chunk < g.words;
         copy_async(weights + (column * g.pitch + 4 * chunk) * 4, valid ? g.w + (long long)column * g.words + 4 * chunk : g.w, valid);
     }
@@ -254,10 +290,12 @@ BS_INLINE void copy_weights(const BmmParams &g, u32 weights)
 #if BS_KIND == BS_WORDS
 BS_INLINE void copy_rows(const BmmParams &g, u32 bits, int row0, int first, int count)
 {
-    const int chunks = count / 4;
-    for (int i = own_thread(); i < kRows * chunks; i += kThreads) {
-        const int row = i / chunks, chunk = i - row * chunks;
+    const int chunks = count / 4, log = 32 - __clz(chunks - 1);
+    for (int i = own_thread(); i < kRows << log; i += kThreads) {
+        const int row = i >> log, chunk = i & ((1 << log) - 1);
         const bool valid = row0 + row < g.m;
+        if (chunk >= chunks)
+            continue;
         copy_async(bits + (row * g.pitch + 4 * chunk) * 4, g.x + (valid ? row0 + row : 0) * g.x_row + (first + 4 * chunk) * 4, valid);
     }
     copy_commit();
@@ -281,19 +319,6 @@ struct Walk {
     __device__ __forceinline__ void step() { chunk += BS_WARPS, settle(); }
 };
 
-// Asks for the unit at hand, of a block of rows, to be brought into the L2.
-BS_INLINE void prefetch(const BmmParams &g, const Walk &at, int row0, int first)
-{
-    constexpr int bytes = 128 * (int)sizeof(Element);
-    const int lane = own_thread() & 31, row = row0 + 8 * at.group + (lane >> 2), column = 32 * first + 128 * at.chunk;
-#pragma unroll
-    for (int piece = 0; piece < bytes; piece += 512) {
-        const int byte = piece + 128 * (lane & 3);
-        if (row < g.m && byte < bytes && column + byte / (int)sizeof(Element) < g.k)
-            prefetch_l2(g.x + row * g.x_row + (long long)column * (int)sizeof(Element) + byte);
-    }
-}
-
 // The block's rows, words `first` to `first + count` - 1 of them, into shared memory; magnitudes of 128 columns each behind them.
 BS_INLINE void load_rows(const BmmParams &g, u32 bits, u32 sums, int row0, int first, int count)
 {
@@ -311,8 +336,6 @@ BS_INLINE void load_rows(const BmmParams &g, u32 bits, u32 sums, int row0, int f
                 at.step();
             }
         }
-        if (BS_PREFETCH && !at.done())
-            prefetch(g, at, row0, first);
 #pragma unroll
         for (int u = 0; u < BS_AHEAD; u++) {
             if (groups[u] >= kRows / 8)
@@ -320,12 +343,12 @@ BS_INLINE void load_rows(const BmmParams &g, u32 bits, u32 sums, int row0, int f
             float magnitudes[8];
             const u32 word = units[u].signs(g, lane, magnitudes);
             store_shared_word(bits + ((8 * groups[u] + (lane >> 2)) * g.pitch + 4 * chunks[u] + (lane & 3)) * 4, (int)word);
-            if (g.absmean) {
+            if (kMeans) {
                 const float sum = sum_of_lanes(lane, magnitudes);
                 odd = odd || sum != sum;
                 if ((lane & 3) == 0)
                     store_shared_word(sums + ((8 * groups[u] + row_of_sum(lane)) * (g.part_words / 4) + chunks[u]) * 4, (int)bs_bits_of(sum));
-            } else if (BS_KIND >= BS_HALF || kNormed) {
+            } else if (kValues) {
                 float all = 0.0f;
 #pragma unroll
                 for (int i = 0; i < 8; i++)
