@@ -1,8 +1,8 @@
 // Sums, means and maxima of gathered rows over the edges of a CSR pattern, on the CUDA cores: y[i] = reduce over edges (i, j) of w x[j].
 //
-// A group of 2^shift lanes walks a stretch of rows (csr_streams.cuh); lane l holds vectors l, l + lanes, ... (BS_V of them) of a slice of
-// the columns, BS_U edges in flight. Slices of the columns run one after another (grid y), so that a slice of x may stay in the L2.
-// Rows in pieces: every piece stores its sums, and whichever piece is the last to arrive adds them up in order; no float is added atomically.
+// A group of 2^shift lanes walks a stretch of rows (csr_streams.cuh), or the groups of a warp share a row of many edges (csr_units.cuh);
+// lane l of a group holds vectors l, l + lanes, ... (BS_V of them) of a slice of the columns, BS_U edges in flight. Slices of the columns run one after another (grid y), so that a slice of x may stay in the L2.
+// The sums of a warp's groups are added in a tree. Rows in pieces: every piece stores its sums, and whichever piece is the last to arrive adds them up in order; no float is added atomically.
 //
 // Floor: edges * row bytes at 9 TB/s (rows of 64 bytes and more, x in the L2), edges at 150 G/s below that, and the compulsory bytes.
 //
@@ -149,6 +149,23 @@ struct Aggregate {
 
     __device__ __forceinline__ void done(Index, int, int) {}
 
+    // A row or a piece of one that the groups of a warp have shared is complete; all lanes come.
+    __device__ __forceinline__ void shared()
+    {
+        for (int o = lanes; o < 32; o <<= 1)
+#pragma unroll
+            for (int k = 0; k < BS_V; k++)
+#pragma unroll
+                for (int j = 0; j < BS_EACH; j++)
+                    sums[k].of[j] = joined(sums[k].of[j], __shfl_xor_sync(~0u, sums[k].of[j], o));
+        if (((int)threadIdx.x & 31) >= lanes)
+            return;
+        if (at.piece >= 0)
+            piece(at.row);
+        else
+            flush(at.row, at.start, at.stop);
+    }
+
     // The sums of a piece wait in its slot; the last to come takes all of them, in order.
     __device__ __forceinline__ void piece(Index row)
     {
@@ -187,7 +204,20 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) spmm_csr(con
 {
     Stretch at;
     Aggregate sums(p, at);
-    if (sums.slice >= p.slices || !this_stretch(p.streams, at))
+    if (sums.slice >= p.slices)
         return;
-    walk<BS_U, BS_BLANKS>(p.streams, at, sums);
+    const int warp = (int)((blockIdx.x * blockDim.x + threadIdx.x) / 32), together = p.units.pieces + p.units.whole;
+    if (warp < together) {
+        read_unit(p.units.table + warp, at);
+        if (warp < p.units.pieces)
+            at.piece = warp;
+        share<BS_U, BS_REDUCE != BS_MAX>(p.streams, at, sums);
+        sums.shared();
+    } else {
+        const int shift = p.streams.shift, unit = ((warp - together) << (5 - shift)) + (((int)threadIdx.x & 31) >> shift);
+        if (unit >= p.units.streams)
+            return;
+        read_unit(p.units.table + together + unit, at);
+        walk<BS_U, BS_BLANKS>(p.streams, at, sums);
+    }
 }

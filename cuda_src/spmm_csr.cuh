@@ -3,6 +3,7 @@
 #define BITSPARSE_SPMM_CSR_CUH
 
 #include "csr_elements.cuh"
+#include "csr_units.cuh"
 
 // BS_ROW_SCALE: sums and means of floats are multiplied by a scale of the row.
 #define BS_SUM 0
@@ -11,6 +12,7 @@
 
 struct SpmmParams {
     Streams streams;
+    Units units;
     const void *x;      // (columns of the pattern, vectors * BS_EACH), rows contiguous
     void *out;          // (rows, vectors * BS_EACH) Out
     const Acc *values;  // of the edges, (edges,) or (edges, heads)

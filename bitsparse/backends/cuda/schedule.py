@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from bitsparse import jit
 
-__all__ = ["Cut", "Schedule", "StreamsParams", "choose_cut"]
+__all__ = ["Cut", "Schedule", "StreamsParams", "Units", "UnitsParams", "choose_cut"]
 
 #: Warps of a multiprocessor, unless a kernel says otherwise, and rounds of streams for all of them: a stream lasts for an eighth of the
 #: whole at most, as the last ones run alone.
@@ -29,6 +29,12 @@ class StreamsParams(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("indptr", "indices", "starts", "piece_row", "piece_first")),
         *((name, ctypes.c_int) for name in ("streams", "pieces", "longest", "shift", "whole")),
     )
+
+
+class UnitsParams(ctypes.Structure):
+    """``Units`` of ``csr_units.cuh``, field by field."""
+
+    _fields_ = (("table", ctypes.c_void_p), *((name, ctypes.c_int) for name in ("pieces", "whole", "streams")))
 
 
 class _ScheduleParams(ctypes.Structure):
@@ -74,6 +80,39 @@ class Cut(NamedTuple):
     def nbytes(self) -> int:
         """Bytes on the device."""
         return int(self.starts.nbytes + self.piece_row.nbytes + self.piece_first.nbytes)
+
+
+class Units(NamedTuple):
+    """A pattern cut up for warps and groups of lanes, in one table (``csr_units.cuh``).
+
+    Attributes
+    ----------
+    table : cupy.ndarray (pieces + whole + streams, 4)
+        Row, number of pieces of the row (or the row behind the last), first edge and the one behind the last.
+    pieces : int
+        Of rows of more than `longest` edges, of which a warp takes one.
+    whole : int
+        Rows of more than `limit` edges, of which a warp takes one.
+    streams : int
+        Of the other rows, of which a group takes one.
+    span, limit, longest : int
+    """
+
+    table: Any
+    pieces: int
+    whole: int
+    streams: int
+    span: int
+    limit: int
+    longest: int
+
+    def params(self) -> UnitsParams:
+        """The argument of a kernel."""
+        return UnitsParams(self.table.data.ptr, self.pieces, self.whole, self.streams)
+
+    def warps(self, lanes: int) -> int:
+        """Warps that a launch needs with groups of so many lanes."""
+        return self.pieces + self.whole + -(-self.streams * lanes // 32)
 
 
 def choose_cut(rows: int, nnz: int, lanes: int, multiprocessors: int, warps: int = _WARPS) -> tuple[int, int]:
@@ -125,6 +164,7 @@ class Schedule:
     def __init__(self, indptr: Any, shape: tuple[int, int], nnz: int) -> None:
         self.indptr, self.shape, self.nnz = indptr, (int(shape[0]), int(shape[1])), int(nnz)
         self._cuts: dict[tuple[int, int], Cut] = {}
+        self._units: dict[tuple[int, int, int], Units] = {}
         self._edge_rows: tuple[Any, Any] | None = None
         self._workspaces: dict[tuple[Any, ...], dict[int, Any]] = {}
         self._lock = threading.Lock()
@@ -144,7 +184,8 @@ class Schedule:
         """Bytes of all that was made, on the device."""
         tables = 0 if self._edge_rows is None else sum(int(table.nbytes) for table in self._edge_rows)
         spaces = sum(int(space.nbytes) for kind in self._workspaces.values() for space in kind.values())
-        return tables + spaces + sum(cut.nbytes for cut in self._cuts.values())
+        units = sum(int(units.table.nbytes) for units in self._units.values())
+        return tables + spaces + units + sum(cut.nbytes for cut in self._cuts.values())
 
     def cut(self, lanes: int, *, warps: int = _WARPS, span: int | None = None, longest: int | None = None) -> Cut:
         """The cut for groups of `lanes` lanes (a power of two up to 32), or of a given span and length of pieces.
@@ -158,20 +199,28 @@ class Schedule:
                 self._cuts[key] = self._make(*key)
             return self._cuts[key]
 
-    def params(self, cut: Cut, indices: Any, lanes: int) -> StreamsParams:
+    def units(self, span: int, limit: int, longest: int) -> Units:
+        """The table for streams of about `span` edges and rows, with rows of more than `limit` edges walked by warps.
+
+        Made when it is first asked for, with at most four synchronisations, and kept. `longest` must be a multiple of 4.
+        """
+        key = (span, min(limit, longest), longest)
+        with self._lock:
+            if key not in self._units:
+                self._units[key] = self._tabulate(*key)
+            return self._units[key]
+
+    def params(self, cut: Cut | Units, indices: Any, lanes: int) -> StreamsParams:
         """The argument of a kernel. `indices` is None, or a C-contiguous array aligned to 16 bytes."""
-        return StreamsParams(
-            self.indptr.data.ptr,
-            None if indices is None else indices.data.ptr,
-            cut.starts.data.ptr,
-            cut.piece_row.data.ptr,
-            cut.piece_first.data.ptr,
-            cut.streams,
-            cut.pieces,
-            cut.longest,
-            lanes.bit_length() - 1,
-            whole_batches(self.shape[0], self.nnz, lanes),
-        )
+        found = StreamsParams(self.indptr.data.ptr, None if indices is None else indices.data.ptr)
+        if isinstance(cut, Cut):
+            found.starts, found.piece_row, found.piece_first = (
+                array.data.ptr for array in (cut.starts, cut.piece_row, cut.piece_first)
+            )
+            found.streams, found.pieces = cut.streams, cut.pieces
+        found.longest, found.shift = cut.longest, lanes.bit_length() - 1
+        found.whole = whole_batches(self.shape[0], self.nnz, lanes)
+        return found
 
     def edge_rows(self) -> tuple[Any, Any]:
         """Where the rows of edges are found, for kernels that deal out edges (``edge_chunks.cuh``); made once.
@@ -229,6 +278,33 @@ class Schedule:
             starts[count + 1 + long_count :] = long_rows + 1
             starts = cupy.sort(starts)
         return Cut(starts, piece_row, piece_first, int(starts.size) - 1, pieces, long_count, span, longest)
+
+    def _tabulate(self, span: int, limit: int, longest: int) -> Units:
+        cupy = jit.require_cupy("schedule")
+        indptr, rows = self.indptr, self.shape[0]
+        lengths = indptr[1:] - indptr[:-1]
+        starts = self._make(span, limit).starts
+        first, last = cupy.minimum(starts[:-1], rows - 1), starts[1:]
+        together = (last == first + 1) & (lengths[first] > limit)
+        streams = first[(last > starts[:-1]) & ~together]
+        behind = last[(last > starts[:-1]) & ~together]
+        whole = cupy.flatnonzero((lengths > limit) & (lengths <= longest)).astype(indptr.dtype)
+        long_rows = cupy.flatnonzero(lengths > longest).astype(indptr.dtype)
+        each = (lengths[long_rows] + (longest - 1)) // longest
+        before = cupy.zeros(long_rows.size + 1, indptr.dtype)
+        before[1:] = cupy.cumsum(each)
+        pieces = int(before[-1]) if long_rows.size else 0
+        number = cupy.arange(pieces, dtype=indptr.dtype)
+        of = cupy.searchsorted(before, number, side="right") - 1
+        piece_row = long_rows[of]
+        piece_first = indptr[piece_row] + (number - before[of]) * longest
+        table = cupy.empty((pieces + int(whole.size) + int(streams.size), 4), indptr.dtype)
+        upper, middle, lower = table[:pieces], table[pieces : pieces + whole.size], table[pieces + whole.size :]
+        upper[:, 0], upper[:, 1], upper[:, 2] = piece_row, each[of], piece_first
+        upper[:, 3] = cupy.minimum(piece_first + longest, indptr[piece_row + 1])
+        middle[:, 0], middle[:, 1], middle[:, 2], middle[:, 3] = whole, 1, indptr[whole], indptr[whole + 1]
+        lower[:, 0], lower[:, 1], lower[:, 2], lower[:, 3] = streams, behind, indptr[streams], indptr[behind]
+        return Units(table, pieces, int(whole.size), int(streams.size), span, limit, longest)
 
     def _launch(
         self, name: str, items: int, long_rows: Any, before: Any, out: Any, first: Any, count: int, span: int

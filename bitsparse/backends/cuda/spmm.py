@@ -12,7 +12,7 @@ import numpy as np
 from bitsparse import jit
 from bitsparse.backends.cuda import geometry
 from bitsparse.backends.cuda.build_checks import rows_of
-from bitsparse.backends.cuda.schedule import Schedule, StreamsParams
+from bitsparse.backends.cuda.schedule import Schedule, StreamsParams, UnitsParams, choose_cut
 from bitsparse.errors import KernelError
 
 __all__ = ["Spmm", "Tuning", "longest_row", "spmm", "tuning_of"]
@@ -36,6 +36,7 @@ class _SpmmParams(ctypes.Structure):
 
     _fields_ = (
         ("streams", StreamsParams),
+        ("units", UnitsParams),
         *((name, ctypes.c_void_p) for name in ("x", "out", "values", "row_scale", "col_scale", "partial", "arrived")),
         *((name, ctypes.c_uint) for name in ("vectors", "row_bytes", "out_bytes")),
         *((name, ctypes.c_int) for name in ("slices", "heads", "width", "is_signed")),
@@ -59,8 +60,9 @@ class Tuning(NamedTuple):
         Blocks of 128 threads that a multiprocessor must hold, which bounds the registers; None for as many as can be.
     threads : int
         Of a block, 32 to 128.
-    span, longest : int or None
-        Edges and rows of a stream, edges of a piece of a long row; None for what suits the pattern.
+    span, limit, longest : int or None
+        Edges and rows of a stream, edges of a row from which a warp takes it, edges of a piece of a long row (a multiple of 4); None for
+        what suits the pattern.
     """
 
     bytes: int
@@ -71,6 +73,7 @@ class Tuning(NamedTuple):
     threads: int = _THREADS
     span: int | None = None
     longest: int | None = None
+    limit: int | None = None
 
 
 def _lanes_of(vectors: int) -> int:
@@ -95,7 +98,7 @@ def tuning_of(columns: int, itemsize: int, alignment: int, acc_itemsize: int, he
     Examples
     --------
     >>> tuning_of(128, 4, 16, 4).lanes, tuning_of(100, 2, 16, 4), tuning_of(3, 4, 16, 4).bytes
-    (32, Tuning(bytes=8, lanes=32, vectors=1, unroll=8, blocks=None, threads=128, span=None, longest=None), 4)
+    (32, Tuning(bytes=8, lanes=32, vectors=1, unroll=8, blocks=None, threads=128, span=None, longest=None, limit=None), 4)
     """
     width = 16
     while (
@@ -165,7 +168,7 @@ class Spmm:
     Attributes
     ----------
     tuning : Tuning
-    cut : Cut
+    cut : Units
     dtype : numpy.dtype
         Of the result.
     """
@@ -234,12 +237,17 @@ class Spmm:
 
     def _prepare(self, weights: int) -> None:
         tuning, schedule = self.tuning, self.schedule
-        self.cut = schedule.cut(tuning.lanes, warps=_WARPS, span=tuning.span, longest=tuning.longest)
+        rows, nnz = schedule.shape[0], schedule.nnz
+        span, longest = choose_cut(rows, nnz, tuning.lanes, jit.capability().multiprocessors, _WARPS)
+        longest = tuning.longest or longest
+        self.cut = schedule.units(tuning.span or span, tuning.limit or longest, longest)
         each = tuning.bytes // self._x_dtype.itemsize
         vectors = self.columns // each
         self._slices = -(-vectors // (tuning.lanes * tuning.vectors))
         self._each, self._slot = each, self._slices * tuning.vectors * tuning.lanes
-        params = self._params = _SpmmParams(schedule.params(self.cut, self._indices, tuning.lanes))
+        params = self._params = _SpmmParams(
+            schedule.params(self.cut, self._indices, tuning.lanes), self.cut.params()
+        )
         params.row_scale = None if self._row_scale is None else self._row_scale.data.ptr
         params.col_scale = None if self._col_scale is None else self._col_scale.data.ptr
         params.values = None if self._folded is None else self._folded.data.ptr
@@ -261,7 +269,7 @@ class Spmm:
             defines["BS_BLOCKS"] = tuning.blocks
         if self._indices is None:
             defines["BS_DIRECT"] = 1
-        blocks = -(-self.cut.units * tuning.lanes // tuning.threads)
+        blocks = -(-self.cut.warps(tuning.lanes) * 32 // tuning.threads)
         across = -(-self._slices // _GRID_Y)
         self._kernel = jit.kernel(_SOURCE, "spmm_csr", defines).launch(
             (blocks, -(-self._slices // across), across), tuning.threads, params
