@@ -81,7 +81,11 @@ template <int n, class T> BS_INLINE void store_vector(void *at, const Vector<n, 
 {
 #pragma unroll
     for (int i = 0; i < Vector<n, T>::moves; i++)
+#if BS_HINT & 2
+        __stcs((typename Vector<n, T>::Move *)at + i, from.moved[i]);
+#else
         ((typename Vector<n, T>::Move *)at)[i] = from.moved[i];
+#endif
 }
 
 BS_INLINE float float_of_half(unsigned short h)

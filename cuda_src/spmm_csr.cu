@@ -39,6 +39,10 @@
 #define BS_BLOCKS BS_BLOCKS_FITTING
 #endif
 #endif
+// BS_VALUE16: features and values are 16-bit floats of one kind.
+#ifndef BS_VALUE16
+#define BS_VALUE16 0
+#endif
 #if BS_WEIGHTS == 2 && BS_V != 1
 #error "values per head go with one vector a lane"
 #endif
@@ -50,7 +54,11 @@ struct Aggregate {
     unsigned first; // the lane's first vector, of a row
     int lane, lanes, slice, head;
     Gathered v[BS_U][BS_V];
+#if BS_VALUE16
+    unsigned short w[BS_U];
+#else
     Acc w[BS_U];
+#endif
     Sums sums[BS_V];
 
     __device__ __forceinline__ Aggregate(const SpmmParams &params, const Stretch &stretch) : p(params), at(stretch)
@@ -89,7 +97,11 @@ struct Aggregate {
     __device__ __forceinline__ void batch(Index base, int left)
     {
 #if BS_WEIGHTS == 1
-        load_run(w, p.values + base, left);
+#if BS_VALUE16
+        load_halves(w, (const unsigned short *)p.values + base, left);
+#else
+        load_run(w, (const Acc *)p.values + base, left);
+#endif
 #endif
     }
 
@@ -101,7 +113,7 @@ struct Aggregate {
             if (k == 0 || is_there(k))
                 load_vector(v[u][k], from + (bs_u64)(unsigned)(k * lanes) * BS_BYTES);
 #if BS_WEIGHTS == 2
-        Acc weight = p.values ? __ldg(p.values + (bs_u64)edge * (unsigned)p.heads + (unsigned)head) : (Acc)1;
+        Acc weight = p.values ? __ldg((const Acc *)p.values + (bs_u64)edge * (unsigned)p.heads + (unsigned)head) : (Acc)1;
         if (BS_ACC < 2 && p.col_scale)
             weight = times(weight, (Acc)__ldg(p.col_scale + column));
         w[u] = weight;
@@ -120,6 +132,10 @@ struct Aggregate {
     {
 #if BS_WEIGHTS == 2 && BS_REDUCE == BS_MAX && BS_ACC < 2
         const Acc weight = p.row_scale ? times(w[u], (Acc)__ldg(p.row_scale + row)) : w[u];
+#elif BS_VALUE16 && BS_KIND == BS_FLOAT16
+        const Acc weight = float_of_half(w[u]);
+#elif BS_VALUE16
+        const Acc weight = bs_bf16_to_float(w[u]);
 #elif BS_WEIGHTS
         const Acc weight = w[u];
 #endif

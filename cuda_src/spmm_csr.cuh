@@ -15,7 +15,7 @@ struct SpmmParams {
     Units units;
     const void *x;      // (columns of the pattern, vectors * BS_EACH), rows contiguous
     void *out;          // (rows, vectors * BS_EACH) Out
-    const Acc *values;  // of the edges, (edges,) or (edges, heads)
+    const void *values; // of the edges, (edges,) or (edges, heads); with BS_VALUE16 elements as those of x
     const float *row_scale, *col_scale;
     Acc *partial;  // (pieces, slices, BS_V, lanes, BS_EACH)
     int *arrived;  // (pieces, slices, lanes): how many pieces of a row are there, at the first one's place; zeros before and after

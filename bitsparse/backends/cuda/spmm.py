@@ -158,6 +158,8 @@ class Spmm:
         As for :func:`spmm`.
     weights : "none", "edge" or "head"
         What calls bring as `values`: nothing, an array (nnz,), or (nnz, heads).
+    value_dtype : dtype, optional
+        Of values per edge: `acc_dtype` unless given, or the features' own where that has 16 bits.
     alignment : int
         Bytes of which the addresses of features and results are multiples, at most 16.
     fold : bool
@@ -183,6 +185,7 @@ class Spmm:
         acc_dtype: Any,
         heads: int = 1,
         weights: str = "none",
+        value_dtype: Any = None,
         row_scale: Any = None,
         col_scale: Any = None,
         reduce: str = "sum",
@@ -194,6 +197,7 @@ class Spmm:
         self.schedule, self.columns, self.heads = schedule, columns, heads
         self._x_dtype, self._acc = np.dtype(x_dtype), np.dtype(acc_dtype)
         self._reduce, self._weights = reduce, weights
+        self._value_dtype = self._acc if value_dtype is None else np.dtype(value_dtype)
         half = self._x_dtype.name in ("float16", "bfloat16")
         self.dtype = self._x_dtype if half else self._acc
         if reduce == "mean" and self._acc.kind == "i":
@@ -269,6 +273,8 @@ class Spmm:
             defines["BS_BLOCKS"] = tuning.blocks
         if self._indices is None:
             defines["BS_DIRECT"] = 1
+        if weights == _EDGES and self._folded is None and self._value_dtype != self._acc:
+            defines["BS_VALUE16"] = 1
         blocks = -(-self.cut.warps(tuning.lanes) * 32 // tuning.threads)
         across = -(-self._slices // _GRID_Y)
         self._kernel = jit.kernel(_SOURCE, "spmm_csr", defines).launch(
@@ -286,7 +292,7 @@ class Spmm:
             return out
         x = geometry.contiguous(x)
         if values is not None:
-            values = _aligned(values.astype(self._acc, copy=False))
+            values = _aligned(values if values.dtype == self._value_dtype else values.astype(self._value_dtype))
         with self._lock:
             stream = self._stream().ptr
             work = self._workspaces.get(stream) or self._on_stream(stream)
