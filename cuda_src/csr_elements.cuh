@@ -59,6 +59,7 @@ template <int n, class T> struct Vector {
     union {
         Move moved[moves];
         T of[n];
+        unsigned words[bytes > 4 ? bytes / 4 : 1];
     };
 };
 
@@ -114,7 +115,15 @@ typedef Vector<BS_EACH, Element> Gathered;
 // Element j, widened; j is a constant after unrolling.
 BS_INLINE Acc widened(const Gathered &v, int j, bool is_signed)
 {
+#if (BS_KIND == BS_FLOAT16 || BS_KIND == BS_BFLOAT16) && BS_BYTES > 2
+    // By words: in halves the compiler shifts pairs of words before it widens them.
+    const unsigned both = v.words[j / 2];
 #if BS_KIND == BS_FLOAT16
+    return float_of_half((unsigned short)(j & 1 ? both >> 16 : both));
+#else
+    return bs_float_of(j & 1 ? both & 0xffff0000u : both << 16);
+#endif
+#elif BS_KIND == BS_FLOAT16
     return float_of_half(v.of[j]);
 #elif BS_KIND == BS_BFLOAT16
     return bs_bf16_to_float(v.of[j]);

@@ -43,6 +43,10 @@
 #ifndef BS_VALUE16
 #define BS_VALUE16 0
 #endif
+// BS_MMA: rows that warps take are multiplied on the matrix units.
+#ifndef BS_MMA
+#define BS_MMA 0
+#endif
 #if BS_WEIGHTS == 2 && BS_V != 1
 #error "values per head go with one vector a lane"
 #endif
@@ -54,6 +58,7 @@ struct Aggregate {
     unsigned first; // the lane's first vector, of a row
     int lane, lanes, slice, head;
     Gathered v[BS_U][BS_V];
+    const char *places[BS_U]; // of the rows of x
 #if BS_VALUE16
     unsigned short w[BS_U];
 #else
@@ -94,6 +99,13 @@ struct Aggregate {
                 sums[k].of[j] = nothing_yet();
     }
 
+    __device__ __forceinline__ void locate(const Index (&columns)[BS_U])
+    {
+#pragma unroll
+        for (int u = 0; u < BS_U; u++)
+            places[u] = row_address(x, columns[u], p.row_bytes);
+    }
+
     __device__ __forceinline__ void batch(Index base, int left)
     {
 #if BS_WEIGHTS == 1
@@ -107,11 +119,19 @@ struct Aggregate {
 
     __device__ __forceinline__ void gather(int u, Index column, Index edge)
     {
-        const char *from = row_address(x, column, p.row_bytes);
+        places[u] = row_address(x, column, p.row_bytes);
+        fetch(u, column, edge);
+    }
+
+    __device__ __forceinline__ void fetch(int u, Index column, Index edge)
+    {
+        const char *from = places[u];
 #pragma unroll
         for (int k = 0; k < BS_V; k++)
             if (k == 0 || is_there(k))
                 load_vector(v[u][k], from + (bs_u64)(unsigned)(k * lanes) * BS_BYTES);
+            else if (BS_MMA)
+                v[u][k] = Gathered{};
 #if BS_WEIGHTS == 2
         Acc weight = p.values ? __ldg((const Acc *)p.values + (bs_u64)edge * (unsigned)p.heads + (unsigned)head) : (Acc)1;
         if (BS_ACC < 2 && p.col_scale)
@@ -174,8 +194,13 @@ struct Aggregate {
 #pragma unroll
                 for (int j = 0; j < BS_EACH; j++)
                     sums[k].of[j] = joined(sums[k].of[j], __shfl_xor_sync(~0u, sums[k].of[j], o));
-        if (((int)threadIdx.x & 31) >= lanes)
-            return;
+        if (((int)threadIdx.x & 31) < lanes)
+            complete();
+    }
+
+    // As `shared`, with the sums of the whole.
+    __device__ __forceinline__ void complete()
+    {
         if (at.piece >= 0)
             piece(at.row);
         else
@@ -216,6 +241,10 @@ struct Aggregate {
     }
 };
 
+#if BS_MMA
+#include "spmm_csr_mma.cuh"
+#endif
+
 extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) spmm_csr(const SpmmParams p)
 {
     Stretch at;
@@ -227,6 +256,14 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) spmm_csr(con
         read_unit(p.units.table + warp, at);
         if (warp < p.units.pieces)
             at.piece = warp;
+#if BS_MMA
+        if (multiply(p.streams, at, sums)) {
+            if (take_place(sums))
+                sums.complete();
+            return;
+        }
+        sums.clear();
+#endif
         share<BS_U, BS_REDUCE != BS_MAX>(p.streams, at, sums);
         sums.shared();
     } else {

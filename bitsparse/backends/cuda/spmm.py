@@ -63,6 +63,8 @@ class Tuning(NamedTuple):
     span, limit, longest : int or None
         Edges and rows of a stream, edges of a row from which a warp takes it, edges of a piece of a long row (a multiple of 4); None for
         what suits the pattern.
+    mma : bool
+        Rows that warps take are multiplied on the matrix units: 16-bit features, no values or those of 16 bits, 16 lanes.
     """
 
     bytes: int
@@ -74,6 +76,7 @@ class Tuning(NamedTuple):
     span: int | None = None
     longest: int | None = None
     limit: int | None = None
+    mma: bool = False
 
 
 def _lanes_of(vectors: int) -> int:
@@ -98,7 +101,7 @@ def tuning_of(columns: int, itemsize: int, alignment: int, acc_itemsize: int, he
     Examples
     --------
     >>> tuning_of(128, 4, 16, 4).lanes, tuning_of(100, 2, 16, 4), tuning_of(3, 4, 16, 4).bytes
-    (32, Tuning(bytes=8, lanes=32, vectors=1, unroll=8, blocks=None, threads=128, span=None, longest=None, limit=None), 4)
+    (32, Tuning(bytes=8, lanes=32, vectors=1, unroll=8, blocks=None, threads=128, span=None, longest=None, limit=None, mma=False), 4)
     """
     width = 16
     while (
@@ -275,6 +278,8 @@ class Spmm:
             defines["BS_DIRECT"] = 1
         if weights == _EDGES and self._folded is None and self._value_dtype != self._acc:
             defines["BS_VALUE16"] = 1
+        if tuning.mma:
+            defines["BS_MMA"] = 1
         blocks = -(-self.cut.warps(tuning.lanes) * 32 // tuning.threads)
         across = -(-self._slices // _GRID_Y)
         self._kernel = jit.kernel(_SOURCE, "spmm_csr", defines).launch(
