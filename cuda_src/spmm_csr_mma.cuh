@@ -1,7 +1,7 @@
 // Rows of many edges on the matrix units (BS_MMA): 16-bit features, no weights or those of 16 bits, groups of 16 lanes. Included by spmm_csr.cu.
-// What a lane gathers is an operand as it is, nothing is widened: two edges of one word are a column of four rows of B, of the word's two
-// halves each, for the four lanes of a quad. A has the edges' weights where lane and half of a row are those of a column and zeros
-// elsewhere; its upper eight rows are for the first group of lanes, its lower eight for the second, as those have other edges.
+// A word that a lane gathers is an operand as it is, nothing is widened: the two halves of the words of the four lanes of a quad are the
+// eight rows of a column of B. A has an edge's weight where lane and half of its row are those of its column, and zeros elsewhere: a
+// diagonal. Its first eight rows are for the first group of lanes, the others for the second, which has another edge.
 #ifndef BITSPARSE_SPMM_CSR_MMA_CUH
 #define BITSPARSE_SPMM_CSR_MMA_CUH
 
@@ -9,31 +9,33 @@
 
 #if BS_KIND == BS_FLOAT16
 #define BS_ONES 0x3c003c00u
-#define BS_MULTIPLY mma_m16n8k16_f16
+#define BS_MULTIPLY mma_m16n8k8_f16
 #else
 #define BS_ONES 0x3f803f80u
-#define BS_MULTIPLY mma_m16n8k16_bf16
+#define BS_MULTIPLY mma_m16n8k8_bf16
 #endif
 
-// The weights of both groups' edges of a batch, two to a word; those before edge `from` and from `left` on, of the batch, are zeros.
-BS_INLINE void load_weights(unsigned (&w)[2][BS_U / 2], const void *values, Index base, int from, int left, bool all)
+// The weights of both groups' edges of a batch, two to a word.
+BS_INLINE void load_weights(unsigned (&w)[2][BS_U / 2], const unsigned short *array)
 {
-    const unsigned short *const array = (const unsigned short *)values + base;
-    const int last = (left - 1) & -4;
 #pragma unroll
-    for (int g = 0; g < 2; g++)
+    for (int i = 0; i < BS_U; i += 2) {
+        const uint2 v = BS_LOAD_ONCE((const uint2 *)array + i / 2);
+        w[i / (BS_U / 2)][i % (BS_U / 2)] = v.x, w[i / (BS_U / 2)][i % (BS_U / 2) + 1] = v.y;
+    }
+}
+
+// The same where edges before `from` and from `left` on are to have none.
+BS_INLINE void load_weights(unsigned (&w)[2][BS_U / 2], const unsigned short *array, int from, int left)
+{
+    const int last = (left - 1) / 4;
 #pragma unroll
-        for (int u = 0; u < BS_U; u += 4) {
-            const uint2 v = BS_LOAD_ONCE((const uint2 *)(array + min(g * BS_U + u, last)));
-            w[g][u / 2] = v.x, w[g][u / 2 + 1] = v.y;
-        }
-    if (!all)
-#pragma unroll
-        for (int i = 0; i < BS_U; i++) {
-            const int edge = 2 * i;
-            unsigned &both = w[i / (BS_U / 2)][i % (BS_U / 2)];
-            both &= (edge >= from && edge < left ? 0x0000ffffu : 0u) | (edge + 1 >= from && edge + 1 < left ? 0xffff0000u : 0u);
-        }
+    for (int i = 0; i < BS_U; i++) {
+        const int edge = 2 * i;
+        const uint2 v = BS_LOAD_ONCE((const uint2 *)array + min(i / 2, last));
+        w[i / (BS_U / 2)][i % (BS_U / 2)] = (i & 1 ? v.y : v.x) & ((edge >= from && edge < left ? 0x0000ffffu : 0u) |
+                                                              (edge + 1 >= from && edge + 1 < left ? 0xffff0000u : 0u));
+    }
 }
 
 // As share() in csr_units.cuh with all lanes in step; leaves a lane's sums as shared() does, in other lanes, and returns whether all of
@@ -50,17 +52,19 @@ BS_INLINE bool multiply(const Streams &s, const Stretch &at, Aggregate &body)
     if (left > first)
         load_columns(columns, s, base + first, left - first);
     while (left > 0) {
-        const bool all = from <= 0 && left >= 2 * BS_U;
         unsigned w[2][BS_U / 2];
         body.locate(columns);
+        if (from <= 0 && left >= 2 * BS_U) {
 #if BS_WEIGHTS == 1
-        load_weights(w, body.p.values, base, from, left, all);
+            load_weights(w, (const unsigned short *)body.p.values + base);
 #endif
-        if (all) {
 #pragma unroll
             for (int u = 0; u < BS_U; u++)
                 body.fetch(u, columns[u], 0);
         } else {
+#if BS_WEIGHTS == 1
+            load_weights(w, (const unsigned short *)body.p.values + base, from, left);
+#endif
 #pragma unroll
             for (int u = 0; u < BS_U; u++)
                 if (first + u >= from && first + u < left)
@@ -72,14 +76,15 @@ BS_INLINE bool multiply(const Streams &s, const Stretch &at, Aggregate &body)
             load_columns(columns, s, base + 2 * BS_U + first, left - 2 * BS_U - first); // arrive while the gathers do
         __syncwarp();
 #pragma unroll
-        for (int u = 0; u < BS_U; u += 2) {
+        for (int u = 0; u < BS_U; u++) {
+            const unsigned place = u % 2 ? upper : lower;
             const unsigned w0 = BS_WEIGHTS == 1 ? w[0][u / 2] : BS_ONES, w1 = BS_WEIGHTS == 1 ? w[1][u / 2] : BS_ONES;
-            const unsigned a[4] = {__byte_perm(w0, 0, lower), __byte_perm(w1, 0, lower), __byte_perm(w0, 0, upper), __byte_perm(w1, 0, upper)};
+            const unsigned a0 = __byte_perm(w0, 0, place), a1 = __byte_perm(w1, 0, place);
 #pragma unroll
             for (int k = 0; k < BS_V; k++)
 #pragma unroll
                 for (int i = 0; i < BS_EACH / 2; i++)
-                    BS_MULTIPLY(c[k][i], a, body.v[u][k].words[i], body.v[u + 1][k].words[i]);
+                    BS_MULTIPLY(c[k][i], a0, a1, body.v[u][k].words[i]);
         }
         base += 2 * BS_U;
         from -= 2 * BS_U, left -= 2 * BS_U;
