@@ -15,7 +15,7 @@ from bitsparse.backends.cuda.build_checks import rows_of
 from bitsparse.backends.cuda.schedule import Schedule, StreamsParams, UnitsParams, choose_cut
 from bitsparse.errors import KernelError
 
-__all__ = ["Spmm", "Tuning", "longest_row", "spmm", "tuning_of"]
+__all__ = ["Spmm", "Tuning", "longest_row", "spmm", "tuning_of", "value_dtype_of"]
 
 _SOURCE = "spmm_csr.cu"
 _REDUCES = {"sum": 0, "mean": 1, "max": 2}
@@ -23,6 +23,7 @@ _ACCS = {"float32": 0, "float64": 1, "int32": 2, "int64": 3}
 _KINDS = {"float16": 4, "float32": 5, "float64": 6, "bfloat16": 7} | {
     f"{sign}int{8 << kind}": kind for sign in ("", "u") for kind in range(4)
 }
+_SIXTEEN = ("float16", "bfloat16")
 #: Columns of the grid along y; the slices beyond them go along z.
 _GRID_Y = 65535
 #: Threads of a block at most, and warps of a multiprocessor with the usual registers.
@@ -125,6 +126,18 @@ def _fitted(tuning: Tuning, kind: int, plain: bool) -> Tuning:
     return tuning._replace(threads=64, unroll=4 if tuning.lanes <= 2 else tuning.unroll)
 
 
+def value_dtype_of(values: Any, features: Any, dimensions: int = 1) -> Any:
+    """What values are brought in, or None for the dtype of the sums: those of features of 16 bits are taken as they are.
+
+    Examples
+    --------
+    >>> value_dtype_of(np.float16, np.float16), value_dtype_of(np.float32, np.float16)
+    (dtype('float16'), None)
+    """
+    same = np.dtype(values) == np.dtype(features) and dimensions == 1
+    return np.dtype(values) if same and np.dtype(features).name in _SIXTEEN else None
+
+
 def longest_row(indptr: Any, nnz: int) -> int:
     """Most edges in a row; ValueError if `indptr` is not one of `nnz` edges. Waits for the stream."""
     cupy = jit.require_cupy("spmm")
@@ -201,7 +214,7 @@ class Spmm:
         self._x_dtype, self._acc = np.dtype(x_dtype), np.dtype(acc_dtype)
         self._reduce, self._weights = reduce, weights
         self._value_dtype = self._acc if value_dtype is None else np.dtype(value_dtype)
-        half = self._x_dtype.name in ("float16", "bfloat16")
+        half = self._x_dtype.name in _SIXTEEN
         self.dtype = self._x_dtype if half else self._acc
         if reduce == "mean" and self._acc.kind == "i":
             self.dtype = np.dtype(np.float32)
@@ -370,7 +383,7 @@ def spmm(
         raise KernelError(f"spmm: {x.dtype} cannot be summed in {acc}")
     item = max(1, x.dtype.itemsize)
     address = math.gcd(16, x.data.ptr)
-    result_item = item if x.dtype.name in ("float16", "bfloat16") else acc.itemsize
+    result_item = item if x.dtype.name in _SIXTEEN else acc.itemsize
     if out is not None:  # a vector of results is as many elements
         address = min(address, math.gcd(16, out.data.ptr) * item // result_item if out.data.ptr % 16 else 16)
     product = Spmm(
@@ -381,6 +394,7 @@ def spmm(
         acc_dtype=acc,
         heads=heads,
         weights="none" if values is None else "edge" if values.ndim == 1 else "head",
+        value_dtype=None if values is None else value_dtype_of(values.dtype, x.dtype, values.ndim),
         row_scale=row_scale,
         col_scale=col_scale,
         reduce=reduce,
