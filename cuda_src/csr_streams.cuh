@@ -10,10 +10,6 @@
 
 #define BS_INLINE static __device__ __forceinline__
 
-#ifndef BS_HINT
-#define BS_HINT 0
-#endif
-
 // BS_LARGE: indptr and indices are int64. BS_DIRECT: there are no indices, edge e belongs to row e of what is gathered.
 #ifdef BS_LARGE
 typedef bs_i64 Index;
@@ -83,7 +79,10 @@ BS_INLINE const char *row_address(const char *base, Index index, unsigned bytes)
 #ifdef BS_LARGE
     return base + (bs_u64)index * bytes;
 #else
-    return base + (bs_u64)(unsigned)index * bytes; // one instruction
+    // Asked for in this way it is one instruction, which the compiler would sometimes rather have as two or three.
+    bs_u64 offset;
+    asm("mul.wide.u32 %0, %1, %2;" : "=l"(offset) : "r"((unsigned)index), "r"(bytes));
+    return base + offset;
 #endif
 }
 
@@ -93,13 +92,6 @@ BS_INLINE const char *kept(const char *address)
 {
     return (const char *)__shfl_sync(~0u, (bs_u64)address, (int)threadIdx.x & 31);
 }
-
-// What is read once: with BS_HINT the caches let go of it first.
-#if BS_HINT & 1
-#define BS_LOAD_ONCE __ldcs
-#else
-#define BS_LOAD_ONCE __ldg
-#endif
 
 // Elements 0 .. U - 1 from `array` on, which is 16-byte aligned. Those from `left` on may be others: no vector is read but one that holds
 // an element before it, of which there is at least one.
@@ -112,22 +104,21 @@ template <int U, class T> BS_INLINE void load_run(T (&to)[U], const T *array, in
     } v;
 #pragma unroll
     for (int u = 0; u < U; u += each) {
-        v.vector = BS_LOAD_ONCE((const uint4 *)(array + (u ? min(u, last) : 0)));
+        v.vector = __ldg((const uint4 *)(array + (u ? min(u, last) : 0)));
 #pragma unroll
         for (int i = 0; i < each; i++)
             to[u + i] = v.of[i];
     }
 }
 
-// As load_run, of elements of 16 bits aligned to 8 bytes.
-template <int U> BS_INLINE void load_halves(unsigned short (&to)[U], const unsigned short *array, int left)
+// As load_run, of elements of 16 bits aligned to 8 bytes, two to a word.
+template <int U> BS_INLINE void load_halves(unsigned (&to)[U / 2], const unsigned short *array, int left)
 {
     const int last = (left - 1) & -4;
 #pragma unroll
     for (int u = 0; u < U; u += 4) {
-        const uint2 v = BS_LOAD_ONCE((const uint2 *)(array + (u ? min(u, last) : 0)));
-        to[u] = (unsigned short)v.x, to[u + 1] = (unsigned short)(v.x >> 16);
-        to[u + 2] = (unsigned short)v.y, to[u + 3] = (unsigned short)(v.y >> 16);
+        const uint2 v = __ldg((const uint2 *)(array + (u ? min(u, last) : 0)));
+        to[u / 2] = v.x, to[u / 2 + 1] = v.y;
     }
 }
 

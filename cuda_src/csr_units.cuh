@@ -32,9 +32,7 @@ BS_INLINE void read_unit(const Unit *from, Stretch &at)
 }
 
 // A row or piece for all groups of a warp: each takes U edges (a multiple of 4), then the next one U. The functions of `body` are those of
-// walk() in csr_streams.cuh, of which batch, add, done and, with `blanks`, blank are called, and for gather() two:
-//   locate(columns)           finds all U addresses, which the compiler would calculate in pieces if it were left to the ways of a batch
-//   fetch(u, column, edge)    starts loading what edge base + u needs
+// walk() in csr_streams.cuh, of which batch, gather, add, done and, with `blanks`, blank are called.
 template <int U, bool blanks, class Body> BS_INLINE void share(const Streams &s, const Stretch &at, Body &body)
 {
     const int step = (32 >> s.shift) * U;
@@ -45,26 +43,31 @@ template <int U, bool blanks, class Body> BS_INLINE void share(const Streams &s,
         load_columns(columns, s, base, left);
     while (left > 0) {
         body.batch(base, left);
-        body.locate(columns);
         const bool all = from <= 0 && left >= U;
         if (all) {
 #pragma unroll
             for (int u = 0; u < U; u++)
-                body.fetch(u, columns[u], base + u);
+                body.gather(u, columns[u], base + u);
         } else {
 #pragma unroll
             for (int u = 0; u < U; u++)
                 if (u >= from && u < left)
-                    body.fetch(u, columns[u], base + u);
+                    body.gather(u, columns[u], base + u);
                 else if constexpr (blanks)
                     body.blank(u);
         }
         if (left > step)
             load_columns(columns, s, base + step, left - step); // arrive while the gathers do
+        if (blanks || all) {
 #pragma unroll
-        for (int u = 0; u < U; u++)
-            if (blanks || all || (u >= from && u < left))
+            for (int u = 0; u < U; u++)
                 body.add(u, at.row);
+        } else {
+#pragma unroll
+            for (int u = 0; u < U; u++)
+                if (u >= from && u < left)
+                    body.add(u, at.row);
+        }
         body.done(base, from, left);
         base += step;
         from -= step, left -= step;

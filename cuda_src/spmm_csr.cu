@@ -9,9 +9,18 @@
 // BS_WEIGHTS: 0 none, 1 a value to an edge, 2 values per head, scales of columns and (for maxima) of rows, each if there.
 #include "spmm_csr.cuh"
 
+// BS_VALUE16: features and values are 16-bit floats of one kind.
+#ifndef BS_VALUE16
+#define BS_VALUE16 0
+#endif
+
 // BS_BLANKS: edges that a batch lacks are added as zeros. Not where the compiler would take registers for it, nor in a maximum.
 #ifndef BS_BLANKS
 #define BS_BLANKS (BS_KIND == BS_FLOAT32 && BS_ACC == 0 && BS_WEIGHTS == 0 && BS_REDUCE == BS_SUM)
+#endif
+
+#ifndef BS_SHARED_BLANKS
+#define BS_SHARED_BLANKS (BS_REDUCE != BS_MAX && (BS_WEIGHTS == 0 || BS_VALUE16))
 #endif
 
 #ifndef BS_THREADS
@@ -39,14 +48,6 @@
 #define BS_BLOCKS BS_BLOCKS_FITTING
 #endif
 #endif
-// BS_VALUE16: features and values are 16-bit floats of one kind.
-#ifndef BS_VALUE16
-#define BS_VALUE16 0
-#endif
-// BS_MMA: rows that warps take are multiplied on the matrix units.
-#ifndef BS_MMA
-#define BS_MMA 0
-#endif
 #if BS_WEIGHTS == 2 && BS_V != 1
 #error "values per head go with one vector a lane"
 #endif
@@ -58,9 +59,8 @@ struct Aggregate {
     unsigned first; // the lane's first vector, of a row
     int lane, lanes, slice, head;
     Gathered v[BS_U][BS_V];
-    const char *places[BS_U]; // of the rows of x
 #if BS_VALUE16
-    unsigned short w[BS_U];
+    unsigned w[BS_U / 2]; // two to a word
 #else
     Acc w[BS_U];
 #endif
@@ -99,18 +99,11 @@ struct Aggregate {
                 sums[k].of[j] = nothing_yet();
     }
 
-    __device__ __forceinline__ void locate(const Index (&columns)[BS_U])
-    {
-#pragma unroll
-        for (int u = 0; u < BS_U; u++)
-            places[u] = row_address(x, columns[u], p.row_bytes);
-    }
-
     __device__ __forceinline__ void batch(Index base, int left)
     {
 #if BS_WEIGHTS == 1
 #if BS_VALUE16
-        load_halves(w, (const unsigned short *)p.values + base, left);
+        load_halves<BS_U>(w, (const unsigned short *)p.values + base, left);
 #else
         load_run(w, (const Acc *)p.values + base, left);
 #endif
@@ -119,19 +112,11 @@ struct Aggregate {
 
     __device__ __forceinline__ void gather(int u, Index column, Index edge)
     {
-        places[u] = row_address(x, column, p.row_bytes);
-        fetch(u, column, edge);
-    }
-
-    __device__ __forceinline__ void fetch(int u, Index column, Index edge)
-    {
-        const char *from = places[u];
+        const char *from = row_address(x, column, p.row_bytes);
 #pragma unroll
         for (int k = 0; k < BS_V; k++)
             if (k == 0 || is_there(k))
                 load_vector(v[u][k], from + (bs_u64)(unsigned)(k * lanes) * BS_BYTES);
-            else if (BS_MMA)
-                v[u][k] = Gathered{};
 #if BS_WEIGHTS == 2
         Acc weight = p.values ? __ldg((const Acc *)p.values + (bs_u64)edge * (unsigned)p.heads + (unsigned)head) : (Acc)1;
         if (BS_ACC < 2 && p.col_scale)
@@ -142,7 +127,11 @@ struct Aggregate {
 
     __device__ __forceinline__ void blank(int u)
     {
+#if BS_VALUE16
+        w[u / 2] &= u & 1 ? 0x0000ffffu : 0xffff0000u;
+#else
         w[u] = 0;
+#endif
 #pragma unroll
         for (int k = 0; k < BS_V; k++)
             v[u][k] = Gathered{};
@@ -152,10 +141,8 @@ struct Aggregate {
     {
 #if BS_WEIGHTS == 2 && BS_REDUCE == BS_MAX && BS_ACC < 2
         const Acc weight = p.row_scale ? times(w[u], (Acc)__ldg(p.row_scale + row)) : w[u];
-#elif BS_VALUE16 && BS_KIND == BS_FLOAT16
-        const Acc weight = float_of_half(w[u]);
 #elif BS_VALUE16
-        const Acc weight = bs_bf16_to_float(w[u]);
+        const Acc weight = half_widened(w[u / 2], u);
 #elif BS_WEIGHTS
         const Acc weight = w[u];
 #endif
@@ -194,13 +181,8 @@ struct Aggregate {
 #pragma unroll
                 for (int j = 0; j < BS_EACH; j++)
                     sums[k].of[j] = joined(sums[k].of[j], __shfl_xor_sync(~0u, sums[k].of[j], o));
-        if (((int)threadIdx.x & 31) < lanes)
-            complete();
-    }
-
-    // As `shared`, with the sums of the whole.
-    __device__ __forceinline__ void complete()
-    {
+        if (((int)threadIdx.x & 31) >= lanes)
+            return;
         if (at.piece >= 0)
             piece(at.row);
         else
@@ -241,10 +223,6 @@ struct Aggregate {
     }
 };
 
-#if BS_MMA
-#include "spmm_csr_mma.cuh"
-#endif
-
 extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) spmm_csr(const SpmmParams p)
 {
     Stretch at;
@@ -256,15 +234,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) spmm_csr(con
         read_unit(p.units.table + warp, at);
         if (warp < p.units.pieces)
             at.piece = warp;
-#if BS_MMA
-        if (multiply(p.streams, at, sums)) {
-            if (take_place(sums))
-                sums.complete();
-            return;
-        }
-        sums.clear();
-#endif
-        share<BS_U, BS_REDUCE != BS_MAX>(p.streams, at, sums);
+        share<BS_U, BS_SHARED_BLANKS>(p.streams, at, sums);
         sums.shared();
     } else {
         const int shift = p.streams.shift, unit = ((warp - together) << (5 - shift)) + (((int)threadIdx.x & 31) >> shift);

@@ -34,10 +34,6 @@ def mma(a, op, parts, args):
     elif types[0] == types[3] == "f32" and types[1] == types[2] and (types[1], m, k) in FLOATS:
         kind, registers = FLOATS[types[1], m, k], (4, 4, 2)
         k = 256
-    elif types[0] == types[3] == "f32" and types[1] == types[2] in ("f16", "bf16") and (m, k) == (16, 8):
-        # As 16 columns of which the second half are zeros.
-        kind, registers = FLOATS[types[1], 16, 16], (4, 2, 1)
-        k = 256
     else:
         raise Untranslatable(f"{op}: types {types}")
     d, x, y, c = (a.items(v) for v in args)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from bitsparse import jit
 
-__all__ = ["Cut", "Schedule", "StreamsParams", "Units", "UnitsParams", "choose_cut"]
+__all__ = ["Cut", "Schedule", "StreamsParams", "choose_cut"]
 
 #: Warps of a multiprocessor, unless a kernel says otherwise, and rounds of streams for all of them: a stream lasts for an eighth of the
 #: whole at most, as the last ones run alone.
@@ -29,12 +29,6 @@ class StreamsParams(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("indptr", "indices", "starts", "piece_row", "piece_first")),
         *((name, ctypes.c_int) for name in ("streams", "pieces", "longest", "shift", "whole")),
     )
-
-
-class UnitsParams(ctypes.Structure):
-    """``Units`` of ``csr_units.cuh``, field by field."""
-
-    _fields_ = (("table", ctypes.c_void_p), *((name, ctypes.c_int) for name in ("pieces", "whole", "streams")))
 
 
 class _ScheduleParams(ctypes.Structure):
@@ -82,39 +76,6 @@ class Cut(NamedTuple):
         return int(self.starts.nbytes + self.piece_row.nbytes + self.piece_first.nbytes)
 
 
-class Units(NamedTuple):
-    """A pattern cut up for warps and groups of lanes, in one table (``csr_units.cuh``).
-
-    Attributes
-    ----------
-    table : cupy.ndarray (pieces + whole + streams, 4)
-        Row, number of pieces of the row (or the row behind the last), first edge and the one behind the last.
-    pieces : int
-        Of rows of more than `longest` edges, of which a warp takes one.
-    whole : int
-        Rows of more than `limit` edges, of which a warp takes one.
-    streams : int
-        Of the other rows, of which a group takes one.
-    span, limit, longest : int
-    """
-
-    table: Any
-    pieces: int
-    whole: int
-    streams: int
-    span: int
-    limit: int
-    longest: int
-
-    def params(self) -> UnitsParams:
-        """The argument of a kernel."""
-        return UnitsParams(self.table.data.ptr, self.pieces, self.whole, self.streams)
-
-    def warps(self, lanes: int) -> int:
-        """Warps that a launch needs with groups of so many lanes."""
-        return self.pieces + self.whole + -(-self.streams * lanes // 32)
-
-
 def choose_cut(rows: int, nnz: int, lanes: int, multiprocessors: int, warps: int = _WARPS) -> tuple[int, int]:
     """(span, longest) for groups of `lanes` lanes: several rounds of streams where there are edges enough, else one.
 
@@ -148,6 +109,14 @@ def whole_batches(rows: int, nnz: int, lanes: int) -> bool:
     return lanes == 32 or (edges > _BATCH and (1 - _BATCH / edges) ** (32 // lanes) > _OFTEN)
 
 
+def _summed(counts: Any, dtype: Any) -> Any:
+    """Sums of the counts in front of each and of all of them."""
+    cupy = jit.require_cupy("schedule")
+    before = cupy.zeros(int(counts.size) + 1, dtype)
+    before[1:] = cupy.cumsum(counts)
+    return before
+
+
 class Schedule:
     """How the kernels walk one CSR pattern; made once for a pattern and kept by its owner, as the arrays must not change.
 
@@ -158,16 +127,17 @@ class Schedule:
     shape : tuple of int
     nnz : int
 
-    A cut is made when it is first asked for, with at most two synchronisations, and kept.
+    A cut is made when it is first asked for, with at most three synchronisations, and kept.
     """
 
     def __init__(self, indptr: Any, shape: tuple[int, int], nnz: int) -> None:
         self.indptr, self.shape, self.nnz = indptr, (int(shape[0]), int(shape[1])), int(nnz)
         self._cuts: dict[tuple[int, int], Cut] = {}
-        self._units: dict[tuple[int, int, int], Units] = {}
+        #: What ``units.py`` made of the pattern, by its settings.
+        self.units: dict[tuple[Any, ...], Any] = {}
         self._edge_rows: tuple[Any, Any] | None = None
         self._workspaces: dict[tuple[Any, ...], dict[int, Any]] = {}
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
 
     @property
     def large(self) -> bool:
@@ -184,8 +154,8 @@ class Schedule:
         """Bytes of all that was made, on the device."""
         tables = 0 if self._edge_rows is None else sum(int(table.nbytes) for table in self._edge_rows)
         spaces = sum(int(space.nbytes) for kind in self._workspaces.values() for space in kind.values())
-        units = sum(int(units.table.nbytes) for units in self._units.values())
-        return tables + spaces + units + sum(cut.nbytes for cut in self._cuts.values())
+        units = {id(units): int(units.table.nbytes) for units in self.units.values()}
+        return tables + spaces + sum(units.values()) + sum(cut.nbytes for cut in self._cuts.values())
 
     def cut(self, lanes: int, *, warps: int = _WARPS, span: int | None = None, longest: int | None = None) -> Cut:
         """The cut for groups of `lanes` lanes (a power of two up to 32), or of a given span and length of pieces.
@@ -194,31 +164,24 @@ class Schedule:
         """
         chosen = choose_cut(self.shape[0], self.nnz, lanes, jit.capability().multiprocessors, warps)
         key = (span or chosen[0], longest or chosen[1])
-        with self._lock:
+        with self.lock:
             if key not in self._cuts:
                 self._cuts[key] = self._make(*key)
             return self._cuts[key]
 
-    def units(self, span: int, limit: int, longest: int) -> Units:
-        """The table for streams of about `span` edges and rows, with rows of more than `limit` edges walked by warps.
-
-        Made when it is first asked for, with at most four synchronisations, and kept. `longest` must be a multiple of 4.
-        """
-        key = (span, min(limit, longest), longest)
-        with self._lock:
-            if key not in self._units:
-                self._units[key] = self._tabulate(*key)
-            return self._units[key]
-
-    def params(self, cut: Cut | Units, indices: Any, lanes: int) -> StreamsParams:
+    def params(self, cut: Cut, indices: Any, lanes: int) -> StreamsParams:
         """The argument of a kernel. `indices` is None, or a C-contiguous array aligned to 16 bytes."""
+        found = self.walk_params(indices, lanes, cut.longest)
+        found.starts, found.piece_row, found.piece_first = (
+            array.data.ptr for array in (cut.starts, cut.piece_row, cut.piece_first)
+        )
+        found.streams, found.pieces = cut.streams, cut.pieces
+        return found
+
+    def walk_params(self, indices: Any, lanes: int, longest: int) -> StreamsParams:
+        """The same for kernels that are told their stretches otherwise (``units.py``)."""
         found = StreamsParams(self.indptr.data.ptr, None if indices is None else indices.data.ptr)
-        if isinstance(cut, Cut):
-            found.starts, found.piece_row, found.piece_first = (
-                array.data.ptr for array in (cut.starts, cut.piece_row, cut.piece_first)
-            )
-            found.streams, found.pieces = cut.streams, cut.pieces
-        found.longest, found.shift = cut.longest, lanes.bit_length() - 1
+        found.longest, found.shift = longest, lanes.bit_length() - 1
         found.whole = whole_batches(self.shape[0], self.nnz, lanes)
         return found
 
@@ -232,7 +195,7 @@ class Schedule:
         behind : cupy.ndarray (nnz,), uint8
             For each edge, its row less that of the first edge of its 32, or 255 if that is more.
         """
-        with self._lock:
+        with self.lock:
             if self._edge_rows is None:
                 cupy = jit.require_cupy("schedule")
                 edges = cupy.arange(-(-self.nnz // 32) + 1, dtype=self.indptr.dtype) * 32
@@ -246,7 +209,7 @@ class Schedule:
         """Memory of calls on the current stream, the same for every call with these arguments: a captured graph holds its address."""
         cupy = jit.require_cupy("schedule")
         stream = cupy.cuda.get_current_stream().ptr
-        with self._lock:
+        with self.lock:
             spaces = self._workspaces.setdefault((name, shape, str(dtype)), {})
             if stream not in spaces:
                 # A capture begins after a synchronisation and cannot allocate: it takes over what calls have worked in before.
@@ -256,55 +219,47 @@ class Schedule:
 
     def _make(self, span: int, longest: int) -> Cut:
         cupy = jit.require_cupy("schedule")
-        rows, dtype = self.shape[0], self.indptr.dtype
         lengths = self.indptr[1:] - self.indptr[:-1]
-        long_rows = cupy.flatnonzero(lengths > longest).astype(dtype)
-        long_count, pieces, away = int(long_rows.size), 0, 0
-        edges_before = piece_row = piece_first = cupy.empty(0, dtype)
-        if long_count:
-            before = cupy.zeros((2, long_count + 1), dtype)
-            each = lengths[long_rows]
-            before[0, 1:] = cupy.cumsum(each)
-            before[1, 1:] = cupy.cumsum((each + (longest - 1)) // longest)
-            away, pieces = (int(n) for n in before[:, -1].get())
-            edges_before = before[0]
-            piece_row, piece_first = cupy.empty(pieces, dtype), cupy.empty(pieces, dtype)
-            self._launch("piece_edges", pieces, long_rows, before[1], piece_row, piece_first, pieces, longest)
-        count = -(-(self.nnz - away + rows) // span)
-        starts = cupy.empty(count + 1 + 2 * long_count, dtype)
-        self._launch("stream_starts", count + 1, long_rows, edges_before, starts, None, count, span)
-        if long_count:
-            starts[count + 1 : count + 1 + long_count] = long_rows
-            starts[count + 1 + long_count :] = long_rows + 1
-            starts = cupy.sort(starts)
-        return Cut(starts, piece_row, piece_first, int(starts.size) - 1, pieces, long_count, span, longest)
-
-    def _tabulate(self, span: int, limit: int, longest: int) -> Units:
-        cupy = jit.require_cupy("schedule")
-        indptr, rows = self.indptr, self.shape[0]
-        lengths = indptr[1:] - indptr[:-1]
-        starts = self._make(span, limit).starts
-        first, last = cupy.minimum(starts[:-1], rows - 1), starts[1:]
-        together = (last == first + 1) & (lengths[first] > limit)
-        streams = first[(last > starts[:-1]) & ~together]
-        behind = last[(last > starts[:-1]) & ~together]
-        whole = cupy.flatnonzero((lengths > limit) & (lengths <= longest)).astype(indptr.dtype)
-        long_rows = cupy.flatnonzero(lengths > longest).astype(indptr.dtype)
+        long_rows = cupy.flatnonzero(lengths > longest).astype(self.indptr.dtype)
         each = (lengths[long_rows] + (longest - 1)) // longest
-        before = cupy.zeros(long_rows.size + 1, indptr.dtype)
-        before[1:] = cupy.cumsum(each)
-        pieces = int(before[-1]) if long_rows.size else 0
-        number = cupy.arange(pieces, dtype=indptr.dtype)
-        of = cupy.searchsorted(before, number, side="right") - 1
-        piece_row = long_rows[of]
-        piece_first = indptr[piece_row] + (number - before[of]) * longest
-        table = cupy.empty((pieces + int(whole.size) + int(streams.size), 4), indptr.dtype)
-        upper, middle, lower = table[:pieces], table[pieces : pieces + whole.size], table[pieces + whole.size :]
-        upper[:, 0], upper[:, 1], upper[:, 2] = piece_row, each[of], piece_first
-        upper[:, 3] = cupy.minimum(piece_first + longest, indptr[piece_row + 1])
-        middle[:, 0], middle[:, 1], middle[:, 2], middle[:, 3] = whole, 1, indptr[whole], indptr[whole + 1]
-        lower[:, 0], lower[:, 1], lower[:, 2], lower[:, 3] = streams, behind, indptr[streams], indptr[behind]
-        return Units(table, pieces, int(whole.size), int(streams.size), span, limit, longest)
+        piece_row, piece_first = self.pieces_of(long_rows, each, longest)
+        starts = self.stream_starts(span, long_rows, lengths[long_rows])
+        return Cut(
+            starts,
+            piece_row,
+            piece_first,
+            int(starts.size) - 1,
+            int(piece_row.size),
+            int(long_rows.size),
+            span,
+            longest,
+        )
+
+    def pieces_of(self, long_rows: Any, each: Any, longest: int) -> tuple[Any, Any]:
+        """Rows and first edges of the pieces of long rows, of which they have `each`."""
+        cupy = jit.require_cupy("schedule")
+        dtype, count = self.indptr.dtype, int(long_rows.size)
+        if not count:
+            return cupy.empty(0, dtype), cupy.empty(0, dtype)
+        before = _summed(each, dtype)
+        pieces = int(before[-1].get())
+        piece_row, piece_first = cupy.empty(pieces, dtype), cupy.empty(pieces, dtype)
+        self._launch("piece_edges", pieces, long_rows, before, piece_row, piece_first, pieces, longest)
+        return piece_row, piece_first
+
+    def stream_starts(self, span: int, away: Any, edges: Any) -> Any:
+        """First rows of streams of about `span` edges and rows; each of the rows `away`, of so many `edges`, is one of its own."""
+        cupy = jit.require_cupy("schedule")
+        rows, dtype, gone = self.shape[0], self.indptr.dtype, int(away.size)
+        before = _summed(edges, dtype)
+        count = -(-(self.nnz - (int(before[-1].get()) if gone else 0) + rows) // span)
+        starts = cupy.empty(count + 1 + 2 * gone, dtype)
+        self._launch("stream_starts", count + 1, away, before, starts, None, count, span)
+        if gone:
+            starts[count + 1 : count + 1 + gone] = away
+            starts[count + 1 + gone :] = away + 1
+            starts = cupy.sort(starts)
+        return starts
 
     def _launch(
         self, name: str, items: int, long_rows: Any, before: Any, out: Any, first: Any, count: int, span: int
