@@ -195,10 +195,12 @@ def _spmm() -> list[Variant]:
         for weights in (0, 1)
         for scaled in (0, 1)
     ]
-    hot += [{"BS_KIND": kind, "BS_WEIGHTS": 1, "BS_U": 4} for kind in (5, 4, 7)]
+    hot += [{"BS_WEIGHTS": 1, "BS_U": 4}]
+    narrow = ({}, {"BS_BYTES": 8, "BS_U": 4})
+    hot += [{"BS_KIND": kind, "BS_WEIGHTS": 1, "BS_VALUE16": 1, **more} for kind in (4, 7) for more in narrow]
     others = [{"BS_KIND": kind, **more} for kind in (5, 4, 7) for more in ({"BS_WEIGHTS": 2}, {"BS_REDUCE": 1})]
     others += [{"BS_REDUCE": 2}, {"BS_BYTES": 8}, {"BS_BYTES": 4}, {"BS_DIRECT": 1}]
-    others += [{"BS_KIND": kind, "BS_BYTES": 8, "BS_WEIGHTS": weights} for kind in (4, 7) for weights in (0, 1)]
+    others += [{"BS_KIND": kind, "BS_BYTES": 8} for kind in (4, 7)]
     others += [{"BS_LARGE": 1, "BS_WEIGHTS": weights} for weights in (0, 1)]
     others += [{"BS_KIND": 6, "BS_ACC": 1}, {"BS_KIND": 0, "BS_ACC": 2, "BS_BYTES": 8}]
     for one in (*hot, *others):
