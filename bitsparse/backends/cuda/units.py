@@ -13,8 +13,8 @@ __all__ = ["Units", "UnitsParams", "edges_of_a_warp", "units_of"]
 
 #: Warps that a multiprocessor runs at the same time.
 WARPS = 28
-#: Edges of a piece at least, for narrow and for wide groups, and at most.
-_SHORTEST, _SHORTEST_WIDE, _LONGEST = 256, 128, 1024
+#: Edges of a piece at least, for each group that shares it: eight batches; and at most.
+_SHORTEST, _LONGEST = 64, 1024
 #: Edges and rows of a stream; at most so many where there is plenty to do.
 _LEAST_SPAN, _MOST_SPAN, _MOST_SPAN_OF_PLENTY = 8, 64, 512
 #: Lanes from which groups are wide.
@@ -78,10 +78,10 @@ def limits_of(share: float, lanes: int) -> tuple[int, int]:
 
     Examples
     --------
-    >>> limits_of(24, 4), limits_of(443, 4), limits_of(443, 32), limits_of(133, 32)
-    ((16, 256), (24, 512), (64, 512), (48, 128))
+    >>> limits_of(24, 4), limits_of(443, 4), limits_of(443, 32), limits_of(133, 32), limits_of(24, 32)
+    ((16, 256), (24, 512), (64, 512), (48, 128), (48, 64))
     """
-    least = _SHORTEST_WIDE if lanes >= _WIDE else _SHORTEST
+    least = _SHORTEST * min(4, 32 // lanes)
     longest = min(_LONGEST, max(least, 1 << round(math.log2(max(share, 1.0)))))
     if share >= _PLENTY:
         return 256, longest
