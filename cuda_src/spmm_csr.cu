@@ -30,16 +30,21 @@
 // Blocks of a multiprocessor: what the registers suffice for, so that nothing is spilled.
 #ifndef BS_BLOCKS
 #define BS_HAS_MEAN (BS_REDUCE == BS_MEAN)
+#define BS_PLAIN (BS_KIND == BS_FLOAT32 && BS_ACC == 0 && BS_REDUCE == BS_SUM)
 #if BS_FINISH
 #define BS_BLOCKS_FITTING                                                                                                                  \
     (BS_WEIGHTS == 2 || BS_BYTES > 16 / BS_HALVES || BS_HAS_TANH ? 5 - BS_HAS_MEAN : 6 - BS_HAS_MEAN + (BS_WEIGHTS == 0) + (BS_FINISH == 2))
 #elif BS_V > 1
 #define BS_BLOCKS_FITTING 4
+#elif BS_PLAIN && BS_WEIGHTS == 0 && BS_ROW_SCALE == 0
+#define BS_BLOCKS_FITTING 8
+#elif BS_VALUE16 && BS_REDUCE == BS_SUM && BS_U <= 4
+#define BS_BLOCKS_FITTING 9
 #elif BS_KIND < BS_FLOAT16
 #define BS_BLOCKS_FITTING 5
 #elif BS_KIND == BS_FLOAT64
 #define BS_BLOCKS_FITTING (BS_WEIGHTS ? 5 - BS_HAS_MEAN : 7 - 2 * BS_HAS_MEAN)
-#elif BS_WEIGHTS == 0 || BS_VALUE16 || (BS_WEIGHTS == 1 && BS_KIND == BS_FLOAT32 && BS_REDUCE == BS_SUM)
+#elif BS_WEIGHTS == 0 || BS_VALUE16 || (BS_WEIGHTS == 1 && BS_PLAIN)
 #define BS_BLOCKS_FITTING (7 - BS_HAS_MEAN)
 #else
 #define BS_BLOCKS_FITTING (6 - BS_HAS_MEAN)

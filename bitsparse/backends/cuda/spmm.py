@@ -162,11 +162,8 @@ class Spmm:
         if tuning is None:
             head_width = columns // heads if weights == "head" else None
             tuning = tuning_of(columns, self._x_dtype.itemsize, alignment, self._acc.itemsize, head_width)
-            plain = kind == NONE and reduce == "sum" and self._row_scale is None and not schedule.large
-            share = edges_of_a_warp(schedule.nnz)
-            tuning = fitted(tuning, kind, plain and self._x_dtype == np.float32, share)
-            if finish is not None:
-                tuning = tuning._replace(blocks=None)
+            sixteen = kind == EDGES and self._folded is None and self._value_dtype != self._acc
+            tuning = fitted(tuning, kind, edges_of_a_warp(schedule.nnz), sixteen)
         self.tuning = tuning
         self._prepare(kind)
 

@@ -80,25 +80,35 @@ def tuning_of(columns: int, itemsize: int, alignment: int, acc_itemsize: int, he
         or (head_width is not None and head_width * itemsize % width)
     ) and width > itemsize:
         width //= 2
-    if itemsize == 2 and width == 16 and columns * itemsize == 32:
-        width = 8  # groups of four lanes: fewer of them in a warp, whose rows end at different edges
     return Tuning(width, _lanes_of(columns * itemsize // width))
 
 
-def fitted(tuning: Tuning, kind: int, plain: bool, share: float) -> Tuning:
-    """What an H200 was quickest with for a kind of weights, with `share` edges for each warp: small blocks, and few edges in flight where
-    groups are narrow and there is work for all warps.
+def fitted(tuning: Tuning, kind: int, share: float, sixteen: bool = False) -> Tuning:
+    """What an H200 was quickest with: small blocks, and few edges in flight where groups are narrow and there is work for all warps.
+
+    Parameters
+    ----------
+    kind : int
+        Of the weights.
+    share : float
+        Edges for each warp.
+    sixteen : bool
+        Features and values have 16 bits.
 
     Examples
     --------
-    >>> [fitted(Tuning(16, lanes), EDGES, False, share).unroll for lanes, share in ((4, 24), (4, 443), (8, 443))]
+    >>> [fitted(Tuning(16, lanes), EDGES, share).unroll for lanes, share in ((4, 24), (4, 443), (8, 443))]
     [8, 4, 8]
+    >>> fitted(Tuning(16, 2), EDGES, 133, True)[:4], fitted(Tuning(16, 16), EDGES, 443, True)[:4]
+    ((8, 4, 1, 4), (16, 16, 1, 4))
     """
     tuning = tuning._replace(threads=64)
-    if plain:
-        return tuning._replace(blocks=8)
-    few = tuning.lanes <= 2 or (tuning.lanes <= 4 and share >= 64)
-    return tuning._replace(unroll=4) if kind != NONE and few else tuning
+    if sixteen and tuning[:2] == (16, 2) and share < 200:
+        tuning = tuning._replace(bytes=8, lanes=4)
+    most = 16 if sixteen and share < 2000 else 4
+    if kind != NONE and (tuning.lanes <= 2 or (tuning.lanes <= most and share >= 64)):
+        tuning = tuning._replace(unroll=4)
+    return tuning
 
 
 def value_dtype_of(values: Any, features: Any, dimensions: int = 1) -> Any:

@@ -13,12 +13,14 @@ __all__ = ["Units", "UnitsParams", "edges_of_a_warp", "units_of"]
 
 #: Warps that a multiprocessor runs at the same time.
 WARPS = 28
-#: Edges of a piece at least, for narrow and for wide groups, and at most.
-_SHORTEST, _SHORTEST_WIDE, _LONGEST = 256, 128, 1024
-#: Edges and rows of a stream.
-_LEAST_SPAN, _MOST_SPAN = 8, 64
+#: Edges of a piece at least, for each group that shares it: eight batches; and at most.
+_SHORTEST, _LONGEST = 64, 1024
+#: Edges and rows of a stream; at most so many where there is plenty to do.
+_LEAST_SPAN, _MOST_SPAN, _MOST_SPAN_OF_PLENTY = 8, 64, 512
 #: Lanes from which groups are wide.
 _WIDE = 16
+#: Edges for each warp below which there is little to do, and from which there is plenty.
+_LITTLE, _PLENTY = 64, 2000
 
 
 class UnitsParams(ctypes.Structure):
@@ -70,31 +72,35 @@ def edges_of_a_warp(nnz: int) -> float:
 def limits_of(share: float, lanes: int) -> tuple[int, int]:
     """(limit, longest) for groups of `lanes` lanes where there are `share` edges for each warp.
 
-    An H200 was quickest with warps taking rows from about three batches of a group on, earlier where there is hardly work for all warps,
-    and with pieces as long as what a warp gets to do in all: longer ones end last, shorter ones cost their adding up.
+    An H200 was quickest with warps taking rows from about three batches of a group on, earlier where there is hardly work for all warps and
+    later where there is plenty, and with pieces as long as what a warp gets to do in all: longer ones end last, shorter ones cost their
+    adding up.
 
     Examples
     --------
-    >>> limits_of(24, 4), limits_of(443, 4), limits_of(443, 32), limits_of(133, 32)
-    ((16, 256), (24, 512), (64, 512), (48, 128))
+    >>> limits_of(24, 4), limits_of(443, 4), limits_of(443, 32), limits_of(133, 32), limits_of(24, 32)
+    ((16, 256), (24, 512), (64, 512), (48, 128), (48, 64))
     """
-    least = _SHORTEST_WIDE if lanes >= _WIDE else _SHORTEST
+    least = _SHORTEST * min(4, 32 // lanes)
     longest = min(_LONGEST, max(least, 1 << round(math.log2(max(share, 1.0)))))
-    if lanes <= 4:
-        return (16 if share < 64 else 24), longest
-    return (32 if lanes < _WIDE else 48 if share < 200 else 64), longest
+    if share >= _PLENTY:
+        return 256, longest
+    if lanes == 32:
+        return (48 if share < 200 else 64), longest
+    return (16 if share < _LITTLE else 24 if lanes < _WIDE else 32), longest
 
 
-def span_of(work: int, lanes: int, warps: int) -> int:
+def span_of(work: int, lanes: int, warps: int, share: float) -> int:
     """Edges and rows of a stream, of `work` in all streams: one for each group at most, half as many for each of the wide ones.
 
     Examples
     --------
-    >>> span_of(330_000, 4, 3696), span_of(2_020_000, 4, 3696), span_of(217_000, 32, 3696), span_of(75_000, 4, 3696)
-    (12, 64, 32, 8)
+    >>> span_of(330_000, 4, 3696, 443), span_of(2_020_000, 4, 3696, 456), span_of(217_000, 32, 3696, 133)
+    (12, 64, 28)
     """
-    groups = warps * 32 // lanes * (2 if lanes >= _WIDE else 1)
-    return min(_MOST_SPAN, max(_LEAST_SPAN, round(work / groups / 4) * 4))
+    groups = warps * 32 // lanes * (2 if lanes >= _WIDE and share >= _LITTLE else 1)
+    most = _MOST_SPAN_OF_PLENTY if share >= _PLENTY else _MOST_SPAN
+    return min(most, max(_LEAST_SPAN, round(work / groups / 4) * 4))
 
 
 def units_of(
@@ -124,7 +130,7 @@ def _tabulated(schedule: Schedule, lanes: int, span: int | None, limit: int, lon
     lengths = indptr[1:] - indptr[:-1]
     if span is None:
         short = int(cupy.where(lengths <= limit, lengths + 1, 0).sum(dtype="int64"))
-        span = span_of(short, lanes, jit.capability().multiprocessors * WARPS)
+        span = span_of(short, lanes, jit.capability().multiprocessors * WARPS, edges_of_a_warp(schedule.nnz))
     away = cupy.flatnonzero(lengths > limit).astype(indptr.dtype)
     edges = lengths[away]
     starts = schedule.stream_starts(span, away, edges)
