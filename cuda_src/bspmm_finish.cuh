@@ -2,6 +2,7 @@
 #ifndef BITSPARSE_BSPMM_FINISH_CUH
 #define BITSPARSE_BSPMM_FINISH_CUH
 
+// BS_LIMITS: bits are by a threshold to each feature, else by one for all.
 #include "bspmm_count.cuh"
 #include "epilogue_store.cuh"
 
@@ -19,52 +20,106 @@ BS_INLINE u32 features_of_word(const CountParams &p, int word)
 }
 
 // Whether each count is at least the row's part of the one threshold: 2c - edges >= limit.
-template <int n> BS_INLINE u32 at_least_one_limit(const CountParams &p, const CountedRow &r, const u32 (&plane)[n])
+template <int words, int n>
+BS_INLINE void reach_one_limit(const CountParams &p, const CountedRow &r, const u32 (&plane)[words][n], u32 (&ones)[words])
 {
     const bs_i64 limit = p.bipolar ? ((bs_i64)p.limit + r.edges + 1) >> 1 : p.limit;
-    const u32 k = limit > 0 ? (u32)limit : 0;
-    u32 so_far = ~0u; // from the lowest plane up: a higher one decides
+    const u32 k = ~(limit > 0 ? (u32)limit : 0), none = limit <= (bs_i64)r.edges ? ~0u : 0, flip = p.flip ? ~0u : 0;
 #pragma unroll
-    for (int q = 0; q < n; q++)
-        so_far = majority(plane[q], so_far, (u32)((int)(~k << (31 - q)) >> 31));
-    return limit <= (bs_i64)r.edges ? so_far : 0;
+    for (int w = 0; w < words; w++)
+        ones[w] = ~0u; // from the lowest plane up: a higher one decides
+#pragma unroll
+    for (int q = 0; q < n; q++) {
+        const u32 missing = (u32)((int)(k << (31 - q)) >> 31);
+#pragma unroll
+        for (int w = 0; w < words; w++)
+            ones[w] = majority(plane[w][q], ones[w], missing);
+    }
+#pragma unroll
+    for (int w = 0; w < words; w++)
+        ones[w] = (ones[w] & none) ^ flip;
+}
+
+// Neighbouring words, a power of two of them and aligned so.
+template <int words> BS_INLINE void load_words(u32 (&to)[words], const u32 *from)
+{
+    if constexpr (words == 4) {
+        const uint4 v = __ldg((const uint4 *)from);
+        to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+    } else if constexpr (words == 2) {
+        const uint2 v = __ldg((const uint2 *)from);
+        to[0] = v.x, to[1] = v.y;
+    } else {
+        to[0] = __ldg(from);
+    }
 }
 
 // The same with a threshold to each feature: 2c + (base - edges) is compared with thresholds that base was added to.
-template <int n> BS_INLINE u32 at_least_limits(const CountParams &p, const CountedRow &r, int word, const u32 (&plane)[n], u32 &flip)
+template <int words, int n>
+BS_INLINE void reach_limits(const CountParams &p, const CountedRow &r, int word, const u32 (&plane)[words][n], u32 (&ones)[words])
 {
     const bs_u64 line = p.class_of ? (bs_u64)(unsigned)__ldg(p.class_of + r.row) : 0;
     const u32 *limits = p.limits + line * (unsigned)(p.limit_planes * p.width) + word;
-    flip = __ldg(p.flips + line * (unsigned)p.width + word);
     const u32 raise = p.bipolar ? (u32)p.base - (u32)r.edges : 0;
-    u32 carry = 0, so_far = ~0u;
+    u32 carry[words];
 #pragma unroll
-    for (int q = 0; q < 32; q++) {
-        if (q >= p.limit_planes)
+    for (int w = 0; w < words; w++)
+        carry[w] = 0, ones[w] = ~0u;
+    constexpr int together = words == 4 ? 4 : 8; // planes
+#pragma unroll
+    for (int q0 = 0; q0 < 32; q0 += together) {
+        if (q0 >= p.limit_planes)
             break;
-        const u32 twice = q > 0 && q <= n ? plane[q > 0 && q <= n ? q - 1 : 0] : 0, once = q < n ? plane[q < n ? q : 0] : 0;
-        const u32 value = p.bipolar ? twice : once, more = 0 - (raise >> q & 1);
-        const u32 sum = xor3(value, more, carry);
-        carry = majority(value, more, carry);
-        so_far = majority(sum, so_far, ~__ldg(limits + q * p.width));
+        u32 limit[together][words];
+#pragma unroll
+        for (int i = 0; i < together; i++) {
+#pragma unroll
+            for (int w = 0; w < words; w++)
+                limit[i][w] = 0;
+            if (q0 + i < p.limit_planes)
+                load_words(limit[i], limits + (q0 + i) * p.width);
+        }
+#pragma unroll
+        for (int i = 0; i < together; i++) {
+            const int q = q0 + i;
+            const u32 more = (u32)((int)(raise << (31 - q)) >> 31);
+#pragma unroll
+            for (int w = 0; w < words; w++) {
+                const u32 twice = q > 0 && q <= n ? plane[w][q > 0 && q <= n ? q - 1 : 0] : 0, once = q < n ? plane[w][q < n ? q : 0] : 0;
+                const u32 value = p.bipolar ? twice : once, sum = xor3(value, more, carry[w]);
+                carry[w] = majority(value, more, carry[w]);
+                ones[w] = majority(sum, ones[w], ~limit[i][w]);
+            }
+        }
     }
-    return so_far;
+    u32 flip[words];
+    load_words(flip, p.flips + line * (unsigned)p.width + word);
+#pragma unroll
+    for (int w = 0; w < words; w++)
+        ones[w] ^= flip[w];
 }
 
-template <int n> BS_INLINE void finish_signs(const CountParams &p, const CountLane &me, const CountedRow &r, const u32 (&plane)[n])
+// The bits of some neighbouring words of a row, a power of two of them.
+template <int words, int n> BS_INLINE void store_signs(const CountParams &p, const CountedRow &r, int word, const u32 (&plane)[words][n])
 {
-    const int word = me.first + me.at;
-    if (!r.there || me.part >= 4 || word >= p.width)
+    if (!r.there || word >= p.width)
         return;
-    // Rows of words are padded to four; lanes that have copies clear the rest of a narrow one.
-    const int pad = BS_WORDS < 4 ? me.part & -BS_WORDS : 0;
-    if (BS_WORDS == 4 || pad == 0) {
-        u32 flip = p.flip ? ~0u : 0;
-        const u32 ones = p.limits ? at_least_limits(p, r, word, plane, flip) : at_least_one_limit(p, r, plane);
-        ((u32 *)p.out)[(bs_u64)r.row * (unsigned)p.width + word] = (ones ^ flip) & features_of_word(p, word);
-    } else {
-        ((u32 *)p.out)[(bs_u64)r.row * (unsigned)p.width + me.part] = 0;
-    }
+    u32 ones[words];
+#if BS_LIMITS
+    reach_limits(p, r, word, plane, ones);
+#else
+    reach_one_limit(p, r, plane, ones);
+#endif
+#pragma unroll
+    for (int w = 0; w < words; w++)
+        ones[w] &= features_of_word(p, word + w);
+    u32 *to = (u32 *)p.out + (bs_u64)r.row * (unsigned)p.width + word;
+    if constexpr (words == 4)
+        *(uint4 *)to = make_uint4(ones[0], ones[1], ones[2], ones[3]);
+    else if constexpr (words == 2)
+        *(uint2 *)to = make_uint2(ones[0], ones[1]);
+    else
+        *to = ones[0];
 }
 
 #if BS_OUT != BS_SIGNS
@@ -150,49 +205,84 @@ BS_INLINE u32 chain_of_sums(const CountParams &p, const CountedRow &r, int colum
 }
 #endif
 
-// Every four lanes of the team take a word at a time, so that what they store lies together. For whole warps.
-template <int n> BS_INLINE void finish_numbers(const CountParams &p, const CountLane &me, const CountedRow &r, const u32 (&plane)[n])
+// What becomes of eight sums of a word, four lanes (number j) to a word; `mine` if there are such. For whole warps.
+BS_INLINE void store_numbers(const CountParams &p, const CountedRow &r, int word, int j, bool mine, int (&sum)[8])
 {
-    const u32 most = __reduce_max_sync(~0u, r.there ? (u32)r.edges : 0u);
-    const int top = 32 - __clz((int)most), j = me.lane & 3;
-    const int words = BS_WORDS << p.across, teams = BS_TEAM << p.across >> 2, team0 = (int)(threadIdx.x & 31) - me.lane;
-#pragma unroll 1
-    for (int turn = 0; turn < words; turn += teams) {
-        const int at = turn + (me.lane >> 2), word = me.first + at, column = 32 * word + 4 * j;
-        const bool mine = r.there && at < words && 32 * word < p.features;
-        int sum[8];
-        counts_of_word(plane, top, team0 + (((at & (BS_WORDS - 1)) << p.across) + min(at / BS_WORDS, (1 << p.across) - 1)), j, sum);
-        if (p.bipolar) {
+    const int column = 32 * word + 4 * j;
+    if (p.bipolar) {
 #pragma unroll
-            for (int i = 0; i < 8; i++)
-                sum[i] = 2 * sum[i] - (int)r.edges;
-        }
-#if BS_OUT == BS_SUMS
-        if (mine)
-            store_sums(p, r.row, column, sum);
-#else
-        u32 bits = mine ? chain_of_sums(p, r, column, sum) : 0;
-        if (!(p.epilogue.steps & kBits))
-            continue;
-        bits |= __shfl_xor_sync(~0u, bits, 1);
-        bits |= __shfl_xor_sync(~0u, bits, 2);
-        u32 *to = (u32 *)p.out + (bs_u64)r.row * (unsigned)p.width + word;
-        if (r.there && j == 0 && at < words && word < p.width)
-            *to = bits & features_of_word(p, word);
-        if (BS_WORDS < 4 && r.there && turn == 0 && me.lane < 4 && j >= BS_WORDS)
-            to[j] = 0;
-#endif
+        for (int i = 0; i < 8; i++)
+            sum[i] = 2 * sum[i] - (int)r.edges;
     }
+#if BS_OUT == BS_SUMS
+    if (mine && 32 * word < p.features)
+        store_sums(p, r.row, column, sum);
+#else
+    u32 bits = mine && 32 * word < p.features ? chain_of_sums(p, r, column, sum) : 0;
+    if (!(p.epilogue.steps & kBits))
+        return;
+    bits |= __shfl_xor_sync(~0u, bits, 1);
+    bits |= __shfl_xor_sync(~0u, bits, 2);
+    if (mine && j == 0 && word < p.width)
+        ((u32 *)p.out)[(bs_u64)r.row * (unsigned)p.width + word] = bits & features_of_word(p, word);
+#endif
+}
+
+// How many planes the counts of a warp's rows take. For whole warps.
+BS_INLINE int planes_in_use(const CountedRow &r)
+{
+    return 32 - __clz((int)__reduce_max_sync(~0u, r.there ? (u32)r.edges : 0u));
 }
 #endif
 
-template <int n> BS_INLINE void finish_counts(const CountParams &p, const CountLane &me, const CountedRow &r, const u32 (&plane)[n])
+#if BS_OUT != BS_SIGNS
+// Of the rows that teams of a warp have counted, those that are there: every four lanes take a word at a time, so that what they store lies
+// together and no lane waits for teams that are still counting. A lane has `left` words. For whole warps.
+template <int left, int n>
+BS_INLINE void finish_numbers(const CountParams &p, const CountLane &me, const CountedRow &r, const u32 (&plane)[left][n])
 {
-#if BS_OUT == BS_SIGNS
-    finish_signs(p, me, r, plane);
-#else
-    finish_numbers(p, me, r, plane);
+    __shared__ int leaders[BS_THREADS / 32][32];
+    int(&leader)[32] = leaders[threadIdx.x >> 5];
+    const int lane = (int)threadIdx.x & 31, j = lane & 3, top = planes_in_use(r);
+    const u32 mask = __ballot_sync(~0u, r.there && me.lane == 0);
+    const int rows = __popc(mask), lanes = BS_WORDS / left << p.across; // that have words of a row
+    if (mask >> lane & 1u)
+        leader[__popc(mask & ((1u << lane) - 1))] = lane;
+    __syncwarp();
+#pragma unroll 1
+    for (int w = 0; w < left; w++) {
+        u32 mine[1][n];
+#pragma unroll
+        for (int q = 0; q < n; q++) {
+            mine[0][q] = plane[0][q];
+#pragma unroll
+            for (int other = 1; other < left; other++)
+                mine[0][q] = w == other ? plane[other][q] : mine[0][q];
+        }
+#pragma unroll 1
+        for (int turn = 0; turn < rows * lanes; turn += 8) {
+            const int item = min(turn + (lane >> 2), rows * lanes - 1), from = item & (lanes - 1), first = leader[item / lanes];
+            const CountedRow one = {__shfl_sync(~0u, r.row, first), __shfl_sync(~0u, r.edges, first), turn + (lane >> 2) < rows * lanes};
+            // Words of a row: part by part of the lanes beside each other.
+            const int vector = from / (BS_WORDS / left), part = from & (BS_WORDS / left - 1);
+            int sum[8];
+            counts_of_word(mine[0], top, first + (part << p.across) + vector, j, sum);
+            store_numbers(p, one, me.first + vector * BS_WORDS + part * left + w, j, one.there, sum);
+        }
+    }
+    __syncwarp(); // the table is written again
+}
 #endif
+
+// Words of bits beyond those that lanes have: rows are padded to four words, of which a row of so few features fills `filled`.
+BS_INLINE void clear_pad_words(const CountParams &p, const CountedRow &r, int word, int filled)
+{
+    bool bits = BS_OUT == BS_SIGNS;
+#if BS_OUT == BS_CHAIN
+    bits = p.epilogue.steps & kBits;
+#endif
+    if (bits && r.there && word >= filled && word < 4)
+        ((u32 *)p.out)[(bs_u64)r.row * (unsigned)p.width + word] = 0;
 }
 
 #endif
