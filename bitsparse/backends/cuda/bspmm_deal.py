@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bitsparse import jit
-from bitsparse.backends.cuda.schedule import Schedule
+from bitsparse.backends.cuda.schedule import Schedule, StreamsParams
 
 __all__ = ["Deal", "deal"]
 
@@ -41,6 +41,12 @@ class Deal(NamedTuple):
     pieces: int
     short: int
     longest: int
+
+    def params(self, schedule: Schedule, indices: Any, shift: int) -> StreamsParams:
+        """The argument of a kernel whose teams have 2**shift lanes."""
+        at = (schedule.indptr, indices, None, self.piece_row, self.piece_first)
+        addresses = (None if array is None else array.data.ptr for array in at)
+        return StreamsParams(*addresses, self.streams, self.pieces, self.longest, shift, 0)
 
 
 _deals: weakref.WeakKeyDictionary[Schedule, dict[tuple[int, ...], Deal]] = weakref.WeakKeyDictionary()

@@ -103,17 +103,6 @@ class CountTuning(NamedTuple):
     span: int | None = None
     longest: int | None = None
 
-    @property
-    def most(self) -> int:
-        """Edges of a piece at most: a lane takes them in fours, so that one lane may have a few more than its share.
-
-        Examples
-        --------
-        >>> CountTuning().most
-        1008
-        """
-        return ((1 << self.planes) - 4) * min(self.team, self.piece_team or self.team)
-
 
 class TileTuning(NamedTuple):
     """The same for tiles, of which four lanes take some at a time.
@@ -124,7 +113,7 @@ class TileTuning(NamedTuple):
         Of a lane: 1 or 2.
     unroll : int
         Tiles in flight of a lane, a multiple of 4.
-    planes, blocks, threads, span, longest
+    planes, blocks, threads, window, span, longest
         As in :class:`CountTuning`, with tiles and strips for edges and rows.
     """
 
@@ -133,6 +122,7 @@ class TileTuning(NamedTuple):
     planes: int = 7
     blocks: int = 3
     threads: int = THREADS
+    window: int = 0
     span: int | None = None
     longest: int | None = None
 
