@@ -70,7 +70,16 @@ BS_INLINE int sum_at(const BmmParams &g, const Sums &s, int j, int e, int2 more)
 }
 #endif
 
-BS_INLINE int2 columns_at(const BmmParams &g, int column) { return __ldg((const int2 *)(g.columns + column)); }
+// Two neighbours of a vector over the columns.
+BS_INLINE int2 pair_at(const BmmParams &g, u32 vectors, int which, int column, float neutral)
+{
+    const int *from = (const int *)vector_of(g, which);
+    if (from == nullptr)
+        return make_int2((int)bs_bits_of(neutral), (int)bs_bits_of(neutral));
+    return kNear ? load_shared_pair(vectors + (which * padded_columns(g) + column) * 4) : __ldg((const int2 *)(from + column));
+}
+
+BS_INLINE int2 columns_at(const BmmParams &g, u32 vectors, int column) { return pair_at(g, vectors, kAddend, column, 0.0f); }
 
 #if BS_FINISH > 1
 // Each lane's bits of 32 columns of rows g and g + 8, bit 8 j + e for column 8 j + 2 t + e, to words of the result; for two such words.
@@ -102,7 +111,7 @@ BS_INLINE void store_bits(const BmmParams &g, u32 *out, int words, u32 (&upper)[
 #endif
 
 #if BS_FINISH == 0
-BS_INLINE void finish(const BmmParams &g, u32, const Sums &s, int row0, int column0, int end)
+BS_INLINE void finish(const BmmParams &g, u32, u32 vectors, const Sums &s, int row0, int column0, int end)
 {
     const int lane = own_thread() & 31, row = row0 + (lane >> 2), first = column0 + 2 * (lane & 3);
     int *out = (int *)g.out + (long long)row * g.n + first;
@@ -111,7 +120,7 @@ BS_INLINE void finish(const BmmParams &g, u32, const Sums &s, int row0, int colu
         const int column = first + 8 * j;
         if (column >= g.n)
             break;
-        const int2 more = columns_at(g, column);
+        const int2 more = columns_at(g, vectors, column);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             if (row + 8 * half >= end)
@@ -129,13 +138,13 @@ BS_INLINE void finish(const BmmParams &g, u32, const Sums &s, int row0, int colu
     }
 }
 #elif BS_FINISH == 1
-BS_INLINE void finish(const BmmParams &g, u32 slot, const Sums &s, int row0, int column0, int)
+BS_INLINE void finish(const BmmParams &g, u32 slot, u32 vectors, const Sums &s, int row0, int column0, int)
 {
     const int first = column0 + 2 * (own_thread() & 3);
     int sums[32];
 #pragma unroll
     for (int j = 0; j < 8; j++) {
-        const int2 more = columns_at(g, first + 8 * j);
+        const int2 more = columns_at(g, vectors, first + 8 * j);
 #pragma unroll
         for (int e = 0; e < 4; e++)
             sums[4 * j + e] = sum_at(g, s, j, e, more);
@@ -144,12 +153,12 @@ BS_INLINE void finish(const BmmParams &g, u32 slot, const Sums &s, int row0, int
 }
 #elif BS_FINISH == 2
 // Twice the count of common ones, less those of the row, against the column's threshold.
-BS_INLINE void finish(const BmmParams &g, u32, const Sums &s, int row0, int column0, int end)
+BS_INLINE void finish(const BmmParams &g, u32, u32 vectors, const Sums &s, int row0, int column0, int end)
 {
     u32 upper[2] = {0, 0}, lower[2] = {0, 0};
 #pragma unroll
     for (int j = 0; j < 8; j++) {
-        const int2 least = columns_at(g, column0 + 8 * j + 2 * (own_thread() & 3));
+        const int2 least = columns_at(g, vectors, column0 + 8 * j + 2 * (own_thread() & 3));
         const int *acc = s.acc[j], shift = 8 * (j & 3);
         upper[j >> 2] |= (2 * acc[0] - s.ones[0] >= least.x ? 1u << shift : 0u) | (2 * acc[1] - s.ones[0] >= least.y ? 2u << shift : 0u);
         lower[j >> 2] |= (2 * acc[2] - s.ones[2] >= least.x ? 1u << shift : 0u) | (2 * acc[3] - s.ones[2] >= least.y ? 2u << shift : 0u);
@@ -157,13 +166,14 @@ BS_INLINE void finish(const BmmParams &g, u32, const Sums &s, int row0, int colu
     store_bits(g, (u32 *)g.out, g.out_words, upper, lower, row0, column0, end);
 }
 #else
-BS_INLINE float2 pair_of(const EpilogueVector &v, int column, float neutral)
+BS_INLINE float2 floats_at(const BmmParams &g, u32 vectors, int which, int column, float neutral)
 {
-    return v.at ? __ldg((const float2 *)(v.at + column)) : make_float2(neutral, neutral);
+    const int2 v = pair_at(g, vectors, which, column, neutral);
+    return make_float2(bs_float_of((u32)v.x), bs_float_of((u32)v.y));
 }
 
 // The commonest chains where the sums are: scales, a bias, batch norm, at most relu; to floats, or to bits along the row.
-BS_INLINE void finish(const BmmParams &g, u32, const Sums &s, int row0, int column0, int end)
+BS_INLINE void finish(const BmmParams &g, u32, u32 vectors, const Sums &s, int row0, int column0, int end)
 {
     const EpilogueParams &e = g.epilogue;
     const int lane = own_thread() & 31, row = row0 + (lane >> 2), first = column0 + 2 * (lane & 3);
@@ -178,9 +188,9 @@ BS_INLINE void finish(const BmmParams &g, u32, const Sums &s, int row0, int colu
         const int column = first + 8 * j, shift = 8 * (j & 3);
         if (column >= g.n)
             break;
-        const int2 more = columns_at(g, column);
-        const float2 scale = pair_of(e.col_scale[0], column, 1.0f), bias = pair_of(e.bias, column, -0.0f);
-        const float2 factor = pair_of(e.bn_scale, column, 1.0f), addend = pair_of(e.bn_shift, column, -0.0f);
+        const int2 more = columns_at(g, vectors, column);
+        const float2 scale = floats_at(g, vectors, kScale, column, 1.0f), bias = floats_at(g, vectors, kBias, column, -0.0f);
+        const float2 factor = floats_at(g, vectors, kFactor, column, 1.0f), shift_by = floats_at(g, vectors, kShift, column, -0.0f);
         const bool second = column + 1 < g.n;
 #pragma unroll
         for (int half = 0; half < 2; half++) {
@@ -189,7 +199,7 @@ BS_INLINE void finish(const BmmParams &g, u32, const Sums &s, int row0, int colu
             x = bs_addf(bs_mulf(bs_mulf(x, rows[half].scale[0]), scale.x), bias.x);
             y = bs_addf(bs_mulf(bs_mulf(y, rows[half].scale[0]), scale.y), bias.y);
             if (e.steps & kNorm)
-                x = bs_addf(bs_mulf(x, factor.x), addend.x), y = bs_addf(bs_mulf(y, factor.y), addend.y);
+                x = bs_addf(bs_mulf(x, factor.x), shift_by.x), y = bs_addf(bs_mulf(y, factor.y), shift_by.y);
             if (e.activation == BS_RELU)
                 x = bs_reluf(x), y = bs_reluf(y);
             if (e.steps & kBits) {

@@ -10,7 +10,7 @@
 //
 // Compile-time: BS_KIND (the dtype, see bits_elements.cuh; 7: bits), BS_BFLOAT (of 16 bits), BS_VECTOR (bytes of a load), BS_TINY (rows of
 // fewer than four elements), BS_ROWS, BS_WARPS, BS_AHEAD, BS_BLOCKS (of a multiprocessor at a time), BS_STREAM (X will not stay in the L2),
-// BS_MEANS (mean magnitudes of the rows), BS_STAGED (W in shared memory), BS_PARTS (the contraction axis in parts), BS_NORM (a factor and an
+// BS_MEANS (mean magnitudes of the rows), BS_STAGED (W in shared memory), BS_NEAR (and the vectors over the columns), BS_PARTS (the contraction axis in parts), BS_NORM (a factor and an
 // addend for each feature come before the sign), BS_FINISH: 0 stores the int32 sums, 1 goes through epilogue.cuh, 2 compares with a threshold
 // for each column and packs the bits along the row, 3 goes through the commonest chains where the sums are.
 // Floor: the bytes of X at the memory's rate. See benchmarks/NOTES.md.
@@ -35,9 +35,13 @@ extern "C" __global__ void __launch_bounds__(kThreads, BS_BLOCKS) bmm_rows(const
     extern __shared__ __align__(128) unsigned char memory[];
     const u32 slots = (shared_address(memory) + 255u) & ~255u, bits = slots + kSlots, behind = bits + kBuffers * kRoom * g.pitch * 4;
     const u32 totals = behind, sums = totals + kRows * 4, weights = sums + (kRows * (g.part_words / 4) * 4 + 15) / 16 * 16;
+    const u32 vectors = weights + (kStaged ? padded_columns(g) * g.pitch * 4 : 0);
     const int warp = own_thread() >> 5, items = kStrips * ((g.n + 63) / 64);
     int row0 = blockIdx.x * kRows;
+    if (kNear)
+        copy_vectors(g, vectors);
 #ifdef BS_PARTS
+    copy_wait_all();
     const int end = min(g.m, row0 + kRows);
     // Every round of items reads the rows again: with so long a contraction axis there is time for it.
 #pragma unroll 1
@@ -66,11 +70,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, BS_BLOCKS) bmm_rows(const
         __syncthreads(); // the epilogue reads the means
 #endif
         if (busy)
-            finish(g, slots + warp * 4096, s, row0 + 16 * strip, column0, end);
+            finish(g, slots + warp * 4096, vectors, s, row0 + 16 * strip, column0, end);
     }
 #else
     if (kStaged)
         copy_weights(g, weights);
+    copy_commit();
 #if BS_KIND == BS_WORDS
     copy_rows(g, bits, row0, 0, g.words);
     const int step = gridDim.x * kRows;
@@ -108,7 +113,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, BS_BLOCKS) bmm_rows(const
             Sums s;
             s.clear();
             s.multiply(g, bits + here, weights, strip, column0, 0, g.words);
-            finish(g, slots + warp * 4096, s, row0 + 16 * strip, column0, end);
+            finish(g, slots + warp * 4096, vectors, s, row0 + 16 * strip, column0, end);
         }
 #if BS_KIND == BS_WORDS
         __syncthreads(); // all are done with the words

@@ -73,6 +73,28 @@ struct BmmParams {
 #endif
 };
 
+// The vectors over the columns, in this order in shared memory if BS_NEAR is defined: their first use comes late and would be waited for.
+enum Column { kAddend, kScale, kBias, kFactor, kShift, kColumnVectors };
+#ifdef BS_NEAR
+constexpr bool kNear = true;
+#else
+constexpr bool kNear = false;
+#endif
+
+// Null: the neutral element of what it is.
+BS_INLINE const void *vector_of(const BmmParams &g, int which)
+{
+#if BS_FINISH == 3
+    const EpilogueParams &e = g.epilogue;
+    return which == kScale ? (const void *)e.col_scale[0].at : which == kBias ? (const void *)e.bias.at
+         : which == kFactor ? (const void *)e.bn_scale.at : which == kShift ? (const void *)e.bn_shift.at : (const void *)g.columns;
+#else
+    return which == kAddend ? (const void *)g.columns : nullptr;
+#endif
+}
+
+BS_INLINE int padded_columns(const BmmParams &g) { return (g.n + 63) / 64 * 64; }
+
 // The thread, found out where it is asked for: what is made of it should not stay in registers.
 BS_INLINE int own_thread()
 {
@@ -85,10 +107,22 @@ BS_INLINE int own_thread()
 #include "bmm_signs.cuh"
 #endif
 
+BS_INLINE void copy_vectors(const BmmParams &g, u32 vectors)
+{
+    const int columns = padded_columns(g);
+#pragma unroll
+    for (int which = 0; which < (BS_FINISH == 3 ? (int)kColumnVectors : 1); which++) {
+        const char *from = (const char *)vector_of(g, which);
+        if (from)
+            for (int i = 16 * own_thread(); i < 4 * columns; i += 16 * kThreads)
+                copy_async(vectors + which * columns * 4 + i, from + i, true);
+    }
+}
+
 // The weights, as they are in memory but for the room between their rows, with zeros up to whole steps and items.
 BS_INLINE void copy_weights(const BmmParams &g, u32 weights)
 {
-    const int chunks = (g.words + 15) / 16 * 4, log = 32 - __clz(chunks - 1), all = ((g.n + 63) / 64 * 64) << log;
+    const int chunks = (g.words + 15) / 16 * 4, log = 32 - __clz(chunks - 1), all = padded_columns(g) << log;
     for (int i = own_thread(); i < all; i += kThreads) {
         const int column = i >> log, chunk = i & ((1 << log) - 1);
         if (chunk >= chunks)
@@ -96,7 +130,6 @@ BS_INLINE void copy_weights(const BmmParams &g, u32 weights)
         const bool valid = column < g.n && 4 * chunk < g.words;
         copy_async(weights + (column * g.pitch + 4 * chunk) * 4, valid ? g.w + (long long)column * g.words + 4 * chunk : g.w, valid);
     }
-    copy_commit();
 }
 
 #if BS_KIND == BS_WORDS
