@@ -241,6 +241,11 @@ def test_other_kernels_batches_and_columns_in_a_row() -> None:
         bs.bmm(turned, packed, kernel="rows")
     with pytest.raises(ValueError, match="contiguous"):
         bs.plan_bmm(packed, 40)(turned)
+    # The weight keeps what was prepared; other activations of the same shape are none of its business.
+    for x, left in ((there, a), (turned, a), (-there, -a), (there.astype(float), a), (there[:9], a[:9])) * 2:
+        assert np.array_equal(bs.bmm(x, packed).get(), product_of(left, signs(w)))
+    with pytest.raises(bs.ShapeError, match="a has 95 columns but b has 96 rows"):
+        bs.bmm(there[:, :95], packed)
     options = {"row_absmean": True, "a_norm": (0.5, 2.0), "epilogue": bs.Epilogue(bias=0.5)}
     batched = bs.bmm(cp().stack([there, -there]), packed, **options)
     on_cpu = bs.bmm(np.stack([a, -a]), packed.get(), **options)

@@ -293,6 +293,7 @@ def _bmm() -> list[Variant]:
         "BS_WARPS": 8,
         "BS_AHEAD": 1,
         "BS_STAGED": 1,
+        "BS_NEAR": 1,
     }
     kinds: list[dict[str, int]] = [{"BS_FINISH": way} for way in range(4)]
     kinds += [{"BS_VECTOR": 8, "BS_FINISH": way} for way in (2, 3)]
@@ -302,7 +303,7 @@ def _bmm() -> list[Variant]:
     ]
     kinds += [{"BS_KIND": 7, "BS_FINISH": way} for way in (0, 2, 3)]
     kinds += [
-        {"BS_ROWS": 16, "BS_AHEAD": 2, "BS_FINISH": 3, "BS_BLOCKS": 2, **more}
+        {"BS_ROWS": 16, "BS_AHEAD": 2, "BS_FINISH": 3, "BS_BLOCKS": 2, "BS_STAGED": 0, **more}
         for more in ({}, {"BS_NORM": 1, "BS_MEANS": 1})
     ]
     kinds += [{"BS_ROWS": 16, "BS_FINISH": 3, "BS_BLOCKS": 1, "BS_PARTS": 1, "BS_STAGED": 0}]

@@ -25,6 +25,8 @@ _STEP_WORDS = 16
 #: Columns of a warp's item, bytes of its slot in front of the epilogue.
 _ITEM_COLUMNS, _SLOT_BYTES = 64, 4096
 _SUMS, _EPILOGUE, _THRESHOLDS, _CHAIN = range(4)
+#: So many columns have their vectors in shared memory.
+_NEAR_COLUMNS = 1024
 #: A count that is never reached.
 _NEVER = np.iinfo(np.int32).max
 #: Shared memory of a block that still lets several run on a multiprocessor.
@@ -69,9 +71,10 @@ class Tuning(NamedTuple):
         slots = self.warps * _SLOT_BYTES if finish == _EPILOGUE else 0
         chunks = -(-(self.part_words or words) // 4)
         buffers = 2 if packed and not self.part_words else 1
-        weights = 16 + 4 * -(-n // _ITEM_COLUMNS) * _ITEM_COLUMNS * self.pitch(words) if self.staged else 0
+        weights = 4 * -(-n // _ITEM_COLUMNS) * _ITEM_COLUMNS * self.pitch(words) if self.staged else 0
         room = -(-self.rows // 16) * 16
-        return 256 + slots + 4 * room * (buffers * self.pitch(words) + 1 + chunks) + weights
+        weights += 20 * -(-n // _ITEM_COLUMNS) * _ITEM_COLUMNS if n <= _NEAR_COLUMNS else 0
+        return 272 + slots + 4 * room * (buffers * self.pitch(words) + 1 + chunks) + weights
 
 
 def choose_tuning(
@@ -83,13 +86,16 @@ def choose_tuning(
     ahead = 2 if size < 4 else 1  # as many bytes in flight
     # More would cost registers; so do wide elements, and bits where their instruction is put together from others.
     blocks = 2 if size == 8 or finish == _EPILOGUE or capability.major >= 10 else 3
-    enough = 4 * capability.multiprocessors
+    enough = 2 * capability.multiprocessors
     for rows in (64, 32, 16):
-        for staged in (1, 0):
-            t = Tuning(rows, ahead=ahead, blocks=blocks, staged=staged)
-            if (-(-m // rows) >= enough or rows == 16) and t.shared_bytes(words, n, finish, packed) <= _ROOMY:
-                few = -(-m // rows) <= 2 * capability.multiprocessors
-                return t._replace(blocks=2, ahead=2 if size <= 4 else 1) if few else t
+        if -(-m // rows) < enough and rows > 16:
+            continue
+        few = -(-m // rows) <= enough  # then the weights, which blocks share, are there as soon as copied
+        t = Tuning(rows, ahead=2 if few and size <= 4 else ahead, blocks=2 if few else blocks, staged=int(not few))
+        for staged in (t, t._replace(staged=0)):
+            if staged.shared_bytes(words, n, finish, packed) <= _ROOMY:
+                return staged
+    t = t._replace(staged=0)
     if t.shared_bytes(words, n, finish, packed) <= min(capability.shared_bytes, 2 * _ROOMY):
         return t._replace(blocks=min(blocks, 2))
     # Parts take accumulators along, which cost registers.
@@ -208,6 +214,8 @@ class SignProduct:
             p.norm_shift = p.norm_scale + room[0].nbytes
         self._launches: dict[tuple[int, bool], Any] = {}
         self._means: dict[int, Any] = {}
+        self._launch: Any = None
+        self._aimed: tuple[int, ...] | None = None  # what the last launch pointed to
         self._lock = threading.Lock()
         self._stream = cupy.cuda.get_current_stream
         self._nothing = 0 in (m, n) or k == 0
@@ -260,7 +268,11 @@ class SignProduct:
             "BS_STREAM": not self._packed and self._m * self._k * self._dtype.itemsize > jit.capability().l2_bytes,
             "BS_MEANS": means,
         }
-        extra |= {"BS_STAGED": bool(t.staged), "BS_TINY": self._k < 4 and not self._packed}
+        extra |= {
+            "BS_STAGED": bool(t.staged),
+            "BS_NEAR": self.params.n <= _NEAR_COLUMNS,
+            "BS_TINY": self._k < 4 and not self._packed,
+        }
         return found | {key: 1 for key, wanted in extra.items() if wanted}
 
     @property
@@ -305,12 +317,18 @@ class SignProduct:
                 self._of_nothing(out, absmean)
                 return out
             p = self.params
+            aimed = (x.data.ptr, x.strides[0], out.data.ptr, 0 if absmean is None else absmean.data.ptr)
+            if aimed == self._aimed and row_scale is None:  # nothing has changed since the last call
+                self._launch(stream)
+                return out
             p.x, p.x_row, p.out = x.data.ptr, x.strides[0], out.data.ptr
             p.pairs = int(p.n % 2 == 0 and p.out % 8 == 0)
             p.absmean = None if absmean is None else absmean.data.ptr
             if chain is not None:
                 p.epilogue = chain.aim(out)
-            self._launch_for(p.x, p.x_row, absmean is not None)(stream)
+            self._launch = self._launch_for(p.x, p.x_row, absmean is not None)
+            self._aimed = aimed if row_scale is None else None
+            self._launch(stream)
         return out
 
     def _of_nothing(self, out: Any, absmean: Any) -> None:
