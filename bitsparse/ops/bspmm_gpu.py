@@ -69,6 +69,10 @@ class GpuAggregates:
         #: The chain as it is, and as the kernels take it, which pack along the features.
         self._wanted = chain.params(function, self._shape)
         self._params = self._wanted._replace(axis=-1, layout="planes")
+        #: Axis, layout and encoding of bits that come out.
+        self.bits: tuple[int, str, str] | None = None
+        if chain.gives_bits:
+            self.bits = (self._wanted.axis, self._wanted.layout, chain.encoding or "bipolar")
 
     @classmethod
     def kept(

@@ -147,7 +147,7 @@ class BspmmPlan:
             if out is not None:
                 read = [x.data] if addend is None else [x.data, addend.data]
                 dtype = self._gpu.result_dtype(csr, x, addend)
-                target = target_of(function, out, self.shape, dtype, epilogue, self.device, read)
+                target = target_of(function, out, self.shape, dtype, self._gpu.bits, self.device, read)
             result = self._on_gpu(x, addend, target)
             if out is not None:
                 return out
