@@ -5,7 +5,7 @@
 #include "csr_elements.cuh"
 #include "csr_segments.cuh"
 #include "csr_units.cuh"
-#include "spmm_finish.cuh"
+#include "spmm_signs.cuh"
 
 // BS_ROW_SCALE: sums and means of floats are multiplied by a scale of the row.
 #define BS_SUM 0

@@ -14,7 +14,7 @@
 #include "csr_elements.cuh"
 #include "csr_segments.cuh"
 #include "csr_units.cuh"
-#include "spmm_finish.cuh"
+#include "spmm_signs.cuh"
 
 #ifndef BS_THREADS
 #define BS_THREADS 128
