@@ -18,8 +18,12 @@ __all__ = ["family"]
 _ON_GPU = (
     "attention",
     "bits",
+    "bmm",
+    "bspmm",
     "build",
+    "finish",
     "matmul",
+    "packed",
     "sddmm",
     "spmm",
     "spmm_choice",
