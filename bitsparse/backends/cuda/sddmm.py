@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from typing import Any, NamedTuple
 
 from bitsparse import jit
 from bitsparse.backends.cuda import edges, geometry
@@ -24,6 +24,63 @@ _FEW_EDGES, _WIDE = 1 << 20, 512
 _ROOM, _SOFTMAX_ROUNDS, _LEAST_SPAN = 4096, 4, 16
 #: Heads that a block has all of, else so many.
 _MOST_HEADS, _HEADS = 64, 32
+
+
+class EdgesParams(ctypes.Structure):
+    """The argument of ``sddmm_edges.cu``, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("indptr", "indices", "rows", "behind", "x", "y", "out")),
+        *((name, ctypes.c_int64) for name in ("edges", "warps")),
+        *((name, ctypes.c_int) for name in ("heads", "vectors")),
+    )
+
+
+class DotTuning(NamedTuple):
+    """What may be chosen about dot products.
+
+    Attributes
+    ----------
+    lanes : int
+        Of a group, which takes one edge and head at a time: a power of two up to 32.
+    steps : int
+        Gathers that a lane issues at a time, a power of two up to `lanes`.
+    pairs : int
+        Of edge and head that a warp takes: 32, 16 or 8, and as many as it takes in `steps` at least.
+    blocks : int
+        Blocks of a multiprocessor, which bounds registers.
+    threads : int
+        Of a block.
+    """
+
+    lanes: int
+    steps: int = 4
+    pairs: int = 32
+    blocks: int = 4
+    threads: int = 256
+    hint: int = 0
+
+
+def dots(
+    schedule: Schedule, indices: Any, x: Any, y: Any, out: Any, vector: int, heads: int, tuning: DotTuning
+) -> None:
+    vectors = x.shape[1] // heads * x.dtype.itemsize // vector
+    rounds = -(-vectors // tuning.lanes)
+    steps = min(tuning.lanes, tuning.steps)
+    pairs = max(tuning.pairs, 32 // tuning.lanes * steps)
+    defines = {"BS_TYPE": edges.element_type(x.dtype), "BS_VECTOR": vector, "BS_LANES": tuning.lanes}
+    defines |= {"BS_STEPS": steps, "BS_EDGES": pairs, "BS_BLOCKS": tuning.blocks, "BS_THREADS": tuning.threads}
+    defines["BS_ROUNDS"] = rounds if rounds <= 4 else 0
+    defines |= {"BS_FULL": 1} if defines["BS_ROUNDS"] and vectors == rounds * tuning.lanes else {}
+    defines |= {"BS_HINT": tuning.hint} if tuning.hint else {}
+    defines |= schedule.defines | ({"BS_HEADS": 1} if heads > 1 else {})
+    warps = -(-schedule.nnz // pairs) * heads
+    rows, behind = schedule.edge_rows()
+    params = EdgesParams(schedule.indptr.data.ptr, indices.data.ptr, rows.data.ptr, behind.data.ptr)
+    params.x, params.y, params.out = x.data.ptr, y.data.ptr, out.data.ptr
+    params.edges, params.warps, params.heads, params.vectors = schedule.nnz, warps, heads, vectors
+    each = tuning.threads // 32
+    jit.kernel("sddmm_edges.cu", "sddmm_edges", defines).launch(-(-warps // each), tuning.threads, params)()
 
 
 class ChunkParams(ctypes.Structure):
@@ -233,3 +290,41 @@ def softmax_lanes(heads: int, mean: float) -> tuple[int, int]:
     across = heads if heads & (heads - 1) == 0 and heads <= 8 else 8 if heads % 8 == 0 else 1
     along = edges.power_of_two(int(mean / _EACH))
     return across, min(32, across * max(4, along))
+
+
+class RowsParams(ctypes.Structure):
+    """The argument of ``softmax_rows.cu``, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("indptr", "piece_row", "piece_first", "scores", "out", "partial")),
+        ("rows", ctypes.c_int64),
+        *((name, ctypes.c_int) for name in ("pieces", "longest", "heads", "turns", "across", "shift")),
+    )
+
+
+def softmax_rows(
+    indptr: Any, scores: Any, *, out: Any = None, schedule: Schedule | None = None, each=4, keep=8, wide=16, blocks=4, longest=4096
+) -> Any:
+    cupy = jit.require_cupy("edge_softmax")
+    scores = geometry.contiguous(scores)
+    result = cupy.empty(scores.shape, scores.dtype) if out is None else out
+    nnz, heads = scores.shape
+    if scores.size == 0:
+        return result
+    schedule = edges.schedule_of(schedule, indptr, (int(indptr.size) - 1, 0), nnz)
+    rows, sums = schedule.shape[0], edges.sum_dtype(scores.dtype)
+    across = heads if heads & (heads - 1) == 0 and heads <= 8 else 8 if heads % 8 == 0 else 1
+    along = edges.power_of_two(int(nnz / max(1, rows) / each))
+    lanes = min(32, across * max(4, along))
+    cut = schedule.cut(32, span=512, longest=longest)
+    params = RowsParams(schedule.indptr.data.ptr, cut.piece_row.data.ptr, cut.piece_first.data.ptr)
+    params.scores, params.out = scores.data.ptr, result.data.ptr
+    params.rows, params.pieces, params.longest, params.heads = rows, cut.pieces, longest, heads
+    params.turns, params.across, params.shift = -(-heads // across), across.bit_length() - 1, lanes.bit_length() - 1
+    if cut.pieces:
+        params.partial = schedule.workspace("softmax", (cut.pieces, 2, heads), sums).data.ptr
+    defines = {"BS_TYPE": edges.element_type(scores.dtype), "BS_VECTOR": scores.dtype.itemsize, "BS_KEEP": keep, "BS_WIDE": wide, "BS_BLOCKS": blocks}
+    defines |= schedule.defines
+    warps = cut.pieces + -(-rows * lanes // 32)
+    jit.kernel("softmax_rows.cu", "softmax_rows", defines).launch(-(-warps // 8), _THREADS, params)()
+    return result

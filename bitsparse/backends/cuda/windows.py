@@ -84,20 +84,20 @@ class Windows:
             raise ValueError(f"spmm: windows number columns and edges in 32 bits, but A of shape {shape} has too many")
         self.entries = cupy.zeros((total + BATCH, 2), np.uint32)
         self._place = cupy.empty(self.nnz, np.uint32)
-        self._total, self._slots, self._count = total, slots, units
+        self._total, self._slots, self.count = total, slots, units
         self.reuse = self.nnz / max(1, int(found.cells.size))
         params = FillParams(*(a.data.ptr for a in (found.starts, found.cells, found.edges, found.perm, found.edge_row)))
         params.edge_cell, params.first = found.edge_cell.data.ptr, first.data.ptr
         params.entries, params.place, params.windows = self.entries.data.ptr, self._place.data.ptr, windows
         launch("windows_fill.cu", "fill_windows", indptr.dtype, min(1 << 16, -(-windows // (THREADS // 32))), params)
-        self._units = _units(cupy, first, parts, padded, each, units, part)
+        self.units = _units(cupy, first, parts, padded, each, units, part)
         self._workspaces: dict[tuple[int, int], Any] = {}
         self._lock = threading.Lock()
 
     @property
     def nbytes(self) -> int:
         """Bytes on the device, without values."""
-        return int(self.entries.nbytes + self._place.nbytes + self._units.nbytes)
+        return int(self.entries.nbytes + self._place.nbytes + self.units.nbytes)
 
     def weigh(self, values: Any = None, col_scale: Any = None, out: Any = None) -> Any:
         """What :meth:`run` takes as weights: float32 values in CSR order, times the scales of their columns; or the scales alone."""
@@ -125,20 +125,20 @@ class Windows:
             Sums are divided by the counts, then multiplied by the scales.
         """
         vectors = x.shape[1] // 4
-        if not (self._count and vectors):
+        if not (self.count and vectors):
             return out
         lanes = min(32, 1 << (vectors - 1).bit_length())
         slices = -(-vectors // lanes)
-        params = WindowsParams(x.data.ptr, out.data.ptr, self._units.data.ptr, self.entries.data.ptr)
+        params = WindowsParams(x.data.ptr, out.data.ptr, self.units.data.ptr, self.entries.data.ptr)
         for name, array in (("weights", weights), ("row_scale", row_scale), ("counts", counts)):
             setattr(params, name, None if array is None else array.data.ptr)
         params.rows, params.row_bytes, params.vectors = self.shape[0], 16 * vectors, vectors
-        params.count, params.shift, params.slices = self._count, lanes.bit_length() - 1, slices
+        params.count, params.shift, params.slices = self.count, lanes.bit_length() - 1, slices
         if self._slots:
             params.partial, params.arrived = (part.data.ptr for part in self._workspace(slices * lanes))
         kind = 0 if weights is None else weights.ndim
         kernel = jit.kernel("spmm_windows.cu", "spmm_windows", {"BS_WEIGHTS": kind})
-        kernel.launch((-(-self._count // (THREADS // lanes)), slices, 1), THREADS, params)()
+        kernel.launch((-(-self.count // (THREADS // lanes)), slices, 1), THREADS, params)()
         return out
 
     def _workspace(self, vectors: int) -> Any:

@@ -1,0 +1,189 @@
+// Dot products per edge of float32 rows, where neighbouring rows of the pattern share columns: out[e] = sum over d of x[row of e, d]
+// y[column of e, d], over the windows of eight rows of spmm_windows.cuh.
+//
+// A warp takes a window, or a part of one, and keeps its rows of x in shared memory. Groups of BS_LANES lanes take BS_EACH columns of the
+// window at a time: they load each of those rows of y once, multiply it with all eight rows of x, and keep the sums of those that are
+// edges. Sums over the lanes of a group are made for all of them at once. The edges of a row are in the order of columns, so that those of
+// a window lie one beside the other: a bit mask for each row says where.
+//
+// Floor: entries * row bytes of y from the L2, and 8 entries * row length multiplications for each.
+//
+// BS_FULL: rows have as many vectors as a multiple of the lanes.
+#include "spmm_windows.cuh"
+
+#ifndef BS_BLOCKS
+#define BS_BLOCKS 2
+#endif
+#ifndef BS_AHEAD
+#define BS_AHEAD 0
+#endif
+#define BS_THREADS 256
+#define GROUPS (32 / BS_LANES)
+#define COLUMNS (GROUPS * BS_EACH) // that a warp takes at a time: 16 or 32
+#define MINE (BS_ROWS / BS_LANES)  // rows that a lane is left with the sums of
+#define TURNS (BS_ROWS * COLUMNS / 32)
+
+struct DotWindowsParams {
+    const char *x, *y; // rows of row_bytes, a multiple of 16, as their addresses
+    float *out;        // (edges,)
+    const WindowUnit *units;
+    const WindowEntry *entries;
+    const bs_u32 *places; // (units, 8): where the edges of each row of a unit begin
+    bs_i64 rows;
+    unsigned row_bytes, vectors; // of a row: bytes, and 16-byte vectors
+    int count;
+};
+
+// A load that stays where it is written, in front of the products: the assembler moves others down to their first use.
+BS_INLINE float4 load_here(const char *at)
+{
+    float4 v;
+    asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(at) : "memory");
+    return v;
+}
+
+BS_INLINE float add_products(const float4 &a, const float4 &b, float sum)
+{
+    return bs_fmaf(a.w, b.w, bs_fmaf(a.z, b.z, bs_fmaf(a.y, b.y, bs_fmaf(a.x, b.x, sum))));
+}
+
+// Every lane of a group holds a partial sum of each of `count` things. Afterwards lane t holds the sums of things t * count / lanes + 0, 1,
+// ... in front. (As a recursion: of a loop the compiler keeps the sums in memory.)
+template <int lanes, int count, int size> BS_INLINE void folded(float (&part)[size], int lane)
+{
+    const bool upper = lane & (lanes / 2);
+#pragma unroll
+    for (int i = 0; i < count / 2; i++) {
+        const float low = part[i], high = part[count / 2 + i];
+        part[i] = (upper ? high : low) + __shfl_xor_sync(~0u, upper ? low : high, lanes / 2);
+    }
+    if constexpr (lanes > 2)
+        folded<lanes / 2, count / 2>(part, lane);
+}
+
+// Vectors of y for a step that starts at vector v, if there is one.
+BS_INLINE void bring(const DotWindowsParams &p, int v, int t, int last, const char *(&from)[BS_EACH], float4 (&right)[BS_EACH])
+{
+    if (v > last)
+        return;
+#pragma unroll
+    for (int c = 0; c < BS_EACH; c++) {
+#ifdef BS_FULL
+        right[c] = load_here(from[c]);
+#else
+        right[c] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        if (v + t < (int)p.vectors)
+            right[c] = load_here(from[c]);
+#endif
+        from[c] += BS_LANES * 16;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) sddmm_windows(const DotWindowsParams p)
+{
+    extern __shared__ float4 shared[];
+    __shared__ float staged[BS_THREADS / 32][BS_ROWS][COLUMNS + 1];
+    const int lane = threadIdx.x & 31, warp = threadIdx.x / 32, group = lane / BS_LANES, t = lane % BS_LANES;
+    const int index = (int)blockIdx.x * (BS_THREADS / 32) + warp;
+    if (index >= p.count)
+        return;
+    const WindowUnit unit = p.units[index];
+    const int steps = (int)(p.vectors + BS_LANES - 1) / BS_LANES, room = steps * BS_ROWS * BS_LANES, count = (int)unit.batches * BS_BATCH;
+    float4 *own = shared + warp * room; // step by step, row by row
+    const int rows = (int)min((bs_i64)BS_ROWS, p.rows - (bs_i64)unit.window * BS_ROWS);
+    const char *x = p.x + (bs_u64)unit.window * BS_ROWS * p.row_bytes;
+    for (int i = lane; i < room; i += 32) {
+        const int row = i / BS_LANES % BS_ROWS, vector = i / (BS_LANES * BS_ROWS) * BS_LANES + i % BS_LANES;
+        float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        if (row < rows && vector < (int)p.vectors)
+            v = load_here(x + (bs_u64)(unsigned)row * p.row_bytes + (unsigned)vector * 16u);
+        own[i] = v;
+    }
+    bs_u32 place[MINE];
+#pragma unroll
+    for (int m = 0; m < MINE; m++)
+        place[m] = p.places[(bs_i64)index * BS_ROWS + t * MINE + m];
+    __syncwarp();
+    const char *y = p.y + t * 16;
+    const int last = (steps - 1) * BS_LANES; // the first vector of the last step
+    for (int base = 0; base < count; base += COLUMNS) {
+        const char *from[BS_EACH];
+        bs_u32 mask[BS_EACH], bits[MINE] = {};
+#pragma unroll
+        for (int c = 0; c < BS_EACH; c += 2) {
+            const int at = base + group * BS_EACH + c;
+            uint4 pair = make_uint4(0, 0, 0, 0);
+            if (at < count)
+                pair = __ldg((const uint4 *)(p.entries + unit.entry + at));
+            from[c] = y + (bs_u64)pair.x * p.row_bytes;
+            from[c + 1] = y + (bs_u64)pair.z * p.row_bytes;
+            mask[c] = pair.y;
+            mask[c + 1] = pair.w;
+        }
+#pragma unroll
+        for (int c = 0; c < BS_EACH; c++)
+#pragma unroll
+            for (int m = 0; m < MINE; m++)
+                bits[m] |= (mask[c] >> (t * MINE + m) & 1) << (group * BS_EACH + c);
+        float sum[BS_ROWS * BS_EACH];
+#pragma unroll
+        for (int i = 0; i < BS_ROWS * BS_EACH; i++)
+            sum[i] = 0.0f;
+        const float4 *own_now = own + t;
+        float4 right[BS_EACH];
+#if BS_AHEAD
+        bring(p, 0, t, last, from, right);
+#pragma unroll 2
+#else
+#pragma unroll 1
+#endif
+        for (int v = 0; v <= last; v += BS_LANES) {
+#if BS_AHEAD
+            float4 next[BS_EACH];
+            bring(p, v + BS_LANES, t, last, from, next);
+#else
+            bring(p, v, t, last, from, right);
+#endif
+#pragma unroll
+            for (int r = 0; r < BS_ROWS; r++) {
+                const float4 left = own_now[r * BS_LANES];
+#pragma unroll
+                for (int c = 0; c < BS_EACH; c++)
+                    sum[r * BS_EACH + c] = add_products(left, right[c], sum[r * BS_EACH + c]);
+            }
+            own_now += BS_ROWS * BS_LANES;
+#if BS_AHEAD
+#pragma unroll
+            for (int c = 0; c < BS_EACH; c++)
+                right[c] = next[c];
+#endif
+        }
+        folded<BS_LANES, BS_ROWS * BS_EACH>(sum, lane);
+        bs_u32 all[MINE];
+#pragma unroll
+        for (int m = 0; m < MINE; m++) {
+            all[m] = bits[m];
+            for (int offset = BS_LANES; offset < 32; offset *= 2)
+                all[m] |= __shfl_xor_sync(~0u, all[m], offset);
+#pragma unroll
+            for (int c = 0; c < BS_EACH; c++) {
+                const int column = group * BS_EACH + c;
+                if (bits[m] >> column & 1)
+                    staged[warp][t * MINE + m][__popc(all[m] & ((1u << column) - 1))] = sum[m * BS_EACH + c];
+            }
+        }
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < TURNS; i++) {
+            const int row = COLUMNS == 32 ? i : 2 * i + lane / 16, number = lane % COLUMNS, m = MINE == 1 ? 0 : i % MINE;
+            const int edges = __shfl_sync(~0u, __popc(all[m]), row / MINE);
+            const bs_u32 first = __shfl_sync(~0u, place[m], row / MINE);
+            if (number < edges)
+                p.out[first + number] = staged[warp][row][number];
+        }
+#pragma unroll
+        for (int m = 0; m < MINE; m++)
+            place[m] += __popc(all[m]);
+        __syncwarp();
+    }
+}
