@@ -7,7 +7,7 @@
 //
 // BS_ROUNDS: vectors of a head's part of a row to a lane, 0 if they are many. BS_FULL: every lane has so many.
 // BS_THREADS: of a block; BS_BLOCKS: blocks of a multiprocessor, bounds registers.
-#include "edge_vectors.cuh"
+#include "edge_ends.cuh"
 
 #ifndef BS_THREADS
 #define BS_THREADS 256
@@ -18,23 +18,15 @@
 #ifndef BS_EDGES
 #define BS_EDGES 32
 #endif
+#ifndef BS_SPAN
+#define BS_SPAN 1
+#endif
 
 #define GROUPS (32 / BS_LANES)
 #define BATCH (GROUPS * BS_STEPS)     // pairs of a batch
 #define BATCHES (BS_EDGES / BATCH)
 #define SPREAD (BS_LANES / BS_STEPS)  // and so many lanes are left with one result
 #define ROUNDS (BS_ROUNDS ? BS_ROUNDS : 1)
-
-struct DotParams {
-    const Index *indptr, *indices;
-    const Index *rows;           // of edges 0, 32, 64, ... and of the last one
-    const unsigned char *behind; // row of each edge, less that of the first of its 32; 255 if it is that or more
-    const char *x, *y;
-    char *out;
-    i64 edges, warps; // pairs / BS_EDGES
-    int heads;
-    int vectors; // of a head's part of a row
-};
 
 // Pairs of edge and head that a lane of a group takes in the steps of a batch: neighbours without heads, so that they share rows of x.
 BS_INLINE int place_of(int step, int group)
@@ -52,7 +44,7 @@ BS_INLINE Vector load_fresh(bool fresh, const char *at)
     Vector v;
 #if BS_HINT == 1
     bs_u64 policy;
-    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    asm("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(policy));
     asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n@p ld.global.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %6;\n}"
                  : "=r"(v.raw.x), "=r"(v.raw.y), "=r"(v.raw.z), "=r"(v.raw.w)
                  : "l"(at), "r"((u32)fresh), "l"(policy)
@@ -94,46 +86,27 @@ BS_INLINE Sum add_products(const Vector &a, const Vector &b, bool inside, Sum su
     return inside ? with : sum;
 }
 
-extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) sddmm_edges(const DotParams p)
+// The edge of a lane's pair, and its head. A warp's pairs belong to BS_EDGES edges that begin where a warp's do.
+BS_INLINE Index edge_of(const EdgesParams &p, i64 warp, int &head)
 {
-    const int lane = threadIdx.x & 31, group = lane / BS_LANES, t = lane % BS_LANES;
-    const i64 warp = (i64)blockIdx.x * (BS_THREADS / 32) + threadIdx.x / 32;
+    const int lane = threadIdx.x & 31;
+#ifdef BS_HEADS
+    const Index block = (Index)((u32)warp / (u32)p.heads);
+    const u32 pair = ((u32)warp - (u32)block * (u32)p.heads) * BS_EDGES + lane % BS_EDGES, behind = pair / (u32)p.heads;
+    head = (int)(pair - behind * (u32)p.heads);
+#else
+    const Index block = (Index)warp, behind = lane % BS_EDGES;
+    head = 0;
+#endif
+    return min((Index)BS_EDGES * block + (Index)behind, (Index)p.edges - 1);
+}
+
+extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) sddmm_edges(const EdgesParams p)
+{
+    const int lane = threadIdx.x & 31, group = lane / BS_LANES, t = lane % BS_LANES, bytes = p.vectors * BS_VECTOR;
+    i64 warp = (i64)blockIdx.x * (BS_THREADS / 32 * BS_SPAN) + threadIdx.x / 32;
     if (warp >= p.warps)
         return;
-    const int bytes = p.vectors * BS_VECTOR;
-    // ---- which parts of x and y the lane's pair meets
-    Index own, mine;
-    {
-#ifdef BS_HEADS
-        // The pairs of a warp belong to BS_EDGES edges that begin where a warp's do.
-        const Index block = (Index)((u32)warp / (u32)p.heads);
-        const u32 pair = ((u32)warp - (u32)block * (u32)p.heads) * BS_EDGES + lane % BS_EDGES, behind = pair / (u32)p.heads;
-        const int head = (int)(pair - behind * (u32)p.heads);
-        const Index edge = min((Index)BS_EDGES * block + (Index)behind, (Index)p.edges - 1);
-#else
-        const Index edge = min((Index)BS_EDGES * (Index)warp + lane % BS_EDGES, (Index)p.edges - 1);
-#endif
-        mine = __ldg(p.indices + edge);
-        own = __ldg(p.rows + edge / 32);
-        const int more = __ldg(p.behind + edge);
-        if (more == 255) { // hardly a row has edges
-            Index high = __ldg(p.rows + edge / 32 + 1);
-            own += 255;
-            while (own < high) {
-                const Index middle = own + (high - own + 1) / 2;
-                if (__ldg(p.indptr + middle) <= edge)
-                    own = middle;
-                else
-                    high = middle - 1;
-            }
-        } else
-            own += more;
-#ifdef BS_HEADS
-        mine = mine * p.heads + head;
-        own = own * p.heads + head;
-#endif
-        __syncwarp();
-    }
 #if BS_ROUNDS
     // Lanes beyond the part read its last vector with the others.
     int at[ROUNDS];
@@ -150,6 +123,24 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) sddmm_edges(
     for (int v = 0; v < ROUNDS; v++)
         left[v] = zero_vector();
     Index held = -1;
+#endif
+    int head;
+    Index edge = edge_of(p, warp, head);
+    Ends ends = load_ends(p, edge);
+#if BS_SPAN > 1
+#pragma unroll 1
+    for (int k = 0; k < BS_SPAN && warp < p.warps; k++, warp += BS_THREADS / 32) {
+#endif
+    // ---- which parts of x and y the lane's pair meets
+    Index own = row_of(p, edge, ends), mine = ends.col;
+#ifdef BS_HEADS
+    mine = mine * p.heads + head;
+    own = own * p.heads + head;
+#endif
+    __syncwarp();
+#if BS_SPAN > 1
+    edge = edge_of(p, warp + BS_THREADS / 32, head);
+    ends = load_ends(p, edge);
 #endif
     Sum result = 0;
 #pragma unroll 1
@@ -213,14 +204,15 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) sddmm_edges(
         result = t % SPREAD == batch ? made : result;
     }
     // Of batch t % SPREAD the lane was left with the result of step t / SPREAD.
-    if (t % SPREAD >= BATCHES)
-        return;
     const int place = t % SPREAD * BATCH + place_of(t / SPREAD, group);
 #ifdef BS_HEADS
     const i64 pair = BS_EDGES * warp + place, pairs = p.edges * p.heads;
 #else
     const Index pair = (Index)(BS_EDGES * warp) + place, pairs = (Index)p.edges;
 #endif
-    if (pair < pairs)
+    if (pair < pairs && t % SPREAD < BATCHES)
         ((Element *)p.out)[pair] = narrow(result);
+#if BS_SPAN > 1
+    }
+#endif
 }

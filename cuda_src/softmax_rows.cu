@@ -62,28 +62,52 @@ template <int keep> BS_INLINE void load_scores(const Element *at, int base, int 
         kept[i] = base + i * step < edges ? widen(v[i], 0) : (Sum)BS_LOWEST;
 }
 
+BS_INLINE Sum score_at(const Element *at)
+{
+    Vector v;
+    v.at[0] = *at;
+    return widen(v, 0);
+}
+
 BS_INLINE void store_weight(Element *at, Sum weight) { *at = narrow(weight); }
 
-// Weights of the `edges` scores from `at` on, `heads` apart, for the lanes of one share; no more than `keep` edges to a lane.
+// Weights of the `edges` scores from `at` on, `heads` apart, for the lanes of one share; no more than `keep` edges to a lane. Steps that
+// no lane of the warp has edges for are left out.
 template <int keep> BS_INLINE void soften(const Element *at, Element *out, int edges, int heads, const Share &s)
 {
-    Sum kept[keep];
-    load_scores<keep>(at, s.along, edges, heads, s.step, kept);
-    Sum most = kept[0], total = 0;
-#pragma unroll
-    for (int i = 1; i < keep; i++)
-        most = larger(most, kept[i]);
-    most = largest_of(most, s);
+    const int stride = s.step * heads;
+    at += s.along * heads;
+    out += s.along * heads;
+    edges -= s.along; // those from this lane's first on
+    Vector v[keep];
+    int slots = 0;
 #pragma unroll
     for (int i = 0; i < keep; i++) {
-        kept[i] = s.along + i * s.step < edges ? exact_exp(kept[i] - most) : (Sum)0;
-        total += kept[i];
+        v[i] = zero_vector();
+        if (slots == i && __any_sync(~0u, i * s.step < edges)) {
+            load_if(i * s.step < edges, (const char *)(at + i * stride), v[i]);
+            slots = i + 1;
+        }
     }
+    Sum kept[keep], most = BS_LOWEST, total = 0;
+#pragma unroll
+    for (int i = 0; i < keep; i++)
+        if (i < slots) {
+            kept[i] = i * s.step < edges ? widen(v[i], 0) : (Sum)BS_LOWEST;
+            most = larger(most, kept[i]);
+        }
+    most = largest_of(most, s);
+#pragma unroll
+    for (int i = 0; i < keep; i++)
+        if (i < slots) {
+            kept[i] = i * s.step < edges ? exact_exp(kept[i] - most) : (Sum)0;
+            total += kept[i];
+        }
     const Sum inverse = 1 / total_of(total, s);
 #pragma unroll
     for (int i = 0; i < keep; i++)
-        if (s.along + i * s.step < edges)
-            store_weight(out + (i64)(s.along + i * s.step) * heads, kept[i] * inverse);
+        if (i < slots && i * s.step < edges)
+            store_weight(out + i * stride, kept[i] * inverse);
     __syncwarp();
 }
 
@@ -158,5 +182,37 @@ extern "C" __global__ void __launch_bounds__(256, BS_BLOCKS) softmax_rows(const 
             else
                 soften_long(p.scores + first + head, p.out + first + head, some, p.heads, all, nullptr);
         }
+    }
+}
+
+// A block for each piece: what its row has in common, from all pieces in order, then its edges.
+extern "C" __global__ void __launch_bounds__(256, 2) softmax_pieces(const SoftmaxParams p)
+{
+    __shared__ Sum common[2][256];
+    const Index row = __ldg(p.piece_row + blockIdx.x), begin = __ldg(p.indptr + row), end = __ldg(p.indptr + row + 1);
+    const Index start = __ldg(p.piece_first + blockIdx.x);
+    const int before = (int)((start - begin) / p.longest), count = (int)((end - begin + p.longest - 1) / p.longest);
+    const Sum *partial = p.partial + ((i64)blockIdx.x - before) * 2 * p.heads;
+    for (int head0 = 0; head0 < p.heads; head0 += 256) {
+        const int some = min(256, p.heads - head0);
+        if (threadIdx.x < some) {
+            const Sum *part = partial + head0 + threadIdx.x;
+            Sum most = BS_LOWEST, total = 0;
+#pragma unroll 8
+            for (int i = 0; i < count; i++)
+                most = larger(most, part[(i64)i * 2 * p.heads]);
+#pragma unroll 4
+            for (int i = 0; i < count; i++)
+                total = fused(part[(i64)(2 * i + 1) * p.heads], exact_exp(part[(i64)i * 2 * p.heads] - most), total);
+            common[0][threadIdx.x] = most, common[1][threadIdx.x] = 1 / total;
+        }
+        __syncthreads();
+        const int all = (int)min(end - start, (Index)p.longest) * some;
+        for (int i = threadIdx.x; i < all; i += blockDim.x) {
+            const int edge = i / some, head = i - edge * some;
+            const i64 where = ((i64)start + edge) * p.heads + head0 + head;
+            p.out[where] = narrow(exact_exp(score_at(p.scores + where) - common[0][head]) * common[1][head]);
+        }
+        __syncthreads();
     }
 }

@@ -8,6 +8,8 @@ import numpy as np
 
 from bitsparse import _check, backends, interop
 from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.ops.csr_operand import CSROperand
+from bitsparse.ops.edge_ways import FLOATS, EdgeWay
 from bitsparse.ops.features import converted, native, plain_features
 from bitsparse.ops.operands import as_csr
 from bitsparse.ops.places import device_of_sparse, same_place, target_array, working_with
@@ -81,8 +83,16 @@ def attention(
            [4.],
            [0.]])
     """
+    given = x, source, target
+    how = ("attention", negative_slope) if isinstance(negative_slope, (int, float)) else None
+    way = None if return_lse else EdgeWay.kept(A, how, given)
+    if way is not None and way.fits(given, out):
+        return way(given, out)
     with working_with(device_of_sparse(A), x, source, target, out):
-        return _attention("attention", A, x, source, target, negative_slope, out, return_lse)
+        result = _attention("attention", A, x, source, target, negative_slope, out, return_lse)
+        if not return_lse:
+            EdgeWay.learn(A, how, given, _short_way)
+        return result
 
 
 def _attention(
@@ -150,3 +160,19 @@ def _attention(
     if lse is None:
         return made
     return made, interop.from_array(lse.reshape(operand.shape[0], *features.shape[1:-1]), features.family, function)
+
+
+def _short_way(operand: CSROperand, how: tuple[Any, ...], x: Any, source: Any, target: Any) -> EdgeWay | None:
+    """The kernel itself, for features and scores of one floating dtype that it takes as they are."""
+    dtype, scores = x.dtype, np.dtype(np.float64 if x.dtype == np.float64 else np.float32)
+    if dtype.name not in FLOATS or (source.dtype, target.dtype) != (scores, scores) or 0 in x.shape:
+        return None
+    heads, run = x.shape[1] if x.ndim == 3 else 1, backends.family(operand.device, "attention").attention
+    pattern, schedule, slope = (operand.indptr, operand.columns, operand.shape), operand.schedule, float(how[1])
+    flat, flat_out = (operand.shape[1], -1), (operand.shape[0], -1)
+
+    def call(x: Any, source: Any, target: Any, out: Any) -> None:
+        parts = x.reshape(flat), source.reshape(-1, heads), target.reshape(-1, heads)
+        run(*pattern, *parts, negative_slope=slope, out=out.reshape(flat_out), schedule=schedule)
+
+    return EdgeWay(operand, call, (x, source, target), (operand.shape[0], *x.shape[1:]), dtype)

@@ -8,6 +8,8 @@ import numpy as np
 
 from bitsparse import backends, interop
 from bitsparse.errors import ShapeError
+from bitsparse.ops.csr_operand import CSROperand
+from bitsparse.ops.edge_ways import FLOATS, EdgeWay
 from bitsparse.ops.features import converted, plain_features
 from bitsparse.ops.operands import as_csr
 from bitsparse.ops.places import device_of_sparse, same_place, target_array, working_with
@@ -66,8 +68,28 @@ def cosine_attention(A: Any, x: Any, *, beta: float = 1.0, out: Any = None, retu
     array([[1.5 , 0.25],
            [0.  , 1.  ]])
     """
+    how = ("cosine_attention", beta) if isinstance(beta, (int, float)) else None
+    way = None if return_lse else EdgeWay.kept(A, how, (x,))
+    if way is not None and way.fits((x,), out):
+        return way((x,), out)
     with working_with(device_of_sparse(A), x, out):
-        return _cosine_attention("cosine_attention", A, x, beta, out, return_lse)
+        result = _cosine_attention("cosine_attention", A, x, beta, out, return_lse)
+        if not return_lse:
+            EdgeWay.learn(A, how, (x,), _short_way)
+        return result
+
+
+def _short_way(operand: CSROperand, how: tuple[Any, ...], x: Any) -> EdgeWay | None:
+    """The kernel itself, for features of a floating dtype."""
+    if x.dtype.name not in FLOATS or 0 in x.shape:
+        return None
+    run, pattern = backends.family(operand.device, "attention").cosine_attention, (operand.indptr, operand.columns, operand.shape)
+    factor, schedule = float(how[1]), operand.schedule
+
+    def call(x: Any, out: Any) -> None:
+        run(*pattern, x, beta=factor, out=out, schedule=schedule)
+
+    return EdgeWay(operand, call, (x,), x.shape, x.dtype)
 
 
 def _cosine_attention(function: str, A: Any, x: Any, beta: float, out: Any, return_lse: bool) -> Any:

@@ -174,7 +174,7 @@ class Schedule:
         )
 
     def edge_rows(self) -> tuple[Any, Any]:
-        """Where the rows of edges are found, for kernels that deal out edges (``edge_chunks.cuh``); made once.
+        """Where the rows of edges are found, for kernels that deal out edges (``edge_ends.cuh``); made once.
 
         Returns
         -------

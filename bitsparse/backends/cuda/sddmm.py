@@ -3,94 +3,41 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from bitsparse import jit
 from bitsparse.backends.cuda import edges, geometry
 from bitsparse.backends.cuda.schedule import Schedule, StreamsParams
+from bitsparse.backends.cuda.sddmm_windows import DotWindows
 
-__all__ = ["dot_defines", "edge_softmax", "sddmm"]
+__all__ = [
+    "DotTuning",
+    "EdgeProduct",
+    "dot_defines",
+    "dot_tuning",
+    "edge_softmax",
+    "sddmm",
+    "window_product",
+    "windows_can",
+    "windows_pay",
+]
 
 _THREADS = 256
-#: Warps that a multiprocessor runs at a time, rounds of them that are worth more than longer runs, chunks of a run at most.
-_RESIDENT, _ROUNDS, _MOST_CHUNKS = 32, 4, 8
 #: Vectors of a row to a lane for which a dot product needs no loop.
 _ROUNDS_UNROLLED = 2
 #: Edges of a row that a lane keeps between the steps of a softmax, and how many of them a row of mean length has at most.
 _KEEP, _EACH = 8, 4
-#: Edges of a small graph, bytes of a long row of features.
-_FEW_EDGES, _WIDE = 1 << 20, 512
+#: Edges of a small graph.
+_FEW_EDGES = 1 << 18
+#: Columns and edges that windows of eight rows can take, edges to a column of theirs from which they pay.
+_WINDOWS_COLUMNS, _WINDOWS_EDGES, _WINDOWS_SHARING = 512, 1 << 28, 2.0
 #: Scores of a block of a softmax, blocks of a multiprocessor that are more welcome than larger ones, edges and rows of a block at least.
 _ROOM, _SOFTMAX_ROUNDS, _LEAST_SPAN = 4096, 4, 16
 #: Heads that a block has all of, else so many.
 _MOST_HEADS, _HEADS = 64, 32
-
-
-class EdgesParams(ctypes.Structure):
-    """The argument of ``sddmm_edges.cu``, field by field."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("indptr", "indices", "rows", "behind", "x", "y", "out")),
-        *((name, ctypes.c_int64) for name in ("edges", "warps")),
-        *((name, ctypes.c_int) for name in ("heads", "vectors")),
-    )
-
-
-class DotTuning(NamedTuple):
-    """What may be chosen about dot products.
-
-    Attributes
-    ----------
-    lanes : int
-        Of a group, which takes one edge and head at a time: a power of two up to 32.
-    steps : int
-        Gathers that a lane issues at a time, a power of two up to `lanes`.
-    pairs : int
-        Of edge and head that a warp takes: 32, 16 or 8, and as many as it takes in `steps` at least.
-    blocks : int
-        Blocks of a multiprocessor, which bounds registers.
-    threads : int
-        Of a block.
-    """
-
-    lanes: int
-    steps: int = 4
-    pairs: int = 32
-    blocks: int = 4
-    threads: int = 256
-    hint: int = 0
-
-
-def dots(
-    schedule: Schedule, indices: Any, x: Any, y: Any, out: Any, vector: int, heads: int, tuning: DotTuning
-) -> None:
-    vectors = x.shape[1] // heads * x.dtype.itemsize // vector
-    rounds = -(-vectors // tuning.lanes)
-    steps = min(tuning.lanes, tuning.steps)
-    pairs = max(tuning.pairs, 32 // tuning.lanes * steps)
-    defines = {"BS_TYPE": edges.element_type(x.dtype), "BS_VECTOR": vector, "BS_LANES": tuning.lanes}
-    defines |= {"BS_STEPS": steps, "BS_EDGES": pairs, "BS_BLOCKS": tuning.blocks, "BS_THREADS": tuning.threads}
-    defines["BS_ROUNDS"] = rounds if rounds <= 4 else 0
-    defines |= {"BS_FULL": 1} if defines["BS_ROUNDS"] and vectors == rounds * tuning.lanes else {}
-    defines |= {"BS_HINT": tuning.hint} if tuning.hint else {}
-    defines |= schedule.defines | ({"BS_HEADS": 1} if heads > 1 else {})
-    warps = -(-schedule.nnz // pairs) * heads
-    rows, behind = schedule.edge_rows()
-    params = EdgesParams(schedule.indptr.data.ptr, indices.data.ptr, rows.data.ptr, behind.data.ptr)
-    params.x, params.y, params.out = x.data.ptr, y.data.ptr, out.data.ptr
-    params.edges, params.warps, params.heads, params.vectors = schedule.nnz, warps, heads, vectors
-    each = tuning.threads // 32
-    jit.kernel("sddmm_edges.cu", "sddmm_edges", defines).launch(-(-warps // each), tuning.threads, params)()
-
-
-class ChunkParams(ctypes.Structure):
-    """The argument of ``sddmm_dot.cu`` and ``sddmm_combine.cu``, field by field."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("indptr", "indices", "rows", "behind", "x", "y", "out")),
-        *((name, ctypes.c_int64) for name in ("edges", "chunks")),
-        *((name, ctypes.c_int) for name in ("heads", "vectors", "span", "between", "ahead", "product")),
-    )
 
 
 class SoftmaxParams(ctypes.Structure):
@@ -103,44 +50,151 @@ class SoftmaxParams(ctypes.Structure):
     )
 
 
-def dot_defines(
-    dtype: Any,
-    vector: int,
-    vectors: int,
-    heads: int,
-    *,
-    large: bool = False,
-    steps: int = 4,
-    blocks: int | None = None,
-    threads: int | None = None,
-) -> dict[str, int]:
-    """Constants of ``sddmm_dot`` for rows whose heads have `vectors` vectors each.
+class EdgesParams(ctypes.Structure):
+    """``EdgesParams`` of ``edge_ends.cuh``, field by field."""
 
-    Parameters
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("indptr", "indices", "rows", "behind", "x", "y", "out")),
+        *((name, ctypes.c_int64) for name in ("edges", "warps")),
+        *((name, ctypes.c_int) for name in ("heads", "vectors", "product")),
+    )
+
+
+class DotTuning(NamedTuple):
+    """What may be chosen about dot products.
+
+    Attributes
     ----------
-    large : bool
-        64-bit indices.
+    lanes : int
+        Of a group, which takes one pair of edge and head at a time: a power of two up to 32.
     steps : int
-        Gathers that a lane issues at a time.
-    blocks : int, optional
-        Blocks of a multiprocessor; as many as registers allow.
-    threads : int, optional
+        Gathers that a lane issues at a time, a power of two up to `lanes`.
+    pairs : int
+        Of edge and head that a warp takes: a power of two up to 32, and what it takes in `steps` at least.
+    blocks : int
+        Blocks of a multiprocessor, which bounds registers.
+    threads : int
         Of a block.
+    """
+
+    lanes: int
+    steps: int = 4
+    pairs: int = 32
+    blocks: int = 4
+    threads: int = _THREADS
+    span: int = 1
+    hint: int = 0
+
+
+def dot_tuning(dtype: Any, vectors: int, nnz: int, *, large: bool = False) -> DotTuning:
+    """The tuning for rows whose heads have `vectors` vectors each.
 
     Examples
     --------
-    >>> sorted(dot_defines(np.float32, 16, 32, 1))
-    ['BS_FULL', 'BS_LANES', 'BS_ROUNDS', 'BS_STEPS', 'BS_TYPE', 'BS_VECTOR']
+    >>> dot_tuning(np.float32, 32, 10**6)
+    DotTuning(lanes=32, steps=4, pairs=32, blocks=10, threads=128, span=1, hint=0)
     """
     lanes = edges.lanes_for(vectors)
     rounds = -(-vectors // lanes)
-    found = {"BS_TYPE": edges.element_type(dtype), "BS_VECTOR": vector, "BS_LANES": lanes}
-    found |= {"BS_STEPS": min(lanes, steps)} | ({} if blocks is None else {"BS_BLOCKS": blocks})
+    if np.dtype(dtype).itemsize == 8 or large:
+        return DotTuning(lanes, 2 if rounds > 1 else 4, 32, 2)
+    if nnz < _FEW_EDGES:
+        return DotTuning(lanes, 4, 32, 3 if rounds > 1 else 4)
+    narrow = lanes <= 4 and rounds == 1
+    return DotTuning(lanes, 2 if rounds > 1 else 4, 32, 12 if narrow else 10, 128)
+
+
+def dot_defines(dtype: Any, vector: int, vectors: int, heads: int, tuning: DotTuning, *, large: bool = False) -> dict[str, int]:
+    """Constants of ``sddmm_edges`` for rows whose heads have `vectors` vectors each.
+
+    Examples
+    --------
+    >>> sorted(dot_defines(np.float32, 16, 32, 1, DotTuning(32)))
+    ['BS_BLOCKS', 'BS_EDGES', 'BS_FULL', 'BS_LANES', 'BS_ROUNDS', 'BS_STEPS', 'BS_TYPE', 'BS_VECTOR']
+    """
+    lanes, rounds = tuning.lanes, -(-vectors // tuning.lanes)
+    steps = min(lanes, tuning.steps)
+    found = {"BS_TYPE": edges.element_type(dtype), "BS_VECTOR": vector, "BS_LANES": lanes, "BS_STEPS": steps}
+    found |= {"BS_EDGES": max(tuning.pairs, 32 // lanes * steps), "BS_BLOCKS": tuning.blocks}
     found["BS_ROUNDS"] = rounds if rounds <= _ROUNDS_UNROLLED else 0
     found |= {"BS_FULL": 1} if found["BS_ROUNDS"] and vectors == rounds * lanes else {}
-    found |= {} if threads is None else {"BS_THREADS": threads}
+    found |= {} if tuning.threads == _THREADS else {"BS_THREADS": tuning.threads}
+    found |= {"BS_HINT": tuning.hint} if tuning.hint else {}
+    found |= {"BS_SPAN": tuning.span} if tuning.span > 1 else {}
     found |= {"BS_LARGE": 1} if large else {}
     return found | ({"BS_HEADS": 1} if heads > 1 else {})
+
+
+class EdgeProduct:
+    """Dot products, sums or products of rows for every edge, prepared for one pattern and features of one kind: ``product(x, y, out)``.
+
+    Building it compiles the kernel and prepares the pattern; calls allocate nothing. It may be shared by threads and streams.
+
+    A dot product of D elements is summed in at most 32 interleaved groups of at most 16 bytes, each in order with fused steps, and the
+    sums of the groups in a fixed tree; 16-bit elements are widened to float32 and the result is rounded once.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        Of a pattern with edges.
+    indices : cupy.ndarray
+        As `indptr` of the schedule.
+    op : "dot", "add" or "mul"
+    dtype : dtype
+        float32, float16, bfloat16, float64, int32 or int64, of features and results; the caller has made sure that integers fit.
+    columns : int
+        Of the features, all heads together; not 0.
+    heads : int
+    alignment : int
+        Bytes of which the addresses of features (and of results that are not dot products) are multiples, at most 16.
+    tuning : DotTuning, optional
+        Of dot products.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        indices: Any,
+        *,
+        op: str,
+        dtype: Any,
+        columns: int,
+        heads: int = 1,
+        alignment: int = 16,
+        tuning: DotTuning | None = None,
+    ) -> None:
+        parts, itemsize = (heads if op == "dot" else 1), np.dtype(dtype).itemsize
+        # The arrays whose addresses the launch has are held by this.
+        self._schedule, self._indices = edges.widened(schedule, geometry.contiguous(indices), parts)
+        schedule, self._lock = self._schedule, threading.Lock()
+        nnz, part_bytes = schedule.nnz, columns // parts * itemsize
+        vector = edges.vector_bytes(part_bytes | alignment, itemsize, ())
+        vectors = part_bytes // vector
+        rows, behind = schedule.edge_rows()
+        arrays = (schedule.indptr, self._indices, rows, behind)
+        params = EdgesParams(*(array.data.ptr for array in arrays))
+        params.edges, params.heads, params.vectors = nnz, parts, vectors
+        if op == "dot":
+            tuning = tuning or dot_tuning(dtype, vectors, nnz, large=schedule.large)
+            defines = dot_defines(dtype, vector, vectors, parts, tuning, large=schedule.large)
+            kernel, threads = jit.kernel("sddmm_edges.cu", "sddmm_edges", defines), tuning.threads
+            params.warps, span = -(-nnz // defines["BS_EDGES"]) * parts, tuning.span
+        else:
+            lanes, threads, span = edges.lanes_for(vectors), _THREADS, 1
+            defines = {"BS_TYPE": edges.element_type(dtype), "BS_VECTOR": vector, "BS_LANES": lanes}
+            defines |= {"BS_STEPS": min(lanes, 2)} | schedule.defines
+            kernel = jit.kernel("sddmm_combine.cu", "sddmm_combine", defines)
+            params.warps, params.product = -(-nnz // 32), int(op == "mul")
+        self._params = params
+        self._launch = kernel.launch(-(-params.warps // (threads // 32 * span)), threads, params)
+
+    def __call__(self, x: Any, y: Any, out: Any) -> Any:
+        """Write the products of C-contiguous `x` and `y` into `out`, which is C-contiguous as well, and return it."""
+        with self._lock:
+            params = self._params
+            params.x, params.y, params.out = x.data.ptr, y.data.ptr, out.data.ptr
+            self._launch()
+        return out
 
 
 def sddmm(
@@ -154,38 +208,22 @@ def sddmm(
     heads: int,
     out: Any = None,
     schedule: Schedule | None = None,
-    steps: int | None = None,
-    blocks: int | None = None,
-    threads: int | None = None,
-    ahead: int = 0,
-    interleaved: bool = True,
-    span: int | None = None,
+    tuning: DotTuning | None = None,
 ) -> Any:
-    """Dot product, sum or product of ``x[row]`` and ``y[column]`` for every edge, in edge order.
-
-    A dot product of D elements is summed in at most 32 interleaved groups of at most 16 bytes, each in order with fused steps, and the
-    sums of the groups in a fixed tree; 16-bit elements are widened to float32 and the result is rounded once.
+    """Dot product, sum or product of ``x[row]`` and ``y[column]`` for every edge, in edge order; see :class:`EdgeProduct`.
 
     Parameters
     ----------
     indptr, indices : cupy.ndarray of int32 or int64
         A valid pattern.
     x, y : cupy.ndarray (rows, heads * width), (cols, heads * width)
-        Both float32, float16, bfloat16, float64, int32 or int64; the caller has made sure that integers fit.
     op : "dot", "add" or "mul"
         ``"dot"`` gives (nnz, heads), the others (nnz, heads * width).
     out : cupy.ndarray, optional
         C-contiguous, of the dtype of `x`.
     schedule : Schedule, optional
         Of this pattern, so that nothing is prepared for this call.
-    steps, blocks, threads : int, optional
-        Variants of the dot product, see :func:`dot_defines`.
-    ahead : int
-        A variant: which rows are brought to L2 before they are asked for: 0 none, 1 of `x`, 2 of `y`, 3 both.
-    interleaved : bool
-        Whether the warps of a block take neighbouring edges at the same time, which share rows in L1.
-    span : int, optional
-        How many times 32 edges a warp takes.
+    tuning : DotTuning, optional
     """
     cupy = jit.require_cupy("sddmm")
     nnz, columns = int(indices.size), heads if op == "dot" else x.shape[1]
@@ -197,39 +235,38 @@ def sddmm(
         return result
     schedule = edges.schedule_of(schedule, indptr, shape, nnz)
     x, y = geometry.contiguous(x), geometry.contiguous(y)
-    parts = heads if op == "dot" else 1
-    schedule, indices = edges.widened(schedule, indices, parts)
-    part_bytes = x.shape[1] // parts * x.dtype.itemsize
-    vector = edges.vector_bytes(part_bytes, x.dtype.itemsize, (x, y) if op == "dot" else (x, y, result))
-    vectors = part_bytes // vector
-    if op == "dot":
-        source, name = "sddmm_dot.cu", "sddmm_dot"
-        if steps is None:
-            few = (
-                part_bytes > 32 * vector and nnz < _FEW_EDGES
-            )  # wide rows of a small graph: more warps, fewer gathers for each
-            steps, blocks = (2, blocks or 3) if few else (4, blocks)
-        variant: dict[str, Any] = {"steps": steps, "blocks": blocks, "threads": threads}
-        defines = dot_defines(x.dtype, vector, vectors, parts, large=schedule.large, **variant)
-    else:
-        source, name = "sddmm_combine.cu", "sddmm_combine"
-        lanes = edges.lanes_for(vectors)
-        defines = {"BS_TYPE": edges.element_type(x.dtype), "BS_VECTOR": vector, "BS_LANES": lanes}
-        defines |= {"BS_STEPS": min(lanes, 2)} | schedule.defines
-    chip, warps = jit.capability(), (threads or _THREADS) // 32
-    chunks = -(-nnz // 32) * parts
-    if span is None:
-        # Long rows of features are gathered best by as many warps as there can be.
-        wide = op == "dot" and part_bytes >= _WIDE
-        span = 1 if wide else min(_MOST_CHUNKS, max(1, chunks // (_ROUNDS * _RESIDENT * chip.multiprocessors)))
-    rows, behind = schedule.edge_rows()
-    params = ChunkParams(schedule.indptr.data.ptr, indices.data.ptr, rows.data.ptr, behind.data.ptr)
-    params.x, params.y, params.out = x.data.ptr, y.data.ptr, result.data.ptr
-    params.edges, params.chunks, params.heads, params.vectors = nnz, chunks, parts, vectors
-    params.span, params.between, params.ahead = span, warps if interleaved else 1, ahead
-    params.product = int(op == "mul")
-    jit.kernel(source, name, defines).launch(-(-chunks // (span * warps)), warps * 32, params)()
-    return result
+    alignment = edges.vector_bytes(16, 1, (x, y) if op == "dot" else (x, y, result))
+    how: dict[str, Any] = {"op": op, "dtype": x.dtype, "columns": x.shape[1], "heads": heads, "tuning": tuning}
+    made: Any = EdgeProduct(schedule, indices, alignment=alignment, **how)(x, y, result)
+    return made
+
+
+def windows_can(op: str, dtype: Any, columns: int, heads: int, shape: tuple[int, int], nnz: int) -> bool:
+    """Whether windows of eight rows can compute a product.
+
+    Examples
+    --------
+    >>> windows_can("dot", np.float32, 64, 1, (9, 9), 20), windows_can("dot", np.float32, 64, 2, (9, 9), 20)
+    (True, False)
+    """
+    fits = columns % 4 == 0 and 0 < columns <= _WINDOWS_COLUMNS and shape[1] < 1 << 32 and nnz <= _WINDOWS_EDGES
+    return op == "dot" and heads == 1 and np.dtype(dtype) == np.float32 and fits
+
+
+def windows_pay(columns: int, nnz: int, entries: int) -> bool:
+    """Whether windows are expected to be quicker for a pattern whose windows of eight rows have so many columns together.
+
+    Examples
+    --------
+    >>> windows_pay(128, 24_574_995, 5_280_977), windows_pay(128, 1_638_396, 1_630_000)
+    (True, False)
+    """
+    return nnz >= _WINDOWS_SHARING * max(1, entries)
+
+
+def window_product(windows: Any, columns: int) -> Any:
+    """``product(x, y, out)`` of a pattern in windows of eight rows; see :class:`bitsparse.backends.cuda.sddmm_windows.DotWindows`."""
+    return DotWindows(windows, columns)
 
 
 def edge_softmax(
@@ -303,7 +340,7 @@ class RowsParams(ctypes.Structure):
 
 
 def softmax_rows(
-    indptr: Any, scores: Any, *, out: Any = None, schedule: Schedule | None = None, each=4, keep=8, wide=16, blocks=4, longest=4096
+    indptr: Any, scores: Any, *, out: Any = None, schedule: Schedule | None = None, each=4, keep=8, wide=16, blocks=4, longest=4096, least=1
 ) -> Any:
     cupy = jit.require_cupy("edge_softmax")
     scores = geometry.contiguous(scores)
@@ -315,7 +352,8 @@ def softmax_rows(
     rows, sums = schedule.shape[0], edges.sum_dtype(scores.dtype)
     across = heads if heads & (heads - 1) == 0 and heads <= 8 else 8 if heads % 8 == 0 else 1
     along = edges.power_of_two(int(nnz / max(1, rows) / each))
-    lanes = min(32, across * max(4, along))
+    lanes = min(32, across * max(least, along))
+    longest = max(32, min(longest, nnz)) // 4 * 4
     cut = schedule.cut(32, span=512, longest=longest)
     params = RowsParams(schedule.indptr.data.ptr, cut.piece_row.data.ptr, cut.piece_first.data.ptr)
     params.scores, params.out = scores.data.ptr, result.data.ptr
@@ -327,4 +365,6 @@ def softmax_rows(
     defines |= schedule.defines
     warps = cut.pieces + -(-rows * lanes // 32)
     jit.kernel("softmax_rows.cu", "softmax_rows", defines).launch(-(-warps // 8), _THREADS, params)()
+    if cut.pieces:
+        jit.kernel("softmax_rows.cu", "softmax_pieces", defines).launch(cut.pieces, _THREADS, params)()
     return result

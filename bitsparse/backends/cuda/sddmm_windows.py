@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from typing import Any
 
-import numpy as np
-
 from bitsparse import jit
-from bitsparse.backends.cuda.build_checks import THREADS, launch, streaming
+from bitsparse.backends.cuda.build_checks import THREADS
 from bitsparse.backends.cuda.windows import ROWS, Windows
 
 __all__ = ["DotWindows", "window_defines"]
@@ -23,16 +22,6 @@ class DotWindowsParams(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("x", "y", "out", "units", "entries", "places")),
         ("rows", ctypes.c_int64),
         *((name, ctypes.c_uint32) for name in ("row_bytes", "vectors")),
-        ("count", ctypes.c_int),
-    )
-
-
-class PlacesParams(ctypes.Structure):
-    """The argument of ``place_units`` in ``windows_fill.cu``, field by field."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("units", "entries", "indptr", "places")),
-        ("rows", ctypes.c_int64),
         ("count", ctypes.c_int),
     )
 
@@ -66,48 +55,46 @@ def window_defines(
 
 
 class DotWindows:
-    """Dot products of a canonical pattern; made once, kept by its owner.
+    """Dot products prepared for one pattern and float32 features of one width: ``product(x, y, out)``, as those of
+    :class:`bitsparse.backends.cuda.sddmm.EdgeProduct`.
+
+    Eight lanes (four below 32 columns) sum up every eighth vector of four elements of the rows each, in order with fused steps, and the
+    sums of the lanes are added in a fixed tree.
 
     Parameters
     ----------
     windows : Windows
-        Of the pattern.
-    indptr : cupy.ndarray of int32 or int64
+        Of a canonical pattern.
+    columns : int
+        Of the features: a multiple of 4, not 0.
+    variant
+        See :func:`window_defines`.
     """
 
-    def __init__(self, windows: Windows, indptr: Any) -> None:
-        cupy = jit.require_cupy("sddmm")
-        self._windows = windows
-        self._places = cupy.empty((windows.count, ROWS), np.uint32)
-        params = PlacesParams(windows.units.data.ptr, windows.entries.data.ptr, indptr.data.ptr, self._places.data.ptr)
-        params.rows, params.count = windows.shape[0], windows.count
-        launch("windows_fill.cu", "place_units", indptr.dtype, streaming(32 * windows.count), params)
+    def __init__(self, windows: Windows, columns: int, **variant: Any) -> None:
+        self._windows, self._places, self._lock = windows, windows.places(), threading.Lock()
+        vectors = columns // 4
+        defines = window_defines(vectors, **variant)
+        steps = -(-vectors // defines["BS_LANES"])
+        params = self._params = DotWindowsParams(units=windows.units.data.ptr, entries=windows.entries.data.ptr)
+        params.places, params.rows, params.count = self._places.data.ptr, windows.shape[0], windows.count
+        params.row_bytes, params.vectors = 16 * vectors, vectors
+        shared = _WARPS * steps * ROWS * defines["BS_LANES"] * 16
+        kernel = jit.kernel("sddmm_windows.cu", "sddmm_windows", defines)
+        self._launch = kernel.launch(-(-windows.count // _WARPS), THREADS, params, shared=shared)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes on the device, without those of the windows."""
-        return int(self._places.nbytes)
-
-    def run(self, x: Any, y: Any, out: Any, **variant: Any) -> Any:
+    def __call__(self, x: Any, y: Any, out: Any) -> Any:
         """Write the dot product of ``x[row]`` and ``y[column]`` for every edge into `out`, in edge order, and return it.
 
         Parameters
         ----------
         x, y : cupy.ndarray of float32, (rows, D) and (columns, D)
-            C-contiguous, aligned to 16 bytes, D a multiple of 4 and not 0.
+            C-contiguous, aligned to 16 bytes.
         out : cupy.ndarray of float32, as many elements as edges
             C-contiguous.
         """
-        windows, vectors = self._windows, x.shape[1] // 4
-        if not windows.nnz:
-            return out
-        defines = window_defines(vectors, **variant)
-        steps = -(-vectors // defines["BS_LANES"])
-        params = DotWindowsParams(x.data.ptr, y.data.ptr, out.data.ptr, windows.units.data.ptr)
-        params.entries, params.places = windows.entries.data.ptr, self._places.data.ptr
-        params.rows, params.row_bytes, params.vectors = windows.shape[0], 16 * vectors, vectors
-        params.count = windows.count
-        shared = _WARPS * steps * ROWS * defines["BS_LANES"] * 16
-        kernel = jit.kernel("sddmm_windows.cu", "sddmm_windows", defines)
-        kernel.launch(-(-windows.count // _WARPS), THREADS, params, shared=shared)()
+        with self._lock:
+            params = self._params
+            params.x, params.y, params.out = x.data.ptr, y.data.ptr, out.data.ptr
+            self._launch()
         return out

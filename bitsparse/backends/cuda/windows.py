@@ -51,6 +51,16 @@ class WeighParams(ctypes.Structure):
     )
 
 
+class PlacesParams(ctypes.Structure):
+    """The argument of ``place_units`` in ``windows_fill.cu``, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("units", "entries", "indptr", "places")),
+        ("rows", ctypes.c_int64),
+        ("count", ctypes.c_int),
+    )
+
+
 class Windows:
     """A canonical pattern in windows of eight rows; made once, kept by its owner.
 
@@ -91,13 +101,15 @@ class Windows:
         params.entries, params.place, params.windows = self.entries.data.ptr, self._place.data.ptr, windows
         launch("windows_fill.cu", "fill_windows", indptr.dtype, min(1 << 16, -(-windows // (THREADS // 32))), params)
         self.units = _units(cupy, first, parts, padded, each, units, part)
+        self._indptr, self._places = indptr, None
         self._workspaces: dict[tuple[int, int], Any] = {}
         self._lock = threading.Lock()
 
     @property
     def nbytes(self) -> int:
         """Bytes on the device, without values."""
-        return int(self.entries.nbytes + self._place.nbytes + self.units.nbytes)
+        places = 0 if self._places is None else int(self._places.nbytes)
+        return int(self.entries.nbytes + self._place.nbytes + self.units.nbytes) + places
 
     def weigh(self, values: Any = None, col_scale: Any = None, out: Any = None) -> Any:
         """What :meth:`run` takes as weights: float32 values in CSR order, times the scales of their columns; or the scales alone."""
@@ -111,6 +123,17 @@ class Windows:
         params.count = self._total if values is None else self.nnz
         launch("windows_fill.cu", "weigh_windows", np.dtype(np.int32), streaming(params.count), params)
         return out
+
+    def places(self) -> Any:
+        """(units, 8) uint32: where the edges of each row of a unit begin, in CSR order; made once."""
+        cupy = jit.require_cupy("sddmm")
+        with self._lock:
+            if self._places is None:
+                self._places = cupy.empty((self.count, ROWS), np.uint32)
+                params = PlacesParams(self.units.data.ptr, self.entries.data.ptr, self._indptr.data.ptr)
+                params.places, params.rows, params.count = self._places.data.ptr, self.shape[0], self.count
+                launch("windows_fill.cu", "place_units", self._indptr.dtype, streaming(32 * self.count), params)
+            return self._places
 
     def run(self, x: Any, out: Any, *, weights: Any = None, row_scale: Any = None, counts: Any = None) -> Any:
         """Write the sums into `out` and return it; nothing is allocated from the second call with one width on a stream.
