@@ -44,6 +44,11 @@ def calls(n: int, nnz: int) -> dict[str, tuple[Call, list[np.ndarray]]]:
             lambda a, *xst, **out: bs.attention(a, *xst, negative_slope=0.1, **out),
             [x, made(n), made(n)],
         ),
+        "weighted sum": (lambda a, x, v, **out: bs.spmm(a, x, values=v, **out), [x, scores[:, 0].copy()]),
+        "weighted mean of heads": (
+            lambda a, x, v, **out: bs.spmm(a, x, values=v, reduce="mean", **out),
+            [made(n, 2, 8), scores],
+        ),
         "cosines": (lambda a, x, **out: bs.cosine_attention(a, x, beta=0.5, **out), [x]),
     }
 
@@ -156,3 +161,15 @@ def test_containers_of_one_pattern_share_what_is_kept() -> None:
     bs.sddmm(a, x)
     scaled = a.with_values(to_device(np.full(A.nnz, 2, np.float32)))
     assert (to_host(bs.sddmm(scaled, x)) == 4).all()
+
+
+def test_containers_of_one_pattern_have_their_own_scales() -> None:
+    a = on_gpu()
+    rng = np.random.default_rng(4)
+    x, v = rng.standard_normal((A.shape[0], 4)).astype(np.float32), rng.random(A.nnz).astype(np.float32)
+    plain, factor = sp.csr_array((v, A.indices, A.indptr), shape=A.shape), np.arange(A.shape[0], dtype=np.float32)
+    scaled = a.with_scales(to_device(factor), None)
+    for _ in range(2):
+        for there, rows in ((a, 1), (scaled, factor[:, None])):
+            got = to_host(bs.spmm(there, to_device(x), values=to_device(v)))
+            np.testing.assert_allclose(got, (plain @ x) * rows, rtol=1e-4, atol=1e-3)

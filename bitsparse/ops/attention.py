@@ -9,7 +9,7 @@ import numpy as np
 from bitsparse import _check, backends, interop
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops.csr_operand import CSROperand
-from bitsparse.ops.edge_ways import FLOATS, EdgeWay
+from bitsparse.ops.edge_ways import EdgeWay
 from bitsparse.ops.features import converted, native, plain_features
 from bitsparse.ops.operands import as_csr
 from bitsparse.ops.places import device_of_sparse, same_place, target_array, working_with
@@ -165,7 +165,7 @@ def _attention(
 def _short_way(operand: CSROperand, how: tuple[Any, ...], x: Any, source: Any, target: Any) -> EdgeWay | None:
     """The kernel itself, for features and scores of one floating dtype that it takes as they are."""
     dtype, scores = x.dtype, np.dtype(np.float64 if x.dtype == np.float64 else np.float32)
-    if dtype.name not in FLOATS or (source.dtype, target.dtype) != (scores, scores) or 0 in x.shape:
+    if (source.dtype, target.dtype) != (scores, scores):
         return None
     heads, run = x.shape[1] if x.ndim == 3 else 1, backends.family(operand.device, "attention").attention
     pattern, schedule, slope = (operand.indptr, operand.columns, operand.shape), operand.schedule, float(how[1])

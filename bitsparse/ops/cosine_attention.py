@@ -9,7 +9,7 @@ import numpy as np
 from bitsparse import backends, interop
 from bitsparse.errors import ShapeError
 from bitsparse.ops.csr_operand import CSROperand
-from bitsparse.ops.edge_ways import FLOATS, EdgeWay
+from bitsparse.ops.edge_ways import EdgeWay
 from bitsparse.ops.features import converted, plain_features
 from bitsparse.ops.operands import as_csr
 from bitsparse.ops.places import device_of_sparse, same_place, target_array, working_with
@@ -80,9 +80,7 @@ def cosine_attention(A: Any, x: Any, *, beta: float = 1.0, out: Any = None, retu
 
 
 def _short_way(operand: CSROperand, how: tuple[Any, ...], x: Any) -> EdgeWay | None:
-    """The kernel itself, for features of a floating dtype."""
-    if x.dtype.name not in FLOATS or 0 in x.shape:
-        return None
+    """The kernel itself."""
     run, pattern = backends.family(operand.device, "attention").cosine_attention, (operand.indptr, operand.columns, operand.shape)
     factor, schedule = float(how[1]), operand.schedule
 

@@ -14,13 +14,13 @@ from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.ops.csr_operand import CSROperand
 from bitsparse.ops.operands import as_csr
 
-__all__ = ["FLOATS", "EdgeWay", "edge_product"]
+__all__ = ["EdgeWay", "edge_product"]
 
 Array = NDArray[Any]
 #: Calls and products of each kind that a pattern keeps.
 _KEPT = 16
 #: Dtypes of arrays that the kernels take as they are.
-FLOATS = ("float32", "float64", "float16", "bfloat16")
+_FLOATS = ("float32", "float64", "float16", "bfloat16")
 
 
 class EdgeWay:
@@ -37,6 +37,8 @@ class EdgeWay:
         Of the result.
     in_place : bool
         The result may lie where the first array does.
+    scaled : bool
+        The result depends on the scales of the matrix, in which containers of one pattern may differ.
     """
 
     def __init__(
@@ -47,9 +49,11 @@ class EdgeWay:
         shape: tuple[int, ...],
         dtype: np.dtype[Any],
         in_place: bool = False,
+        scaled: bool = False,
     ) -> None:
         self._run, self._ready, self._in_place = run, operand.ready, in_place
         self._kinds = tuple((array.shape, array.dtype) for array in arrays)
+        self._scales = (operand.row_scale, operand.col_scale) if scaled else None
         self._result = (shape, np.dtype(dtype))
         self._space: Any = interop.namespace(operand.indptr)
         self._gpu, self._current_gpu = int(operand.device[5:]), interop.current_gpu()
@@ -88,16 +92,23 @@ class EdgeWay:
         first = arrays[0]
         if ways is None or interop.namespace(first) is np:
             return None
-        return ways.get((how, first.shape, first.dtype, len(arrays)))
+        way = ways.get((how, first.shape, first.dtype, len(arrays)))
+        if way is None or way._scales is None:
+            return way
+        row_scale, col_scale = way._scales
+        return way if row_scale is A._row_scale and col_scale is A._col_scale else None
 
     @staticmethod
     def learn(A: Any, how: tuple[Any, ...] | None, arrays: tuple[Any, ...], make: Callable[..., EdgeWay | None]) -> None:
-        """Keep what ``make(operand, how, *arrays)`` gives for a call that was right, if it brought a container and such arrays."""
+        """Keep what ``make(operand, how, *arrays)`` gives for a call that was right, if it brought a container and floating CuPy arrays."""
         if how is None or not isinstance(A, SparseArray) or A.device == "cpu":
             return
         kind = sys.modules["cupy"].ndarray
-        if any(one.__class__ is not kind or not one.flags.c_contiguous or one.data.ptr % 16 for one in arrays):
-            return
+        for one in arrays:
+            if one.__class__ is not kind or one.dtype.name not in _FLOATS or not one.size:
+                return
+            if not one.flags.c_contiguous or one.data.ptr % 16:
+                return
         operand = as_csr(str(how[0]), A)
         way = None if operand.order is not None or operand.nnz == 0 else make(operand, how, *arrays)
         if way is not None:

@@ -12,7 +12,7 @@ from bitsparse import _check, backends, interop
 from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops.csr_operand import CSROperand
-from bitsparse.ops.edge_ways import FLOATS, EdgeWay, edge_product
+from bitsparse.ops.edge_ways import EdgeWay, edge_product
 from bitsparse.ops.features import Features, converted, exact_accumulator, native, plain_features
 from bitsparse.ops.operands import as_csr
 from bitsparse.ops.places import device_of_sparse, same_place, target_array, working_with
@@ -84,7 +84,7 @@ def sddmm(A: Any, x: Any, y: Any = None, *, op: Literal["dot", "add", "mul"] = "
 
 def _short_way(operand: CSROperand, how: tuple[Any, ...], x: Any, y: Any = None) -> EdgeWay | None:
     """The kernel itself, for features of one floating dtype."""
-    if x.dtype.name not in FLOATS or 0 in x.shape or (y is not None and y.dtype != x.dtype):
+    if y is not None and y.dtype != x.dtype:
         return None
     columns, heads = int(np.prod(x.shape[1:], dtype=np.int64)), x.shape[1] if x.ndim == 3 else 1
     product = edge_product(operand, how[1], x.dtype, columns, heads)
@@ -230,9 +230,7 @@ def edge_softmax(A: Any, scores: Any, *, out: Any = None) -> Any:
 
 
 def _short_softmax(operand: CSROperand, how: tuple[Any, ...], scores: Any) -> EdgeWay | None:
-    """The kernel itself, for scores of a floating dtype."""
-    if scores.dtype.name not in FLOATS or scores.size == 0:
-        return None
+    """The kernel itself."""
     run, indptr, schedule = backends.family(operand.device, "sddmm").edge_softmax, operand.indptr, operand.schedule
     flat = (operand.nnz, -1)
 
