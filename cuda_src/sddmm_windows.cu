@@ -14,9 +14,6 @@
 #ifndef BS_BLOCKS
 #define BS_BLOCKS 2
 #endif
-#ifndef BS_AHEAD
-#define BS_AHEAD 0
-#endif
 #define BS_THREADS 256
 #define GROUPS (32 / BS_LANES)
 #define COLUMNS (GROUPS * BS_EACH) // that a warp takes at a time: 16 or 32
@@ -47,36 +44,21 @@ BS_INLINE float add_products(const float4 &a, const float4 &b, float sum)
     return bs_fmaf(a.w, b.w, bs_fmaf(a.z, b.z, bs_fmaf(a.y, b.y, bs_fmaf(a.x, b.x, sum))));
 }
 
-// Every lane of a group holds a partial sum of each of `count` things. Afterwards lane t holds the sums of things t * count / lanes + 0, 1,
-// ... in front. (As a recursion: of a loop the compiler keeps the sums in memory.)
-template <int lanes, int count, int size> BS_INLINE void folded(float (&part)[size], int lane)
+// Every lane of a group holds partial sums of all rows, for `each` columns of a row side by side, but in an order of its own: row i ^ t * MINE
+// comes at place i. So the halves that two lanes exchange stand at the same places, and nothing has to be selected. Afterwards lane t holds
+// the sums of rows t * MINE + 0, ... in front. (As a recursion: of a loop the compiler keeps the sums in memory.)
+template <int lanes, int count, int size> BS_INLINE void folded(float (&part)[size])
 {
-    const bool upper = lane & (lanes / 2);
 #pragma unroll
-    for (int i = 0; i < count / 2; i++) {
-        const float low = part[i], high = part[count / 2 + i];
-        part[i] = (upper ? high : low) + __shfl_xor_sync(~0u, upper ? low : high, lanes / 2);
-    }
+    for (int i = 0; i < count / 2; i++)
+        part[i] += __shfl_xor_sync(~0u, part[count / 2 + i], lanes / 2);
     if constexpr (lanes > 2)
-        folded<lanes / 2, count / 2>(part, lane);
+        folded<lanes / 2, count / 2>(part);
 }
 
-// Vectors of y for a step that starts at vector v, if there is one.
-BS_INLINE void bring(const DotWindowsParams &p, int v, int t, int last, const char *(&from)[BS_EACH], float4 (&right)[BS_EACH])
+BS_INLINE void store_if(bool valid, float *at, float value)
 {
-    if (v > last)
-        return;
-#pragma unroll
-    for (int c = 0; c < BS_EACH; c++) {
-#ifdef BS_FULL
-        right[c] = load_here(from[c]);
-#else
-        right[c] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        if (v + t < (int)p.vectors)
-            right[c] = load_here(from[c]);
-#endif
-        from[c] += BS_LANES * 16;
-    }
+    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %2, 0;\n@p st.global.f32 [%0], %1;\n}" ::"l"(at), "f"(value), "r"((bs_u32)valid) : "memory");
 }
 
 extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) sddmm_windows(const DotWindowsParams p)
@@ -89,11 +71,11 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) sddmm_window
         return;
     const WindowUnit unit = p.units[index];
     const int steps = (int)(p.vectors + BS_LANES - 1) / BS_LANES, room = steps * BS_ROWS * BS_LANES, count = (int)unit.batches * BS_BATCH;
-    float4 *own = shared + warp * room; // step by step, row by row
+    float4 *own = shared + warp * room; // step by step, row by row in the order of each lane
     const int rows = (int)min((bs_i64)BS_ROWS, p.rows - (bs_i64)unit.window * BS_ROWS);
     const char *x = p.x + (bs_u64)unit.window * BS_ROWS * p.row_bytes;
     for (int i = lane; i < room; i += 32) {
-        const int row = i / BS_LANES % BS_ROWS, vector = i / (BS_LANES * BS_ROWS) * BS_LANES + i % BS_LANES;
+        const int row = i / BS_LANES % BS_ROWS ^ i % BS_LANES * MINE, vector = i / (BS_LANES * BS_ROWS) * BS_LANES + i % BS_LANES;
         float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         if (row < rows && vector < (int)p.vectors)
             v = load_here(x + (bs_u64)(unsigned)row * p.row_bytes + (unsigned)vector * 16u);
@@ -104,19 +86,16 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) sddmm_window
     for (int m = 0; m < MINE; m++)
         place[m] = p.places[(bs_i64)index * BS_ROWS + t * MINE + m];
     __syncwarp();
-    const char *y = p.y + t * 16;
-    const int last = (steps - 1) * BS_LANES; // the first vector of the last step
     for (int base = 0; base < count; base += COLUMNS) {
-        const char *from[BS_EACH];
-        bs_u32 mask[BS_EACH], bits[MINE] = {};
+        bs_u32 column[BS_EACH], mask[BS_EACH], bits[MINE] = {};
 #pragma unroll
         for (int c = 0; c < BS_EACH; c += 2) {
             const int at = base + group * BS_EACH + c;
             uint4 pair = make_uint4(0, 0, 0, 0);
             if (at < count)
                 pair = __ldg((const uint4 *)(p.entries + unit.entry + at));
-            from[c] = y + (bs_u64)pair.x * p.row_bytes;
-            from[c + 1] = y + (bs_u64)pair.z * p.row_bytes;
+            column[c] = pair.x;
+            column[c + 1] = pair.z;
             mask[c] = pair.y;
             mask[c + 1] = pair.w;
         }
@@ -129,36 +108,34 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) sddmm_window
 #pragma unroll
         for (int i = 0; i < BS_ROWS * BS_EACH; i++)
             sum[i] = 0.0f;
-        const float4 *own_now = own + t;
-        float4 right[BS_EACH];
-#if BS_AHEAD
-        bring(p, 0, t, last, from, right);
-#pragma unroll 2
-#else
+        const char *from = p.y + t * 16;
+        const float4 *left_at = own + t;
 #pragma unroll 1
-#endif
-        for (int v = 0; v <= last; v += BS_LANES) {
-#if BS_AHEAD
-            float4 next[BS_EACH];
-            bring(p, v + BS_LANES, t, last, from, next);
-#else
-            bring(p, v, t, last, from, right);
-#endif
+        for (int k = 0; k < steps; k++) {
+            float4 right[BS_EACH];
 #pragma unroll
-            for (int r = 0; r < BS_ROWS; r++) {
-                const float4 left = own_now[r * BS_LANES];
+            for (int c = 0; c < BS_EACH; c++) {
+                bs_u64 offset;
+                asm("mul.wide.u32 %0, %1, %2;" : "=l"(offset) : "r"(column[c]), "r"(p.row_bytes));
+#ifdef BS_FULL
+                right[c] = load_here(from + offset);
+#else
+                right[c] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+                if (k * BS_LANES + t < (int)p.vectors)
+                    right[c] = load_here(from + offset);
+#endif
+            }
+#pragma unroll
+            for (int i = 0; i < BS_ROWS; i++) {
+                const float4 left = left_at[i * BS_LANES];
 #pragma unroll
                 for (int c = 0; c < BS_EACH; c++)
-                    sum[r * BS_EACH + c] = add_products(left, right[c], sum[r * BS_EACH + c]);
+                    sum[i * BS_EACH + c] = add_products(left, right[c], sum[i * BS_EACH + c]);
             }
-            own_now += BS_ROWS * BS_LANES;
-#if BS_AHEAD
-#pragma unroll
-            for (int c = 0; c < BS_EACH; c++)
-                right[c] = next[c];
-#endif
+            from += BS_LANES * 16;
+            left_at += BS_ROWS * BS_LANES;
         }
-        folded<BS_LANES, BS_ROWS * BS_EACH>(sum, lane);
+        folded<BS_LANES, BS_ROWS * BS_EACH>(sum);
         bs_u32 all[MINE];
 #pragma unroll
         for (int m = 0; m < MINE; m++) {
@@ -167,9 +144,8 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) sddmm_window
                 all[m] |= __shfl_xor_sync(~0u, all[m], offset);
 #pragma unroll
             for (int c = 0; c < BS_EACH; c++) {
-                const int column = group * BS_EACH + c;
-                if (bits[m] >> column & 1)
-                    staged[warp][t * MINE + m][__popc(all[m] & ((1u << column) - 1))] = sum[m * BS_EACH + c];
+                const int bit = group * BS_EACH + c, place = bits[m] >> bit & 1 ? __popc(all[m] & ((1u << bit) - 1)) : COLUMNS;
+                staged[warp][t * MINE + m][place] = sum[m * BS_EACH + c]; // of what is no edge, where nobody reads
             }
         }
         __syncwarp();
@@ -178,8 +154,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) sddmm_window
             const int row = COLUMNS == 32 ? i : 2 * i + lane / 16, number = lane % COLUMNS, m = MINE == 1 ? 0 : i % MINE;
             const int edges = __shfl_sync(~0u, __popc(all[m]), row / MINE);
             const bs_u32 first = __shfl_sync(~0u, place[m], row / MINE);
-            if (number < edges)
-                p.out[first + number] = staged[warp][row][number];
+            store_if(number < edges, p.out + first + number, staged[warp][row][number]);
         }
 #pragma unroll
         for (int m = 0; m < MINE; m++)

@@ -27,7 +27,7 @@ class DotWindowsParams(ctypes.Structure):
 
 
 def window_defines(
-    vectors: int, *, each: int | None = None, blocks: int | None = None, ahead: int = 0
+    vectors: int, *, each: int | None = None, blocks: int | None = None
 ) -> dict[str, int]:
     """Constants of ``sddmm_windows`` for rows of so many vectors of 16 bytes.
 
@@ -37,8 +37,6 @@ def window_defines(
         Columns that a group of lanes takes at a time, 4 or 8.
     blocks : int, optional
         Blocks of a multiprocessor.
-    ahead : int
-        Whether vectors are loaded a step ahead.
 
     Examples
     --------
@@ -50,8 +48,7 @@ def window_defines(
     lanes = 8 if vectors > 4 and (vectors % 8 == 0 or vectors > 8) else 4
     found = {"BS_LANES": lanes, "BS_EACH": each or 4}
     found |= {"BS_FULL": 1} if vectors % lanes == 0 else {}
-    found |= {} if blocks is None else {"BS_BLOCKS": blocks}
-    return found | ({"BS_AHEAD": 1} if ahead else {})
+    return found | ({} if blocks is None else {"BS_BLOCKS": blocks})
 
 
 class DotWindows:
