@@ -140,10 +140,11 @@ def test_rows_that_share_columns_go_through_windows() -> None:
     stream.synchronize()
     assert np.array_equal(raw(out).get(), raw(got).get())
     # Sums, heads and other dtypes go edge by edge.
-    np.testing.assert_allclose(
-        to_host(bs.sddmm(a, x, y, op="add")), bs.sddmm(BLOCKS, to_host(x), to_host(y), op="add")
-    )
-    assert {type(product).__name__ for product in a._prepared["edge products"].values()} == {"DotWindows", "EdgeProduct"}
+    np.testing.assert_allclose(to_host(bs.sddmm(a, x, y, op="add")), bs.sddmm(BLOCKS, to_host(x), to_host(y), op="add"))
+    assert {type(product).__name__ for product in a._prepared["edge products"].values()} == {
+        "DotWindows",
+        "EdgeProduct",
+    }
 
 
 def test_no_more_calls_than_a_few_are_kept() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -83,8 +83,8 @@ def attention(
            [4.],
            [0.]])
     """
-    given = x, source, target
-    how = ("attention", negative_slope) if isinstance(negative_slope, (int, float)) else None
+    given, slope = (x, source, target), cast(Any, negative_slope)
+    how = ("attention", slope) if isinstance(slope, (int, float)) else None
     way = None if return_lse else EdgeWay.kept(A, how, given)
     if way is not None and way.fits(given, out):
         return way(given, out)
@@ -167,12 +167,8 @@ def _short_way(operand: CSROperand, how: tuple[Any, ...], x: Any, source: Any, t
     dtype, scores = x.dtype, np.dtype(np.float64 if x.dtype == np.float64 else np.float32)
     if (source.dtype, target.dtype) != (scores, scores):
         return None
-    heads, run = x.shape[1] if x.ndim == 3 else 1, backends.family(operand.device, "attention").attention
-    pattern, schedule, slope = (operand.indptr, operand.columns, operand.shape), operand.schedule, float(how[1])
-    flat, flat_out = (operand.shape[1], -1), (operand.shape[0], -1)
-
-    def call(x: Any, source: Any, target: Any, out: Any) -> None:
-        parts = x.reshape(flat), source.reshape(-1, heads), target.reshape(-1, heads)
-        run(*pattern, *parts, negative_slope=slope, out=out.reshape(flat_out), schedule=schedule)
-
-    return EdgeWay(operand, call, (x, source, target), (operand.shape[0], *x.shape[1:]), dtype)
+    heads, columns = x.shape[1] if x.ndim == 3 else 1, int(np.prod(x.shape[1:], dtype=np.int64))
+    product = backends.family(operand.device, "attention").AttentionProduct(
+        operand.schedule, operand.columns, dtype=dtype, columns=columns, heads=heads, factor=float(how[1])
+    )
+    return EdgeWay(operand, product, (x, source, target), (operand.shape[0], *x.shape[1:]), dtype)

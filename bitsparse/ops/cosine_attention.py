@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -68,7 +68,8 @@ def cosine_attention(A: Any, x: Any, *, beta: float = 1.0, out: Any = None, retu
     array([[1.5 , 0.25],
            [0.  , 1.  ]])
     """
-    how = ("cosine_attention", beta) if isinstance(beta, (int, float)) else None
+    factor = cast(Any, beta)
+    how = ("cosine_attention", factor) if isinstance(factor, (int, float)) else None
     way = None if return_lse else EdgeWay.kept(A, how, (x,))
     if way is not None and way.fits((x,), out):
         return way((x,), out)
@@ -81,13 +82,13 @@ def cosine_attention(A: Any, x: Any, *, beta: float = 1.0, out: Any = None, retu
 
 def _short_way(operand: CSROperand, how: tuple[Any, ...], x: Any) -> EdgeWay | None:
     """The kernel itself."""
-    run, pattern = backends.family(operand.device, "attention").cosine_attention, (operand.indptr, operand.columns, operand.shape)
-    factor, schedule = float(how[1]), operand.schedule
-
-    def call(x: Any, out: Any) -> None:
-        run(*pattern, x, beta=factor, out=out, schedule=schedule)
-
-    return EdgeWay(operand, call, (x,), x.shape, x.dtype)
+    backend, (dtype, columns) = backends.family(operand.device, "attention"), (x.dtype, x.shape[1])
+    if not backend.fits_registers(dtype, columns):
+        return None
+    product = backend.AttentionProduct(
+        operand.schedule, operand.columns, dtype=dtype, columns=columns, factor=float(how[1]), cosine=True
+    )
+    return EdgeWay(operand, lambda x, out: product(x, None, None, out), (x,), x.shape, dtype)
 
 
 def _cosine_attention(function: str, A: Any, x: Any, beta: float, out: Any, return_lse: bool) -> Any:

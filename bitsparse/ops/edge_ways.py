@@ -1,4 +1,4 @@
-"""Short ways for calls per edge on a GPU: CuPy arrays that leave nothing to be decided go straight to a kernel that is kept with the pattern."""
+"""Short ways for calls per edge on a GPU: CuPy arrays that leave nothing to be decided go straight to a kernel kept with the pattern."""
 
 from __future__ import annotations
 
@@ -99,7 +99,9 @@ class EdgeWay:
         return way if row_scale is A._row_scale and col_scale is A._col_scale else None
 
     @staticmethod
-    def learn(A: Any, how: tuple[Any, ...] | None, arrays: tuple[Any, ...], make: Callable[..., EdgeWay | None]) -> None:
+    def learn(
+        A: Any, how: tuple[Any, ...] | None, arrays: tuple[Any, ...], make: Callable[..., EdgeWay | None]
+    ) -> None:
         """Keep what ``make(operand, how, *arrays)`` gives for a call that was right, if it brought a container and floating CuPy arrays."""
         if how is None or not isinstance(A, SparseArray) or A.device == "cpu":
             return
@@ -138,7 +140,7 @@ def edge_product(operand: CSROperand, op: str, dtype: np.dtype[Any], columns: in
     return products[key]
 
 
-def _made(operand: CSROperand, op: str, dtype: np.dtype[Any], columns: int, heads: int) -> Callable[..., Any]:
+def _made(operand: CSROperand, op: str, dtype: np.dtype[Any], columns: int, heads: int) -> Any:
     backend, kept = backends.family(operand.device, "sddmm"), operand.prepared
     if backend.windows_can(op, dtype, columns, heads, operand.shape, operand.nnz):
         if ("shared", 8) not in kept:

@@ -61,8 +61,10 @@ def sddmm(A: Any, x: Any, y: Any = None, *, op: Literal["dot", "add", "mul"] = "
     -----
     A dot product of D terms is summed in 16 interleaved lanes (8 for float64) that are then folded in halves, every step rounded once: the
     bits depend neither on threads nor on the processor, and with u = 2**-24 (2**-53) the error is at most
-    ``(ceil(D / 16) + 5) * u * sum |x y|`` (with 8 in place of 16 for float64). On a GPU elements are dealt
-    out otherwise and steps are fused: the bound there has 8 in place of 5. 16-bit floats are computed in float32 and rounded once.
+    ``(ceil(D / 16) + 5) * u * sum |x y|`` (with 8 in place of 16 for float64). On a GPU elements are dealt out otherwise and steps are
+    fused: the bound there is ``(ceil(D / 8) + 8) * u * sum |x y|``. Which kernel sums there, and so the last bits, may differ between
+    graphs and between a container, which keeps what is prepared for it, and a foreign matrix; for one of them it is always the same.
+    16-bit floats are computed in float32 and rounded once.
 
     Examples
     --------
@@ -72,7 +74,8 @@ def sddmm(A: Any, x: Any, y: Any = None, *, op: Literal["dot", "add", "mul"] = "
     >>> bs.sddmm(A, x)
     array([11., 17., 39.])
     """
-    given, how = (x,) if y is None else (x, y), ("sddmm", op) if isinstance(op, str) else None
+    given, name = (x,) if y is None else (x, y), cast(Any, op)
+    how = ("sddmm", name) if isinstance(name, str) else None
     way = EdgeWay.kept(A, how, given)
     if way is not None and way.fits(given, out):
         return way(given, out)
@@ -258,7 +261,7 @@ def _edge_softmax(function: str, A: Any, scores: Any, out: Any) -> Any:
     # A GPU's kernels may write over their scores, but not beside them.
     direct = None
     if device != "cpu" and operand.order is None and target is not None:
-        start, other = target.data.ptr, canonical.data.ptr
+        start, other = (cast(Any, array).data.ptr for array in (target, canonical))
         apart = start >= other + canonical.nbytes or start + target.nbytes <= other
         direct = target if apart or start == other else None
     if given.size:

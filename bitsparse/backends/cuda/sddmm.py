@@ -104,7 +104,9 @@ def dot_tuning(dtype: Any, vectors: int, nnz: int, *, large: bool = False) -> Do
     return DotTuning(lanes, 2 if rounds > 1 else 4, 32, 12 if narrow else 10, 128)
 
 
-def dot_defines(dtype: Any, vector: int, vectors: int, heads: int, tuning: DotTuning, *, large: bool = False) -> dict[str, int]:
+def dot_defines(
+    dtype: Any, vector: int, vectors: int, heads: int, tuning: DotTuning, *, large: bool = False
+) -> dict[str, int]:
     """Constants of ``sddmm_edges`` for rows whose heads have `vectors` vectors each.
 
     Examples
@@ -340,7 +342,17 @@ class RowsParams(ctypes.Structure):
 
 
 def softmax_rows(
-    indptr: Any, scores: Any, *, out: Any = None, schedule: Schedule | None = None, each=4, keep=8, wide=16, blocks=4, longest=4096, least=1
+    indptr: Any,
+    scores: Any,
+    *,
+    out: Any = None,
+    schedule: Schedule | None = None,
+    each=4,
+    keep=8,
+    wide=16,
+    blocks=4,
+    longest=4096,
+    least=1,
 ) -> Any:
     cupy = jit.require_cupy("edge_softmax")
     scores = geometry.contiguous(scores)
@@ -361,7 +373,13 @@ def softmax_rows(
     params.turns, params.across, params.shift = -(-heads // across), across.bit_length() - 1, lanes.bit_length() - 1
     if cut.pieces:
         params.partial = schedule.workspace("softmax", (cut.pieces, 2, heads), sums).data.ptr
-    defines = {"BS_TYPE": edges.element_type(scores.dtype), "BS_VECTOR": scores.dtype.itemsize, "BS_KEEP": keep, "BS_WIDE": wide, "BS_BLOCKS": blocks}
+    defines = {
+        "BS_TYPE": edges.element_type(scores.dtype),
+        "BS_VECTOR": scores.dtype.itemsize,
+        "BS_KEEP": keep,
+        "BS_WIDE": wide,
+        "BS_BLOCKS": blocks,
+    }
     defines |= schedule.defines
     warps = cut.pieces + -(-rows * lanes // 32)
     jit.kernel("softmax_rows.cu", "softmax_rows", defines).launch(-(-warps // 8), _THREADS, params)()

@@ -26,9 +26,7 @@ class DotWindowsParams(ctypes.Structure):
     )
 
 
-def window_defines(
-    vectors: int, *, each: int | None = None, blocks: int | None = None
-) -> dict[str, int]:
+def window_defines(vectors: int, *, each: int | None = None, blocks: int | None = None) -> dict[str, int]:
     """Constants of ``sddmm_windows`` for rows of so many vectors of 16 bytes.
 
     Parameters

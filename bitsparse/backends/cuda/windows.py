@@ -101,7 +101,8 @@ class Windows:
         params.entries, params.place, params.windows = self.entries.data.ptr, self._place.data.ptr, windows
         launch("windows_fill.cu", "fill_windows", indptr.dtype, min(1 << 16, -(-windows // (THREADS // 32))), params)
         self.units = _units(cupy, first, parts, padded, each, units, part)
-        self._indptr, self._places = indptr, None
+        self._indptr = indptr
+        self._places: Any = None
         self._workspaces: dict[tuple[int, int], Any] = {}
         self._lock = threading.Lock()
 
