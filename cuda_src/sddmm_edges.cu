@@ -1,31 +1,20 @@
 // Dot products per edge and head: out[e, h] = sum over d of x[row of e, h, d] y[column of e, h, d].
 //
-// A result belongs to one edge, so edges, not rows, are dealt out: BS_EDGES pairs of edge and head to a warp, which ends with them: the
-// card starts warps quicker than a warp walks on. Groups of BS_LANES lanes take one pair each in a step, BS_STEPS steps are a batch: all
-// its rows of y are in flight together, and those rows of x that are another than the pair's before. Sums over the lanes of a group are
-// made for all steps at once and leave one result to each lane.
+// A result belongs to one edge, so edges, not rows, are dealt out: 32 pairs of edge and head to a warp, which ends with them, as the card
+// starts a warp sooner than one has walked on. Groups of BS_LANES lanes take a pair each in a step, BS_STEPS steps are a batch: all its rows
+// of y are in flight together, and those rows of x that are another than the pair's before. Sums over the lanes of a group are made for all
+// steps at once and leave one result to each lane.
+//
+// Floor: the gathers of y at the rate of the L2, and x, the indices and the result from memory once.
 //
 // BS_ROUNDS: vectors of a head's part of a row to a lane, 0 if they are many. BS_FULL: every lane has so many.
-// BS_THREADS: of a block; BS_BLOCKS: blocks of a multiprocessor, bounds registers.
+// BS_BLOCKS: blocks of a multiprocessor, bounds registers.
 #include "edge_ends.cuh"
 
-#ifndef BS_THREADS
-#define BS_THREADS 256
-#endif
-#ifndef BS_BLOCKS
-#define BS_BLOCKS 4
-#endif
-#ifndef BS_EDGES
-#define BS_EDGES 32
-#endif
-#ifndef BS_SPAN
-#define BS_SPAN 1
-#endif
-
+#define BS_THREADS 128
 #define GROUPS (32 / BS_LANES)
-#define BATCH (GROUPS * BS_STEPS)     // pairs of a batch
-#define BATCHES (BS_EDGES / BATCH)
-#define SPREAD (BS_LANES / BS_STEPS)  // and so many lanes are left with one result
+#define BATCH (GROUPS * BS_STEPS)    // pairs of a batch
+#define BATCHES (32 / BATCH)         // as many as the lanes that are left with one result
 #define ROUNDS (BS_ROUNDS ? BS_ROUNDS : 1)
 
 // Pairs of edge and head that a lane of a group takes in the steps of a batch: neighbours without heads, so that they share rows of x.
@@ -42,19 +31,7 @@ BS_INLINE int place_of(int step, int group)
 BS_INLINE Vector load_fresh(bool fresh, const char *at)
 {
     Vector v;
-#if BS_HINT == 1
-    bs_u64 policy;
-    asm("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(policy));
-    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n@p ld.global.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %6;\n}"
-                 : "=r"(v.raw.x), "=r"(v.raw.y), "=r"(v.raw.z), "=r"(v.raw.w)
-                 : "l"(at), "r"((u32)fresh), "l"(policy)
-                 : "memory");
-#elif BS_HINT == 2
-    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n@p ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
-                 : "=r"(v.raw.x), "=r"(v.raw.y), "=r"(v.raw.z), "=r"(v.raw.w)
-                 : "l"(at), "r"((u32)fresh)
-                 : "memory");
-#elif BS_VECTOR == 16
+#if BS_VECTOR == 16
     asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n@p ld.global.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
                  : "=r"(v.raw.x), "=r"(v.raw.y), "=r"(v.raw.z), "=r"(v.raw.w)
                  : "l"(at), "r"((u32)fresh)
@@ -86,25 +63,25 @@ BS_INLINE Sum add_products(const Vector &a, const Vector &b, bool inside, Sum su
     return inside ? with : sum;
 }
 
-// The edge of a lane's pair, and its head. A warp's pairs belong to BS_EDGES edges that begin where a warp's do.
+// The edge of a lane's pair, and its head. With heads, 32 edges are those of as many warps.
 BS_INLINE Index edge_of(const EdgesParams &p, i64 warp, int &head)
 {
     const int lane = threadIdx.x & 31;
 #ifdef BS_HEADS
     const Index block = (Index)((u32)warp / (u32)p.heads);
-    const u32 pair = ((u32)warp - (u32)block * (u32)p.heads) * BS_EDGES + lane % BS_EDGES, behind = pair / (u32)p.heads;
+    const u32 pair = ((u32)warp - (u32)block * (u32)p.heads) * 32 + lane, behind = pair / (u32)p.heads;
     head = (int)(pair - behind * (u32)p.heads);
 #else
-    const Index block = (Index)warp, behind = lane % BS_EDGES;
+    const Index block = (Index)warp, behind = lane;
     head = 0;
 #endif
-    return min((Index)BS_EDGES * block + (Index)behind, (Index)p.edges - 1);
+    return min((Index)32 * block + (Index)behind, (Index)p.edges - 1);
 }
 
 extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) sddmm_edges(const EdgesParams p)
 {
     const int lane = threadIdx.x & 31, group = lane / BS_LANES, t = lane % BS_LANES, bytes = p.vectors * BS_VECTOR;
-    i64 warp = (i64)blockIdx.x * (BS_THREADS / 32 * BS_SPAN) + threadIdx.x / 32;
+    const i64 warp = (i64)blockIdx.x * (BS_THREADS / 32) + threadIdx.x / 32;
     if (warp >= p.warps)
         return;
 #if BS_ROUNDS
@@ -125,12 +102,8 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) sddmm_edges(
     Index held = -1;
 #endif
     int head;
-    Index edge = edge_of(p, warp, head);
-    Ends ends = load_ends(p, edge);
-#if BS_SPAN > 1
-#pragma unroll 1
-    for (int k = 0; k < BS_SPAN && warp < p.warps; k++, warp += BS_THREADS / 32) {
-#endif
+    const Index edge = edge_of(p, warp, head);
+    const Ends ends = load_ends(p, edge);
     // ---- which parts of x and y the lane's pair meets
     Index own = row_of(p, edge, ends), mine = ends.col;
 #ifdef BS_HEADS
@@ -138,10 +111,6 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) sddmm_edges(
     own = own * p.heads + head;
 #endif
     __syncwarp();
-#if BS_SPAN > 1
-    edge = edge_of(p, warp + BS_THREADS / 32, head);
-    ends = load_ends(p, edge);
-#endif
     Sum result = 0;
 #pragma unroll 1
     for (int batch = 0; batch < BATCHES; batch++) {
@@ -201,18 +170,15 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) sddmm_edges(
         __syncwarp();
 #endif
         const Sum made = transposed_sum<BS_LANES, BS_STEPS>(sum, lane);
-        result = t % SPREAD == batch ? made : result;
+        result = t % BATCHES == batch ? made : result;
     }
-    // Of batch t % SPREAD the lane was left with the result of step t / SPREAD.
-    const int place = t % SPREAD * BATCH + place_of(t / SPREAD, group);
+    // Of batch t % BATCHES the lane was left with the result of step t / BATCHES.
+    const int place = t % BATCHES * BATCH + place_of(t / BATCHES, group);
 #ifdef BS_HEADS
-    const i64 pair = BS_EDGES * warp + place, pairs = p.edges * p.heads;
+    const i64 pair = 32 * warp + place, pairs = p.edges * p.heads;
 #else
-    const Index pair = (Index)(BS_EDGES * warp) + place, pairs = (Index)p.edges;
+    const Index pair = (Index)(32 * warp) + place, pairs = (Index)p.edges;
 #endif
-    if (pair < pairs && t % SPREAD < BATCHES)
+    if (pair < pairs)
         ((Element *)p.out)[pair] = narrow(result);
-#if BS_SPAN > 1
-    }
-#endif
 }

@@ -1,7 +1,7 @@
 // Dot products per edge of float32 rows, where neighbouring rows of the pattern share columns: out[e] = sum over d of x[row of e, d]
 // y[column of e, d], over the windows of eight rows of spmm_windows.cuh.
 //
-// A warp takes a window, or a part of one, and keeps its rows of x in shared memory. Groups of BS_LANES lanes take BS_EACH columns of the
+// A warp takes a window, or a part of one, and keeps its rows of x in shared memory. Groups of BS_LANES lanes take four columns of the
 // window at a time: they load each of those rows of y once, multiply it with all eight rows of x, and keep the sums of those that are
 // edges. Sums over the lanes of a group are made for all of them at once. The edges of a row are in the order of columns, so that those of
 // a window lie one beside the other: a bit mask for each row says where.
@@ -11,12 +11,10 @@
 // BS_FULL: rows have as many vectors as a multiple of the lanes.
 #include "spmm_windows.cuh"
 
-#ifndef BS_BLOCKS
-#define BS_BLOCKS 2
-#endif
 #define BS_THREADS 256
+#define EACH 4 // columns of a group
 #define GROUPS (32 / BS_LANES)
-#define COLUMNS (GROUPS * BS_EACH) // that a warp takes at a time: 16 or 32
+#define COLUMNS (GROUPS * EACH)   // that a warp takes at a time: 16 or 32
 #define MINE (BS_ROWS / BS_LANES)  // rows that a lane is left with the sums of
 #define TURNS (BS_ROWS * COLUMNS / 32)
 
@@ -87,10 +85,10 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) sddmm_window
         place[m] = p.places[(bs_i64)index * BS_ROWS + t * MINE + m];
     __syncwarp();
     for (int base = 0; base < count; base += COLUMNS) {
-        bs_u32 column[BS_EACH], mask[BS_EACH], bits[MINE] = {};
+        bs_u32 column[EACH], mask[EACH], bits[MINE] = {};
 #pragma unroll
-        for (int c = 0; c < BS_EACH; c += 2) {
-            const int at = base + group * BS_EACH + c;
+        for (int c = 0; c < EACH; c += 2) {
+            const int at = base + group * EACH + c;
             uint4 pair = make_uint4(0, 0, 0, 0);
             if (at < count)
                 pair = __ldg((const uint4 *)(p.entries + unit.entry + at));
@@ -100,21 +98,21 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) sddmm_window
             mask[c + 1] = pair.w;
         }
 #pragma unroll
-        for (int c = 0; c < BS_EACH; c++)
+        for (int c = 0; c < EACH; c++)
 #pragma unroll
             for (int m = 0; m < MINE; m++)
-                bits[m] |= (mask[c] >> (t * MINE + m) & 1) << (group * BS_EACH + c);
-        float sum[BS_ROWS * BS_EACH];
+                bits[m] |= (mask[c] >> (t * MINE + m) & 1) << (group * EACH + c);
+        float sum[BS_ROWS * EACH];
 #pragma unroll
-        for (int i = 0; i < BS_ROWS * BS_EACH; i++)
+        for (int i = 0; i < BS_ROWS * EACH; i++)
             sum[i] = 0.0f;
         const char *from = p.y + t * 16;
         const float4 *left_at = own + t;
 #pragma unroll 1
         for (int k = 0; k < steps; k++) {
-            float4 right[BS_EACH];
+            float4 right[EACH];
 #pragma unroll
-            for (int c = 0; c < BS_EACH; c++) {
+            for (int c = 0; c < EACH; c++) {
                 bs_u64 offset;
                 asm("mul.wide.u32 %0, %1, %2;" : "=l"(offset) : "r"(column[c]), "r"(p.row_bytes));
 #ifdef BS_FULL
@@ -129,13 +127,13 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) sddmm_window
             for (int i = 0; i < BS_ROWS; i++) {
                 const float4 left = left_at[i * BS_LANES];
 #pragma unroll
-                for (int c = 0; c < BS_EACH; c++)
-                    sum[i * BS_EACH + c] = add_products(left, right[c], sum[i * BS_EACH + c]);
+                for (int c = 0; c < EACH; c++)
+                    sum[i * EACH + c] = add_products(left, right[c], sum[i * EACH + c]);
             }
             from += BS_LANES * 16;
             left_at += BS_ROWS * BS_LANES;
         }
-        folded<BS_LANES, BS_ROWS * BS_EACH>(sum);
+        folded<BS_LANES, BS_ROWS * EACH>(sum);
         bs_u32 all[MINE];
 #pragma unroll
         for (int m = 0; m < MINE; m++) {
@@ -143,9 +141,9 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) sddmm_window
             for (int offset = BS_LANES; offset < 32; offset *= 2)
                 all[m] |= __shfl_xor_sync(~0u, all[m], offset);
 #pragma unroll
-            for (int c = 0; c < BS_EACH; c++) {
-                const int bit = group * BS_EACH + c, place = bits[m] >> bit & 1 ? __popc(all[m] & ((1u << bit) - 1)) : COLUMNS;
-                staged[warp][t * MINE + m][place] = sum[m * BS_EACH + c]; // of what is no edge, where nobody reads
+            for (int c = 0; c < EACH; c++) {
+                const int bit = group * EACH + c, place = bits[m] >> bit & 1 ? __popc(all[m] & ((1u << bit) - 1)) : COLUMNS;
+                staged[warp][t * MINE + m][place] = sum[m * EACH + c]; // of what is no edge, where nobody reads
             }
         }
         __syncwarp();

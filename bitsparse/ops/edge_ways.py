@@ -112,7 +112,10 @@ class EdgeWay:
             if not one.flags.c_contiguous or one.data.ptr % 16:
                 return
         operand = as_csr(str(how[0]), A)
-        way = None if operand.order is not None or operand.nnz == 0 else make(operand, how, *arrays)
+        if operand.order is not None or operand.nnz == 0:
+            return
+        with operand.division():
+            way = make(operand, how, *arrays)
         if way is not None:
             ways = A._prepared.setdefault("edge ways", {})
             if len(ways) >= _KEPT:
@@ -146,7 +149,7 @@ def _made(operand: CSROperand, op: str, dtype: np.dtype[Any], columns: int, head
         if ("shared", 8) not in kept:
             choice = backends.family(operand.device, "spmm_choice")
             kept["shared", 8] = choice.shared_columns(operand.indptr, operand.indices, operand.shape, 8)
-        if backend.windows_pay(columns, operand.nnz, kept["shared", 8].entries):
+        if backend.windows_pay(operand.nnz, kept["shared", 8].entries):
             if ("windows",) not in kept:
                 family = backends.family(operand.device, "windows")
                 kept["windows",] = family.Windows(operand.indptr, operand.indices, operand.shape)

@@ -234,13 +234,9 @@ def edge_softmax(A: Any, scores: Any, *, out: Any = None) -> Any:
 
 def _short_softmax(operand: CSROperand, how: tuple[Any, ...], scores: Any) -> EdgeWay | None:
     """The kernel itself."""
-    run, indptr, schedule = backends.family(operand.device, "sddmm").edge_softmax, operand.indptr, operand.schedule
-    flat = (operand.nnz, -1)
-
-    def call(scores: Any, out: Any) -> None:
-        run(indptr, scores.reshape(flat), out=out.reshape(flat), schedule=schedule)
-
-    return EdgeWay(operand, call, (scores,), scores.shape, scores.dtype, in_place=True)
+    heads = scores.size // operand.nnz
+    run = backends.family(operand.device, "sddmm").EdgeSoftmax(operand.schedule, dtype=scores.dtype, heads=heads)
+    return EdgeWay(operand, run, (scores,), scores.shape, scores.dtype, in_place=True)
 
 
 def _edge_softmax(function: str, A: Any, scores: Any, out: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -14,10 +14,9 @@ from bitsparse.backends.cuda.schedule import Schedule, StreamsParams
 from bitsparse.backends.cuda.sddmm_windows import DotWindows
 
 __all__ = [
-    "DotTuning",
     "EdgeProduct",
+    "EdgeSoftmax",
     "dot_defines",
-    "dot_tuning",
     "edge_softmax",
     "sddmm",
     "window_product",
@@ -25,15 +24,15 @@ __all__ = [
     "windows_pay",
 ]
 
-_THREADS = 256
+_THREADS, _DOT_THREADS = 256, 128
+#: Blocks of a multiprocessor with dot products of two vectors to a lane; of 64-bit elements or indices.
+_TWO_ROUNDS = (6, 4)
 #: Vectors of a row to a lane for which a dot product needs no loop.
 _ROUNDS_UNROLLED = 2
 #: Edges of a row that a lane keeps between the steps of a softmax, and how many of them a row of mean length has at most.
 _KEEP, _EACH = 8, 4
-#: Edges of a small graph.
-_FEW_EDGES = 1 << 18
 #: Columns and edges that windows of eight rows can take, edges to a column of theirs from which they pay.
-_WINDOWS_COLUMNS, _WINDOWS_EDGES, _WINDOWS_SHARING = 512, 1 << 28, 2.0
+_WINDOWS_COLUMNS, _WINDOWS_EDGES, _WINDOWS_SHARING = 512, 1 << 28, 3.5
 #: Scores of a block of a softmax, blocks of a multiprocessor that are more welcome than larger ones, edges and rows of a block at least.
 _ROOM, _SOFTMAX_ROUNDS, _LEAST_SPAN = 4096, 4, 16
 #: Heads that a block has all of, else so many.
@@ -60,69 +59,48 @@ class EdgesParams(ctypes.Structure):
     )
 
 
-class DotTuning(NamedTuple):
-    """What may be chosen about dot products.
+def dot_defines(
+    dtype: Any,
+    vector: int,
+    vectors: int,
+    heads: int,
+    *,
+    large: bool = False,
+    steps: int = 4,
+    blocks: int | None = None,
+) -> dict[str, int]:
+    """Constants of ``sddmm_edges`` for rows whose heads have `vectors` vectors of `vector` bytes each.
 
-    Attributes
+    Parameters
     ----------
-    lanes : int
-        Of a group, which takes one pair of edge and head at a time: a power of two up to 32.
+    large : bool
+        64-bit indices.
     steps : int
-        Gathers that a lane issues at a time, a power of two up to `lanes`.
-    pairs : int
-        Of edge and head that a warp takes: a power of two up to 32, and what it takes in `steps` at least.
-    blocks : int
-        Blocks of a multiprocessor, which bounds registers.
-    threads : int
-        Of a block.
-    """
-
-    lanes: int
-    steps: int = 4
-    pairs: int = 32
-    blocks: int = 4
-    threads: int = _THREADS
-    span: int = 1
-    hint: int = 0
-
-
-def dot_tuning(dtype: Any, vectors: int, nnz: int, *, large: bool = False) -> DotTuning:
-    """The tuning for rows whose heads have `vectors` vectors each.
+        Gathers that a lane issues at a time, a power of two.
+    blocks : int, optional
+        Blocks of a multiprocessor, which bounds the registers; what was quickest on an H200.
 
     Examples
     --------
-    >>> dot_tuning(np.float32, 32, 10**6)
-    DotTuning(lanes=32, steps=4, pairs=32, blocks=10, threads=128, span=1, hint=0)
+    >>> made = dot_defines(np.float32, 16, 32, 1)
+    >>> made["BS_LANES"], made["BS_STEPS"], made["BS_BLOCKS"]
+    (32, 4, 8)
     """
     lanes = edges.lanes_for(vectors)
     rounds = -(-vectors // lanes)
-    if np.dtype(dtype).itemsize == 8 or large:
-        return DotTuning(lanes, 2 if rounds > 1 else 4, 32, 2)
-    if nnz < _FEW_EDGES:
-        return DotTuning(lanes, 4, 32, 3 if rounds > 1 else 4)
-    narrow = lanes <= 4 and rounds == 1
-    return DotTuning(lanes, 2 if rounds > 1 else 4, 32, 12 if narrow else 10, 128)
-
-
-def dot_defines(
-    dtype: Any, vector: int, vectors: int, heads: int, tuning: DotTuning, *, large: bool = False
-) -> dict[str, int]:
-    """Constants of ``sddmm_edges`` for rows whose heads have `vectors` vectors each.
-
-    Examples
-    --------
-    >>> sorted(dot_defines(np.float32, 16, 32, 1, DotTuning(32)))
-    ['BS_BLOCKS', 'BS_EDGES', 'BS_FULL', 'BS_LANES', 'BS_ROUNDS', 'BS_STEPS', 'BS_TYPE', 'BS_VECTOR']
-    """
-    lanes, rounds = tuning.lanes, -(-vectors // tuning.lanes)
-    steps = min(lanes, tuning.steps)
-    found = {"BS_TYPE": edges.element_type(dtype), "BS_VECTOR": vector, "BS_LANES": lanes, "BS_STEPS": steps}
-    found |= {"BS_EDGES": max(tuning.pairs, 32 // lanes * steps), "BS_BLOCKS": tuning.blocks}
-    found["BS_ROUNDS"] = rounds if rounds <= _ROUNDS_UNROLLED else 0
-    found |= {"BS_FULL": 1} if found["BS_ROUNDS"] and vectors == rounds * lanes else {}
-    found |= {} if tuning.threads == _THREADS else {"BS_THREADS": tuning.threads}
-    found |= {"BS_HINT": tuning.hint} if tuning.hint else {}
-    found |= {"BS_SPAN": tuning.span} if tuning.span > 1 else {}
+    unrolled = rounds if rounds <= _ROUNDS_UNROLLED else 0
+    if blocks is None:
+        wide = np.dtype(dtype).itemsize == 8 or large
+        blocks = (
+            _TWO_ROUNDS[wide]
+            if unrolled == 2
+            else 12
+            if lanes <= 4 and np.dtype(dtype).itemsize == 4 and not large
+            else 8
+        )
+    found = {"BS_TYPE": edges.element_type(dtype), "BS_VECTOR": vector, "BS_LANES": lanes}
+    found |= {"BS_STEPS": min(lanes, steps), "BS_ROUNDS": unrolled, "BS_BLOCKS": blocks}
+    found |= {"BS_FULL": 1} if unrolled and vectors == rounds * lanes else {}
     found |= {"BS_LARGE": 1} if large else {}
     return found | ({"BS_HEADS": 1} if heads > 1 else {})
 
@@ -149,8 +127,8 @@ class EdgeProduct:
     heads : int
     alignment : int
         Bytes of which the addresses of features (and of results that are not dot products) are multiples, at most 16.
-    tuning : DotTuning, optional
-        Of dot products.
+    variant : optional
+        Of dot products, see :func:`dot_defines`.
     """
 
     def __init__(
@@ -163,7 +141,7 @@ class EdgeProduct:
         columns: int,
         heads: int = 1,
         alignment: int = 16,
-        tuning: DotTuning | None = None,
+        **variant: Any,
     ) -> None:
         parts, itemsize = (heads if op == "dot" else 1), np.dtype(dtype).itemsize
         # The arrays whose addresses the launch has are held by this.
@@ -177,18 +155,16 @@ class EdgeProduct:
         params = EdgesParams(*(array.data.ptr for array in arrays))
         params.edges, params.heads, params.vectors = nnz, parts, vectors
         if op == "dot":
-            tuning = tuning or dot_tuning(dtype, vectors, nnz, large=schedule.large)
-            defines = dot_defines(dtype, vector, vectors, parts, tuning, large=schedule.large)
-            kernel, threads = jit.kernel("sddmm_edges.cu", "sddmm_edges", defines), tuning.threads
-            params.warps, span = -(-nnz // defines["BS_EDGES"]) * parts, tuning.span
+            defines = dot_defines(dtype, vector, vectors, parts, large=schedule.large, **variant)
+            kernel, threads = jit.kernel("sddmm_edges.cu", "sddmm_edges", defines), _DOT_THREADS
         else:
-            lanes, threads, span = edges.lanes_for(vectors), _THREADS, 1
+            lanes, threads = edges.lanes_for(vectors), _THREADS
             defines = {"BS_TYPE": edges.element_type(dtype), "BS_VECTOR": vector, "BS_LANES": lanes}
             defines |= {"BS_STEPS": min(lanes, 2)} | schedule.defines
             kernel = jit.kernel("sddmm_combine.cu", "sddmm_combine", defines)
-            params.warps, params.product = -(-nnz // 32), int(op == "mul")
+        params.warps, params.product = -(-nnz // 32) * parts, int(op == "mul")
         self._params = params
-        self._launch = kernel.launch(-(-params.warps // (threads // 32 * span)), threads, params)
+        self._launch = kernel.launch(-(-params.warps // (threads // 32)), threads, params)
 
     def __call__(self, x: Any, y: Any, out: Any) -> Any:
         """Write the products of C-contiguous `x` and `y` into `out`, which is C-contiguous as well, and return it."""
@@ -210,7 +186,7 @@ def sddmm(
     heads: int,
     out: Any = None,
     schedule: Schedule | None = None,
-    tuning: DotTuning | None = None,
+    **variant: Any,
 ) -> Any:
     """Dot product, sum or product of ``x[row]`` and ``y[column]`` for every edge, in edge order; see :class:`EdgeProduct`.
 
@@ -225,7 +201,8 @@ def sddmm(
         C-contiguous, of the dtype of `x`.
     schedule : Schedule, optional
         Of this pattern, so that nothing is prepared for this call.
-    tuning : DotTuning, optional
+    variant : optional
+        Of dot products, see :func:`dot_defines`.
     """
     cupy = jit.require_cupy("sddmm")
     nnz, columns = int(indices.size), heads if op == "dot" else x.shape[1]
@@ -238,7 +215,7 @@ def sddmm(
     schedule = edges.schedule_of(schedule, indptr, shape, nnz)
     x, y = geometry.contiguous(x), geometry.contiguous(y)
     alignment = edges.vector_bytes(16, 1, (x, y) if op == "dot" else (x, y, result))
-    how: dict[str, Any] = {"op": op, "dtype": x.dtype, "columns": x.shape[1], "heads": heads, "tuning": tuning}
+    how: dict[str, Any] = {"op": op, "dtype": x.dtype, "columns": x.shape[1], "heads": heads, **variant}
     made: Any = EdgeProduct(schedule, indices, alignment=alignment, **how)(x, y, result)
     return made
 
@@ -255,12 +232,12 @@ def windows_can(op: str, dtype: Any, columns: int, heads: int, shape: tuple[int,
     return op == "dot" and heads == 1 and np.dtype(dtype) == np.float32 and fits
 
 
-def windows_pay(columns: int, nnz: int, entries: int) -> bool:
+def windows_pay(nnz: int, entries: int) -> bool:
     """Whether windows are expected to be quicker for a pattern whose windows of eight rows have so many columns together.
 
     Examples
     --------
-    >>> windows_pay(128, 24_574_995, 5_280_977), windows_pay(128, 1_638_396, 1_630_000)
+    >>> windows_pay(24_574_995, 5_280_977), windows_pay(1_638_396, 1_630_000)
     (True, False)
     """
     return nnz >= _WINDOWS_SHARING * max(1, entries)
@@ -271,15 +248,70 @@ def window_product(windows: Any, columns: int) -> Any:
     return DotWindows(windows, columns)
 
 
+class EdgeSoftmax:
+    """Softmax over the edges of each row, prepared for one pattern and scores of one kind: ``softmax(scores, out)``.
+
+    Building it compiles the kernels and cuts the pattern up; the first call on a stream allocates what such calls work in, later ones
+    allocate nothing. It may be shared by threads and streams.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        Of a pattern with edges.
+    dtype : dtype
+    heads : int
+    alignment : int
+        Bytes of which the addresses of scores and results are multiples, at most 16.
+    room : int, optional
+        A variant: scores that a block has room for, about.
+    """
+
+    def __init__(
+        self, schedule: Schedule, *, dtype: Any, heads: int, alignment: int = 16, room: int | None = None
+    ) -> None:
+        (rows, _), nnz, itemsize = schedule.shape, schedule.nnz, np.dtype(dtype).itemsize
+        self._schedule, self._sums, self._lock = schedule, edges.sum_dtype(dtype), threading.Lock()
+        part = heads if heads <= _MOST_HEADS else _HEADS
+        vector = 16 if part == heads and alignment == 16 else itemsize
+        across, lanes = softmax_lanes(part, nnz / max(1, rows))
+        # Enough blocks for all multiprocessors, each with no more than it has room for; long rows get a block each, up to a size.
+        room = room or _ROOM
+        span = max(_LEAST_SPAN, min(room // part, (nnz + rows) // (_SOFTMAX_ROUNDS * jit.capability().multiprocessors)))
+        span, longest = -(-span // 4) * 4, -(-room // (32 * part)) * 32
+        cut = schedule.cut(lanes, span=span, longest=longest)
+        params = self._params = SoftmaxParams(schedule.params(cut, None, lanes))
+        params.heads, params.slice, params.across = heads, part, across.bit_length() - 1
+        params.room = -(-((span + longest) * part + 16) // 16) * 16
+        defines = {"BS_TYPE": edges.element_type(dtype), "BS_VECTOR": vector}
+        defines |= {"BS_KEEP": _KEEP if itemsize < 8 else _KEEP // 2} | schedule.defines
+        grid, shared = (cut.units, -(-heads // part), 1), params.room * self._sums.itemsize
+        kernel = jit.kernel("edge_softmax.cu", "edge_softmax", defines)
+        self._launch = kernel.launch(grid, _THREADS, params, shared=shared + 4 * (span + 2 + -(-span // 32)))
+        self._partial, self._pieces = (cut.pieces, 2, heads), None
+        if cut.pieces:
+            kernel = jit.kernel("edge_softmax.cu", "softmax_pieces", defines)
+            self._pieces = kernel.launch(cut.pieces, _THREADS, params)
+
+    def __call__(self, scores: Any, out: Any) -> Any:
+        """Write the weights of C-contiguous `scores` into `out`, which may be `scores`, and return it."""
+        partial = None if self._pieces is None else self._schedule.workspace("softmax", self._partial, self._sums)
+        with self._lock:
+            params = self._params
+            params.scores, params.out = scores.data.ptr, out.data.ptr
+            params.partial = None if partial is None else partial.data.ptr
+            self._launch()
+            if self._pieces is not None:
+                self._pieces()
+        return out
+
+
 def edge_softmax(
     indptr: Any, scores: Any, *, out: Any = None, schedule: Schedule | None = None, room: int | None = None
 ) -> Any:
-    """Softmax of `scores` (nnz, heads) over the edges of each row; `out` may be `scores`.
+    """Softmax of `scores` (nnz, heads) over the edges of each row; `out` may be `scores`. See :class:`EdgeSoftmax`.
 
     float32, float16, bfloat16 (computed in float32) or float64. With u = 2**-24 (2**-53) the relative error of a weight above 2**-126 is
     at most ``(|s - max| + ceil(n / 4) + 16) * u`` in a row of n edges, or of pieces of at most n edges where rows are cut up.
-
-    `room` is a variant: scores that a block has room for, about.
     """
     cupy = jit.require_cupy("edge_softmax")
     scores = geometry.contiguous(scores)
@@ -288,33 +320,9 @@ def edge_softmax(
     if scores.size == 0:
         return result
     schedule = edges.schedule_of(schedule, indptr, (int(indptr.size) - 1, 0), nnz)
-    rows, sums = schedule.shape[0], edges.sum_dtype(scores.dtype)
-    part = heads if heads <= _MOST_HEADS else _HEADS
-    vector = edges.vector_bytes(16, scores.dtype.itemsize, (scores, result)) if part == heads else scores.dtype.itemsize
-    if vector < 16:
-        vector = scores.dtype.itemsize
-    across, lanes = softmax_lanes(part, nnz / max(1, rows))
-    # Enough blocks for all multiprocessors, each with no more than it has room for; long rows get a block each, up to a size.
-    room = room or _ROOM
-    span = max(_LEAST_SPAN, min(room // part, (nnz + rows) // (_SOFTMAX_ROUNDS * jit.capability().multiprocessors)))
-    span, longest = -(-span // 4) * 4, -(-room // (32 * part)) * 32
-    cut = schedule.cut(lanes, span=span, longest=longest)
-    params = SoftmaxParams(schedule.params(cut, None, lanes), scores.data.ptr, result.data.ptr)
-    params.heads, params.slice, params.across = heads, part, across.bit_length() - 1
-    params.room = -(-((span + longest) * part + 16) // 16) * 16
-    if cut.pieces:
-        params.partial = schedule.workspace("softmax", (cut.pieces, 2, heads), sums).data.ptr
-    defines = {
-        "BS_TYPE": edges.element_type(scores.dtype),
-        "BS_VECTOR": vector,
-        "BS_KEEP": _KEEP if scores.dtype.itemsize < 8 else _KEEP // 2,
-    }
-    defines |= schedule.defines
-    grid, shared = (cut.units, -(-heads // part), 1), params.room * sums.itemsize + 4 * (span + 2 + -(-span // 32))
-    jit.kernel("edge_softmax.cu", "edge_softmax", defines).launch(grid, _THREADS, params, shared=shared)()
-    if cut.pieces:
-        jit.kernel("edge_softmax.cu", "softmax_pieces", defines).launch(cut.pieces, _THREADS, params)()
-    return result
+    alignment = edges.vector_bytes(16, 1, (scores, result))
+    made: Any = EdgeSoftmax(schedule, dtype=scores.dtype, heads=heads, alignment=alignment, room=room)(scores, result)
+    return made
 
 
 def softmax_lanes(heads: int, mean: float) -> tuple[int, int]:
@@ -329,60 +337,3 @@ def softmax_lanes(heads: int, mean: float) -> tuple[int, int]:
     across = heads if heads & (heads - 1) == 0 and heads <= 8 else 8 if heads % 8 == 0 else 1
     along = edges.power_of_two(int(mean / _EACH))
     return across, min(32, across * max(4, along))
-
-
-class RowsParams(ctypes.Structure):
-    """The argument of ``softmax_rows.cu``, field by field."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("indptr", "piece_row", "piece_first", "scores", "out", "partial")),
-        ("rows", ctypes.c_int64),
-        *((name, ctypes.c_int) for name in ("pieces", "longest", "heads", "turns", "across", "shift")),
-    )
-
-
-def softmax_rows(
-    indptr: Any,
-    scores: Any,
-    *,
-    out: Any = None,
-    schedule: Schedule | None = None,
-    each=4,
-    keep=8,
-    wide=16,
-    blocks=4,
-    longest=4096,
-    least=1,
-) -> Any:
-    cupy = jit.require_cupy("edge_softmax")
-    scores = geometry.contiguous(scores)
-    result = cupy.empty(scores.shape, scores.dtype) if out is None else out
-    nnz, heads = scores.shape
-    if scores.size == 0:
-        return result
-    schedule = edges.schedule_of(schedule, indptr, (int(indptr.size) - 1, 0), nnz)
-    rows, sums = schedule.shape[0], edges.sum_dtype(scores.dtype)
-    across = heads if heads & (heads - 1) == 0 and heads <= 8 else 8 if heads % 8 == 0 else 1
-    along = edges.power_of_two(int(nnz / max(1, rows) / each))
-    lanes = min(32, across * max(least, along))
-    longest = max(32, min(longest, nnz)) // 4 * 4
-    cut = schedule.cut(32, span=512, longest=longest)
-    params = RowsParams(schedule.indptr.data.ptr, cut.piece_row.data.ptr, cut.piece_first.data.ptr)
-    params.scores, params.out = scores.data.ptr, result.data.ptr
-    params.rows, params.pieces, params.longest, params.heads = rows, cut.pieces, longest, heads
-    params.turns, params.across, params.shift = -(-heads // across), across.bit_length() - 1, lanes.bit_length() - 1
-    if cut.pieces:
-        params.partial = schedule.workspace("softmax", (cut.pieces, 2, heads), sums).data.ptr
-    defines = {
-        "BS_TYPE": edges.element_type(scores.dtype),
-        "BS_VECTOR": scores.dtype.itemsize,
-        "BS_KEEP": keep,
-        "BS_WIDE": wide,
-        "BS_BLOCKS": blocks,
-    }
-    defines |= schedule.defines
-    warps = cut.pieces + -(-rows * lanes // 32)
-    jit.kernel("softmax_rows.cu", "softmax_rows", defines).launch(-(-warps // 8), _THREADS, params)()
-    if cut.pieces:
-        jit.kernel("softmax_rows.cu", "softmax_pieces", defines).launch(cut.pieces, _THREADS, params)()
-    return result

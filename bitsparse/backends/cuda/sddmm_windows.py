@@ -26,27 +26,18 @@ class DotWindowsParams(ctypes.Structure):
     )
 
 
-def window_defines(vectors: int, *, each: int | None = None, blocks: int | None = None) -> dict[str, int]:
+def window_defines(vectors: int) -> dict[str, int]:
     """Constants of ``sddmm_windows`` for rows of so many vectors of 16 bytes.
-
-    Parameters
-    ----------
-    each : int, optional
-        Columns that a group of lanes takes at a time, 4 or 8.
-    blocks : int, optional
-        Blocks of a multiprocessor.
 
     Examples
     --------
-    >>> window_defines(32)
-    {'BS_LANES': 8, 'BS_EACH': 4, 'BS_FULL': 1}
-    >>> window_defines(5)
-    {'BS_LANES': 4, 'BS_EACH': 4}
+    >>> window_defines(32), window_defines(5)
+    ({'BS_LANES': 8, 'BS_BLOCKS': 3, 'BS_FULL': 1}, {'BS_LANES': 4, 'BS_BLOCKS': 2})
     """
-    lanes = 8 if vectors > 4 and (vectors % 8 == 0 or vectors > 8) else 4
-    found = {"BS_LANES": lanes, "BS_EACH": each or 4}
-    found |= {"BS_FULL": 1} if vectors % lanes == 0 else {}
-    return found | ({} if blocks is None else {"BS_BLOCKS": blocks})
+    lanes = 8 if vectors >= 8 else 4
+    whole = vectors % lanes == 0
+    found = {"BS_LANES": lanes, "BS_BLOCKS": 3 if whole or lanes == 8 else 2}
+    return found | ({"BS_FULL": 1} if whole else {})
 
 
 class DotWindows:
@@ -62,14 +53,12 @@ class DotWindows:
         Of a canonical pattern.
     columns : int
         Of the features: a multiple of 4, not 0.
-    variant
-        See :func:`window_defines`.
     """
 
-    def __init__(self, windows: Windows, columns: int, **variant: Any) -> None:
+    def __init__(self, windows: Windows, columns: int) -> None:
         self._windows, self._places, self._lock = windows, windows.places(), threading.Lock()
         vectors = columns // 4
-        defines = window_defines(vectors, **variant)
+        defines = window_defines(vectors)
         steps = -(-vectors // defines["BS_LANES"])
         params = self._params = DotWindowsParams(units=windows.units.data.ptr, entries=windows.entries.data.ptr)
         params.places, params.rows, params.count = self._places.data.ptr, windows.shape[0], windows.count
