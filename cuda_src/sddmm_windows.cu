@@ -12,6 +12,11 @@
 #include "spmm_windows.cuh"
 
 #define BS_THREADS 256
+#if BS_LANES == 8 || (defined(BS_FULL) && __CUDA_ARCH__ < 1200)
+#define BLOCKS 3
+#else
+#define BLOCKS 2 // 80 registers do not suffice
+#endif
 #define EACH 4 // columns of a group
 #define GROUPS (32 / BS_LANES)
 #define COLUMNS (GROUPS * EACH)   // that a warp takes at a time: 16 or 32
@@ -59,7 +64,7 @@ BS_INLINE void store_if(bool valid, float *at, float value)
     asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %2, 0;\n@p st.global.f32 [%0], %1;\n}" ::"l"(at), "f"(value), "r"((bs_u32)valid) : "memory");
 }
 
-extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) sddmm_windows(const DotWindowsParams p)
+extern "C" __global__ void __launch_bounds__(BS_THREADS, BLOCKS) sddmm_windows(const DotWindowsParams p)
 {
     extern __shared__ float4 shared[];
     __shared__ float staged[BS_THREADS / 32][BS_ROWS][COLUMNS + 1];

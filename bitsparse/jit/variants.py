@@ -235,9 +235,9 @@ def _tiles() -> list[Variant]:
 def _windows() -> list[Variant]:
     """Float32 sums over windows of eight rows without weights, with one to a column, with one to an edge; dot products of them."""
     sums = [Variant("spmm_windows.cu", "spmm_windows", (("BS_WEIGHTS", kind),)) for kind in range(3)]
-    full = {"BS_BLOCKS": 3, "BS_FULL": 1}
-    for constants in ({"BS_LANES": 8} | full, {"BS_LANES": 4} | full, {"BS_LANES": 8, "BS_BLOCKS": 3}):
-        sums.append(Variant("sddmm_windows.cu", "sddmm_windows", tuple(sorted(constants.items()))))
+    for lanes, full in ((8, True), (4, True), (8, False)):
+        constants = (*((("BS_FULL", 1),) if full else ()), ("BS_LANES", lanes))
+        sums.append(Variant("sddmm_windows.cu", "sddmm_windows", constants))
     return [*sums, *(Variant("windows_fill.cu", "fill_windows", large) for large in ((), (("BS_LARGE", 1),)))]
 
 

@@ -32,12 +32,10 @@ def window_defines(vectors: int) -> dict[str, int]:
     Examples
     --------
     >>> window_defines(32), window_defines(5)
-    ({'BS_LANES': 8, 'BS_BLOCKS': 3, 'BS_FULL': 1}, {'BS_LANES': 4, 'BS_BLOCKS': 2})
+    ({'BS_LANES': 8, 'BS_FULL': 1}, {'BS_LANES': 4})
     """
     lanes = 8 if vectors >= 8 else 4
-    whole = vectors % lanes == 0
-    found = {"BS_LANES": lanes, "BS_BLOCKS": 3 if whole or lanes == 8 else 2}
-    return found | ({"BS_FULL": 1} if whole else {})
+    return {"BS_LANES": lanes} | ({"BS_FULL": 1} if vectors % lanes == 0 else {})
 
 
 class DotWindows:
