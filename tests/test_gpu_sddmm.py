@@ -187,7 +187,7 @@ def test_dot_products_of_windows(width: int, wide: bool) -> None:
         rng = np.random.default_rng(width)
         x, y = (rng.standard_normal((n, width)).astype(np.float32) for n in A.shape)
         y[-1], x[0] = np.inf, np.nan  # only edges of these see them
-        product = DotWindows(Windows(indptr, indices, A.shape, part=64), width)
+        product = DotWindows(Windows(indptr, indices, A.shape, part=64), indptr, width)
         out = empty((A.nnz,), np.float32)
         assert product(cupy.asarray(x), cupy.asarray(y), out) is out
         rows, cols = ends(A)

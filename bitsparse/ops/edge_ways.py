@@ -14,7 +14,7 @@ from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.ops.csr_operand import CSROperand
 from bitsparse.ops.operands import as_csr
 
-__all__ = ["EdgeWay", "edge_product"]
+__all__ = ["EdgeWay", "edge_product", "is_kept"]
 
 Array = NDArray[Any]
 #: Calls and products of each kind that a pattern keeps.
@@ -130,6 +130,13 @@ class EdgeWay:
         return made
 
 
+def is_kept(A: Any, operand: CSROperand, heads: int) -> bool:
+    """Whether a pattern keeps products per edge: that of a container whose heads of rows are numbered with its own indices."""
+    if operand.device == "cpu" or not isinstance(A, SparseArray) or operand.order is not None:
+        return False
+    return operand.indptr.dtype.itemsize == 8 or max(*operand.shape, 1) * heads < 1 << 31
+
+
 def edge_product(operand: CSROperand, op: str, dtype: np.dtype[Any], columns: int, heads: int) -> Callable[..., Any]:
     """``product(x, y, out)`` per edge for a pattern that is kept, of arrays (rows, columns) aligned to 16 bytes; made once."""
     products: dict[Any, Callable[..., Any]] = operand.prepared.setdefault("edge products", {})
@@ -153,5 +160,5 @@ def _made(operand: CSROperand, op: str, dtype: np.dtype[Any], columns: int, head
             if ("windows",) not in kept:
                 family = backends.family(operand.device, "windows")
                 kept["windows",] = family.Windows(operand.indptr, operand.indices, operand.shape)
-            return backend.window_product(kept["windows",], columns)
+            return backend.window_product(kept["windows",], operand.indptr, columns)
     return backend.EdgeProduct(operand.schedule, operand.columns, op=op, dtype=dtype, columns=columns, heads=heads)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
-from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops.csr_operand import CSROperand
-from bitsparse.ops.edge_ways import EdgeWay, edge_product
+from bitsparse.ops.edge_ways import EdgeWay, edge_product, is_kept
 from bitsparse.ops.features import Features, converted, exact_accumulator, native, plain_features
 from bitsparse.ops.operands import as_csr
 from bitsparse.ops.places import device_of_sparse, same_place, target_array, working_with
@@ -81,15 +81,15 @@ def sddmm(A: Any, x: Any, y: Any = None, *, op: Literal["dot", "add", "mul"] = "
         return way(given, out)
     with working_with(device_of_sparse(A), x, y, out):
         result = _sddmm("sddmm", A, x, y, op, out)
-        EdgeWay.learn(A, how, given, _short_way)
+        EdgeWay.learn(A, how, given, partial(_short_way, A))
         return result
 
 
-def _short_way(operand: CSROperand, how: tuple[Any, ...], x: Any, y: Any = None) -> EdgeWay | None:
+def _short_way(A: Any, operand: CSROperand, how: tuple[Any, ...], x: Any, y: Any = None) -> EdgeWay | None:
     """The kernel itself, for features of one floating dtype."""
-    if y is not None and y.dtype != x.dtype:
-        return None
     columns, heads = int(np.prod(x.shape[1:], dtype=np.int64)), x.shape[1] if x.ndim == 3 else 1
+    if (y is not None and y.dtype != x.dtype) or not is_kept(A, operand, heads):
+        return None
     product = edge_product(operand, how[1], x.dtype, columns, heads)
     shape = (operand.nnz, *(x.shape[1:-1] if how[1] == "dot" else x.shape[1:]))
     if y is not None:
@@ -124,7 +124,7 @@ def _sddmm(function: str, A: Any, x: Any, y: Any, op: str, out: Any) -> Any:
     a, b = (converted(side.data.reshape(side.shape[0], left.columns), compute) for side in (left, right))
     if 0 in shape:
         result = interop.namespace(a).empty(shape, dtype)
-    elif device != "cpu" and isinstance(A, SparseArray) and operand.order is None and left.columns:
+    elif left.columns and is_kept(A, operand, heads):
         product = edge_product(operand, op, compute, left.columns, heads)
         result = converted(_into_aligned(product, a, b, shape, compute, direct), dtype)
     else:

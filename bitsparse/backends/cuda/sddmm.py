@@ -243,9 +243,9 @@ def windows_pay(nnz: int, entries: int) -> bool:
     return nnz >= _WINDOWS_SHARING * max(1, entries)
 
 
-def window_product(windows: Any, columns: int) -> Any:
+def window_product(windows: Any, indptr: Any, columns: int) -> Any:
     """``product(x, y, out)`` of a pattern in windows of eight rows; see :class:`bitsparse.backends.cuda.sddmm_windows.DotWindows`."""
-    return DotWindows(windows, columns)
+    return DotWindows(windows, indptr, columns)
 
 
 class EdgeSoftmax:

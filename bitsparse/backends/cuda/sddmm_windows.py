@@ -6,13 +6,13 @@ import ctypes
 import threading
 from typing import Any
 
+import numpy as np
+
 from bitsparse import jit
-from bitsparse.backends.cuda.build_checks import THREADS
+from bitsparse.backends.cuda.build_checks import THREADS, launch, streaming
 from bitsparse.backends.cuda.windows import ROWS, Windows
 
 __all__ = ["DotWindows", "window_defines"]
-
-_WARPS = THREADS // 32
 
 
 class DotWindowsParams(ctypes.Structure):
@@ -22,6 +22,16 @@ class DotWindowsParams(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("x", "y", "out", "units", "entries", "places")),
         ("rows", ctypes.c_int64),
         *((name, ctypes.c_uint32) for name in ("row_bytes", "vectors")),
+        ("count", ctypes.c_int),
+    )
+
+
+class PlacesParams(ctypes.Structure):
+    """The argument of ``place_units`` in ``windows_fill.cu``, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("units", "entries", "indptr", "places")),
+        ("rows", ctypes.c_int64),
         ("count", ctypes.c_int),
     )
 
@@ -48,22 +58,28 @@ class DotWindows:
     Parameters
     ----------
     windows : Windows
-        Of a canonical pattern.
+        Of a canonical pattern with edges.
+    indptr : cupy.ndarray of int32 or int64
     columns : int
         Of the features: a multiple of 4, not 0.
     """
 
-    def __init__(self, windows: Windows, columns: int) -> None:
-        self._windows, self._places, self._lock = windows, windows.places(), threading.Lock()
-        vectors = columns // 4
+    def __init__(self, windows: Windows, indptr: Any, columns: int) -> None:
+        cupy = jit.require_cupy("sddmm")
+        units, count, vectors = windows.units, len(windows.units), columns // 4
+        self._windows, self._lock = windows, threading.Lock()
+        self._places = cupy.empty((count, ROWS), np.uint32)
+        places = PlacesParams(units.data.ptr, windows.entries.data.ptr, indptr.data.ptr, self._places.data.ptr)
+        places.rows, places.count = windows.shape[0], count
+        launch("windows_fill.cu", "place_units", indptr.dtype, streaming(32 * count), places)
         defines = window_defines(vectors)
-        steps = -(-vectors // defines["BS_LANES"])
-        params = self._params = DotWindowsParams(units=windows.units.data.ptr, entries=windows.entries.data.ptr)
-        params.places, params.rows, params.count = self._places.data.ptr, windows.shape[0], windows.count
+        params = self._params = DotWindowsParams(units=units.data.ptr, entries=windows.entries.data.ptr)
+        params.places, params.rows, params.count = self._places.data.ptr, windows.shape[0], count
         params.row_bytes, params.vectors = 16 * vectors, vectors
-        shared = _WARPS * steps * ROWS * defines["BS_LANES"] * 16
+        padded = -(-vectors // defines["BS_LANES"]) * defines["BS_LANES"]
+        shared = THREADS // 32 * ROWS * 16 * padded
         kernel = jit.kernel("sddmm_windows.cu", "sddmm_windows", defines)
-        self._launch = kernel.launch(-(-windows.count // _WARPS), THREADS, params, shared=shared)
+        self._launch = kernel.launch(-(-count // (THREADS // 32)), THREADS, params, shared=shared)
 
     def __call__(self, x: Any, y: Any, out: Any) -> Any:
         """Write the dot product of ``x[row]`` and ``y[column]`` for every edge into `out`, in edge order, and return it.

@@ -51,16 +51,6 @@ class WeighParams(ctypes.Structure):
     )
 
 
-class PlacesParams(ctypes.Structure):
-    """The argument of ``place_units`` in ``windows_fill.cu``, field by field."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("units", "entries", "indptr", "places")),
-        ("rows", ctypes.c_int64),
-        ("count", ctypes.c_int),
-    )
-
-
 class Windows:
     """A canonical pattern in windows of eight rows; made once, kept by its owner.
 
@@ -94,23 +84,25 @@ class Windows:
             raise ValueError(f"spmm: windows number columns and edges in 32 bits, but A of shape {shape} has too many")
         self.entries = cupy.zeros((total + BATCH, 2), np.uint32)
         self._place = cupy.empty(self.nnz, np.uint32)
-        self._total, self._slots, self.count = total, slots, units
+        self._total, self._slots, self._count = total, slots, units
         self.reuse = self.nnz / max(1, int(found.cells.size))
         params = FillParams(*(a.data.ptr for a in (found.starts, found.cells, found.edges, found.perm, found.edge_row)))
         params.edge_cell, params.first = found.edge_cell.data.ptr, first.data.ptr
         params.entries, params.place, params.windows = self.entries.data.ptr, self._place.data.ptr, windows
         launch("windows_fill.cu", "fill_windows", indptr.dtype, min(1 << 16, -(-windows // (THREADS // 32))), params)
-        self.units = _units(cupy, first, parts, padded, each, units, part)
-        self._indptr = indptr
-        self._places: Any = None
+        self._units = _units(cupy, first, parts, padded, each, units, part)
         self._workspaces: dict[tuple[int, int], Any] = {}
         self._lock = threading.Lock()
 
     @property
+    def units(self) -> Any:
+        """``WindowUnit`` of ``spmm_windows.cuh``, one a row: whole windows, or parts of those with many columns."""
+        return self._units
+
+    @property
     def nbytes(self) -> int:
         """Bytes on the device, without values."""
-        places = 0 if self._places is None else int(self._places.nbytes)
-        return int(self.entries.nbytes + self._place.nbytes + self.units.nbytes) + places
+        return int(self.entries.nbytes + self._place.nbytes + self._units.nbytes)
 
     def weigh(self, values: Any = None, col_scale: Any = None, out: Any = None) -> Any:
         """What :meth:`run` takes as weights: float32 values in CSR order, times the scales of their columns; or the scales alone."""
@@ -125,17 +117,6 @@ class Windows:
         launch("windows_fill.cu", "weigh_windows", np.dtype(np.int32), streaming(params.count), params)
         return out
 
-    def places(self) -> Any:
-        """(units, 8) uint32: where the edges of each row of a unit begin, in CSR order; made once."""
-        cupy = jit.require_cupy("sddmm")
-        with self._lock:
-            if self._places is None:
-                self._places = cupy.empty((self.count, ROWS), np.uint32)
-                params = PlacesParams(self.units.data.ptr, self.entries.data.ptr, self._indptr.data.ptr)
-                params.places, params.rows, params.count = self._places.data.ptr, self.shape[0], self.count
-                launch("windows_fill.cu", "place_units", self._indptr.dtype, streaming(32 * self.count), params)
-            return self._places
-
     def run(self, x: Any, out: Any, *, weights: Any = None, row_scale: Any = None, counts: Any = None) -> Any:
         """Write the sums into `out` and return it; nothing is allocated from the second call with one width on a stream.
 
@@ -149,20 +130,20 @@ class Windows:
             Sums are divided by the counts, then multiplied by the scales.
         """
         vectors = x.shape[1] // 4
-        if not (self.count and vectors):
+        if not (self._count and vectors):
             return out
         lanes = min(32, 1 << (vectors - 1).bit_length())
         slices = -(-vectors // lanes)
-        params = WindowsParams(x.data.ptr, out.data.ptr, self.units.data.ptr, self.entries.data.ptr)
+        params = WindowsParams(x.data.ptr, out.data.ptr, self._units.data.ptr, self.entries.data.ptr)
         for name, array in (("weights", weights), ("row_scale", row_scale), ("counts", counts)):
             setattr(params, name, None if array is None else array.data.ptr)
         params.rows, params.row_bytes, params.vectors = self.shape[0], 16 * vectors, vectors
-        params.count, params.shift, params.slices = self.count, lanes.bit_length() - 1, slices
+        params.count, params.shift, params.slices = self._count, lanes.bit_length() - 1, slices
         if self._slots:
             params.partial, params.arrived = (part.data.ptr for part in self._workspace(slices * lanes))
         kind = 0 if weights is None else weights.ndim
         kernel = jit.kernel("spmm_windows.cu", "spmm_windows", {"BS_WEIGHTS": kind})
-        kernel.launch((-(-self.count // (THREADS // lanes)), slices, 1), THREADS, params)()
+        kernel.launch((-(-self._count // (THREADS // lanes)), slices, 1), THREADS, params)()
         return out
 
     def _workspace(self, vectors: int) -> Any:
