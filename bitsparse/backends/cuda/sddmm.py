@@ -331,9 +331,10 @@ def softmax_lanes(heads: int, mean: float) -> tuple[int, int]:
     Examples
     --------
     >>> softmax_lanes(1, 32.4), softmax_lanes(8, 5.0), softmax_lanes(3, 100.0)
-    ((1, 8), (8, 32), (1, 32))
+    ((1, 8), (8, 16), (1, 32))
     """
-    # Four lanes along the edges at least, which is what the bound of errors says.
+    # Short rows do best with few lanes and many rows under way; the bound of errors takes long ones to have four lanes along the edges, as
+    # rows beyond what a group keeps are given to a whole warp.
     across = heads if heads & (heads - 1) == 0 and heads <= 8 else 8 if heads % 8 == 0 else 1
     along = edges.power_of_two(int(mean / _EACH))
-    return across, min(32, across * max(4, along))
+    return across, min(32, across * max(2 if across >= 4 else 4, along))
