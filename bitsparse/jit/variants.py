@@ -124,26 +124,21 @@ def _edges() -> list[Variant]:
     """
     table: list[tuple[str, str, dict[str, int]]] = []
     heads, large = {"BS_HEADS": 1}, {"BS_LARGE": 1}
-    dots: list[tuple[int, int, dict[str, int]]] = [(0, lanes, {}) for lanes in (4, 8, 16, 32)]
+    dots: list[tuple[int, int, dict[str, int]]] = [(0, lanes, {}) for lanes in (8, 16, 32)]
     dots += [(kind, lanes, {}) for kind in (1, 2) for lanes in (8, 16, 32)]
+    dots += [(0, 4, {"BS_BLOCKS": 12}), (0, 8, heads), (0, 16, heads), (0, 32, large)]
     dots += [
-        (0, 32, {"BS_ROUNDS": 2}),
-        (0, 32, {"BS_ROUNDS": 2, "BS_STEPS": 2}),
+        (0, 32, {"BS_ROUNDS": 2, "BS_BLOCKS": 6}),
         (0, 32, {"BS_ROUNDS": 0}),
-        (0, 8, heads),
-        (0, 16, heads),
+        (3, 32, {"BS_ROUNDS": 2, "BS_BLOCKS": 4}),
     ]
-    dots += [(3, 32, {"BS_ROUNDS": 2}), (0, 32, large)]
 
     def full(more: dict[str, int]) -> dict[str, int]:
         return {"BS_FULL": 1} if more.get("BS_ROUNDS", 1) else {}
 
+    usual = {"BS_ROUNDS": 1, "BS_STEPS": 4, "BS_BLOCKS": 8}
     table += [
-        (
-            "sddmm_dot.cu",
-            "sddmm_dot",
-            {"BS_TYPE": kind, "BS_LANES": lanes, "BS_ROUNDS": 1, "BS_STEPS": 4} | more | full(more),
-        )
+        ("sddmm_edges.cu", "sddmm_edges", usual | {"BS_TYPE": kind, "BS_LANES": lanes} | more | full(more))
         for kind, lanes, more in dots
     ]
     rows: list[tuple[int, int, dict[str, int]]] = [(0, 1, {}), (0, 2, {}), (0, 32, {}), (1, 16, {}), (0, 32, large)]
@@ -266,8 +261,11 @@ def _finished() -> list[Variant]:
 
 
 def _windows() -> list[Variant]:
-    """Float32 sums over windows of eight rows: without weights, with one to a column, with one to an edge."""
+    """Float32 sums over windows of eight rows without weights, with one to a column, with one to an edge; dot products of them."""
     sums = [Variant("spmm_windows.cu", "spmm_windows", (("BS_WEIGHTS", kind),)) for kind in range(3)]
+    for lanes, full in ((8, True), (4, True), (8, False)):
+        constants = (*((("BS_FULL", 1),) if full else ()), ("BS_LANES", lanes))
+        sums.append(Variant("sddmm_windows.cu", "sddmm_windows", constants))
     return [*sums, *(Variant("windows_fill.cu", "fill_windows", large) for large in ((), (("BS_LARGE", 1),)))]
 
 

@@ -186,7 +186,7 @@ class Schedule:
         return found
 
     def edge_rows(self) -> tuple[Any, Any]:
-        """Where the rows of edges are found, for kernels that deal out edges (``edge_chunks.cuh``); made once.
+        """Where the rows of edges are found, for kernels that deal out edges (``edge_ends.cuh``); made once.
 
         Returns
         -------

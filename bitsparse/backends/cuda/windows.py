@@ -102,6 +102,11 @@ class Windows:
         self._lock = threading.Lock()
 
     @property
+    def units(self) -> Any:
+        """``WindowUnit`` of ``spmm_windows.cuh``, one a row: whole windows, or parts of those with many columns."""
+        return self._units
+
+    @property
     def nbytes(self) -> int:
         """Bytes on the device, without values."""
         return int(self.entries.nbytes + self._place.nbytes + self._units.nbytes)
