@@ -40,7 +40,7 @@ _LONG_ROWS, _MIDDLING_ROWS, _MANY_EDGES = 200, 48, 8_000_000
 #: Rows that are put in order as a whole, else in windows of so many.
 _FEW_ROWS, _WHOLE, _WINDOW = 1 << 17, 1 << 30, 8192
 #: Microseconds of a call, an edge, each further 16 bytes of a row, a tile and 128 features; bytes of results stored in one.
-_START, _EDGE, _EDGE_VECTOR, _TILE, _STORED_RATE = 4.0, 5.5e-6, 2.0e-6, 42e-6, 2.5e6
+_START, _EDGE, _EDGE_VECTOR, _TILE, _STORED_RATE = 4.0, 4.8e-6, 2.0e-6, 42e-6, 2.5e6
 #: Blocks for which the registers suffice with a chain.
 _CHAIN, _CHAIN_BLOCKS = 2, 4
 
