@@ -124,7 +124,8 @@ BS_INLINE void finish_row(const SpmmParams &p, Index row, Index count, const Sum
 // The same through the chain, or as signs: BS_EACH sums from vector `start` + lane on. All lanes of a group call it together; those beyond
 // the row have vectors of `p.vectors` and more.
 BS_INLINE void finish_vector(
-    const SpmmParams &p, Index row, Index count, const Sums &sums, const Limits<BS_EACH> &limits, char *out, unsigned start, int lane, int lanes, bool last)
+    const SpmmParams &p, Index row, Index count, const Sums &sums, const Limits<BS_EACH> &limits, char *out, unsigned start, int lane, int lanes, bool last,
+    bool &strange)
 {
     const unsigned vector = start + (unsigned)lane;
     float v[BS_EACH];
@@ -143,7 +144,7 @@ BS_INLINE void finish_vector(
             v[j + i] = run[i];
     }
 #if BS_SIGNS
-    const unsigned bits = signs_of(p.finish, limits, v);
+    const unsigned bits = signs_of(limits, v, strange);
     store_signs<BS_EACH>(out, vector < p.vectors ? bits : 0u, start, lane, lanes, p.finish.row_bytes, last);
 #else
     Vector<BS_EACH, float> stored;

@@ -201,7 +201,7 @@ class Spmm:
         }
         if finish is not None:
             params.finish, params.out_bytes = finish.struct, finish.struct.row_bytes
-            defines |= finish.defines
+            defines |= finish.defines | finish.pads(tuning.lanes, self._slices * tuning.vectors, each)
         if tuning.blocks is not None:
             defines["BS_BLOCKS"] = tuning.blocks
         if self._indices is None:
