@@ -1,0 +1,370 @@
+"""Edge sampling and sums over sampled edges on the GPU. Arguments are validated by the callers in ``ops``."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bitsparse import jit
+from bitsparse.backends.cuda import geometry
+from bitsparse.backends.cuda.schedule import Schedule, StreamsParams
+from bitsparse.errors import KernelError
+
+__all__ = ["STRATEGIES", "Drawing", "SampledSum", "Tuning", "gather", "sample_edges", "tuning_of"]
+
+STRATEGIES = ("aes", "afs", "sfs", "uniform")
+_THREADS = 256
+_GRID_Y = 65535
+_KINDS = {"float16": 4, "float32": 5, "float64": 6, "bfloat16": 7}
+#: AES-SpMM, Table 1: R = edges / W up to 2, 36, 54 and beyond, and how many parts W is cut into.
+_LIMITS, _PARTS = (2, 36, 54), (4, 8, 16, 32)
+
+
+class _SamplerParams(ctypes.Structure):
+    """``Sampler`` of ``sample.cuh``, field by field."""
+
+    _fields_ = (
+        ("width", ctypes.c_int64),
+        ("seed", ctypes.c_uint64),
+        ("most", ctypes.c_int64 * 3),
+        ("run", ctypes.c_int64 * 4),
+        ("inverse", ctypes.c_float * 4),
+        ("samples", ctypes.c_int * 4),
+        ("stream", ctypes.c_uint),
+        ("strategy", ctypes.c_int),
+    )
+
+
+class _EdgesParams(ctypes.Structure):
+    _fields_ = (
+        ("sampler", _SamplerParams),
+        *((name, ctypes.c_void_p) for name in ("indptr", "indices", "starts", "counts", "edges", "columns")),
+        *((name, ctypes.c_int64) for name in ("rows", "total")),
+    )
+
+
+class _SumParams(ctypes.Structure):
+    """``SampleSpmmParams`` of ``sample_spmm.cu``, field by field."""
+
+    _fields_ = (
+        ("streams", StreamsParams),
+        ("sampler", _SamplerParams),
+        *((name, ctypes.c_void_p) for name in ("indptr", "indices", "x", "out", "values", "col_scale")),
+        *((name, ctypes.c_void_p) for name in ("factors", "row_scale", "partial", "arrived")),
+        *((name, ctypes.c_uint) for name in ("vectors", "row_bytes", "out_bytes")),
+        ("slices", ctypes.c_int),
+    )
+
+
+def _sampler(indptr: Any, nnz: int, width: int, strategy: str, seed: int, stream: int) -> _SamplerParams:
+    """What a kernel samples by. Rows are shorter than the limit of the indices, so that widths beyond it all mean the same."""
+    limit = int(np.iinfo(indptr.dtype).max)
+    if strategy == "uniform" and 2**31 <= width < nnz:
+        raise KernelError(
+            f"sample_edges: width={width} asks a GPU to draw more than {2**31 - 1} edges of a row; draw fewer, or take strategy='sfs'"
+        )
+    width = min(width, limit)
+    found = _SamplerParams(width, seed)
+    found.most[:] = [min(most * width, limit) for most in _LIMITS]
+    found.run[:] = [max(1, width // parts) for parts in _PARTS]
+    found.inverse[:] = [1 / max(1, width // parts) for parts in _PARTS]
+    found.samples[:] = [min(parts, width) for parts in _PARTS]
+    found.stream, found.strategy = stream, STRATEGIES.index(strategy)
+    return found
+
+
+class Drawing:
+    """How many edges of each row of a pattern are sampled, and how the kernels walk the sample; made once for a width and a strategy.
+
+    Parameters
+    ----------
+    indptr : cupy.ndarray of int32 or int64
+        Valid: from 0 to `nnz`, never decreasing.
+    shape : tuple of int
+    nnz, width : int
+    strategy : {"aes", "afs", "sfs", "uniform"}
+
+    Attributes
+    ----------
+    starts : cupy.ndarray (rows + 1,), dtype of `indptr`
+        Where each row's samples start.
+    total : int
+        Samples of all rows, repeats counted.
+    schedule : Schedule
+        Of the samples.
+    """
+
+    def __init__(self, indptr: Any, shape: tuple[int, int], nnz: int, *, width: int, strategy: str) -> None:
+        cupy = self._cupy = jit.require_cupy("sample_edges")
+        self.indptr, self.shape, self.nnz = indptr, (int(shape[0]), int(shape[1])), int(nnz)
+        self.width, self.strategy = width, strategy
+        rows = self.shape[0]
+        self.starts = cupy.zeros(rows + 1, indptr.dtype)
+        if rows:
+            counts = cupy.empty(rows, indptr.dtype)
+            self._launch("sample_counts", rows, 0, 0, counts=counts)
+            cupy.cumsum(counts, out=self.starts[1:])
+        self.total = int(self.starts[-1])
+        self.schedule = Schedule(self.starts, self.shape, self.total)
+        self._factors: dict[str, Any] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the device."""
+        return int(self.starts.nbytes) + self.schedule.nbytes + sum(int(made.nbytes) for made in self._factors.values())
+
+    def factors(self, dtype: Any) -> Any:
+        """``row_nnz / samples`` of each row in `dtype`, 1 for empty rows; made once."""
+        name = np.dtype(dtype).name
+        if name not in self._factors:
+            samples, edges = (part[1:] - part[:-1] for part in (self.starts, self.indptr))
+            quotient = edges.astype(dtype) / self._cupy.maximum(samples, 1).astype(dtype)
+            self._factors[name] = self._cupy.where(samples > 0, quotient, np.dtype(dtype).type(1))
+        return self._factors[name]
+
+    def sampler(self, seed: int, stream: int) -> _SamplerParams:
+        """The argument of a kernel."""
+        return _sampler(self.indptr, self.nnz, self.width, self.strategy, seed, stream)
+
+    def edges(self, seed: int = 0, stream: int = 0, indices: Any = None, columns: bool = True) -> tuple[Any, Any]:
+        """The sample: numbers of its edges (int64), and with `columns` their columns (without `indices` an edge lies in its own)."""
+        cupy = self._cupy
+        edges = cupy.empty(self.total, np.int64)
+        found = cupy.empty(self.total, self.indptr.dtype) if columns else None
+        if self.total:
+            self._launch("sample_edges", self.total, seed, stream, indices=indices, edges=edges, columns=found)
+        return edges, found
+
+    def _launch(self, name: str, items: int, seed: int, stream: int, **arrays: Any) -> None:
+        params = _EdgesParams(self.sampler(seed, stream))
+        params.indptr, params.starts = self.indptr.data.ptr, self.starts.data.ptr
+        params.rows, params.total = self.shape[0], items
+        for array, data in arrays.items():
+            setattr(params, array, None if data is None else data.data.ptr)
+        defines = {"BS_LARGE": 1} if self.indptr.dtype.itemsize == 8 else {}
+        jit.kernel("sample_edges.cu", name, defines).launch(-(-items // _THREADS), _THREADS, params)()
+
+
+class Tuning(NamedTuple):
+    """What may be chosen about a sum; every choice gives the same sums but for the pieces of long rows.
+
+    Attributes
+    ----------
+    bytes : int
+        A lane loads so many at once: 16, 8, 4 or 2. Rows and addresses must be multiples.
+    lanes : int
+        Of a group: a power of two up to 32. A slice of the columns has so many vectors.
+    unroll : int
+        Edges in flight.
+    blocks : int or None
+        Blocks of 128 threads that a multiprocessor must hold, which bounds the registers; None for as many as can be.
+    span, longest : int or None
+        Samples and rows of a stream, samples of a piece of a long row; None for what suits the pattern.
+    """
+
+    bytes: int
+    lanes: int
+    unroll: int = 8
+    blocks: int | None = None
+    span: int | None = None
+    longest: int | None = None
+
+
+def tuning_of(columns: int, itemsize: int, alignment: int) -> Tuning:
+    """The tuning for rows of `columns` elements whose addresses are multiples of `alignment`.
+
+    Examples
+    --------
+    >>> tuning_of(128, 4, 16).lanes, tuning_of(100, 2, 16), tuning_of(3, 4, 16).bytes
+    (32, Tuning(bytes=8, lanes=32, unroll=8, blocks=None, span=None, longest=None), 4)
+    """
+    width = 16
+    while (columns * itemsize % width or alignment % width) and width > itemsize:
+        width //= 2
+    if itemsize == 2 and width == 16 and 16 <= columns * itemsize // 8 <= 32:
+        width = 8  # wider groups: fewer of them in a warp, whose rows end at different samples
+    vectors = columns * itemsize // width
+    lanes = min(32, 1 << (vectors - 1).bit_length())
+    while lanes > 8 and vectors > 32 and -(-vectors // lanes) * lanes * 3 > vectors * 4:
+        lanes //= 2
+    return Tuning(width, lanes)
+
+
+class SampledSum:
+    """Sums over sampled edges, prepared for one pattern and features of one kind: ``product(x, out=None)``; the sample is not stored.
+
+    Building it compiles the kernel and cuts the sample. The first call on a stream allocates what such calls work in; later ones allocate
+    nothing but the result. It may be shared by threads and streams.
+
+    Parameters
+    ----------
+    drawing : Drawing
+    indices : cupy.ndarray or None
+        As `indptr` of the drawing; None if edge e lies in column e.
+    columns : int
+        Of the features.
+    x_dtype : dtype
+        float16, bfloat16 or float32, summed in float32, or float64.
+    values, col_scale, row_scale : cupy.ndarray, optional
+        ``(nnz,)``, ``(n,)`` and ``(m,)``.
+    rescale : bool
+        Multiply the sum of a row by ``row_nnz / samples``.
+    alignment : int
+        Bytes of which the addresses of features and results are multiples, at most 16.
+    tuning : Tuning, optional
+
+    Attributes
+    ----------
+    dtype : numpy.dtype
+        Of the result.
+    """
+
+    def __init__(
+        self,
+        drawing: Drawing,
+        indices: Any,
+        *,
+        columns: int,
+        x_dtype: Any,
+        values: Any = None,
+        col_scale: Any = None,
+        row_scale: Any = None,
+        rescale: bool = False,
+        alignment: int = 16,
+        tuning: Tuning | None = None,
+    ) -> None:
+        cupy = self._cupy = jit.require_cupy("sampled_spmm")
+        self._drawing, self.columns, self.dtype = drawing, columns, np.dtype(x_dtype)
+        if self.dtype.name not in _KINDS:
+            raise KernelError(f"sampled_spmm: there is no kernel for {self.dtype} on the GPU")
+        self._acc = np.dtype(np.float64 if self.dtype == np.float64 else np.float32)
+        self.shape = (drawing.shape[0], columns)
+        self._lock, self._stream = threading.Lock(), cupy.cuda.get_current_stream
+        self._workspaces: dict[int, tuple[Any, Any]] = {}
+        self._kernel: Any = None
+        if 0 in self.shape:
+            return
+        self.tuning = tuning or tuning_of(columns, self.dtype.itemsize, alignment)
+        factors = drawing.factors(self._acc) if rescale else None
+        scales = (
+            None if part is None else geometry.contiguous(part.astype(self._acc, copy=False))
+            for part in (values, col_scale, row_scale)
+        )
+        self._kept = (None if indices is None else geometry.contiguous(indices), *scales, factors)
+        self._prepare()
+
+    def _prepare(self) -> None:
+        tuning, drawing = self.tuning, self._drawing
+        self.cut = drawing.schedule.cut(tuning.lanes, warps=24, span=tuning.span, longest=tuning.longest)
+        vectors = self.columns * self.dtype.itemsize // tuning.bytes
+        slices = -(-vectors // tuning.lanes)
+        self._slot, self._each = slices * tuning.lanes, tuning.bytes // self.dtype.itemsize
+        params = self._params = _SumParams(drawing.schedule.params(self.cut, None, tuning.lanes), drawing.sampler(0, 0))
+        params.indptr = drawing.indptr.data.ptr
+        names = ("indices", "values", "col_scale", "row_scale", "factors")
+        for name, array in zip(names, self._kept, strict=True):
+            setattr(params, name, None if array is None else array.data.ptr)
+        params.vectors, params.slices = vectors, slices
+        params.row_bytes = params.out_bytes = self.columns * self.dtype.itemsize
+        defines = drawing.schedule.defines | {
+            "BS_KIND": _KINDS[self.dtype.name],
+            "BS_ACC": int(self._acc == np.float64),
+            "BS_BYTES": tuning.bytes,
+            "BS_LANES": tuning.lanes,
+            "BS_U": tuning.unroll,
+            "BS_WEIGHTS": int(self._kept[1] is not None or self._kept[2] is not None),
+        }
+        if tuning.blocks is not None:
+            defines["BS_BLOCKS"] = tuning.blocks
+        across = -(-slices // _GRID_Y)
+        grid = (-(-self.cut.units * tuning.lanes // 128), -(-slices // across), across)
+        self._kernel = jit.kernel("sample_spmm.cu", "sample_spmm", defines).launch(grid, 128, params)
+        self._made_on = self._stream().ptr
+        self._made = self._cupy.cuda.Event(disable_timing=True)
+        self._made.record()
+
+    def __call__(self, x: Any, out: Any = None, *, seed: int = 0, stream: int = 0) -> Any:
+        """Sums of the rows of `x` (columns of the pattern, columns), C-contiguous and of the kind prepared for."""
+        if out is None:
+            out = self._cupy.empty(self.shape, self.dtype)
+        if self._kernel is None:
+            return out
+        x = geometry.contiguous(x)
+        with self._lock:
+            where = self._stream().ptr
+            work = self._workspaces.get(where) or self._on_stream(where)
+            params = self._params
+            params.sampler.seed, params.sampler.stream = seed, stream
+            params.x, params.out = x.data.ptr, out.data.ptr
+            params.partial, params.arrived = (part.data.ptr for part in work)
+            self._kernel(where)
+        return out
+
+    def _on_stream(self, stream: int) -> tuple[Any, Any]:
+        """What calls on one stream work in, and their waiting for what was prepared on another stream."""
+        cupy = self._cupy
+        if cupy.cuda.runtime.streamIsCapturing(stream):
+            # A capture begins after a synchronisation and cannot allocate: it takes over what calls have worked in before.
+            if self._workspaces:
+                work = self._workspaces[stream] = self._workspaces.pop(next(iter(self._workspaces)))
+                return work
+        elif stream != self._made_on:
+            cupy.cuda.get_current_stream().wait_event(self._made)
+        pieces = self.cut.pieces
+        work = self._workspaces[stream] = (
+            cupy.empty(pieces * self._slot * self._each, self._acc),
+            cupy.zeros(pieces * self._slot, np.int32),
+        )
+        return work
+
+
+def sample_edges(
+    indptr: Any, *, width: int, strategy: str, seed: int = 0, stream: int = 0, nnz: int | None = None
+) -> tuple[Any, Any]:
+    """Which edges of each row are sampled; see the host's function of the same name. `nnz` saves a look at `indptr`."""
+    count = int(indptr[-1]) if nnz is None else nnz
+    drawing = Drawing(indptr, (int(indptr.size) - 1, 0), count, width=width, strategy=strategy)
+    return drawing.starts.astype(np.int64), drawing.edges(seed, stream, columns=False)[0]
+
+
+def gather(
+    indptr: Any,
+    indices: Any,
+    x: Any,
+    *,
+    width: int,
+    strategy: str,
+    seed: int = 0,
+    stream: int = 0,
+    values: Any = None,
+    col_scale: Any = None,
+    row_scale: Any = None,
+    rescale: bool = False,
+    tuning: Tuning | None = None,
+    out: Any = None,
+) -> Any:
+    """Weighted sums of the sampled neighbours' features; see the host's function of the same name.
+
+    Samples of a row are summed one after another; those of rows with more than a piece of the schedule in such pieces, added in order.
+    """
+    x = geometry.contiguous(x)
+    alignment = 16
+    while x.data.ptr % alignment or (out is not None and out.data.ptr % alignment):
+        alignment //= 2
+    drawing = Drawing(indptr, (int(indptr.size) - 1, x.shape[0]), int(indptr[-1]), width=width, strategy=strategy)
+    product = SampledSum(
+        drawing,
+        indices,
+        columns=x.shape[1],
+        x_dtype=x.dtype,
+        values=values,
+        col_scale=col_scale,
+        row_scale=row_scale,
+        rescale=rescale,
+        alignment=alignment,
+        tuning=tuning,
+    )
+    return product(x, out, seed=seed, stream=stream)
