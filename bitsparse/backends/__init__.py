@@ -20,6 +20,7 @@ _ON_GPU = (
     "bits",
     "build",
     "matmul",
+    "sample",
     "sddmm",
     "spmm",
     "spmm_choice",
