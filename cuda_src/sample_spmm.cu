@@ -8,9 +8,9 @@
 //
 // Floor: that of spmm_csr.cu for the sampled edges.
 //
-// BS_WEIGHTS: 0 none, 1 values of edges and scales of columns, each if there.
-#include "csr_elements.cuh"
+// The elements, their sums and BS_WEIGHTS: sample_sums.cuh.
 #include "sample.cuh"
+#include "sample_sums.cuh"
 
 #ifndef BS_THREADS
 #define BS_THREADS 128
@@ -23,56 +23,31 @@
 struct SampleSpmmParams {
     Streams streams; // of the samples
     Sampler sampler;
-    const Index *indptr, *indices; // of the pattern; indices may be null: edge e lies in column e
-    const void *x;                 // (columns of the pattern, vectors * BS_EACH), rows contiguous
-    void *out;                     // (rows, vectors * BS_EACH) Out
-    const Acc *values, *col_scale; // of the pattern's edges, of its columns, or null
-    const Acc *factors, *row_scale; // what the sum of a row is multiplied by, or null
-    Acc *partial;                  // (pieces, slices, BS_LANES, BS_EACH)
-    int *arrived;                  // (pieces, slices, BS_LANES), as in spmm_csr.cu
+    CodeMap codes;
+    const Index *indptr, *indices;  // of the pattern; indices may be null: edge e lies in column e
+    const void *x;                  // (columns of the pattern, vectors), rows row_bytes apart
+    void *out;                      // (rows, features) Out
+    const Real *values, *col_scale; // of the pattern's edges, of its columns, or null
+    const Real *factors, *row_scale; // what the sum of a row is multiplied by, or null
+    RowSum *partial;                // (pieces, slices, BS_LANES)
+    int *arrived;                   // (pieces, slices, BS_LANES), as in spmm_csr.cu
     unsigned vectors, row_bytes, out_bytes;
-    int slices;
+    int slices, features;
+    int whole; // whether vectors of results are whole and aligned
 };
-
-// Sums of 16-bit floats are rounded back.
-#if BS_KIND == BS_FLOAT16 || BS_KIND == BS_BFLOAT16
-typedef unsigned short Out;
-#else
-typedef Acc Out;
-#endif
-
-typedef Vector<BS_EACH, Acc> Sums;
 
 #define BS_CHUNK (BS_LANES > BS_U ? BS_LANES : BS_U) // samples that a group draws at once
 #define BS_OWN (BS_CHUNK / BS_LANES)                 // of them each lane's: own, own + lanes, ...
-
-#if BS_ACC == 1
-#define BS_TIMES bs_muld
-#else
-#define BS_TIMES bs_mulf
-#endif
-
-// The assembler moves ordinary loads down to their uses, behind what is drawn in between.
-template <int n, class T> BS_INLINE void load_now(Vector<n, T> &to, const void *at)
-{
-#if BS_BYTES == 16
-    asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(to.moved[0].x), "=r"(to.moved[0].y), "=r"(to.moved[0].z), "=r"(to.moved[0].w)
-                 : "l"(at)
-                 : "memory");
-#elif BS_BYTES == 8
-    asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(to.moved[0].x), "=r"(to.moved[0].y) : "l"(at) : "memory");
-#else
-    load_vector(to, at);
-#endif
-}
 
 // The samples that a lane has drawn of a chunk, and which of all of the group's samples are the last of their row.
 struct Chunk {
     Index column[BS_OWN], row[BS_OWN];
     unsigned last[BS_OWN];
 #if BS_WEIGHTS
-    Acc weight[BS_OWN];
+    Real weight[BS_OWN];
+#endif
+#if BS_WEIGHTS == 2
+    float offset[BS_OWN];
 #endif
 };
 
@@ -83,7 +58,7 @@ struct Group {
     unsigned first; // the lane's vector, of a row
     int lane, at_lane, slice; // `at_lane`: of the warp, the first lane of the group
     bool there;               // the row has this vector
-    Sums sum;
+    RowSum sum;
 
     __device__ __forceinline__ explicit Group(const SampleSpmmParams &params) : p(params)
     {
@@ -94,15 +69,8 @@ struct Group {
         there = first < p.vectors;
         first = __shfl_sync(~0u, min(first, p.vectors - 1), (int)threadIdx.x & 31);
         x = kept((const char *)p.x + (bs_u64)first * BS_BYTES);
-        out = (char *)p.out + (bs_u64)first * (unsigned)sizeof(Vector<BS_EACH, Out>);
-        clear();
-    }
-
-    __device__ __forceinline__ void clear()
-    {
-#pragma unroll
-        for (int j = 0; j < BS_EACH; j++)
-            sum.of[j] = 0;
+        out = (char *)p.out + (bs_u64)first * (unsigned)(BS_OUTS * sizeof(Out));
+        sum.clear();
     }
 
     // Draws samples base .. base + BS_CHUNK - 1 of those before `stop`, in rows from c.row on.
@@ -123,10 +91,15 @@ struct Group {
                 const Index column = p.indices ? __ldg(p.indices + edge) : edge;
                 last = e + 1 == next;
 #if BS_WEIGHTS
-                Acc weight = p.values ? __ldg(p.values + edge) : (Acc)1;
+                Real weight = p.values ? __ldg(p.values + edge) : (Real)1;
                 if (p.col_scale)
                     weight = BS_TIMES(weight, __ldg(p.col_scale + column));
                 c.weight[i] = weight;
+#endif
+#if BS_WEIGHTS == 2
+                c.offset[i] = p.codes.offset && p.codes.offset_step < 0 ? bs_mulf(weight, __ldg(p.codes.offset + column)) : weight;
+                if (p.codes.scale && p.codes.scale_step < 0)
+                    c.weight[i] = bs_mulf(weight, __ldg(p.codes.scale + column));
 #endif
                 c.column[i] = column;
                 c.row[i] = row;
@@ -135,48 +108,71 @@ struct Group {
         }
     }
 
+    __device__ __forceinline__ void put(Index row, const Out (&of)[BS_OUTS]) const
+    {
+        char *const at = (char *)row_address(out, row, p.out_bytes);
+#ifdef BS_CODES
+        if (!p.whole) {
+#pragma unroll
+            for (int j = 0; j < BS_OUTS; j++)
+                if ((int)first * BS_OUTS + j < p.features)
+                    ((Out *)at)[j] = of[j];
+            return;
+        }
+#endif
+        Vector<BS_OUTS, Out> v;
+#pragma unroll
+        for (int j = 0; j < BS_OUTS; j++)
+            v.of[j] = of[j];
+        store_vector(at, v);
+    }
+
     __device__ __forceinline__ void store(Index row)
     {
         if (there) {
+            Real r[BS_OUTS];
+            int samples = 0;
+#if defined(BS_CODES) && !BS_WEIGHTS
+            samples = (int)(__ldg(p.streams.indptr + row + 1) - __ldg(p.streams.indptr + row));
+#endif
+            real_sums(r, sum, p.codes, (int)first * BS_OUTS, p.features, samples);
             if (p.factors) {
-                const Acc factor = __ldg(p.factors + row);
+                const Real factor = __ldg(p.factors + row);
 #pragma unroll
-                for (int j = 0; j < BS_EACH; j++)
-                    sum.of[j] = BS_TIMES(sum.of[j], factor);
+                for (int j = 0; j < BS_OUTS; j++)
+                    r[j] = BS_TIMES(r[j], factor);
             }
             if (p.row_scale) {
-                const Acc scale = __ldg(p.row_scale + row);
+                const Real scale = __ldg(p.row_scale + row);
 #pragma unroll
-                for (int j = 0; j < BS_EACH; j++)
-                    sum.of[j] = BS_TIMES(sum.of[j], scale);
+                for (int j = 0; j < BS_OUTS; j++)
+                    r[j] = BS_TIMES(r[j], scale);
             }
-            Vector<BS_EACH, Out> v;
 #if BS_KIND == BS_FLOAT16 || BS_KIND == BS_BFLOAT16
+            unsigned short rounded[BS_OUTS];
 #pragma unroll
-            for (int j = 0; j < BS_EACH; j += 2) {
-                const float high = j + 1 < BS_EACH ? sum.of[j + 1 < BS_EACH ? j + 1 : j] : 0.0f;
-                const unsigned both = BS_KIND == BS_FLOAT16 ? halves_of(sum.of[j], high) : bfloats_of(sum.of[j], high);
-                v.of[j] = (unsigned short)both;
-                if (j + 1 < BS_EACH)
-                    v.of[j + 1 < BS_EACH ? j + 1 : j] = (unsigned short)(both >> 16);
+            for (int j = 0; j < BS_OUTS; j += 2) {
+                const float high = j + 1 < BS_OUTS ? r[j + 1 < BS_OUTS ? j + 1 : j] : 0.0f;
+                const unsigned both = BS_KIND == BS_FLOAT16 ? halves_of(r[j], high) : bfloats_of(r[j], high);
+                rounded[j] = (unsigned short)both;
+                if (j + 1 < BS_OUTS)
+                    rounded[j + 1 < BS_OUTS ? j + 1 : j] = (unsigned short)(both >> 16);
             }
+            put(row, rounded);
 #else
-#pragma unroll
-            for (int j = 0; j < BS_EACH; j++)
-                v.of[j] = sum.of[j];
+            put(row, r);
 #endif
-            store_vector((char *)row_address(out, row, p.out_bytes), v);
         }
-        clear();
+        sum.clear();
     }
 
     // Rows [next, row) have no edges: zeros, whatever their scales.
     __device__ __forceinline__ void empty(Index next, Index row) const
     {
-        Vector<BS_EACH, Out> v = {};
+        const Out zeros[BS_OUTS] = {};
         for (; next < row; next++)
             if (there)
-                store_vector((char *)row_address(out, next, p.out_bytes), v);
+                put(next, zeros);
     }
 
     // The sums of a piece wait in its slot; the last to come takes all of them, in order.
@@ -186,8 +182,8 @@ struct Group {
         pieces_of_row(p.streams, at, from, count);
         const bs_u64 step = (bs_u64)p.slices * BS_LANES;
         const unsigned place = (unsigned)(slice * BS_LANES + lane);
-        Sums *slots = (Sums *)p.partial + place;
-        store_vector(slots + (bs_u64)(unsigned)at.piece * step, sum);
+        RowSum *slots = p.partial + place;
+        slots[(bs_u64)(unsigned)at.piece * step] = sum;
         __threadfence();
         int *counter = p.arrived + (bs_u64)(unsigned)from * step + place;
         if (atomicAdd(counter, 1) != count - 1)
@@ -195,14 +191,12 @@ struct Group {
         __threadfence();
         *counter = 0; // for the next launch
         slots += (bs_u64)(unsigned)from * step;
-        load_fresh(sum, slots);
-        Sums one;
+        sum.fetch(slots);
+        RowSum one;
 #pragma unroll 4
         for (int i = 1; i < count; i++) {
-            load_fresh(one, slots + (bs_u64)(unsigned)i * step);
-#pragma unroll
-            for (int j = 0; j < BS_EACH; j++)
-                sum.of[j] += one.of[j];
+            one.fetch(slots + (bs_u64)(unsigned)i * step);
+            sum.join(one);
         }
         store(at.row);
     }
@@ -240,19 +234,18 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) sample_spmm(
             for (int u = 0; u < BS_U; u++) {
                 const int own = (b + u) / BS_LANES, of = (b + u) % BS_LANES;
 #if BS_WEIGHTS
-                const Acc weight = __shfl_sync(~0u, now.weight[own], of, BS_LANES);
+                const Real weight = __shfl_sync(~0u, now.weight[own], of, BS_LANES);
+#else
+                const Real weight = 1;
+#endif
+#if BS_WEIGHTS == 2
+                const float offset = __shfl_sync(~0u, now.offset[own], of, BS_LANES);
+#else
+                const float offset = (float)weight;
 #endif
                 const Index its = __shfl_sync(~0u, now.row[own], of, BS_LANES);
                 if (base + (b + u) < at.stop) {
-#pragma unroll
-                    for (int j = 0; j < BS_EACH; j++) {
-                        const Acc term = widened(v[u], j, false);
-#if BS_WEIGHTS
-                        group.sum.of[j] += weight * term;
-#else
-                        group.sum.of[j] += term;
-#endif
-                    }
+                    group.sum.add(v[u], p.codes, weight, offset);
                     if ((now.last[own] >> of & 1) && at.piece < 0) {
                         group.empty(row, its);
                         group.store(its);

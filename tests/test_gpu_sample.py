@@ -13,6 +13,8 @@ from sparse_inputs import graphs, pattern
 
 import bitsparse as bs
 from bitsparse.backends.host import sample as host
+from bitsparse.backends.params import CodeFeatures
+from bitsparse.backends.reference.bits import codes_to_values, codes_to_words
 
 pytestmark = pytest.mark.gpu
 
@@ -275,14 +277,70 @@ def test_kernels_of_a_stored_sample() -> None:
             assert f"kernel {kernel} (forced)" in plan.explain()
 
 
+@pytest.mark.parametrize(
+    ("bits", "encoding"), [(1, "bipolar"), *itertools.product((1, 2, 4, 8), ("unsigned", "signed"))]
+)
+def test_packed_features(bits: int, encoding: str) -> None:
+    """Codes with every kind of scale and offset: sums without weights are exact integers until a row is complete."""
+    rng = np.random.default_rng(bits)
+    indptr, cols = rows("int32")[:70], 90
+    indices = rng.integers(0, cols, int(indptr[-1])).astype(np.int32)
+    full = {
+        "values": rng.standard_normal(indices.size).astype(np.float32),
+        "col_scale": rng.standard_normal(cols).astype(np.float32),
+        "row_scale": rng.standard_normal(indptr.size - 1).astype(np.float32),
+        "rescale": True,
+    }
+    for d, (scale, offset), (width, weights) in itertools.product(
+        (64, 33, 300),
+        ((None, None), ((), ()), ((1, -1), (cols, 1)), ((cols, 1), (1, -1)), ((cols, 1), ())),
+        ((16, {}), (16, full), (700, {})),
+    ):
+        affine = [
+            None if s is None else rng.standard_normal([d if n < 0 else n for n in s]).astype(np.float32)
+            for s in (scale, offset)
+        ]
+        codes = rng.integers(0, 1 << bits, (cols, d))
+        x = CodeFeatures(
+            codes_to_words(codes, bits, "rows"),
+            d,
+            bits,
+            encoding,
+            *(None if p is None else np.asarray(p) for p in affine),
+        )
+        want = host.gather(indptr, indices, x, width=width, strategy="aes", **weights)
+        there = x._replace(words=to_device(x.words), scale=to_device(x.scale), offset=to_device(x.offset))
+        out = poisoned(want.shape, np.float32)
+        device = {k: v if k == "rescale" else to_device(v) for k, v in weights.items()}
+        cuda().gather(to_device(indptr), to_device(indices), there, width=width, strategy="aes", out=out, **device)
+        real = np.abs(codes_to_values(codes, bits, encoding)).astype(np.float64)
+        real = real * (1 if x.scale is None else np.abs(x.scale)) + (0 if x.offset is None else np.abs(x.offset))
+        sizes = host.gather(
+            indptr,
+            indices,
+            real,
+            width=width,
+            strategy="aes",
+            **{k: v if k == "rescale" else np.abs(v).astype(np.float64) for k, v in weights.items()},
+        )
+        samples = np.minimum(np.diff(indptr), width)[:, None]
+        assert (np.abs(out.get() - want.astype(np.float64)) <= sizes * (2 * samples + 8) * 2.0**-24 + 1e-12).all()
+
+
 def test_quantised_features() -> None:
-    A = operands()["pattern"]
-    there = A.to_device("cuda")
-    x = np.random.default_rng(0).standard_normal((800, 40)).astype(np.float32)
-    for bits, granularity in itertools.product((1, 2, 4, 8), ("tensor", "row", "col")):
-        q = bs.quantize(x, bits, granularity=granularity, layout="rows")
-        want = bs.sampled_spmm(A, q, 16)
-        assert np.allclose(bs.sampled_spmm(there, q.to_device("cuda"), 16).get(), want, atol=1e-4)
+    for name in ("pattern", "both"):
+        A = operands()[name]
+        there = A.to_device("cuda")
+        x = np.random.default_rng(0).standard_normal((800, 40)).astype(np.float32)
+        for bits, granularity in itertools.product((1, 2, 4, 8), ("tensor", "row", "col")):
+            q = bs.quantize(x, bits, granularity=granularity, layout="rows")
+            want = bs.sampled_spmm(A, q, 16)
+            got = bs.sampled_spmm(there, q.to_device("cuda"), 16)
+            assert got.dtype == want.dtype
+            assert np.allclose(got.get(), want, atol=1e-4)
+            out = poisoned(want.shape, np.float32)
+            bs.plan_sampled_spmm(there, 40, 16)(q.to_device("cuda"), out)
+            assert np.allclose(out.get(), want, atol=1e-4)
 
 
 def test_the_same_bits_every_time_and_in_a_graph() -> None:

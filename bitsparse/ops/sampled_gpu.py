@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, backends
+from bitsparse.backends.params import CodeFeatures
 from bitsparse.ops.csr_operand import CSROperand, take_rows
 from bitsparse.ops.features import converted
 from bitsparse.ops.sample import distinct_edges, drawing_of
@@ -19,6 +20,8 @@ __all__ = ["DrawnSums", "StoredSums"]
 Array = NDArray[Any]
 #: Kinds of sums that the pattern of a container keeps.
 _KEPT = 8
+#: The sampling that leaves nothing out.
+_EVERY_EDGE = {"width": 1 << 48, "strategy": "sfs", "seed": 0, "stream": 0}
 
 
 class DrawnSums:
@@ -57,8 +60,9 @@ class DrawnSums:
         """Compile for aligned features."""
         self._at(csr, dtype, acc, columns, 16)
 
-    def _at(self, csr: CSROperand, dtype: np.dtype[Any], acc: np.dtype[Any], columns: int, alignment: int) -> Any:
-        key = (dtype.name, columns, alignment)
+    def _at(self, csr: CSROperand, kind: Any, acc: np.dtype[Any], columns: int, alignment: int) -> Any:
+        """For features of a dtype, or codes of a kind."""
+        key = (kind, columns, alignment)
         if key not in self._made:
             if len(self._made) >= _KEPT:
                 self._made.clear()
@@ -68,7 +72,7 @@ class DrawnSums:
                 self.drawing,
                 csr.indices,
                 columns=columns,
-                x_dtype=dtype,
+                x_dtype=kind,
                 values=None if values is None else converted(values, acc),
                 col_scale=col_scale,
                 row_scale=row_scale,
@@ -79,12 +83,16 @@ class DrawnSums:
         return self._made[key]
 
     def __call__(
-        self, csr: CSROperand, x: Array, acc: np.dtype[Any], sampling: dict[str, Any], out: Array | None
+        self, csr: CSROperand, x: Array | CodeFeatures, acc: np.dtype[Any], sampling: dict[str, Any], out: Array | None
     ) -> Array:
-        """The sums of the rows of `x`, contiguous and of the result's dtype."""
+        """The sums of the rows of `x`, contiguous and of the result's dtype, or codes."""
         csr.ready.wait()
-        alignment = backends.family(csr.device, "spmm_choice").alignment_of(x, out, x.dtype)
-        product = self._at(csr, x.dtype, acc, int(x.shape[1]), alignment)
+        if isinstance(x, CodeFeatures):
+            kind = backends.family(csr.device, "sample").Codes.of(x)
+            product = self._at(csr, kind, np.dtype(np.float32), x.features, 16)
+        else:
+            alignment = backends.family(csr.device, "spmm_choice").alignment_of(x, out, x.dtype)
+            product = self._at(csr, x.dtype, acc, int(x.shape[1]), alignment)
         result: Array = product(x, out, seed=sampling["seed"], stream=sampling["stream"])
         return result
 
@@ -92,7 +100,7 @@ class DrawnSums:
 class StoredSums:
     """Sums over one sample, kept as a sparse matrix in canonical order: products by the kernels of :func:`spmm`.
 
-    An edge drawn several times is kept once and weighted with how often, which is exact.
+    An edge drawn several times is kept once and weighted with how often, which is exact. Codes are gathered packed.
     """
 
     def __init__(
@@ -138,9 +146,11 @@ class StoredSums:
         self._product(dtype, acc)
 
     def __call__(
-        self, csr: CSROperand, x: Array, acc: np.dtype[Any], sampling: dict[str, Any], out: Array | None
+        self, csr: CSROperand, x: Array | CodeFeatures, acc: np.dtype[Any], sampling: dict[str, Any], out: Array | None
     ) -> Array:
-        """The sums of the rows of `x`, contiguous and of the result's dtype."""
+        """The sums of the rows of `x`, contiguous and of the result's dtype, or codes."""
         self._operand.ready.wait()
+        if isinstance(x, CodeFeatures):
+            return DrawnSums.kept(self._operand, _EVERY_EDGE, False)(self._operand, x, acc, _EVERY_EDGE, out)
         result: Array = self._product(x.dtype, acc).run(x, self._operand.values, out)
         return result

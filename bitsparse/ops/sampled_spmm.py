@@ -28,7 +28,7 @@ CODE_BITS = (1, 2, 4, 8)
 class _Operand(NamedTuple):
     """The features of one call: what is gathered, the dtype of the result and of its sums, and the caller's family."""
 
-    data: Any  # array, or CodeFeatures on the CPU
+    data: Any  # array or CodeFeatures
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     acc: np.dtype[Any]
@@ -58,7 +58,6 @@ def sampled_spmm(
         arrays have to be there; containers on a GPU keep how many edges of each row are sampled.
     x : array (n, d) of float16, bfloat16, float32 or float64, or BitTensor (n, d)
         A BitTensor of 1, 2, 4 or 8 bits stands for its real values (scale and offset applied), fastest in ``layout="rows"``, ``axis=-1``.
-        On a GPU it is dequantised first.
     width, strategy, seed, stream
         As in :func:`edge_sample`.
     rescale : bool, default False
@@ -81,7 +80,9 @@ def sampled_spmm(
     -----
     On the CPU terms are added in sampling order, one rounding a product and a sum, the same bits for any number of threads: |error| <=
     (samples + 4) u sum |a x| with u = 2^-24, or 2^-53 for float64. A GPU adds the samples of rows with more than some 32 to 1024 of them
-    in pieces, which it then adds in order: the same bound, and the same bits in every run.
+    in pieces, which it then adds in order: the same bound, and the same bits in every run. Codes it sums as they are, exactly where there
+    are no weights; scale and offset come to complete rows, or to the weights if they belong to the rows of `x`. There ``|q scale| +
+    |offset|`` takes the place of ``|x|`` in the bound.
 
     Examples
     --------
@@ -256,7 +257,7 @@ def _dtypes(function: str, csr: CSROperand, dtype: np.dtype[Any]) -> tuple[np.dt
 
 
 def _features(function: str, csr: CSROperand, x: Any) -> _Operand:
-    """Float rows, or codes with their affine map on the CPU."""
+    """Float rows, or codes with their affine map."""
     single = np.dtype(np.float32)
     if not isinstance(x, BitTensor):
         array, family = interop.as_array(x, function, "x")
@@ -275,16 +276,13 @@ def _features(function: str, csr: CSROperand, x: Any) -> _Operand:
             f"{function}: x has {x.bits} bits, but codes of {', '.join(map(str, CODE_BITS))} bits are dequantised on the fly; "
             f"quantize to one of these, or pass x.dequantize()"
         )
-    if csr.device != "cpu":
-        data = interop.as_array(x.dequantize(), function, "x")[0]
-        dtype, acc = _dtypes(function, csr, single)
-        return _Operand(interop.contiguous(converted(data, dtype)), x.shape, dtype, acc, x._family)
     packed = x.repack(axis=-1, layout="rows")
     scale, offset = x.scale, x.offset
     if scale is not None or offset is not None:
         # both, as dequantize applies them: fl(fl(q * scale) + offset)
-        scale = np.ones((), np.float32) if scale is None else scale
-        offset = np.zeros((), np.float32) if offset is None else offset
+        space: Any = interop.namespace(packed.words)
+        scale = space.ones((), np.float32) if scale is None else scale
+        offset = space.zeros((), np.float32) if offset is None else offset
     codes = CodeFeatures(packed.words, x.shape[1], x.bits, x.encoding, scale, offset)
     return _Operand(codes, x.shape, single, single, x._family)
 
