@@ -101,8 +101,10 @@ def test_long_rows_are_exact_in_every_step() -> None:
 
 
 def test_more_than_31_bits_of_a_row_are_refused() -> None:
+    from bitsparse.backends.cuda.drawing import sampler_params
+
     with pytest.raises(bs.KernelError, match="2147483648 asks a GPU"):
-        cuda()._sampler(cp().zeros(1, np.int64), 1 << 32, 1 << 31, "uniform", 0, 0)
+        sampler_params(cp().zeros(1, np.int64), 1 << 32, 1 << 31, "uniform", 0, 0)
 
 
 # ---- sums of the backend
