@@ -9,6 +9,15 @@
 #define BS_SFS 2
 #define BS_UNIFORM 3
 
+// BS_RANDOM: 1 if the strategy is known to be the uniform one, 0 if it is known to be another; else both are compiled in.
+#ifdef BS_RANDOM
+#define BS_MAY_BE_RANDOM BS_RANDOM
+#define BS_MAY_BE_FIXED !BS_RANDOM
+#else
+#define BS_MAY_BE_RANDOM 1
+#define BS_MAY_BE_FIXED 1
+#endif
+
 // AES-SpMM, Table 1: rows of more than W edges fall into four classes by R = edges / W, at most 2, 36, 54, and beyond.
 #define BS_CLASSES 4
 #define BS_AES_PRIME 1429
@@ -73,7 +82,7 @@ BS_INLINE Index drawn(const Sampler &s, Index row, Index edges, Index count, Ind
 // Position of sample k (of `count`) within a row of `edges` edges.
 BS_INLINE Index position_of(const Sampler &s, Index row, Index edges, Index count, Index k)
 {
-    if (s.strategy == BS_AES && edges > (Index)s.width) {
+    if (BS_MAY_BE_FIXED && s.strategy == BS_AES && edges > (Index)s.width) {
         const int c = class_of(s, edges);
         const Index run = (Index)s.run[c];
         int sample = (int)((float)k * s.inverse[c]); // within one of k / run, as there are 32 samples at most
@@ -92,13 +101,13 @@ BS_INLINE Index position_of(const Sampler &s, Index row, Index edges, Index coun
         start += start < 0 ? m : 0;
         return start - (start >= m ? m : 0) + inside;
     }
-    if (s.strategy == BS_AFS) {
+    if (BS_MAY_BE_FIXED && s.strategy == BS_AFS) {
         const bs_i64 step = (bs_i64)k * BS_AFS_PRIME;
         bs_i64 rest = step - (bs_i64)(int)((float)step * __frcp_rn((float)edges)) * edges; // within one: a quotient below 577
         rest += rest < 0 ? (bs_i64)edges : 0;
         return (Index)(rest - (rest >= edges ? (bs_i64)edges : 0));
     }
-    if (s.strategy == BS_UNIFORM && edges > (Index)s.width)
+    if (BS_MAY_BE_RANDOM && s.strategy == BS_UNIFORM && edges > (Index)s.width)
         return drawn(s, row, edges, count, k);
     return k;
 }

@@ -170,6 +170,7 @@ struct Group {
     __device__ __forceinline__ void empty(Index next, Index row) const
     {
         const Out zeros[BS_OUTS] = {};
+#pragma unroll 1
         for (; next < row; next++)
             if (there)
                 put(next, zeros);
@@ -214,25 +215,27 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) sample_spmm(
     Chunk now, next;
     Index base = at.start, row = at.row;
     group.draw(now, base, at.stop, row, at.last);
-    while (__any_sync(~0u, base < at.stop)) {
-#pragma unroll
+    int left = (int)(at.stop - base);
+    while (__any_sync(~0u, left > 0)) {
+        // Batches are not unrolled: the code of one is long enough for the instruction cache.
+#pragma unroll 1
         for (int b = 0; b < BS_CHUNK; b += BS_U) {
             Gathered v[BS_U];
 #pragma unroll
             for (int u = 0; u < BS_U; u++) {
-                const int own = (b + u) / BS_LANES, of = (b + u) % BS_LANES;
+                const int own = BS_OWN > 1 ? u / BS_LANES : 0, of = (b + u) % BS_LANES;
                 const Index column = __shfl_sync(~0u, now.column[own], of, BS_LANES);
-                if (base + (b + u) < at.stop)
+                if (b + u < left)
                     load_now(v[u], row_address(group.x, column, p.row_bytes));
             }
             if (b + BS_U == BS_CHUNK) {
                 // The row of this chunk's last sample, which lane BS_LANES - 1 has.
-                Index behind = __shfl_sync(~0u, now.row[BS_OWN - 1], BS_LANES - 1, BS_LANES);
+                const Index behind = __shfl_sync(~0u, now.row[BS_OWN - 1], BS_LANES - 1, BS_LANES);
                 group.draw(next, base + BS_CHUNK, at.stop, behind, at.last);
             }
 #pragma unroll
             for (int u = 0; u < BS_U; u++) {
-                const int own = (b + u) / BS_LANES, of = (b + u) % BS_LANES;
+                const int own = BS_OWN > 1 ? u / BS_LANES : 0, of = (b + u) % BS_LANES;
 #if BS_WEIGHTS
                 const Real weight = __shfl_sync(~0u, now.weight[own], of, BS_LANES);
 #else
@@ -244,7 +247,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) sample_spmm(
                 const float offset = (float)weight;
 #endif
                 const Index its = __shfl_sync(~0u, now.row[own], of, BS_LANES);
-                if (base + (b + u) < at.stop) {
+                if (b + u < left) {
                     group.sum.add(v[u], p.codes, weight, offset);
                     if ((now.last[own] >> of & 1) && at.piece < 0) {
                         group.empty(row, its);
@@ -256,6 +259,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) sample_spmm(
         }
         now = next;
         base += BS_CHUNK;
+        left -= BS_CHUNK;
     }
     if (at.piece >= 0)
         group.piece(at);

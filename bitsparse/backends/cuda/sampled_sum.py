@@ -217,6 +217,7 @@ class SampledSum:
             "BS_LANES": tuning.lanes,
             "BS_U": tuning.unroll,
             "BS_THREADS": tuning.threads,
+            "BS_RANDOM": int(drawing.strategy == "uniform"),
         }
         if codes is None:
             defines |= {
