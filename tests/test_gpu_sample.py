@@ -194,7 +194,7 @@ def test_every_tuning() -> None:
         (4, 32, 4, 4, 4),
         (16, 32, 8, 16, 1024),
     ):
-        tuning = cuda().Tuning(bytes_, lanes, unroll, None, span, longest)
+        tuning = cuda().Tuning(bytes_, lanes, unroll, None, 32 * lanes if lanes < 8 else 128, span, longest)
         for width, kind in itertools.product((16, 700), ("none", "everything")):
             check(indptr, 300, 48, "float32", tuning, kind, width=width, strategy="aes")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from bitsparse.ops.spmm_plan import KERNELS
 __all__ = ["DrawnSums", "StoredSums"]
 
 Array = NDArray[Any]
+Run = Callable[[Array, Array | None, Array | None], Array]
 #: Kinds of sums that the pattern of a container keeps.
 _KEPT = 8
 #: The sampling that leaves nothing out.
@@ -56,9 +58,12 @@ class DrawnSums:
         total, edges = self.drawing.total, self.drawing.nnz
         return [f"{total} samples, {100 * total / max(1, edges):.1f} % of the edges, drawn in every call"]
 
-    def prepare(self, csr: CSROperand, dtype: np.dtype[Any], acc: np.dtype[Any], columns: int) -> None:
-        """Compile for aligned features."""
+    def prepare(
+        self, csr: CSROperand, dtype: np.dtype[Any], acc: np.dtype[Any], sampling: dict[str, Any], columns: int
+    ) -> tuple[CSROperand, Run]:
+        """Compile for aligned features of a dtype; whose sum a call is, and ``run(x, values, out)`` of such features."""
         self._at(csr, dtype, acc, columns, 16)
+        return csr, lambda x, _, out: self(csr, x, acc, sampling, out)
 
     def _at(self, csr: CSROperand, kind: Any, acc: np.dtype[Any], columns: int, alignment: int) -> Any:
         """For features of a dtype, or codes of a kind."""
@@ -141,9 +146,11 @@ class StoredSums:
     def _product(self, dtype: np.dtype[Any], acc: np.dtype[Any]) -> Any:
         return self._products.product(self._operand, dtype, acc, self._operand.values, 1, True)
 
-    def prepare(self, csr: CSROperand, dtype: np.dtype[Any], acc: np.dtype[Any], columns: int) -> None:
-        """Choose and compile the kernel."""
-        self._product(dtype, acc)
+    def prepare(
+        self, csr: CSROperand, dtype: np.dtype[Any], acc: np.dtype[Any], sampling: dict[str, Any], columns: int
+    ) -> tuple[CSROperand, Run]:
+        """Choose and compile the kernel; whose sum a call is, and ``run(x, values, out)`` of features of this dtype."""
+        return self._operand, self._product(dtype, acc).run
 
     def __call__(
         self, csr: CSROperand, x: Array | CodeFeatures, acc: np.dtype[Any], sampling: dict[str, Any], out: Array | None

@@ -17,6 +17,7 @@ from bitsparse.ops.operands import as_csr
 from bitsparse.ops.places import device_of_sparse, same_place, target_array, working_with
 from bitsparse.ops.sample import Strategy, sampling_of
 from bitsparse.ops.sampled_gpu import DrawnSums, StoredSums
+from bitsparse.ops.spmm_gpu import ShortWay
 
 __all__ = ["SampledPlan", "plan_sampled_spmm", "sampled_spmm"]
 
@@ -144,6 +145,8 @@ class SampledPlan:
         if wanted.name != "bfloat16":
             _check.numeric(function, "dtype", np.empty(0, wanted), "f")
         self._sums: DrawnSums | StoredSums | None = None
+        #: On a GPU, what a call may do at once for features of CuPy's of the planned dtype.
+        self._short: ShortWay | None = None
         self.stored = self.device != "cpu" and store is not False
         if self.device == "cpu":
             if store or kernel is not None:
@@ -158,8 +161,10 @@ class SampledPlan:
             self._sums = (
                 StoredSums(function, csr, made.drawing, columns, sampling, rescale, kernel) if self.stored else made
             )
-            dtype_, acc = _dtypes(function, csr, wanted)
-            self._sums.prepare(csr, dtype_, acc, columns)
+            result_dtype, acc = _dtypes(function, csr, wanted)
+            operand, run = self._sums.prepare(csr, result_dtype, acc, sampling, columns)
+            if result_dtype == wanted:
+                self._short = ShortWay(operand, run, wanted, (columns,), result_dtype)
 
     def explain(self) -> str:
         """What is summed and how, in a few lines."""
@@ -176,6 +181,8 @@ class SampledPlan:
 
     def __call__(self, x: Any, out: Any = None) -> Any:
         """The sums of features of the planned width; see :func:`sampled_spmm`."""
+        if self._short is not None and self._short.fits(x, out):
+            return self._short(x, out)
         function, csr = self._function, self._csr
         with working_with(self.device, x, out):
             features = _features(function, csr, x)
