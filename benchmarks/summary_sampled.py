@@ -2,7 +2,7 @@
 
 python3 benchmarks/summary_sampled.py FILE [FILE ...]
 
-Files are what ``run.py --suite sampled --json`` writes; of a case that occurs twice the last record counts. Against the product of all edges
+Files are what ``run.py --suite sampled --json`` writes; of a case that occurs twice the last record counts. Against all edges
 stand the cells that read fewer than half of them: 1 is 1.3 times as quick, or 75 % of the gather limit.
 """
 
