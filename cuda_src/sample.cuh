@@ -53,7 +53,7 @@ BS_INLINE Index samples_of(const Sampler &s, Index edges)
 // floor(a / b) and the rest, for 0 <= a < 2^62 and 0 < b: an estimate in floats, one of what it left, and the last step.
 BS_INLINE bs_i64 divided(bs_i64 a, bs_i64 b, bs_i64 &rest)
 {
-    const float inverse = __frcp_rn((float)b);
+    const float inverse = __fdividef(1.0f, (float)b);
     bs_i64 q = (bs_i64)((float)a * inverse);
     rest = a - q * b;
     const bs_i64 more = (bs_i64)((float)rest * inverse);
@@ -97,13 +97,13 @@ BS_INLINE Index position_of(const Sampler &s, Index row, Index edges, Index coun
             return (Index)step + inside;
         // Both are below 2^16.
         const int m = (int)among;
-        int start = step - (int)((float)step * __frcp_rn((float)m)) * m;
+        int start = step - (int)__fdividef((float)step, (float)m) * m;
         start += start < 0 ? m : 0;
         return start - (start >= m ? m : 0) + inside;
     }
     if (BS_MAY_BE_FIXED && s.strategy == BS_AFS) {
         const bs_i64 step = (bs_i64)k * BS_AFS_PRIME;
-        bs_i64 rest = step - (bs_i64)(int)((float)step * __frcp_rn((float)edges)) * edges; // within one: a quotient below 577
+        bs_i64 rest = step - (bs_i64)(int)__fdividef((float)step, (float)edges) * edges; // within one: a quotient below 577
         rest += rest < 0 ? (bs_i64)edges : 0;
         return (Index)(rest - (rest >= edges ? (bs_i64)edges : 0));
     }
