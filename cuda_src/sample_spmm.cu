@@ -39,10 +39,10 @@ struct SampleSpmmParams {
 #define BS_CHUNK (BS_LANES > BS_U ? BS_LANES : BS_U) // samples that a group draws at once
 #define BS_OWN (BS_CHUNK / BS_LANES)                 // of them each lane's: own, own + lanes, ...
 
-// The samples that a lane has drawn of a chunk, and which of all of the group's samples are the last of their row.
+// The samples that a lane has drawn of a chunk, and which of all of the group's samples are the last of their row, a bit for each.
 struct Chunk {
     Index column[BS_OWN], row[BS_OWN];
-    unsigned last[BS_OWN];
+    unsigned ends;
 #if BS_WEIGHTS
     Real weight[BS_OWN];
 #endif
@@ -76,6 +76,7 @@ struct Group {
     // Draws samples base .. base + BS_CHUNK - 1 of those before `stop`, in rows from c.row on.
     __device__ __forceinline__ void draw(Chunk &c, Index base, Index stop, Index row, Index end) const
     {
+        c.ends = 0;
 #pragma unroll
         for (int i = 0; i < BS_OWN; i++) {
             const Index e = base + i * BS_LANES + lane;
@@ -104,7 +105,8 @@ struct Group {
                 c.column[i] = column;
                 c.row[i] = row;
             }
-            c.last[i] = __ballot_sync(~0u, last) >> at_lane;
+            const unsigned lasts = __ballot_sync(~0u, last) >> at_lane;
+            c.ends |= BS_LANES == 32 ? lasts : (lasts & ((1u << BS_LANES % 32) - 1u)) << i * BS_LANES;
         }
     }
 
@@ -217,45 +219,64 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) sample_spmm(
     group.draw(now, base, at.stop, row, at.last);
     int left = (int)(at.stop - base);
     while (__any_sync(~0u, left > 0)) {
-        // Batches are not unrolled: the code of one is long enough for the instruction cache.
+        // Batches are not unrolled, and rows end in one place: longer code would not stay in the instruction cache.
 #pragma unroll 1
         for (int b = 0; b < BS_CHUNK; b += BS_U) {
             Gathered v[BS_U];
+#if BS_WEIGHTS
+            Real weight[BS_U];
+#endif
+#if BS_WEIGHTS == 2
+            float offset[BS_U];
+#endif
 #pragma unroll
             for (int u = 0; u < BS_U; u++) {
                 const int own = BS_OWN > 1 ? u / BS_LANES : 0, of = (b + u) % BS_LANES;
                 const Index column = __shfl_sync(~0u, now.column[own], of, BS_LANES);
                 if (b + u < left)
                     load_now(v[u], row_address(group.x, column, p.row_bytes));
+#if BS_WEIGHTS
+                weight[u] = __shfl_sync(~0u, now.weight[own], of, BS_LANES);
+#endif
+#if BS_WEIGHTS == 2
+                offset[u] = __shfl_sync(~0u, now.offset[own], of, BS_LANES);
+#endif
             }
             if (b + BS_U == BS_CHUNK) {
                 // The row of this chunk's last sample, which lane BS_LANES - 1 has.
                 const Index behind = __shfl_sync(~0u, now.row[BS_OWN - 1], BS_LANES - 1, BS_LANES);
                 group.draw(next, base + BS_CHUNK, at.stop, behind, at.last);
             }
+            // What is left of the batch, up to the next end of a row. All groups go round together, so that rows end together.
+            unsigned todo = b + BS_U <= left ? (1u << BS_U) - 1u : b < left ? (1u << (left - b)) - 1u : 0u;
+            const unsigned ends = at.piece < 0 ? now.ends >> b : 0u;
+            do {
+                const unsigned end = ends & todo, upto = end ? end ^ (end - 1u) : ~0u, these = todo & upto;
 #pragma unroll
-            for (int u = 0; u < BS_U; u++) {
-                const int own = BS_OWN > 1 ? u / BS_LANES : 0, of = (b + u) % BS_LANES;
-#if BS_WEIGHTS
-                const Real weight = __shfl_sync(~0u, now.weight[own], of, BS_LANES);
-#else
-                const Real weight = 1;
-#endif
+                for (int u = 0; u < BS_U; u++)
+                    if (these >> u & 1u) {
 #if BS_WEIGHTS == 2
-                const float offset = __shfl_sync(~0u, now.offset[own], of, BS_LANES);
+                        group.sum.add(v[u], p.codes, weight[u], offset[u]);
+#elif BS_WEIGHTS
+                        group.sum.add(v[u], p.codes, weight[u], (float)weight[u]);
 #else
-                const float offset = (float)weight;
+                        group.sum.add(v[u], p.codes, 1, 1);
 #endif
-                const Index its = __shfl_sync(~0u, now.row[own], of, BS_LANES);
-                if (b + u < left) {
-                    group.sum.add(v[u], p.codes, weight, offset);
-                    if ((now.last[own] >> of & 1) && at.piece < 0) {
-                        group.empty(row, its);
-                        group.store(its);
-                        row = its + 1;
                     }
+                todo &= ~upto;
+                const int last = b + __ffs((int)end) - 1;
+                Index its = __shfl_sync(~0u, now.row[0], last % BS_LANES, BS_LANES);
+#pragma unroll
+                for (int i = 1; i < BS_OWN; i++) {
+                    const Index other = __shfl_sync(~0u, now.row[i], last % BS_LANES, BS_LANES);
+                    its = last / BS_LANES == i ? other : its;
                 }
-            }
+                if (end) {
+                    group.empty(row, its);
+                    group.store(its);
+                    row = its + 1;
+                }
+            } while (__any_sync(~0u, todo != 0));
         }
         now = next;
         base += BS_CHUNK;

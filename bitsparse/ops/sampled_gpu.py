@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bitsparse import _check, backends
+from bitsparse import _check, backends, interop
 from bitsparse.backends.params import CodeFeatures
 from bitsparse.ops.csr_operand import CSROperand, take_rows
 from bitsparse.ops.features import converted
@@ -105,7 +105,8 @@ class DrawnSums:
 class StoredSums:
     """Sums over one sample, kept as a sparse matrix in canonical order: products by the kernels of :func:`spmm`.
 
-    An edge drawn several times is kept once and weighted with how often, which is exact. Codes are gathered packed.
+    An edge drawn several times is kept once and weighted with how often, which is exact; or, where there are no weights else, as often as
+    it was drawn. Codes are gathered packed.
     """
 
     def __init__(
@@ -122,6 +123,9 @@ class StoredSums:
         csr.ready.wait()
         drawn = drawing.edges(sampling["seed"], sampling["stream"], columns=False)[0]
         starts, edges, weights = distinct_edges(drawing.starts, drawn)
+        if weights is not None and csr.values is None and forced in (None, "csr"):
+            # Reading some edges twice takes less than reading a weight for each.
+            starts, edges, weights, forced = drawing.starts, interop.namespace(drawn).sort(drawn), None, "csr"
         row_scale = csr.row_scale
         if rescale:
             factors = drawing.factors(np.float32)
