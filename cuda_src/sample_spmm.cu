@@ -36,8 +36,11 @@ struct SampleSpmmParams {
     int whole; // whether vectors of results are whole and aligned
 };
 
-#define BS_CHUNK (BS_LANES > BS_U ? BS_LANES : BS_U) // samples that a group draws at once
-#define BS_OWN (BS_CHUNK / BS_LANES)                 // of them each lane's: own, own + lanes, ...
+// Samples that a group draws at once, 32 at most, and of them each lane's: its own, own + lanes, ...
+#ifndef BS_CHUNK
+#define BS_CHUNK (BS_LANES > BS_U ? BS_LANES : BS_U)
+#endif
+#define BS_OWN (BS_CHUNK / BS_LANES)
 
 // The samples that a lane has drawn of a chunk, and which of all of the group's samples are the last of their row, a bit for each.
 struct Chunk {
@@ -220,7 +223,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) sample_spmm(
     int left = (int)(at.stop - base);
     while (__any_sync(~0u, left > 0)) {
         // Batches are not unrolled, and rows end in one place: longer code would not stay in the instruction cache.
-#pragma unroll 1
+#pragma unroll BS_OWN > 1 ? BS_CHUNK / BS_U : 1
         for (int b = 0; b < BS_CHUNK; b += BS_U) {
             Gathered v[BS_U];
 #if BS_WEIGHTS
@@ -231,7 +234,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) sample_spmm(
 #endif
 #pragma unroll
             for (int u = 0; u < BS_U; u++) {
-                const int own = BS_OWN > 1 ? u / BS_LANES : 0, of = (b + u) % BS_LANES;
+                const int own = BS_OWN > 1 ? (b + u) / BS_LANES : 0, of = (b + u) % BS_LANES;
                 const Index column = __shfl_sync(~0u, now.column[own], of, BS_LANES);
                 if (b + u < left)
                     load_now(v[u], row_address(group.x, column, p.row_bytes));

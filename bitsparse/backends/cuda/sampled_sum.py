@@ -94,6 +94,8 @@ class Tuning(NamedTuple):
         Of a block, 32 to 128.
     span, longest : int or None
         Samples and rows of a stream, samples of a piece of a long row; None for what suits the pattern.
+    chunk : int or None
+        Samples that a group draws at once: a multiple of lanes and unroll up to 32; None for the least.
     """
 
     bytes: int
@@ -103,6 +105,7 @@ class Tuning(NamedTuple):
     threads: int = 128
     span: int | None = None
     longest: int | None = None
+    chunk: int | None = None
 
 
 def tuning_of(columns: int, itemsize: int, alignment: int, bits: int | None = None) -> Tuning:
@@ -111,7 +114,7 @@ def tuning_of(columns: int, itemsize: int, alignment: int, bits: int | None = No
     Examples
     --------
     >>> tuning_of(128, 4, 16).lanes, tuning_of(100, 2, 16), tuning_of(3, 4, 16).bytes
-    (32, Tuning(bytes=8, lanes=32, unroll=8, blocks=None, threads=128, span=None, longest=None), 4)
+    (32, Tuning(bytes=8, lanes=32, unroll=8, blocks=None, threads=128, span=None, longest=None, chunk=None), 4)
     """
     if bits is not None:
         return Tuning(bits, _lanes_of(-(-columns // 8)))
@@ -236,6 +239,8 @@ class SampledSum:
         self._whole = self.columns % each == 0
         if tuning.blocks is not None:
             defines["BS_BLOCKS"] = tuning.blocks
+        if tuning.chunk is not None:
+            defines["BS_CHUNK"] = tuning.chunk
         across = -(-slices // _GRID_Y)
         grid = (-(-self.cut.units * tuning.lanes // tuning.threads), -(-slices // across), across)
         self._kernel = jit.kernel("sample_spmm.cu", "sample_spmm", defines).launch(grid, tuning.threads, params)
