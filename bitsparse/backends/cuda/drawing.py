@@ -74,8 +74,8 @@ class Drawing:
     ----------
     starts : cupy.ndarray (rows + 1,), dtype of `indptr`
         Where each row's samples start.
-    total : int
-        Samples of all rows, repeats counted.
+    total, longest : int
+        Samples of all rows and of the row with most, repeats counted.
     schedule : Schedule
         Of the samples.
     """
@@ -86,11 +86,12 @@ class Drawing:
         self.width, self.strategy = width, strategy
         rows = self.shape[0]
         self.starts = cupy.zeros(rows + 1, indptr.dtype)
+        self.total = self.longest = 0
         if rows:
             counts = cupy.empty(rows, indptr.dtype)
             self._launch("sample_counts", rows, 0, 0, counts=counts)
             cupy.cumsum(counts, out=self.starts[1:])
-        self.total = int(self.starts[-1])
+            self.total, self.longest = (int(n) for n in cupy.stack([self.starts[-1], counts.max()]).get())
         self.schedule = Schedule(self.starts, self.shape, self.total)
         self._factors: dict[str, Any] = {}
 

@@ -232,7 +232,7 @@ class SampledSum:
         else:
             params.codes, params.row_bytes = codes.map, packed_words(self.columns, codes.bits, "rows") * 4
             # Sums of codes without weights are integers, where 31 bits hold them.
-            exact = min(drawing.width, drawing.nnz) << codes.bits < 1 << 31
+            exact = drawing.longest << codes.bits < 1 << 31
             weights = 2 if codes.by_row else 1 if weights or not exact else 0
             defines |= {"BS_KIND": 0, "BS_ACC": 0 if weights else 2, "BS_CODES": codes.bits, "BS_WEIGHTS": weights}
             self._slot = (slices * tuning.lanes, each * 4 + (16 if weights else 0))
