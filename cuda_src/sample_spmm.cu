@@ -1,7 +1,7 @@
 // Sums of gathered rows over sampled edges of a CSR pattern: y[i] = sum over i's samples e = (i, j) of w x[j]; no sample is stored.
 //
-// A group of BS_LANES lanes walks a stretch of rows, or a piece of a row, of the sampled edges (csr_streams.cuh, whose indptr is here where
-// each row's samples start). The lanes of a group share a chunk of samples out: each finds the rows of its own, draws their positions
+// A group of BS_LANES lanes walks a stretch of rows of the sampled edges (csr_streams.cuh, whose indptr is here where each row's samples
+// start), or the groups of a warp share a row of many (csr_units.cuh) and add up in a tree. The lanes of a group share a chunk of samples out: each finds the rows of its own, draws their positions
 // (sample.cuh) and reads their columns; BS_U at a time they are then handed round, and all lanes gather their part of the rows of x. The
 // next chunk is drawn while the last gathers of this one are on their way. So drawing costs a few instructions per edge, and nothing is
 // kept in shared memory. Rows in pieces are added up as in spmm_csr.cu: no float is added atomically.
@@ -9,6 +9,7 @@
 // Floor: that of spmm_csr.cu for the sampled edges.
 //
 // The elements, their sums and BS_WEIGHTS: sample_sums.cuh.
+#include "csr_units.cuh"
 #include "sample.cuh"
 #include "sample_sums.cuh"
 
@@ -21,7 +22,8 @@
 #endif
 
 struct SampleSpmmParams {
-    Streams streams; // of the samples
+    Streams streams; // of the samples, of which the walk needs no columns
+    Units units;
     Sampler sampler;
     CodeMap codes;
     const Index *indptr, *indices;  // of the pattern; indices may be null: edge e lies in column e
@@ -181,9 +183,13 @@ struct Group {
                 put(next, zeros);
     }
 
-    // The sums of a piece wait in its slot; the last to come takes all of them, in order.
-    __device__ __forceinline__ void piece(const Stretch &at)
+    // A row or a piece of one is complete. The sums of a piece wait in its slot; the last to come takes all of them, in order.
+    __device__ __forceinline__ void complete(const Stretch &at)
     {
+        if (at.piece < 0) {
+            store(at.row);
+            return;
+        }
         int from, count;
         pieces_of_row(p.streams, at, from, count);
         const bs_u64 step = (bs_u64)p.slices * BS_LANES;
@@ -210,15 +216,24 @@ struct Group {
 
 extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) sample_spmm(const SampleSpmmParams p)
 {
-    Stretch at;
     Group group(p);
     if (group.slice >= p.slices)
         return;
-    if (!stretch_of(p.streams, (int)(blockIdx.x * (BS_THREADS / BS_LANES) + threadIdx.x / BS_LANES), at))
-        at = {0, 0, 0, 0, -1};
+    // Rows of many samples are walked by whole warps, whose groups take turns.
+    const int warp = (int)((blockIdx.x * BS_THREADS + threadIdx.x) / 32), of_warp = (int)(threadIdx.x & 31) / BS_LANES;
+    const int shared = p.units.pieces + p.units.whole, unit = (warp - shared) * (32 / BS_LANES) + of_warp;
+    const bool together = warp < shared;
+    Stretch at = {0, 0, 0, 0, -1};
+    if (together || unit < p.units.streams)
+        read_unit(p.units.table + (together ? warp : shared + unit), at);
+    if (together) {
+        at.last = at.row + 1;
+        at.piece = warp < p.units.pieces ? warp : -1;
+    }
     // Whole warps go on together: their groups have about the same number of samples.
     Chunk now, next;
-    Index base = at.start, row = at.row;
+    Index row = at.row, base = at.start + (together ? of_warp * BS_CHUNK : 0);
+    const int step = together ? 32 / BS_LANES * BS_CHUNK : BS_CHUNK;
     group.draw(now, base, at.stop, row, at.last);
     int left = (int)(at.stop - base);
     while (__any_sync(~0u, left > 0)) {
@@ -248,11 +263,11 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) sample_spmm(
             if (b + BS_U == BS_CHUNK) {
                 // The row of this chunk's last sample, which lane BS_LANES - 1 has.
                 const Index behind = __shfl_sync(~0u, now.row[BS_OWN - 1], BS_LANES - 1, BS_LANES);
-                group.draw(next, base + BS_CHUNK, at.stop, behind, at.last);
+                group.draw(next, base + step, at.stop, behind, at.last);
             }
             // What is left of the batch, up to the next end of a row. All groups go round together, so that rows end together.
             unsigned todo = b + BS_U <= left ? (1u << BS_U) - 1u : b < left ? (1u << (left - b)) - 1u : 0u;
-            const unsigned ends = at.piece < 0 ? now.ends >> b : 0u;
+            const unsigned ends = together ? 0u : now.ends >> b;
             do {
                 const unsigned end = ends & todo, upto = end ? end ^ (end - 1u) : ~0u, these = todo & upto;
 #pragma unroll
@@ -282,11 +297,16 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) sample_spmm(
             } while (__any_sync(~0u, todo != 0));
         }
         now = next;
-        base += BS_CHUNK;
-        left -= BS_CHUNK;
+        base += step;
+        left -= step;
     }
-    if (at.piece >= 0)
-        group.piece(at);
-    else
+    if (!together) {
         group.empty(row, at.last);
+        return;
+    }
+#pragma unroll
+    for (int o = BS_LANES; o < 32; o <<= 1)
+        group.sum.join(o);
+    if (of_warp == 0)
+        group.complete(at);
 }

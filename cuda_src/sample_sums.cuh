@@ -132,6 +132,17 @@ struct RowSum {
 #endif
     }
 
+    // With those of the lane that is `over` lanes away, in the whole warp.
+    __device__ __forceinline__ void join(int over)
+    {
+#pragma unroll
+        for (int j = 0; j < BS_OUTS; j++)
+            of.of[j] += __shfl_xor_sync(~0u, of.of[j], over);
+#if defined(BS_CODES) && BS_WEIGHTS
+        weights += __shfl_xor_sync(~0u, weights, over);
+#endif
+    }
+
     __device__ __forceinline__ void join(const RowSum &other)
     {
 #pragma unroll

@@ -185,16 +185,18 @@ def test_results_at_every_alignment(offset: int) -> None:
 
 def test_every_tuning() -> None:
     indptr = rows("int32")
-    for bytes_, lanes, unroll, span, longest in (
-        (4, 1, 4, 12, 32),
-        (8, 2, 8, 32, 64),
-        (16, 4, 4, 8, 32),
-        (16, 8, 8, 100, 416),
-        (8, 16, 8, 64, 32),
-        (4, 32, 4, 4, 4),
-        (16, 32, 8, 16, 1024),
+    for bytes_, lanes, unroll, span, limit, longest, chunk in (
+        (4, 1, 4, 12, 32, 32, None),
+        (8, 2, 8, 32, 9, 64, 16),
+        (16, 4, 4, 8, 1, 32, 32),
+        (16, 8, 8, 100, 400, 416, None),
+        (8, 16, 8, 64, 32, 32, 32),
+        (4, 32, 4, 4, 3, 4, None),
+        (16, 32, 8, 16, 1, 1024, None),
     ):
-        tuning = cuda().Tuning(bytes_, lanes, unroll, None, 32 * lanes if lanes < 8 else 128, span, longest)
+        tuning = cuda().Tuning(
+            bytes_, lanes, unroll, None, 32 * lanes if lanes < 8 else 128, span, limit, longest, chunk
+        )
         for width, kind in itertools.product((16, 700), ("none", "everything")):
             check(indptr, 300, 48, "float32", tuning, kind, width=width, strategy="aes")
 
@@ -327,6 +329,24 @@ def test_packed_features(bits: int, encoding: str) -> None:
         )
         samples = np.minimum(np.diff(indptr), width)[:, None]
         assert (np.abs(out.get() - want.astype(np.float64)) <= sizes * (2 * samples + 8) * 2.0**-24 + 1e-12).all()
+
+
+def test_codes_of_rows_too_long_for_31_bits_are_summed_in_floats() -> None:
+    rng = np.random.default_rng(0)
+    indptr, codes = rows("int32")[:70], rng.integers(0, 256, (90, 40))
+    indices = rng.integers(0, 90, int(indptr[-1])).astype(np.int32)
+    x = CodeFeatures(codes_to_words(codes, 8, "rows"), 40, 8, "unsigned", None, None)
+    want = host.gather(indptr, indices, x, width=30, strategy="afs")
+    there = x._replace(words=to_device(x.words))
+    for longest in (30, 1 << 23):
+        drawing = cuda().Drawing(to_device(indptr), (69, 90), indices.size, width=30, strategy="afs")
+        assert drawing.longest == 30
+        drawing.longest = longest
+        kind = cuda().Codes.of(there)
+        got = cuda().SampledSum(drawing, to_device(indices), columns=40, x_dtype=kind)(
+            there, poisoned(want.shape, "float32")
+        )
+        assert np.array_equal(got.get(), want)  # integers below 2**24
 
 
 def test_quantised_features() -> None:

@@ -12,6 +12,7 @@ from bitsparse import jit
 from bitsparse.backends.cuda import geometry
 from bitsparse.backends.cuda.drawing import Drawing, SamplerParams
 from bitsparse.backends.cuda.schedule import StreamsParams
+from bitsparse.backends.cuda.units import UnitsParams, units_of
 from bitsparse.backends.params import CodeFeatures, packed_words
 from bitsparse.errors import KernelError
 
@@ -42,6 +43,7 @@ class _SumParams(ctypes.Structure):
 
     _fields_ = (
         ("streams", StreamsParams),
+        ("units", UnitsParams),
         ("sampler", SamplerParams),
         ("codes", _CodeMap),
         *((name, ctypes.c_void_p) for name in ("indptr", "indices", "x", "out", "values", "col_scale")),
@@ -92,8 +94,9 @@ class Tuning(NamedTuple):
         Blocks that a multiprocessor must hold, which bounds the registers; None for as many as can be.
     threads : int
         Of a block, 32 to 128.
-    span, longest : int or None
-        Samples and rows of a stream, samples of a piece of a long row; None for what suits the pattern.
+    span, limit, longest : int or None
+        Samples and rows of a stream, samples of a row from which a warp takes it, samples of a piece of a long row (a multiple of 4); None
+        for what suits the pattern.
     chunk : int or None
         Samples that a group draws at once: a multiple of lanes and unroll up to 32; None for the least.
     """
@@ -104,6 +107,7 @@ class Tuning(NamedTuple):
     blocks: int | None = None
     threads: int = 128
     span: int | None = None
+    limit: int | None = None
     longest: int | None = None
     chunk: int | None = None
 
@@ -114,7 +118,7 @@ def tuning_of(columns: int, itemsize: int, alignment: int, bits: int | None = No
     Examples
     --------
     >>> tuning_of(128, 4, 16).lanes, tuning_of(100, 2, 16), tuning_of(3, 4, 16).bytes
-    (32, Tuning(bytes=8, lanes=32, unroll=8, blocks=None, threads=128, span=None, longest=None, chunk=None), 4)
+    (32, Tuning(bytes=8, lanes=32, unroll=8, blocks=None, threads=128, span=None, limit=None, longest=None, chunk=None), 4)
     """
     if bits is not None:
         return Tuning(bits, _lanes_of(-(-columns // 8)))
@@ -203,19 +207,22 @@ class SampledSum:
 
     def _prepare(self) -> None:
         tuning, drawing = self.tuning, self._drawing
-        self.cut = drawing.schedule.cut(tuning.lanes, warps=24, span=tuning.span, longest=tuning.longest)
+        schedule = drawing.schedule
+        self.cut = units_of(schedule, tuning.lanes, span=tuning.span, limit=tuning.limit, longest=tuning.longest)
         codes, weights = self._codes, int(self._kept[1] is not None or self._kept[2] is not None)
         each = tuning.bytes // self.dtype.itemsize if codes is None else tuning.bytes * 8 // codes.bits
         vectors = -(-self.columns // each)
         slices = -(-vectors // tuning.lanes)
-        params = self._params = _SumParams(drawing.schedule.params(self.cut, None, tuning.lanes), drawing.sampler(0, 0))
+        params = self._params = _SumParams(
+            schedule.walk_params(None, tuning.lanes, self.cut.longest), self.cut.params(), drawing.sampler(0, 0)
+        )
         params.indptr = drawing.indptr.data.ptr
         names = ("indices", "values", "col_scale", "row_scale", "factors")
         for name, array in zip(names, self._kept, strict=True):
             setattr(params, name, None if array is None else array.data.ptr)
         params.vectors, params.slices, params.features = vectors, slices, self.columns
         params.row_bytes = params.out_bytes = self.columns * self.dtype.itemsize
-        defines = drawing.schedule.defines | {
+        defines = schedule.defines | {
             "BS_BYTES": tuning.bytes,
             "BS_LANES": tuning.lanes,
             "BS_U": tuning.unroll,
@@ -242,7 +249,7 @@ class SampledSum:
         if tuning.chunk is not None:
             defines["BS_CHUNK"] = tuning.chunk
         across = -(-slices // _GRID_Y)
-        grid = (-(-self.cut.units * tuning.lanes // tuning.threads), -(-slices // across), across)
+        grid = (-(-self.cut.warps(tuning.lanes) * 32 // tuning.threads), -(-slices // across), across)
         self._kernel = jit.kernel("sample_spmm.cu", "sample_spmm", defines).launch(grid, tuning.threads, params)
         self._made_on = self._stream().ptr
         self._made = self._cupy.cuda.Event(disable_timing=True)
