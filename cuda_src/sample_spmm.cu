@@ -18,7 +18,13 @@
 #endif
 // Blocks of a multiprocessor: what the registers suffice for, so that nothing is spilled.
 #ifndef BS_BLOCKS
+#if defined(BS_LARGE) || BS_KIND == BS_FLOAT64
 #define BS_BLOCKS 4
+#elif defined(BS_CODES)
+#define BS_BLOCKS (BS_WEIGHTS ? (__CUDA_ARCH__ >= 1000 ? 3 : 4) : __CUDA_ARCH__ == 900 ? 7 : 5)
+#else
+#define BS_BLOCKS (__CUDA_ARCH__ == 900 ? 6 : 4)
+#endif
 #endif
 
 struct SampleSpmmParams {
@@ -272,15 +278,13 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) sample_spmm(
                 const unsigned end = ends & todo, upto = end ? end ^ (end - 1u) : ~0u, these = todo & upto;
 #pragma unroll
                 for (int u = 0; u < BS_U; u++)
-                    if (these >> u & 1u) {
 #if BS_WEIGHTS == 2
-                        group.sum.add(v[u], p.codes, weight[u], offset[u]);
+                    group.sum.add(v[u], p.codes, these >> u & 1u, weight[u], offset[u]);
 #elif BS_WEIGHTS
-                        group.sum.add(v[u], p.codes, weight[u], (float)weight[u]);
+                    group.sum.add(v[u], p.codes, these >> u & 1u, weight[u], (float)weight[u]);
 #else
-                        group.sum.add(v[u], p.codes, 1, 1);
+                    group.sum.add(v[u], p.codes, these >> u & 1u, 1, 1);
 #endif
-                    }
                 todo &= ~upto;
                 const int last = b + __ffs((int)end) - 1;
                 Index its = __shfl_sync(~0u, now.row[0], last % BS_LANES, BS_LANES);

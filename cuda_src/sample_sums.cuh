@@ -76,8 +76,10 @@ struct RowSum {
     }
 
 #ifndef BS_CODES
-    __device__ __forceinline__ void add(const Gathered &v, const CodeMap &, Acc weight, float)
+    __device__ __forceinline__ void add(const Gathered &v, const CodeMap &, bool mine, Acc weight, float)
     {
+        if (!mine)
+            return;
 #pragma unroll
         for (int j = 0; j < BS_OUTS; j++) {
             const Acc term = widened(v, j, false);
@@ -89,11 +91,16 @@ struct RowSum {
         }
     }
 #else
-    // Codes lie in bytes i of (word >> bits * k), which a mask brings out.
-    __device__ __forceinline__ void add(const Gathered &v, const CodeMap &map, float weight, float offset)
+    // Codes lie in bytes i of (word >> bits * k), which a mask brings out. Without weights codes that are not `mine` become zero, which takes
+    // fewer instructions than a branch around them; with weights it takes too many registers.
+    __device__ __forceinline__ void add(const Gathered &v, const CodeMap &map, bool mine, float weight, float offset)
     {
 #if BS_WEIGHTS
+        if (!mine)
+            return;
         weights += offset;
+#else
+        const unsigned chosen = mine ? ~0u : 0u;
 #endif
         const unsigned mask = 0x01010101u * ((1u << BS_CODES) - 1u);
 #pragma unroll
@@ -103,6 +110,9 @@ struct RowSum {
             for (int i = 0; i < (BS_BYTES < 4 ? BS_BYTES : 4); i++)
                 w |= (unsigned)v.of[word * 4 + i] << 8 * i;
             w ^= map.flip;
+#if !BS_WEIGHTS
+            w &= chosen;
+#endif
 #pragma unroll
             for (int k = 0; k < 8 / BS_CODES; k++) {
                 const unsigned bytes = (w >> BS_CODES * k) & mask;
@@ -169,19 +179,24 @@ BS_INLINE void real_sums(Real (&r)[BS_OUTS], const RowSum &sum, const CodeMap &m
     const int plus = map.plus * samples;
 #endif
 #pragma unroll
-    for (int j = 0; j < BS_OUTS; j++) {
-        const int feature = min(first + j, features - 1);
+    for (int j = 0; j < BS_OUTS; j++)
 #if BS_WEIGHTS
-        float v = sum.of.of[j];
+        r[j] = sum.of.of[j];
 #else
-        float v = (float)(sum.of.of[j] * map.times + plus);
+        r[j] = (float)(sum.of.of[j] * map.times + plus);
 #endif
-        if (map.scale && map.scale_step >= 0)
-            v = bs_mulf(v, __ldg(map.scale + feature * map.scale_step));
-        if (map.offset)
-            v = bs_addf(v, map.offset_step >= 0 ? bs_mulf(weights, __ldg(map.offset + feature * map.offset_step)) : weights);
-        r[j] = v;
-    }
+    if (map.scale && map.scale_step >= 0)
+#pragma unroll
+        for (int j = 0; j < BS_OUTS; j++)
+            r[j] = bs_mulf(r[j], __ldg(map.scale + min(first + j, features - 1) * map.scale_step));
+    if (map.offset && map.offset_step >= 0)
+#pragma unroll
+        for (int j = 0; j < BS_OUTS; j++)
+            r[j] = bs_addf(r[j], bs_mulf(weights, __ldg(map.offset + min(first + j, features - 1) * map.offset_step)));
+    else if (map.offset)
+#pragma unroll
+        for (int j = 0; j < BS_OUTS; j++)
+            r[j] = bs_addf(r[j], weights);
 #endif
 }
 
