@@ -1,66 +1,16 @@
 // Sums of gathered rows over sampled edges of a CSR pattern: y[i] = sum over i's samples e = (i, j) of w x[j]; no sample is stored.
 //
 // A group of BS_LANES lanes walks a stretch of rows of the sampled edges (csr_streams.cuh, whose indptr is here where each row's samples
-// start), or the groups of a warp share a row of many (csr_units.cuh) and add up in a tree. The lanes of a group share a chunk of samples out: each finds the rows of its own, draws their positions
-// (sample.cuh) and reads their columns; BS_U at a time they are then handed round, and all lanes gather their part of the rows of x. The
-// next chunk is drawn while the last gathers of this one are on their way. So drawing costs a few instructions per edge, and nothing is
-// kept in shared memory. Rows in pieces are added up as in spmm_csr.cu: no float is added atomically.
+// start), or the groups of a warp share a row of many (csr_units.cuh) and add up in a tree. The lanes of a group share a chunk of samples
+// out: each finds the rows of its own, draws their positions (sample.cuh) and reads their columns; BS_U at a time they are then handed
+// round, and all lanes gather their part of the rows of x. The next chunk is drawn while the last gathers of this one are on their way. So
+// drawing costs a few instructions per edge, and nothing is kept in shared memory. Rows in pieces are added up as in spmm_csr.cu: no float
+// is added atomically. A slice of 32 vectors of the columns draws for itself, which hardly shows.
 //
-// Floor: that of spmm_csr.cu for the sampled edges.
+// Floor: that of spmm_csr.cu for the sampled edges. Reached: 80 to 95 % of it for 128 and 256 float32 columns, half for 16.
 //
 // The elements, their sums and BS_WEIGHTS: sample_sums.cuh.
-#include "csr_units.cuh"
-#include "sample.cuh"
-#include "sample_sums.cuh"
-
-#ifndef BS_THREADS
-#define BS_THREADS 128
-#endif
-// Blocks of a multiprocessor: what the registers suffice for, so that nothing is spilled.
-#ifndef BS_BLOCKS
-#if defined(BS_LARGE) || BS_KIND == BS_FLOAT64
-#define BS_BLOCKS 4
-#elif defined(BS_CODES)
-#define BS_BLOCKS (BS_WEIGHTS ? (__CUDA_ARCH__ >= 1000 ? 3 : 4) : __CUDA_ARCH__ == 900 ? 7 : 5)
-#else
-#define BS_BLOCKS (__CUDA_ARCH__ == 900 ? 6 : 4)
-#endif
-#endif
-
-struct SampleSpmmParams {
-    Streams streams; // of the samples, of which the walk needs no columns
-    Units units;
-    Sampler sampler;
-    CodeMap codes;
-    const Index *indptr, *indices;  // of the pattern; indices may be null: edge e lies in column e
-    const void *x;                  // (columns of the pattern, vectors), rows row_bytes apart
-    void *out;                      // (rows, features) Out
-    const Real *values, *col_scale; // of the pattern's edges, of its columns, or null
-    const Real *factors, *row_scale; // what the sum of a row is multiplied by, or null
-    RowSum *partial;                // (pieces, slices, BS_LANES)
-    int *arrived;                   // (pieces, slices, BS_LANES), as in spmm_csr.cu
-    unsigned vectors, row_bytes, out_bytes;
-    int slices, features;
-    int whole; // whether vectors of results are whole and aligned
-};
-
-// Samples that a group draws at once, 32 at most, and of them each lane's: its own, own + lanes, ...
-#ifndef BS_CHUNK
-#define BS_CHUNK (BS_LANES > BS_U ? BS_LANES : BS_U)
-#endif
-#define BS_OWN (BS_CHUNK / BS_LANES)
-
-// The samples that a lane has drawn of a chunk, and which of all of the group's samples are the last of their row, a bit for each.
-struct Chunk {
-    Index column[BS_OWN], row[BS_OWN];
-    unsigned ends;
-#if BS_WEIGHTS
-    Real weight[BS_OWN];
-#endif
-#if BS_WEIGHTS == 2
-    float offset[BS_OWN];
-#endif
-};
+#include "sample_spmm.cuh"
 
 struct Group {
     const SampleSpmmParams &p;
@@ -84,17 +34,18 @@ struct Group {
         sum.clear();
     }
 
-    // Draws samples base .. base + BS_CHUNK - 1 of those before `stop`, in rows from c.row on.
-    __device__ __forceinline__ void draw(Chunk &c, Index base, Index stop, Index row, Index end) const
+    // Draws the first BS_CHUNK of the `left` samples from `base` on (there may be none), which are in rows [row, end).
+    __device__ __forceinline__ void draw(Chunk &c, Index base, int left, Index row, Index end) const
     {
         c.ends = 0;
 #pragma unroll
         for (int i = 0; i < BS_OWN; i++) {
-            const Index e = base + i * BS_LANES + lane;
+            const int at = i * BS_LANES + lane;
             bool last = false;
             c.column[i] = 0;
             c.row[i] = row;
-            if (e < stop) {
+            if (at < left) {
+                const Index e = base + at;
                 row = row_of(p.streams.indptr, row, end, e);
                 const Index start = __ldg(p.streams.indptr + row), next = __ldg(p.streams.indptr + row + 1);
                 const Index begin = __ldg(p.indptr + row);
@@ -240,8 +191,8 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) sample_spmm(
     Chunk now, next;
     Index row = at.row, base = at.start + (together ? of_warp * BS_CHUNK : 0);
     const int step = together ? 32 / BS_LANES * BS_CHUNK : BS_CHUNK;
-    group.draw(now, base, at.stop, row, at.last);
     int left = (int)(at.stop - base);
+    group.draw(now, base, left, row, at.last);
     while (__any_sync(~0u, left > 0)) {
         // Batches are not unrolled, and rows end in one place: longer code would not stay in the instruction cache.
 #pragma unroll BS_OWN > 1 ? BS_CHUNK / BS_U : 1
@@ -269,7 +220,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) sample_spmm(
             if (b + BS_U == BS_CHUNK) {
                 // The row of this chunk's last sample, which lane BS_LANES - 1 has.
                 const Index behind = __shfl_sync(~0u, now.row[BS_OWN - 1], BS_LANES - 1, BS_LANES);
-                group.draw(next, base + step, at.stop, behind, at.last);
+                group.draw(next, base + step, left - step, behind, at.last);
             }
             // What is left of the batch, up to the next end of a row. All groups go round together, so that rows end together.
             unsigned todo = b + BS_U <= left ? (1u << BS_U) - 1u : b < left ? (1u << (left - b)) - 1u : 0u;
