@@ -200,6 +200,9 @@ ROWS |= {
     "attention": Row(lambda x, b, f: bs.attention(SQUARE, x, x[:, 0], x[:, 1]), floats, attended, forms=False),
     "cosine_attention": Row(lambda x, b, f: bs.cosine_attention(SQUARE, x), numbers, cosines, forms=False),
     "sampled_spmm": Row(lambda x, b, f: bs.sampled_spmm(GRAPH, x, 9), floats, aggregated, forms=False),
+    "plan_sampled_spmm": Row(
+        lambda x, b, f: bs.plan_sampled_spmm(GRAPH, SHAPE[1], 9, dtype=x.dtype)(x), floats, aggregated, forms=False
+    ),
     "edge_sample": Row(
         lambda x, b, f: bs.edge_sample(sparse.csr_array(x) if x.dtype in (bool, "i4", "f4", "f8") else x, 140),
         lambda dtype, bits: dtype in ("bool", "int32", "float32", "float64"),
@@ -291,6 +294,7 @@ ON_GPU |= {"spmm", "plan_spmm", "sddmm", "aggregate_edges", "edge_softmax", "att
 ON_GPU |= {"bspmm", "plan_bspmm"}
 ON_GPU |= {"FRDC", "TCTiledCSR"}
 ON_GPU |= {"add", "concat"}
+ON_GPU |= {"sampled_spmm", "plan_sampled_spmm"}
 
 
 def to_gpu(x: np.ndarray) -> Any:

@@ -24,6 +24,7 @@ _ON_GPU = (
     "finish",
     "matmul",
     "packed",
+    "sample",
     "sddmm",
     "spmm",
     "spmm_choice",

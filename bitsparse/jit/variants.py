@@ -331,6 +331,35 @@ def _bmm() -> list[Variant]:
     return found
 
 
+def _sampled() -> list[Variant]:
+    """Sums over sampled edges: float32 and 16-bit floats, codes of 8 and 4 bits; without and with weights; drawn by rule or at random."""
+    usual = {
+        "BS_KIND": 5,
+        "BS_ACC": 0,
+        "BS_BYTES": 16,
+        "BS_LANES": 32,
+        "BS_U": 8,
+        "BS_WEIGHTS": 0,
+        "BS_THREADS": 128,
+        "BS_RANDOM": 0,
+    }
+    codes = {"BS_KIND": 0, "BS_ACC": 2, "BS_BYTES": 8, "BS_CODES": 8, "BS_LANES": 16}
+    table: list[dict[str, int]] = [
+        {"BS_LANES": lanes, "BS_WEIGHTS": weights} for lanes in (4, 32) for weights in (0, 1)
+    ]
+    table += [
+        {"BS_RANDOM": 1},
+        {"BS_LARGE": 1},
+        {"BS_LARGE": 1, "BS_WEIGHTS": 1, "BS_RANDOM": 1},
+        {"BS_KIND": 6, "BS_ACC": 1, "BS_WEIGHTS": 1},
+    ]
+    table += [{"BS_KIND": kind, "BS_BYTES": 8, "BS_WEIGHTS": 1} for kind in (4, 7)]
+    table += [codes, codes | {"BS_CODES": 4, "BS_BYTES": 4}, codes | {"BS_ACC": 0, "BS_WEIGHTS": 2}]
+    found = [Variant("sample_spmm.cu", "sample_spmm", tuple(sorted((usual | more).items()))) for more in table]
+    edges = [Variant("sample_edges.cu", "sample_edges", tuple(index.items())) for index in ({}, {"BS_LARGE": 1})]
+    return [*found, *edges]
+
+
 def variants() -> list[Variant]:
     """Every variant of a release."""
     rates = [
@@ -339,6 +368,6 @@ def variants() -> list[Variant]:
         for nb, group, only in ((1, (), None), *((nb, (("BS_WARPGROUP", 1),), "sm_90a") for nb in (1, 2, 4)))
     ]
     others = [("bits_stats.cu", "code_sums"), ("epilogue.cu", "epilogue_int32"), ("limits_memory.cu", "read_all")]
-    families = (_wgmma, _mma, _bmm, _bits, _build, _edges, _spmm, _finished, _tiles, _windows, _bspmm)
+    families = (_wgmma, _mma, _bmm, _bits, _build, _edges, _spmm, _finished, _tiles, _windows, _bspmm, _sampled)
     found = [variant for family in families for variant in family()]
     return [*found, *(Variant(*other) for other in others), *rates]

@@ -18,7 +18,8 @@ from bitsparse.ops.cosine_attention import cosine_attention
 from bitsparse.ops.epilogue import BatchNorm, Epilogue
 from bitsparse.ops.matmul import matmul, plan_matmul
 from bitsparse.ops.matmul_plan import MatmulPlan
-from bitsparse.ops.sample import EdgeSample, edge_sample, sampled_spmm
+from bitsparse.ops.sample import EdgeSample, edge_sample
+from bitsparse.ops.sampled_spmm import SampledPlan, plan_sampled_spmm, sampled_spmm
 from bitsparse.ops.sddmm import edge_softmax, sddmm
 from bitsparse.ops.spmm import SpmmPlan, aggregate_edges, plan_spmm, spmm
 
@@ -29,6 +30,7 @@ __all__ = [
     "EdgeSample",
     "Epilogue",
     "MatmulPlan",
+    "SampledPlan",
     "SpmmPlan",
     "add",
     "aggregate_edges",
@@ -46,6 +48,7 @@ __all__ = [
     "plan_bmm",
     "plan_bspmm",
     "plan_matmul",
+    "plan_sampled_spmm",
     "plan_spmm",
     "quantization_error",
     "quantize",
