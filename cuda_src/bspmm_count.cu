@@ -1,0 +1,227 @@
+// Sums of one-bit features over the edges of a 0/1 CSR pattern: y[i] = sum over edges (i, j) of x[j], as integers, as bits, or through a
+// float chain.
+//
+// A team of lanes (bspmm_count.cuh) walks a stretch of rows (csr_streams.cuh), row by row. Every lane gathers BS_WORDS words of BS_U edges
+// at once and adds them to vertical counters by carry-save adders: two LOP3 to an adder, 1.75 adders an edge and word and a few for the
+// carries, no ballots and nothing unpacked. At the end of a row its lanes add up, bit-sliced, and the counts are compared bit-sliced, so
+// that no sum is ever an integer unless integers are wanted. All teams of a warp go in step: a batch each, then the ends of rows.
+// Rows in pieces: every piece leaves its planes in a slot, and whichever is the last to arrive adds them up.
+//
+// Floor: edges at 155 G/s (a gathered row is 16 bytes or little more), and the bytes of a result of integers.
+#include "bspmm_finish.cuh"
+
+#ifndef BS_THREADS
+#define BS_THREADS 128
+#endif
+#ifndef BS_BLOCKS
+#define BS_BLOCKS 4
+#endif
+
+#define BS_LOG2(n) ((n) == 1 ? 0 : (n) == 2 ? 1 : (n) == 4 ? 2 : (n) == 8 ? 3 : (n) == 16 ? 4 : 5)
+constexpr int kQuads = BS_U / 4, kBatch = BS_TEAM * BS_U, kTotal = BS_PLANES + BS_LOG2(BS_TEAM), kMost = 31;
+
+#if BS_WORDS == 4
+typedef uint4 Words;
+BS_INLINE void split(const uint4 &v, u32 (&to)[4]) { to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w; }
+#elif BS_WORDS == 2
+typedef uint2 Words;
+BS_INLINE void split(const uint2 &v, u32 (&to)[2]) { to[0] = v.x, to[1] = v.y; }
+#else
+typedef u32 Words;
+BS_INLINE void split(u32 v, u32 (&to)[1]) { to[0] = v; }
+#endif
+
+// Four indices from `at` on, a multiple of 4, of which `left` at least are there.
+BS_INLINE void load_quad(const Index *indices, Index at, int left, Index (&to)[4])
+{
+#ifdef BS_LARGE
+    const longlong2 a = __ldg((const longlong2 *)(indices + at)), b = __ldg((const longlong2 *)(indices + at + (left > 2 ? 2 : 0)));
+    to[0] = a.x, to[1] = a.y, to[2] = b.x, to[3] = b.y;
+#else
+    const int4 a = __ldg((const int4 *)(indices + at));
+    to[0] = a.x, to[1] = a.y, to[2] = a.z, to[3] = a.w;
+#endif
+}
+
+struct Count {
+    const CountParams &p;
+    const Stretch &at;
+    CountLane me;
+    const char *x; // row 0, this lane's words
+    bool has_words; // of a row
+    Index columns[BS_U];
+    u32 count[BS_WORDS][BS_PLANES];
+
+    __device__ __forceinline__ Count(const CountParams &params, const Stretch &stretch) : p(params), at(stretch)
+    {
+        me.lane = group_lane(p.streams);
+        me.vector = me.lane & ((1 << p.across) - 1);
+        me.part = me.lane >> p.across;
+        const int slice = (int)blockIdx.y;
+        me.first = slice * (BS_WORDS << p.across);
+        me.at = me.vector * BS_WORDS + (me.part & (BS_WORDS - 1));
+        const int word = me.first + me.vector * BS_WORDS;
+        has_words = word < p.width;
+        x = kept((const char *)(p.words + (has_words ? word : 0)));
+        clear();
+    }
+
+    __device__ __forceinline__ void clear()
+    {
+#pragma unroll
+        for (int w = 0; w < BS_WORDS; w++)
+#pragma unroll
+            for (int q = 0; q < BS_PLANES; q++)
+                count[w][q] = 0;
+    }
+
+    // The columns of the batch from `base` on; edges from base + end on are others'.
+    __device__ __forceinline__ void load_columns(Index base, int end)
+    {
+#pragma unroll
+        for (int k = 0; k < kQuads; k++) {
+            const int first = 4 * (me.part + BS_TEAM * k);
+            Index quad[4] = {0, 0, 0, 0};
+            if (first < end)
+                load_quad(p.streams.indices, base + first, end - first, quad);
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                columns[4 * k + i] = quad[i];
+        }
+    }
+
+    // Words of the batch's edges number `from` to `end`, zeros for the others.
+    __device__ __forceinline__ void gather(Words (&v)[BS_U], int from, int end) const
+    {
+        const int mine = 4 * me.part - from, length = end - from;
+#pragma unroll
+        for (int u = 0; u < BS_U; u++) {
+            v[u] = Words{};
+            if ((unsigned)(mine + 4 * BS_TEAM * (u / 4) + u % 4) < (unsigned)length && has_words)
+                v[u] = __ldg((const Words *)row_address(x, columns[u], 4u * (unsigned)p.width));
+        }
+    }
+
+    __device__ __forceinline__ void add(const Words (&v)[BS_U])
+    {
+        u32 words[BS_U][BS_WORDS];
+#pragma unroll
+        for (int u = 0; u < BS_U; u++)
+            split(v[u], words[u]);
+#pragma unroll
+        for (int w = 0; w < BS_WORDS; w++) {
+            u32 x[BS_U];
+#pragma unroll
+            for (int u = 0; u < BS_U; u++)
+                x[u] = words[u][w];
+            add_bits<0, BS_U, BS_PLANES>(count[w], x);
+        }
+    }
+
+    // What the team has counted, and counters at zero, for teams that are at the end of a row.
+    __device__ __forceinline__ void total(bool ends, u32 (&sum)[kTotal])
+    {
+        add_across<BS_TEAM, BS_WORDS, BS_WORDS, BS_PLANES, kTotal>(count, me.part, 1 << p.across, sum);
+        if (ends)
+            clear();
+    }
+
+    __device__ __forceinline__ u32 *slot_of(int piece) const
+    {
+        const bs_u64 number = (bs_u64)(unsigned)piece * (unsigned)p.slices + blockIdx.y;
+        return p.partial + number * (unsigned)(kTotal * (BS_WORDS << p.across)) + me.at;
+    }
+
+    // The piece is counted: into its slot.
+    __device__ __forceinline__ void leave(const u32 (&sum)[kTotal]) const
+    {
+        u32 *slot = slot_of(at.piece);
+        if (me.part < BS_WORDS)
+#pragma unroll
+            for (int q = 0; q < kTotal; q++)
+                slot[q * (BS_WORDS << p.across)] = sum[q];
+        __threadfence();
+    }
+
+    // The team that comes last takes all pieces of the row. For whole warps; teams of streams have nothing to do.
+    __device__ __forceinline__ void take() const
+    {
+        int from = 0, pieces = 0, before = -1;
+        if (at.piece >= 0)
+            pieces_of_row(p.streams, at, from, pieces);
+        int *arrived = p.arrived + (bs_u64)(unsigned)from * (unsigned)p.slices + blockIdx.y;
+        __syncwarp();
+        if (at.piece >= 0 && me.lane == 0)
+            before = atomicAdd(arrived, 1);
+        before = __shfl_sync(~0u, before, (int)(threadIdx.x & 31) - me.lane);
+        const bool last = at.piece >= 0 && before == pieces - 1;
+        __threadfence();
+        u32 sum[kMost];
+#pragma unroll
+        for (int q = 0; q < kMost; q++)
+            sum[q] = 0;
+        if (last) {
+            if (me.lane == 0)
+                *arrived = 0; // for the next launch
+#pragma unroll 1
+            for (int i = 0; i < pieces; i++) {
+                const u32 *slot = slot_of(from + i);
+                u32 one[kTotal];
+#pragma unroll
+                for (int q = 0; q < kTotal; q++)
+                    one[q] = __ldcg(slot + q * (BS_WORDS << p.across));
+                add_to_counts(sum, one);
+            }
+        }
+        const Index edges = last ? p.streams.indptr[at.row + 1] - p.streams.indptr[at.row] : 0;
+        finish_counts(p, me, {at.row, edges, last}, sum);
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) bspmm_count(const __grid_constant__ CountParams p)
+{
+    Stretch at;
+    const bool there = this_stretch(p.streams, at);
+    if (!__any_sync(~0u, there))
+        return;
+    if (!there)
+        at = {0, 0, 0, 0, -1};
+    Count body(p, at);
+    Index row = at.row, begin = at.start, end = at.stop, next = at.stop; // of the current row, and where the next one ends
+    int rows = (int)(at.last - at.row);
+    if (rows > 1) {
+        end = __ldg(p.streams.indptr + row + 1);
+        next = __ldg(p.streams.indptr + row + 2);
+    }
+    Index base = begin & ~(Index)3;
+    if (rows > 0)
+        body.load_columns(base, (int)min(end - base, (Index)BS_NO_END));
+    while (__any_sync(~0u, rows > 0)) {
+        Words v[BS_U];
+        const int to = rows > 0 ? (int)min(end - base, (Index)BS_NO_END) : 0, from = rows > 0 ? max((int)(begin - base), 0) : 0;
+        body.gather(v, min(from, to), to);
+        const bool ends = rows > 0 && to <= kBatch;
+        const CountedRow counted = {row, end - begin, ends && at.piece < 0};
+        if (ends) {
+            row++, rows--;
+            begin = end, end = next;
+            base = begin & ~(Index)3;
+            if (rows > 1)
+                next = __ldg(p.streams.indptr + row + 2);
+        } else {
+            base += kBatch;
+        }
+        if (rows > 0)
+            body.load_columns(base, (int)min(end - base, (Index)BS_NO_END)); // arrive while the words do
+        body.add(v);
+        if (__any_sync(~0u, ends)) {
+            u32 sum[kTotal];
+            body.total(ends, sum);
+            finish_counts(p, body.me, counted, sum);
+            if (ends && at.piece >= 0)
+                body.leave(sum);
+        }
+    }
+    if (__any_sync(~0u, at.piece >= 0))
+        body.take();
+}

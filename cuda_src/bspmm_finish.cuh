@@ -1,0 +1,198 @@
+// From the vertical counts of a row to what is stored: int32 sums, bits by integer thresholds, or the float chain of an epilogue.
+#ifndef BITSPARSE_BSPMM_FINISH_CUH
+#define BITSPARSE_BSPMM_FINISH_CUH
+
+#include "bspmm_count.cuh"
+#include "epilogue_store.cuh"
+
+// A row that a team has counted, or (not `there`) nothing that is to be stored.
+struct CountedRow {
+    Index row, edges;
+    bool there;
+};
+
+// Bit i is set where feature 32 word + i exists.
+BS_INLINE u32 features_of_word(const CountParams &p, int word)
+{
+    const int left = p.features - 32 * word;
+    return left >= 32 ? ~0u : left > 0 ? (1u << left) - 1 : 0;
+}
+
+// Whether each count is at least the row's part of the one threshold: 2c - edges >= limit.
+template <int n> BS_INLINE u32 at_least_one_limit(const CountParams &p, const CountedRow &r, const u32 (&plane)[n])
+{
+    const bs_i64 limit = p.bipolar ? ((bs_i64)p.limit + r.edges + 1) >> 1 : p.limit;
+    const u32 k = limit > 0 ? (u32)limit : 0;
+    u32 so_far = ~0u; // from the lowest plane up: a higher one decides
+#pragma unroll
+    for (int q = 0; q < n; q++)
+        so_far = majority(plane[q], so_far, (k >> q & 1) - 1);
+    return limit <= (bs_i64)r.edges ? so_far : 0;
+}
+
+// The same with a threshold to each feature: 2c + (base - edges) is compared with thresholds that base was added to.
+template <int n> BS_INLINE u32 at_least_limits(const CountParams &p, const CountedRow &r, int word, const u32 (&plane)[n], u32 &flip)
+{
+    const bs_u64 line = p.class_of ? (bs_u64)(unsigned)__ldg(p.class_of + r.row) : 0;
+    const u32 *limits = p.limits + line * (unsigned)(p.limit_planes * p.width) + word;
+    flip = __ldg(p.flips + line * (unsigned)p.width + word);
+    const u32 raise = p.bipolar ? (u32)p.base - (u32)r.edges : 0;
+    u32 carry = 0, so_far = ~0u;
+#pragma unroll
+    for (int q = 0; q < 32; q++) {
+        if (q >= p.limit_planes)
+            break;
+        const u32 twice = q > 0 && q <= n ? plane[q > 0 && q <= n ? q - 1 : 0] : 0, once = q < n ? plane[q < n ? q : 0] : 0;
+        const u32 value = p.bipolar ? twice : once, more = 0 - (raise >> q & 1);
+        const u32 sum = xor3(value, more, carry);
+        carry = majority(value, more, carry);
+        so_far = majority(sum, so_far, ~__ldg(limits + q * p.width));
+    }
+    return so_far;
+}
+
+template <int n> BS_INLINE void finish_signs(const CountParams &p, const CountLane &me, const CountedRow &r, const u32 (&plane)[n])
+{
+    const int word = me.first + me.at;
+    if (!r.there || me.part >= 4 || word >= p.width)
+        return;
+    // Rows of words are padded to four; lanes that have copies clear the rest of a narrow one.
+    const int pad = BS_WORDS < 4 ? me.part & -BS_WORDS : 0;
+    if (BS_WORDS == 4 || pad == 0) {
+        u32 flip = p.flip ? ~0u : 0;
+        const u32 ones = p.limits ? at_least_limits(p, r, word, plane, flip) : at_least_one_limit(p, r, plane);
+        ((u32 *)p.out)[(bs_u64)r.row * (unsigned)p.width + word] = (ones ^ flip) & features_of_word(p, word);
+    } else {
+        ((u32 *)p.out)[(bs_u64)r.row * (unsigned)p.width + me.part] = 0;
+    }
+}
+
+#if BS_OUT != BS_SIGNS
+// Counts 4j .. 4j + 3 and 16 + 4j .. of a word whose planes lane `source` has; `top` planes are in use. For whole warps.
+template <int n> BS_INLINE void counts_of_word(const u32 (&plane)[n], int top, int source, int j, int (&count)[8])
+{
+    constexpr int chunks = (n + 7) / 8;
+    u32 low[chunks], high[chunks]; // a byte to a count
+#pragma unroll
+    for (int k = 0; k < chunks; k++)
+        low[k] = high[k] = 0;
+#pragma unroll
+    for (int q = 0; q < n; q++) {
+        if (q >= top)
+            break;
+        const u32 bits = __shfl_sync(~0u, plane[q], source) >> 4 * j;
+        // The product puts bit i of four at 8i; no two of its terms meet.
+        low[q / 8] |= ((bits & 15u) * 0x00204081u & 0x01010101u) << (q & 7);
+        high[q / 8] |= ((bits >> 16 & 15u) * 0x00204081u & 0x01010101u) << (q & 7);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        count[i] = (int)(low[0] >> 8 * i & 255u), count[4 + i] = (int)(high[0] >> 8 * i & 255u);
+#pragma unroll
+        for (int k = 1; k < chunks; k++) {
+            count[i] |= (int)(low[k] >> 8 * i & 255u) << 8 * k;
+            count[4 + i] |= (int)(high[k] >> 8 * i & 255u) << 8 * k;
+        }
+    }
+}
+
+// Eight sums of a row, columns `column` .. + 3 and 16 further.
+BS_INLINE void store_sums(const CountParams &p, Index row, int column, const int (&sum)[8])
+{
+    int *to = (int *)p.out + (bs_u64)row * (unsigned)p.features + column;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int left = p.features - column - 16 * half;
+        if (p.aligned) {
+            if (left > 0)
+                *(int4 *)(to + 16 * half) = make_int4(sum[4 * half], sum[4 * half + 1], sum[4 * half + 2], sum[4 * half + 3]);
+        } else {
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                if (i < left)
+                    to[16 * half + i] = sum[4 * half + i];
+        }
+    }
+}
+
+#if BS_OUT == BS_CHAIN
+// The chain of eight sums; gives their bits in the places of a word, or stores the floats.
+BS_INLINE u32 chain_of_sums(const CountParams &p, const CountedRow &r, int column, const int (&sum)[8])
+{
+    const EpilogueParams &e = p.epilogue;
+    const EpilogueSpot spot = {0, (int)r.row, column, 16};
+    RowValues<false> row;
+    ColumnValues<false> columns;
+    row.load(e, spot);
+    columns.load(e, spot);
+    float v[8];
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        v[i] = (float)sum[i];
+        if (p.mean)
+            v[i] = bs_divf(v[i], (float)max(r.edges, (Index)1));
+    }
+    apply_chain<false, false>(e, row, columns, spot, v);
+    if (!(e.steps & kBits)) {
+        store_floats(e, spot, (unsigned char *)e.out + 4 * ((bs_u64)r.row * (unsigned)e.n + (unsigned)column), v);
+        return 0;
+    }
+    u32 bits = 0;
+    bool nan = false;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        bits |= (u32)(v[i] >= 0.0f) << ((i & 3) + 4 * (i & 4));
+        nan = nan || (v[i] != v[i] && column + (i & 3) + 4 * (i & 4) < e.n);
+    }
+    if (nan)
+        *e.nan = 1;
+    return bits << (column & 15);
+}
+#endif
+
+// Every four lanes of the team take a word at a time, so that what they store lies together. For whole warps.
+template <int n> BS_INLINE void finish_numbers(const CountParams &p, const CountLane &me, const CountedRow &r, const u32 (&plane)[n])
+{
+    const u32 most = __reduce_max_sync(~0u, r.there ? (u32)r.edges : 0u);
+    const int top = 32 - __clz((int)most), j = me.lane & 3;
+    const int words = BS_WORDS << p.across, teams = BS_TEAM << p.across >> 2, team0 = (int)(threadIdx.x & 31) - me.lane;
+#pragma unroll 1
+    for (int turn = 0; turn < words; turn += teams) {
+        const int at = turn + (me.lane >> 2), word = me.first + at, column = 32 * word + 4 * j;
+        const bool mine = r.there && at < words && 32 * word < p.features;
+        int sum[8];
+        counts_of_word(plane, top, team0 + (((at & (BS_WORDS - 1)) << p.across) + min(at / BS_WORDS, (1 << p.across) - 1)), j, sum);
+        if (p.bipolar) {
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                sum[i] = 2 * sum[i] - (int)r.edges;
+        }
+#if BS_OUT == BS_SUMS
+        if (mine)
+            store_sums(p, r.row, column, sum);
+#else
+        u32 bits = mine ? chain_of_sums(p, r, column, sum) : 0;
+        if (!(p.epilogue.steps & kBits))
+            continue;
+        bits |= __shfl_xor_sync(~0u, bits, 1);
+        bits |= __shfl_xor_sync(~0u, bits, 2);
+        u32 *to = (u32 *)p.out + (bs_u64)r.row * (unsigned)p.width + word;
+        if (r.there && j == 0 && at < words && word < p.width)
+            *to = bits & features_of_word(p, word);
+        if (BS_WORDS < 4 && r.there && turn == 0 && me.lane < 4 && j >= BS_WORDS)
+            to[j] = 0;
+#endif
+    }
+}
+#endif
+
+template <int n> BS_INLINE void finish_counts(const CountParams &p, const CountLane &me, const CountedRow &r, const u32 (&plane)[n])
+{
+#if BS_OUT == BS_SIGNS
+    finish_signs(p, me, r, plane);
+#else
+    finish_numbers(p, me, r, plane);
+#endif
+}
+
+#endif
