@@ -18,6 +18,12 @@
 #endif
 
 #define BS_LOG2(n) ((n) == 1 ? 0 : (n) == 2 ? 1 : (n) == 4 ? 2 : (n) == 8 ? 3 : (n) == 16 ? 4 : 5)
+// Planes of a lane's counters that rows of kFewEdges edges need; teams take a shorter way where no row of the warp has more.
+#ifndef BS_FEW
+#define BS_FEW 4
+#endif
+constexpr int kFew = BS_FEW < BS_PLANES ? BS_FEW : BS_PLANES;
+constexpr int kFewEdges = ((1 << BS_FEW) - 4) * BS_TEAM;
 constexpr int kQuads = BS_U / 4, kBatch = BS_TEAM * BS_U, kTotal = BS_PLANES + BS_LOG2(BS_TEAM), kMost = 31;
 
 #if BS_WORDS == 4
@@ -118,12 +124,16 @@ struct Count {
         }
     }
 
-    // What the team has counted, and counters at zero, for teams that are at the end of a row.
-    __device__ __forceinline__ void total(bool ends, u32 (&sum)[kTotal])
+    // What the team has counted, of which a lane has no more than `planes` planes. For whole warps.
+    template <int planes> __device__ __forceinline__ void total(u32 (&sum)[planes + BS_LOG2(BS_TEAM)]) const
     {
-        add_across<BS_TEAM, BS_WORDS, BS_WORDS, BS_PLANES, kTotal>(count, me.part, 1 << p.across, sum);
-        if (ends)
-            clear();
+        u32 lower[BS_WORDS][planes];
+#pragma unroll
+        for (int w = 0; w < BS_WORDS; w++)
+#pragma unroll
+            for (int q = 0; q < planes; q++)
+                lower[w][q] = count[w][q];
+        add_across<BS_TEAM, BS_WORDS, BS_WORDS, planes>(lower, me.part, 1 << p.across, sum);
     }
 
     __device__ __forceinline__ u32 *slot_of(int piece) const
@@ -214,13 +224,21 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) bspmm_count(
         if (rows > 0)
             body.load_columns(base, (int)min(end - base, (Index)BS_NO_END)); // arrive while the words do
         body.add(v);
-        if (__any_sync(~0u, ends)) {
+        if (!__any_sync(~0u, ends))
+            continue;
+        if (BS_FEW < BS_PLANES && !__any_sync(~0u, ends && (at.piece >= 0 || counted.edges > kFewEdges))) {
+            u32 sum[kFew + BS_LOG2(BS_TEAM)];
+            body.total<kFew>(sum);
+            finish_counts(p, body.me, counted, sum);
+        } else {
             u32 sum[kTotal];
-            body.total(ends, sum);
+            body.total<BS_PLANES>(sum);
             finish_counts(p, body.me, counted, sum);
             if (ends && at.piece >= 0)
                 body.leave(sum);
         }
+        if (ends)
+            body.clear();
     }
     if (__any_sync(~0u, at.piece >= 0))
         body.take();

@@ -26,7 +26,7 @@ template <int n> BS_INLINE u32 at_least_one_limit(const CountParams &p, const Co
     u32 so_far = ~0u; // from the lowest plane up: a higher one decides
 #pragma unroll
     for (int q = 0; q < n; q++)
-        so_far = majority(plane[q], so_far, (k >> q & 1) - 1);
+        so_far = majority(plane[q], so_far, (u32)((int)(~k << (31 - q)) >> 31));
     return limit <= (bs_i64)r.edges ? so_far : 0;
 }
 

@@ -243,6 +243,16 @@ def _windows() -> list[Variant]:
     return [*sums, *(Variant("windows_fill.cu", "fill_windows", large) for large in ((), (("BS_LARGE", 1),)))]
 
 
+def _bspmm() -> list[Variant]:
+    """Sums of one-bit features: int32, bits, chain; words of a lane, 64-bit indices; and the two other ways to compute them."""
+    usual = {"BS_TEAM": 4, "BS_U": 8, "BS_PLANES": 8, "BS_FEW": 4, "BS_BLOCKS": 4}
+    table = [{"BS_OUT": out, "BS_WORDS": words} for out in range(3) for words in (4, 2, 1)]
+    table += [{"BS_OUT": out, "BS_WORDS": 4, "BS_LARGE": 1} for out in (0, 1)]
+    found = [Variant("bspmm_count.cu", "bspmm_count", tuple(sorted((usual | one).items()))) for one in table]
+    methods = [{"BS_METHOD": method, "BS_OUT": out} for method, out in ((1, 0), (2, 1), (2, 2))]
+    return [*found, *(Variant("bspmm_methods.cu", "bspmm_methods", tuple(one.items())) for one in methods)]
+
+
 def variants() -> list[Variant]:
     """Every variant of a release."""
     rates = [
@@ -251,6 +261,6 @@ def variants() -> list[Variant]:
         for nb, group, only in ((1, (), None), *((nb, (("BS_WARPGROUP", 1),), "sm_90a") for nb in (1, 2, 4)))
     ]
     others = [("bits_stats.cu", "code_sums"), ("epilogue.cu", "epilogue_int32"), ("limits_memory.cu", "read_all")]
-    families = (_wgmma, _mma, _bits, _build, _edges, _spmm, _tiles, _windows)
+    families = (_wgmma, _mma, _bits, _build, _edges, _spmm, _tiles, _windows, _bspmm)
     found = [variant for family in families for variant in family()]
     return [*found, *(Variant(*other) for other in others), *rates]

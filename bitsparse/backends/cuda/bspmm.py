@@ -34,6 +34,7 @@ class _CountParams(ctypes.Structure):
     _fields_ = (
         ("streams", StreamsParams),
         *((name, ctypes.c_void_p) for name in ("words", "out", "limits", "flips", "class_of", "partial", "arrived")),
+        ("rows", ctypes.c_int64),
         *((name, ctypes.c_int) for name in ("width", "features", "across", "slices", "bipolar", "mean")),
         *((name, ctypes.c_int) for name in ("limit_planes", "base", "limit", "flip", "aligned")),
     )
@@ -60,6 +61,8 @@ class CountTuning(NamedTuple):
         Blocks of 128 threads that a multiprocessor must hold, which bounds the registers.
     threads : int
         Of a block, 32 to 128.
+    few : int
+        Planes of a lane's counters that most rows need.
     span, longest : int or None
         Edges and rows of a stream, edges of a piece of a long row; None for what suits the pattern.
     """
@@ -69,6 +72,7 @@ class CountTuning(NamedTuple):
     planes: int = 8
     blocks: int = 4
     threads: int = _THREADS
+    few: int = 4
     span: int | None = None
     longest: int | None = None
 
@@ -108,6 +112,19 @@ def _shape_of_row(features: int, team: int) -> tuple[int, int, int]:
     vectors = packed_words(features, 1, "planes") // 4
     across = min((vectors - 1).bit_length(), (_WARP // team).bit_length() - 1)
     return 4, across, -(-vectors >> across)
+
+
+def constants(tuning: CountTuning, output: int, words: int) -> dict[str, int]:
+    """What ``bspmm_count.cu`` is compiled with, for int32 indices."""
+    return {
+        "BS_OUT": output,
+        "BS_WORDS": words,
+        "BS_TEAM": tuning.team,
+        "BS_U": tuning.unroll,
+        "BS_PLANES": tuning.planes,
+        "BS_FEW": tuning.few,
+        "BS_BLOCKS": tuning.blocks,
+    }
 
 
 class _Workspace(NamedTuple):
@@ -181,6 +198,8 @@ class BinarySum:
         self._kernel: Any = None
         self._chain: DeviceEpilogue | None = None
         chained = output == "float32" or (words and thresholds is None)
+        if kernel not in KERNELS:
+            raise KernelError(f"bspmm: there is no kernel {kernel!r}; choose among {', '.join(KERNELS)}")
         if mean and not chained:
             raise KernelError("bspmm: a mean is a float; give its thresholds for the sums, or ask for float32")
         if 0 in self.shape:
@@ -194,27 +213,29 @@ class BinarySum:
         raw = self._params = _ChainParams() if self._chain is not None else _CountParams()
         raw.bipolar, raw.mean = int(bipolar), int(mean)
         self._keep = None if thresholds is None or chained else _set_thresholds(raw, thresholds, features, bipolar)
-        self._prepare(_CHAIN if chained else _OUTPUTS[output])
+        self._prepare(_CHAIN if chained else _OUTPUTS[output], kernel)
 
-    def _prepare(self, output: int) -> None:
+    def _prepare(self, output: int, kernel: str) -> None:
         tuning, schedule, raw = self.tuning, self.schedule, self._params
         words, across, slices = _shape_of_row(self.features, tuning.team)
         lanes = tuning.team << across
         self.cut = _cut(schedule, lanes, tuning)
         raw.streams = schedule.params(self.cut, self._indices, lanes)
-        raw.width, raw.features, raw.across, raw.slices = self._width, self.features, across, slices
+        raw.rows, raw.width, raw.features = self.shape[0], self._width, self.features
+        raw.across, raw.slices = across, slices
         total = tuning.planes + tuning.team.bit_length() - 1
         self._slot = slices * (words << across) * total
-        defines = schedule.defines | {
-            "BS_OUT": output,
-            "BS_WORDS": words,
-            "BS_TEAM": tuning.team,
-            "BS_U": tuning.unroll,
-            "BS_PLANES": tuning.planes,
-            "BS_BLOCKS": tuning.blocks,
-        }
-        blocks = -(-self.cut.units * lanes // tuning.threads)
-        self._kernel = jit.kernel(_SOURCE, "bspmm_count", defines).launch((blocks, slices, 1), tuning.threads, raw)
+        defines = constants(tuning, output, words) | schedule.defines
+        grid, source, function = (-(-self.cut.units * lanes // tuning.threads), slices, 1), _SOURCE, "bspmm_count"
+        if kernel != KERNELS[0]:
+            defines = {"BS_OUT": output, "BS_METHOD": KERNELS.index(kernel)} | schedule.defines
+            grid, source, function = (
+                (-(-raw.rows * _WARP // _THREADS), self._width, 1),
+                "bspmm_methods.cu",
+                "bspmm_methods",
+            )
+        threads = tuning.threads if kernel == KERNELS[0] else _THREADS
+        self._kernel = jit.kernel(source, function, defines).launch(grid, threads, raw)
         self._made_on = self._stream().ptr
         self._made = self._cupy.cuda.Event(disable_timing=True)
         self._made.record()
@@ -312,8 +333,8 @@ def _set_thresholds(raw: Any, thresholds: Thresholds, features: int, bipolar: bo
     cupy = jit.require_cupy("bspmm")
     values, flips, longest = thresholds.values, thresholds.flips, int(thresholds.longest)
     if values.size == 1 or _all_the_same(values, flips):
-        raw.limit = min(max(int(values.flat[0]), -longest - 1), longest + 1, (1 << 31) - 1)
-        raw.flip = int(bool(flips.flat[0]))
+        raw.limit = min(max(int(values.reshape(-1)[0]), -longest - 1), longest + 1, (1 << 31) - 1)
+        raw.flip = int(bool(flips.reshape(-1)[0]))
         return None
     base = longest if bipolar else 0
     shape = (values.shape[0], features)
@@ -337,7 +358,7 @@ def _set_thresholds(raw: Any, thresholds: Thresholds, features: int, bipolar: bo
 
 
 def _all_the_same(values: Any, flips: Any) -> bool:
-    return bool(values.size) and bool((values == values.flat[0]).all() & (flips == flips.flat[0]).all())
+    return bool(values.size) and bool((values == values.reshape(-1)[0]).all() & (flips == flips.reshape(-1)[0]).all())
 
 
 def _prepared(indptr: Any, indices: Any, words: Any, schedule: Schedule | None, **given: Any) -> BinarySum:
