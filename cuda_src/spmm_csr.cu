@@ -17,10 +17,13 @@
 #ifndef BS_THREADS
 #define BS_THREADS 128
 #endif
+#define BS_HALVES (BS_KIND == BS_FLOAT16 || BS_KIND == BS_BFLOAT16 ? 2 : 1)
 // Blocks of a multiprocessor: what the registers suffice for, so that nothing is spilled.
 #ifndef BS_BLOCKS
 #define BS_HAS_MEAN (BS_REDUCE == BS_MEAN)
-#if BS_V > 1
+#if BS_FINISH
+#define BS_BLOCKS_FITTING (BS_WEIGHTS == 2 ? 4 : BS_WEIGHTS || BS_BYTES > 16 / BS_HALVES ? 5 : 7 - 2 * BS_HAS_MEAN)
+#elif BS_V > 1
 #define BS_BLOCKS_FITTING 4
 #elif BS_KIND < BS_FLOAT16
 #define BS_BLOCKS_FITTING 5
@@ -43,6 +46,10 @@
 #error "values per head go with one vector a lane"
 #endif
 
+// A chain is long and asks for registers, so it stands behind the additions of a batch: until then the sums of complete rows wait in shared
+// memory, every lane's in its own place. Empty rows take none.
+#define BS_STAGED (BS_FINISH & 1)
+
 struct Aggregate {
     const SpmmParams &p;
     const Stretch &at;
@@ -52,6 +59,11 @@ struct Aggregate {
     Gathered v[BS_U][BS_V];
     Acc w[BS_U];
     Sums sums[BS_V];
+#if BS_STAGED
+    Sums *staged; // this lane's, (BS_U, BS_V) of them BS_THREADS apart
+    int waiting;  // rows in there, the last of all rows that wait
+    Index waits, ready; // rows from `waits` to `ready` wait
+#endif
 
     __device__ __forceinline__ Aggregate(const SpmmParams &params, const Stretch &stretch) : p(params), at(stretch)
     {
@@ -138,16 +150,70 @@ struct Aggregate {
             }
     }
 
+    // Vector k of the row's sums goes where it belongs.
+    __device__ __forceinline__ void finish(Index row, Index count, const Sums &total, int k)
+    {
+#if BS_FINISH
+        const unsigned start = (unsigned)(slice * BS_V + k) * (unsigned)lanes;
+        char *const out = BS_SIGNS ? (char *)row_address((char *)p.out, row, p.out_bytes) : result_of(row, k);
+        finish_vector(p, row, count, total, out, start, lane, lanes, slice == p.slices - 1 && k == BS_V - 1);
+#else
+        if (k == 0 || is_there(k))
+            finish_row(p, row, count, total, result_of(row, k));
+#endif
+    }
+
+#if BS_STAGED
+    __device__ __forceinline__ void begin(Sums *shared)
+    {
+        staged = shared + threadIdx.x;
+        waiting = 0;
+        waits = ready = at.row;
+    }
+
+    __device__ __forceinline__ void flush(Index row, Index begin, Index end)
+    {
+        ready = row + 1;
+        if (begin == end)
+            return;
+#pragma unroll
+        for (int k = 0; k < BS_V; k++)
+            staged[(waiting * BS_V + k) * BS_THREADS] = sums[k];
+        waiting++;
+        clear();
+    }
+
+    __device__ __forceinline__ void done(Index, int, int)
+    {
+        if (waits == ready)
+            return;
+        Index first = __ldg(p.streams.indptr + waits);
+        int taken = 0;
+        for (; waits < ready; waits++) {
+            const Index stop = __ldg(p.streams.indptr + waits + 1), count = stop - first;
+            first = stop;
+#pragma unroll
+            for (int k = 0; k < BS_V; k++) {
+                Sums total = {};
+                if (count)
+                    total = staged[(taken * BS_V + k) * BS_THREADS];
+                finish(waits, count, total, k);
+            }
+            taken += count != 0;
+        }
+        waiting = 0;
+    }
+#else
     __device__ __forceinline__ void flush(Index row, Index begin, Index end)
     {
 #pragma unroll
         for (int k = 0; k < BS_V; k++)
-            if (k == 0 || is_there(k))
-                finish_row(p, row, end - begin, sums[k], result_of(row, k));
+            finish(row, end - begin, sums[k], k);
         clear();
     }
 
     __device__ __forceinline__ void done(Index, int, int) {}
+#endif
 
     // The sums of a piece wait in its slot; the last to come takes all of them, in order.
     __device__ __forceinline__ void piece(Index row)
@@ -161,10 +227,15 @@ struct Aggregate {
             store_vector(slots + (bs_u64)(unsigned)at.piece * step + (unsigned)(k * lanes), sums[k]);
         __threadfence();
         int *counter = p.arrived + ((bs_u64)(unsigned)from * (unsigned)p.slices + (unsigned)slice) * (unsigned)lanes + (unsigned)lane;
+#if BS_SIGNS
+        if (!last_of_groups(counter - lane, count, lane, lanes)) // the lanes of a byte have to come together
+            return;
+#else
         if (atomicAdd(counter, 1) != count - 1)
             return;
         __threadfence();
         *counter = 0; // for the next launch
+#endif
 #pragma unroll
         for (int k = 0; k < BS_V; k++) {
             const Sums *slot = slots + (bs_u64)(unsigned)from * step + (unsigned)(k * lanes);
@@ -177,9 +248,15 @@ struct Aggregate {
                 for (int j = 0; j < BS_EACH; j++)
                     total.of[j] = joined(total.of[j], one.of[j]);
             }
-            if (k == 0 || is_there(k))
-                finish_row(p, row, p.streams.indptr[row + 1] - p.streams.indptr[row], total, result_of(row, k));
+#if BS_STAGED
+            staged[k * BS_THREADS] = total;
+#else
+            finish(row, p.streams.indptr[row + 1] - p.streams.indptr[row], total, k);
+#endif
         }
+#if BS_STAGED
+        ready = row + 1;
+#endif
     }
 };
 
@@ -189,5 +266,12 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) spmm_csr(con
     Aggregate sums(p, at);
     if (sums.slice >= p.slices || !this_stretch(p.streams, at))
         return;
+#if BS_STAGED
+    __shared__ Sums staged[BS_U * BS_V * BS_THREADS];
+    sums.begin(staged);
+#endif
     walk<BS_U, BS_BLANKS>(p.streams, at, sums);
+#if BS_STAGED
+    sums.done(0, 0, 0);
+#endif
 }

@@ -3,11 +3,13 @@
 #define BITSPARSE_SPMM_CSR_CUH
 
 #include "csr_elements.cuh"
+#include "spmm_finish.cuh"
 
 // BS_ROW_SCALE: sums and means of floats are multiplied by a scale of the row.
 #define BS_SUM 0
 #define BS_MEAN 1
 #define BS_MAX 2
+#define BS_RUN (BS_EACH < 4 ? BS_EACH : 4) // sums that go through the chain together
 
 struct SpmmParams {
     Streams streams;
@@ -22,10 +24,15 @@ struct SpmmParams {
     int slices;         // of BS_V * lanes vectors
     int heads, width;   // elements of a head
     int is_signed;
+#if BS_FINISH
+    Finish finish;
+#endif
 };
 
-// Sums of 16-bit floats are rounded back, means of integers are float32.
-#if BS_KIND == BS_FLOAT16 || BS_KIND == BS_BFLOAT16
+// Sums of 16-bit floats are rounded back unless a chain takes them, means of integers are float32.
+#if BS_FINISH
+typedef float Out;
+#elif BS_KIND == BS_FLOAT16 || BS_KIND == BS_BFLOAT16
 typedef unsigned short Out;
 #elif BS_REDUCE == BS_MEAN && BS_ACC >= 2
 typedef float Out;
@@ -109,5 +116,43 @@ BS_INLINE void finish_row(const SpmmParams &p, Index row, Index count, const Sum
 #endif
     store_vector(out, v);
 }
+
+#if BS_FINISH
+// The same through the chain, or as signs: BS_EACH sums from vector `start` + lane on. All lanes of a group call it together; those beyond
+// the row have vectors of `p.vectors` and more.
+BS_INLINE void finish_vector(const SpmmParams &p, Index row, Index count, const Sums &sums, char *out, unsigned start, int lane, int lanes, bool last)
+{
+    const unsigned vector = start + (unsigned)lane;
+    unsigned bits = 0;
+#pragma unroll
+    for (int j = 0; j < BS_EACH; j += BS_RUN) {
+        float v[BS_RUN];
+#pragma unroll
+        for (int i = 0; i < BS_RUN; i++) {
+            v[i] = sums.of[j + i];
+#if BS_REDUCE == BS_MEAN && BS_FINISH != 2
+            v[i] = bs_divf(v[i], (float)max(count, (Index)1));
+#endif
+        }
+#if BS_FINISH != 2
+        apply_finish(p.finish, row, (int)(min(vector, p.vectors - 1) * BS_EACH) + j, v);
+#endif
+#if BS_SIGNS
+        bits |= signs_of(v) << j;
+#else
+        if (vector < p.vectors) {
+            Vector<BS_RUN, float> stored;
+#pragma unroll
+            for (int i = 0; i < BS_RUN; i++)
+                stored.of[i] = v[i];
+            store_vector((float *)out + j, stored);
+        }
+#endif
+    }
+#if BS_SIGNS
+    store_signs<BS_EACH>(out, vector < p.vectors ? bits : 0u, start, lane, lanes, p.finish.row_bytes, last);
+#endif
+}
+#endif
 
 #endif

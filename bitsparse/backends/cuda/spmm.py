@@ -12,6 +12,7 @@ import numpy as np
 from bitsparse import jit
 from bitsparse.backends.cuda import geometry
 from bitsparse.backends.cuda.build_checks import rows_of
+from bitsparse.backends.cuda.finish import Behind, Finish, FinishStruct
 from bitsparse.backends.cuda.schedule import Schedule, StreamsParams
 from bitsparse.errors import KernelError
 
@@ -40,6 +41,12 @@ class _SpmmParams(ctypes.Structure):
         *((name, ctypes.c_uint) for name in ("vectors", "row_bytes", "out_bytes")),
         *((name, ctypes.c_int) for name in ("slices", "heads", "width", "is_signed")),
     )
+
+
+class _FinishedParams(_SpmmParams):
+    """The same with a finish behind the sums."""
+
+    _fields_ = (("finish", FinishStruct),)
 
 
 class Tuning(NamedTuple):
@@ -161,6 +168,8 @@ class Spmm:
         Keep the scales of the columns, and those of the rows of a sum with them, as weights of the edges (calls without `values`): no
         second gather, and nothing to fetch at the end of a row.
     tuning : Tuning, optional
+    finish : Finish, optional
+        What becomes of the sums; scales of the rows are its own matter.
 
     Attributes
     ----------
@@ -186,6 +195,7 @@ class Spmm:
         alignment: int = 16,
         fold: bool = True,
         tuning: Tuning | None = None,
+        finish: Finish | None = None,
     ) -> None:
         cupy = self._cupy = jit.require_cupy("spmm")
         self.schedule, self.columns, self.heads = schedule, columns, heads
@@ -197,12 +207,15 @@ class Spmm:
             self.dtype = np.dtype(np.float32)
         if self._acc.name not in _ACCS or self._kind_name not in _KINDS:
             raise KernelError(f"spmm: there is no kernel for {self._x_dtype} summed in {self._acc} on the GPU")
-        self.shape = (schedule.shape[0], columns)
+        self.shape: tuple[int, ...] = (schedule.shape[0], columns)
+        self._finish = finish
+        if finish is not None:
+            self.shape, self.dtype = finish.out_shape, finish.out_dtype
         self._stream = cupy.cuda.get_current_stream
         self._lock = threading.Lock()
         self._workspaces: dict[int, _Workspace] = {}
         self._kernel: Any = None
-        if 0 in self.shape:
+        if 0 in (schedule.shape[0], columns):
             return
         self._indices = None if indices is None else _aligned(indices)
         self._row_scale, self._col_scale = (
@@ -225,6 +238,8 @@ class Spmm:
             tuning = tuning_of(columns, self._x_dtype.itemsize, alignment, self._acc.itemsize, head_width)
             plain = kind == _NONE and reduce == "sum" and self._row_scale is None and not schedule.large
             tuning = _fitted(tuning, kind, plain and self._x_dtype == np.float32)
+            if finish is not None:  # as many blocks as its registers allow, whose sums wait in memory for this many threads
+                tuning = tuning._replace(threads=_THREADS, blocks=None)
         self.tuning = tuning
         self._prepare(kind)
 
@@ -239,7 +254,8 @@ class Spmm:
         vectors = self.columns // each
         self._slices = -(-vectors // (tuning.lanes * tuning.vectors))
         self._each, self._slot = each, self._slices * tuning.vectors * tuning.lanes
-        params = self._params = _SpmmParams(schedule.params(self.cut, self._indices, tuning.lanes))
+        kind = _SpmmParams if self._finish is None else _FinishedParams
+        params = self._params = kind(schedule.params(self.cut, self._indices, tuning.lanes))
         params.row_scale = None if self._row_scale is None else self._row_scale.data.ptr
         params.col_scale = None if self._col_scale is None else self._col_scale.data.ptr
         params.values = None if self._folded is None else self._folded.data.ptr
@@ -257,6 +273,9 @@ class Spmm:
             "BS_U": tuning.unroll,
             "BS_V": tuning.vectors,
         }
+        if self._finish is not None:
+            params.finish, params.out_bytes = self._finish.struct, self._finish.struct.row_bytes
+            defines["BS_FINISH"] = self._finish.mode
         if tuning.blocks is not None:
             defines["BS_BLOCKS"] = tuning.blocks
         if self._indices is None:
@@ -270,7 +289,7 @@ class Spmm:
         self._made = self._cupy.cuda.Event(disable_timing=True)
         self._made.record()
 
-    def __call__(self, x: Any, values: Any = None, out: Any = None) -> Any:
+    def __call__(self, x: Any, values: Any = None, out: Any = None, behind: Behind | None = None) -> Any:
         """The product with `x` (columns of the pattern, columns), C-contiguous and of the kind prepared for."""
         if out is None:
             out = self._cupy.empty(self.shape, self.dtype)
@@ -287,6 +306,8 @@ class Spmm:
             if values is not None:
                 params.values = values.data.ptr
             params.partial, params.arrived = work.partial.data.ptr, work.arrived.data.ptr
+            if self._finish is not None:
+                self._finish.aim(params.finish, behind)
             self._kernel(stream)
         return out
 

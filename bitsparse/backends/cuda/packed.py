@@ -1,0 +1,197 @@
+"""Float32 sums of packed integers of 1, 2, 4 or 8 bits on the GPU, gathered as they are along streams of edges."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bitsparse import jit
+from bitsparse.backends.cuda import geometry
+from bitsparse.backends.cuda.finish import Behind, Finish, FinishStruct
+from bitsparse.backends.cuda.schedule import Schedule, StreamsParams
+from bitsparse.backends.params import packed_words
+from bitsparse.errors import KernelError
+
+__all__ = ["BITS", "PackedSum", "PackedTuning", "packed_tuning"]
+
+#: Widths of integers that there are kernels for.
+BITS = (1, 2, 4, 8)
+_GRID_Y, _THREADS, _WARPS = 65535, 128, 20
+_WEIGHTS = {"none": 0, "edge": 1, "general": 2}
+
+
+class _PackedParams(ctypes.Structure):
+    """``PackedParams`` of ``spmm_packed.cu``, field by field."""
+
+    _fields_ = (
+        ("streams", StreamsParams),
+        *((name, ctypes.c_void_p) for name in ("x", "out", "values", "col_scale", "partial", "arrived")),
+        ("row_bytes", ctypes.c_uint),
+        *((name, ctypes.c_int) for name in ("vectors", "slices")),
+        ("flip", ctypes.c_uint),
+        ("base", ctypes.c_float),
+        *((name, ctypes.c_int) for name in ("mean", "aligned")),
+        ("finish", FinishStruct),
+    )
+
+
+class PackedTuning(NamedTuple):
+    """What may be chosen about a sum; every choice gives the same sums but for the pieces of long rows.
+
+    Attributes
+    ----------
+    lane : int
+        Features of a lane: 8, 16 or 32, of 128 bits at most.
+    lanes : int
+        Of a group, which walks a stream: a power of two up to 32.
+    unroll : int
+        Edges in flight, a multiple of 4.
+    blocks : int
+        Blocks of 128 threads that a multiprocessor must hold, which bounds the registers.
+    span, longest : int or None
+        Edges and rows of a stream, edges of a piece of a long row; None for what suits the pattern.
+    """
+
+    lane: int
+    lanes: int
+    unroll: int = 8
+    blocks: int = 5
+    span: int | None = None
+    longest: int | None = None
+
+
+def packed_tuning(features: int, bits: int) -> PackedTuning:
+    """The tuning for rows of so many features.
+
+    Examples
+    --------
+    >>> packed_tuning(128, 1)[:2], packed_tuning(64, 8)[:2], packed_tuning(3, 1)[:2]
+    ((16, 8), (8, 8), (8, 1))
+    """
+    lane = 8 if bits == 8 or features <= 64 else 16
+    return PackedTuning(lane, min(32, 1 << (-(-features // lane) - 1).bit_length()))
+
+
+class PackedSum:
+    """Sums of packed features prepared for one pattern: ``sums(words, values=None, col_scale=None, out=None, behind=None)``.
+
+    Building it compiles the kernel and cuts the pattern. The first call on a stream allocates what such calls work in; later ones allocate
+    nothing but the result. It may be shared by threads and streams.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        Of the pattern.
+    indices : cupy.ndarray
+        As `indptr` of the schedule.
+    features, bits : int
+        Integers of a node, and bits of each.
+    encoding : {"unsigned", "signed", "bipolar"}
+    finish : Finish
+        What becomes of the sums, or means.
+    values : cupy.ndarray of float32 (nnz,), optional
+        Weights of the edges, unless calls bring some.
+    weights : {"none", "edge", "general"}
+        Whether there are values of edges, or factors of columns (``col_scale`` of the calls, (columns,) float32) as well.
+    mean : bool
+    tuning : PackedTuning, optional
+
+    Notes
+    -----
+    Edges are added in order, a rounding for each product that is not exact and for each sum; rows longer than the pieces that `schedule`
+    makes of them in such pieces, whose sums are added in order. The same bits on every run.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        indices: Any,
+        *,
+        features: int,
+        bits: int,
+        encoding: str,
+        finish: Finish,
+        values: Any = None,
+        weights: str = "none",
+        mean: bool = False,
+        tuning: PackedTuning | None = None,
+    ) -> None:
+        cupy = self._cupy = jit.require_cupy("bspmm")
+        if bits not in BITS:
+            raise KernelError(f"bspmm: packed features have {BITS} bits on the GPU, not {bits}; repack them")
+        self.schedule, self.finish = schedule, finish
+        self.tuning = tuning = packed_tuning(features, bits) if tuning is None else tuning
+        self._stream = cupy.cuda.get_current_stream
+        self._lock = threading.Lock()
+        self._workspaces: dict[int, tuple[Any, Any]] = {}
+        self._kernel: Any = None
+        self._features = features
+        if 0 in (schedule.shape[0], features):
+            return
+        vectors = -(-features // tuning.lane)
+        self._slices = -(-vectors // tuning.lanes)
+        self._indices = indices if indices.data.ptr % 16 == 0 else indices.copy()
+        self._values = values
+        self.cut = schedule.cut(tuning.lanes, warps=_WARPS, span=tuning.span, longest=tuning.longest)
+        params = self._params = _PackedParams(schedule.params(self.cut, self._indices, tuning.lanes))
+        params.row_bytes, params.vectors, params.slices = 4 * packed_words(features, bits, "rows"), vectors, self._slices
+        defines = schedule.defines | {"BS_BITS": bits, "BS_LANE": tuning.lane, "BS_U": tuning.unroll}
+        defines |= {"BS_WEIGHTS": _WEIGHTS[weights], "BS_FINISH": finish.mode, "BS_BLOCKS": tuning.blocks}
+        if bits == 1:
+            defines["BS_BIPOLAR"] = int(encoding == "bipolar")
+            params.flip = 0xFFFFFFFF if encoding == "bipolar" else 0
+        elif encoding == "signed":
+            params.flip = sum(1 << (i + bits - 1) for i in range(0, 32, bits))
+            params.base = float(1 << (bits - 1))
+        params.mean, params.finish = int(mean), finish.struct
+        blocks = -(-self.cut.units * tuning.lanes // _THREADS)
+        across = -(-self._slices // _GRID_Y)
+        self._kernel = jit.kernel("spmm_packed.cu", "spmm_packed", defines).launch(
+            (blocks, -(-self._slices // across), across), _THREADS, params
+        )
+        self._made_on = self._stream().ptr
+        self._made = cupy.cuda.Event(disable_timing=True)
+        self._made.record()
+
+    def __call__(
+        self, words: Any, values: Any = None, col_scale: Any = None, out: Any = None, behind: Behind | None = None
+    ) -> Any:
+        """The sums of the features in `words`, (columns, W) or (columns, 1, W), C-contiguous."""
+        if out is None:
+            out = self._cupy.empty(self.finish.out_shape, self.finish.out_dtype)
+        if self._kernel is None:
+            return out
+        words = geometry.contiguous(words)
+        values = self._values if values is None else values
+        with self._lock:
+            stream = self._stream().ptr
+            partial, arrived = self._workspaces.get(stream) or self._on_stream(stream)
+            params = self._params
+            params.x, params.out = words.data.ptr, out.data.ptr
+            params.values = None if values is None else values.data.ptr
+            params.col_scale = None if col_scale is None else col_scale.data.ptr
+            params.partial, params.arrived = partial.data.ptr, arrived.data.ptr
+            params.aligned = int(self._features % 4 == 0 and out.data.ptr % 16 == 0)
+            self.finish.aim(params.finish, behind)
+            self._kernel(stream)
+        return out
+
+    def _on_stream(self, stream: int) -> tuple[Any, Any]:
+        """What calls on one stream work in, and their waiting for what was prepared on another stream."""
+        cupy = self._cupy
+        if cupy.cuda.runtime.streamIsCapturing(stream):
+            # A capture begins after a synchronisation and cannot allocate: it takes over what calls have worked in before.
+            if self._workspaces:
+                work = self._workspaces[stream] = self._workspaces.pop(next(iter(self._workspaces)))
+                return work
+        elif stream != self._made_on:
+            cupy.cuda.get_current_stream().wait_event(self._made)
+        pieces, tuning = self.cut.pieces, self.tuning
+        work = self._workspaces[stream] = (
+            cupy.empty(pieces * self._slices * tuning.lanes * tuning.lane, np.float32),
+            cupy.zeros(pieces * self._slices, np.int32),
+        )
+        return work

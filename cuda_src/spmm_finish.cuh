@@ -1,0 +1,208 @@
+// What becomes of the float32 sums of a row behind a sparse product: an addend, the epilogue's chain, then float32 or signs packed along
+// the features. Steps and their order are those of scalar.h and backends/params.py, each rounded once, on the sums that the kernel has.
+#ifndef BITSPARSE_SPMM_FINISH_CUH
+#define BITSPARSE_SPMM_FINISH_CUH
+
+#include "csr_streams.cuh"
+
+// BS_FINISH: 0 the kernel stores its sums itself, 1 the chain and float32, 2 the signs of the sums, 3 the chain and signs.
+#ifndef BS_FINISH
+#define BS_FINISH 0
+#endif
+#define BS_SIGNS (BS_FINISH > 1)
+
+enum FinishAddend { kNoAddend = 0, kFloats = 1, kUnsignedBits = 2, kBipolarBits = 3 };
+
+// Vectors over the columns are 16-byte aligned and readable up to the next multiple of 32 columns; null: no such step.
+struct Finish {
+    const float *row_scale[2], *col_scale[2]; // the chain's own and the operands'
+    const void *addend;                       // joins the sums between the operands' scales and the chain's own
+    const float *bias, *bn_scale, *bn_shift;
+    int addend_kind, addend_bytes; // of a row
+    int columns;                   // of the result
+    int row_bytes;                 // of the result
+    int activation;
+    float slope;
+};
+
+template <int n> struct FloatRun {
+    static_assert(n == 1 || n == 2 || n == 4, "a float, two or four");
+    float v[n];
+
+    __device__ __forceinline__ void load(const float *at)
+    {
+        if constexpr (n == 4) {
+            const float4 x = __ldg((const float4 *)at);
+            v[0] = x.x, v[1] = x.y, v[2] = x.z, v[3] = x.w;
+        } else if constexpr (n == 2) {
+            const float2 x = __ldg((const float2 *)at);
+            v[0] = x.x, v[1] = x.y;
+        } else {
+            v[0] = __ldg(at);
+        }
+    }
+};
+
+template <int n> BS_INLINE void times_columns(const float *scale, int column, float (&v)[n])
+{
+    if (scale) {
+        FloatRun<n> s;
+        s.load(scale + column);
+#pragma unroll
+        for (int j = 0; j < n; j++)
+            v[j] = bs_mulf(v[j], s.v[j]);
+    }
+}
+
+template <int n> BS_INLINE void plus_columns(const float *term, int column, float (&v)[n])
+{
+    if (term) {
+        FloatRun<n> s;
+        s.load(term + column);
+#pragma unroll
+        for (int j = 0; j < n; j++)
+            v[j] = bs_addf(v[j], s.v[j]);
+    }
+}
+
+// The addend is the caller's, of any width and alignment.
+template <int n> BS_INLINE void plus_addend(const Finish &f, Index row, int column, float (&v)[n])
+{
+    const char *line = (const char *)f.addend + (bs_u64)row * (unsigned)f.addend_bytes;
+    if (f.addend_kind == kFloats) {
+#pragma unroll
+        for (int j = 0; j < n; j++)
+            v[j] = bs_addf(v[j], __ldg((const float *)line + min(column + j, f.columns - 1)));
+        return;
+    }
+    const unsigned bits = __ldg((const unsigned *)line + (column >> 5)) >> (column & 31);
+#pragma unroll
+    for (int j = 0; j < n; j++) {
+        const float bit = (float)(bits >> j & 1);
+        v[j] = bs_addf(v[j], f.addend_kind == kBipolarBits ? 2.0f * bit - 1.0f : bit);
+    }
+}
+
+// n sums of a row from `column` on, a multiple of n, through the chain.
+template <int n> BS_INLINE void apply_finish(const Finish &f, Index row, int column, float (&v)[n])
+{
+    const float own = f.row_scale[0] ? __ldg(f.row_scale[0] + row) : 1.0f;
+    const float theirs = f.row_scale[1] ? __ldg(f.row_scale[1] + row) : 1.0f;
+    if (f.addend_kind) {
+#pragma unroll
+        for (int j = 0; j < n; j++)
+            v[j] = bs_mulf(v[j], theirs);
+        times_columns(f.col_scale[1], column, v);
+        plus_addend(f, row, column, v);
+#pragma unroll
+        for (int j = 0; j < n; j++)
+            v[j] = bs_mulf(v[j], own);
+        times_columns(f.col_scale[0], column, v);
+    } else {
+#pragma unroll
+        for (int j = 0; j < n; j++)
+            v[j] = bs_mulf(v[j], bs_mulf(own, theirs));
+        if (f.col_scale[0] && f.col_scale[1]) {
+            float scale[n];
+#pragma unroll
+            for (int j = 0; j < n; j++)
+                scale[j] = 1.0f;
+            times_columns(f.col_scale[0], column, scale);
+            times_columns(f.col_scale[1], column, scale);
+#pragma unroll
+            for (int j = 0; j < n; j++)
+                v[j] = bs_mulf(v[j], scale[j]);
+        } else {
+            times_columns(f.col_scale[0] ? f.col_scale[0] : f.col_scale[1], column, v);
+        }
+    }
+    plus_columns(f.bias, column, v);
+    times_columns(f.bn_scale, column, v);
+    plus_columns(f.bn_shift, column, v);
+    if (f.activation == BS_RELU) {
+#pragma unroll
+        for (int j = 0; j < n; j++)
+            v[j] = bs_reluf(v[j]);
+    } else if (f.activation != BS_IDENTITY) {
+#pragma unroll 1
+        for (int i = 0; i < n; i++) { // going round: long code stands once and registers need no index
+            const float x = bs_activatef(v[0], f.activation, f.slope);
+#pragma unroll
+            for (int j = 0; j < n - 1; j++)
+                v[j] = v[j + 1];
+            v[n - 1] = x;
+        }
+    }
+}
+
+template <int n> BS_INLINE unsigned signs_of(const float (&v)[n])
+{
+    unsigned bits = 0;
+#pragma unroll
+    for (int j = 0; j < n; j++)
+        bits |= v[j] >= 0.0f ? 1u << j : 0u;
+    return bits;
+}
+
+// The lanes of this thread's group, as the warp numbers them.
+BS_INLINE unsigned group_mask(int lanes) { return (lanes == 32 ? ~0u : (1u << lanes) - 1) << ((int)threadIdx.x & 31 & -lanes); }
+
+// Stores the signs of a group's part of a row, `n` bits of every lane side by side, at most eight; lane l has bits n * (start + l) and on.
+// Called by all lanes of the group together: those of a byte put it together, and one of them stores it. Lanes beyond the row bring
+// zeros. The call that reaches the row's end, `last`, sets the bytes behind it to zero.
+template <int n> BS_INLINE void store_signs(char *out, unsigned bits, unsigned start, int lane, int lanes, int row_bytes, bool last)
+{
+    const unsigned mask = group_mask(lanes);
+#pragma unroll
+    for (int d = 1; d < 8 / n; d *= 2) {
+        if (d < lanes) {
+            const unsigned other = __shfl_xor_sync(mask, bits, d);
+            bits = lane & d ? bits << (n * d) | other : other << (n * d) | bits;
+        }
+    }
+    const int together = min(lanes, 8 / n);
+    const int byte = (int)((start + (unsigned)lane) * n / 8);
+    if ((lane & (together - 1)) == 0 && byte < row_bytes)
+        out[byte] = (char)bits;
+    if (last)
+        for (int i = (int)((start + (unsigned)lanes) * n + 7) / 8 + lane; i < row_bytes; i += lanes)
+            out[i] = 0;
+}
+
+// As store_signs, for `n` bits of a lane that are whole bytes.
+template <int n> BS_INLINE void store_sign_words(char *out, unsigned bits, unsigned start, int lane, int lanes, int row_bytes, bool last)
+{
+    static_assert(n == 8 || n == 16 || n == 32, "whole bytes");
+    const int byte = (int)(start + (unsigned)lane) * (n / 8);
+    if (byte < row_bytes) {
+        if constexpr (n == 8)
+            out[byte] = (char)bits;
+        else if constexpr (n == 16)
+            *(unsigned short *)(out + byte) = (unsigned short)bits;
+        else
+            *(unsigned *)(out + byte) = bits;
+    }
+    if (last)
+        for (int i = (int)(start + (unsigned)lanes) * (n / 8) + lane; i < row_bytes; i += lanes)
+            out[i] = 0;
+}
+
+// Whether this group, all lanes of it together, is the last of `count` to come to `counter`, the group's, and sees what the others wrote
+// before a __threadfence.
+BS_INLINE bool last_of_groups(int *counter, int count, int lane, int lanes)
+{
+    const unsigned mask = group_mask(lanes);
+    __syncwarp(mask);
+    int before = 0;
+    if (lane == 0)
+        before = atomicAdd(counter, 1);
+    before = __shfl_sync(mask, before, (int)threadIdx.x & 31 & -lanes);
+    if (before != count - 1)
+        return false;
+    __threadfence();
+    if (lane == 0)
+        *counter = 0; // for the next launch
+    return true;
+}
+
+#endif

@@ -1,0 +1,218 @@
+// Float32 sums of gathered rows of packed integers over the edges of a CSR pattern: y[i] = finish(sum over edges (i, j) of w q[j]).
+//
+// Features are integers of BS_BITS bits side by side along their axis, the "rows" layout; of one bit these are the same bytes as planes. A
+// group of 2^shift lanes walks a stretch of rows (csr_streams.cuh); a lane holds BS_LANE features, side by side, and so gathers
+// BS_LANE * BS_BITS bits of a neighbour at once, BS_U edges in flight. Nothing is unpacked on the way: a sign is exclusive-or-ed to the
+// weight, an integer becomes the fraction of a float whose exponent is then taken off, both exactly.
+//
+// Floor: edges at 155 G/s (rows below 64 bytes, x in the L2), three instructions a feature and edge, and the compulsory bytes.
+//
+// BS_WEIGHTS: 0 none, 1 a value to an edge, 2 values and factors of the columns, each if there.
+#define BS_KIND 5
+#define BS_ACC 0
+#define BS_BYTES 16
+#include "csr_elements.cuh"
+#include "spmm_finish.cuh"
+
+#ifndef BS_THREADS
+#define BS_THREADS 128
+#endif
+
+#define BS_CODE_BYTES (BS_LANE * BS_BITS / 8)
+#define BS_WORDS ((BS_CODE_BYTES + 3) / 4)
+#define BS_WORD_CODES (BS_LANE / BS_WORDS)
+
+struct PackedParams {
+    Streams streams;
+    const char *x;       // rows of `row_bytes`, 16-byte aligned
+    void *out;           // rows of finish.row_bytes: float32, or signs
+    const float *values; // of the edges
+    const float *col_scale;
+    float *partial; // (pieces, slices, BS_LANE / 4, lanes, 4)
+    int *arrived;   // (pieces, slices): how many pieces of a row are there, at the first one's place; zeros before and after
+    unsigned row_bytes;
+    int vectors;  // of BS_LANE features of a row
+    int slices;   // of as many vectors as a group has lanes
+    unsigned flip; // exclusive-or-ed to words: signed integers become unsigned ones, `base` larger; for one bit, bipolar ones are negated
+    float base;
+    int mean;    // sums are divided by the edges of the row
+    int aligned; // whether four floats of the result can be stored at once
+    Finish finish;
+};
+
+#if BS_CODE_BYTES >= 4
+typedef Vector<BS_WORDS, unsigned> Codes;
+#elif BS_CODE_BYTES == 2
+typedef Vector<1, unsigned short> Codes;
+#else
+typedef Vector<1, unsigned char> Codes;
+#endif
+
+struct PackedSums {
+    const PackedParams &p;
+    const Stretch &at;
+    const char *x; // row 0, this lane's codes
+    int lane, lanes, slice;
+    unsigned vector; // this lane's, of a row
+    Codes codes[BS_U];
+    float w[BS_U], sums[BS_LANE];
+
+    __device__ __forceinline__ PackedSums(const PackedParams &params, const Stretch &stretch) : p(params), at(stretch)
+    {
+        lanes = 1 << p.streams.shift;
+        lane = group_lane(p.streams);
+        slice = (int)(blockIdx.z * gridDim.y + blockIdx.y);
+        vector = (unsigned)(slice * lanes + lane);
+        // Lanes beyond the row read with the others and store nothing.
+        x = kept(p.x + (bs_u64)min(vector, (unsigned)p.vectors - 1) * BS_CODE_BYTES);
+        clear();
+    }
+
+    __device__ __forceinline__ void clear()
+    {
+#pragma unroll
+        for (int j = 0; j < BS_LANE; j++)
+            sums[j] = 0.0f;
+    }
+
+    __device__ __forceinline__ void batch(Index base, int left)
+    {
+#if BS_WEIGHTS == 1
+        load_run(w, p.values + base, left);
+#endif
+    }
+
+    __device__ __forceinline__ void gather(int u, Index column, Index edge)
+    {
+        load_vector(codes[u], row_address(x, column, p.row_bytes));
+#if BS_WEIGHTS == 2
+        const float weight = p.values ? __ldg(p.values + edge) : 1.0f;
+        w[u] = p.col_scale ? bs_mulf(weight, __ldg(p.col_scale + column)) : weight;
+#endif
+    }
+
+    __device__ __forceinline__ void blank(int) {}
+
+    __device__ __forceinline__ void add(int u, Index)
+    {
+        const float weight = BS_WEIGHTS ? w[u] : 1.0f;
+#if BS_BITS > 1
+        float scaled[16 / BS_BITS]; // for integers that stand as many bits higher in their half of a word
+#pragma unroll
+        for (int i = 0; i < 16 / BS_BITS; i++)
+            scaled[i] = weight * (1.0f / (float)(1 << (i * BS_BITS)));
+#endif
+#pragma unroll
+        for (int i = 0; i < BS_WORDS; i++) {
+            const unsigned word = (unsigned)codes[u].of[i] ^ p.flip;
+#pragma unroll
+            for (int j = 0; j < BS_WORD_CODES; j++) {
+                float &sum = sums[i * BS_WORD_CODES + j];
+#if BS_BITS == 1 && BS_BIPOLAR
+                sum += bs_float_of(bs_bits_of(weight) ^ (word << (31 - j) & 0x80000000u));
+#elif BS_BITS == 1
+                sum += word >> j & 1 ? weight : 0.0f;
+#else
+                const int place = j * BS_BITS % 16;
+                const unsigned half = j * BS_BITS >= 16 ? word >> 16 : word;
+                const float q = bs_float_of(0x4b000000u | (half & ((1u << BS_BITS) - 1) << place)) - (8388608.0f + p.base * (float)(1 << place));
+                sum = bs_fmaf(q, scaled[place / BS_BITS], sum);
+#endif
+            }
+        }
+    }
+
+    // The row is complete; all lanes of the group come together. Four features at a time, so that the chain stands in the code once.
+    __device__ __forceinline__ void finish(Index row, Index count)
+    {
+        char *const out = (char *)row_address((char *)p.out, row, (unsigned)p.finish.row_bytes);
+#if BS_FINISH == 2
+        unsigned bits = signs_of(sums);
+#else
+        unsigned bits = 0;
+        const float many = (float)max(count, (Index)1), inverse = bs_divf(1.0f, many);
+#pragma unroll 1
+        for (int c = 0; c < BS_LANE; c += 4) {
+            float v[4];
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                v[j] = sums[j];
+#pragma unroll
+            for (int j = 0; j < BS_LANE - 4; j++)
+                sums[j] = sums[j + 4];
+            if (p.mean)
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    const float quotient = bs_div_knownf(v[j], many, inverse);
+                    v[j] = fabsf(v[j]) <= 1e38f ? quotient : v[j] * inverse;
+                }
+            const int column = (int)min(vector, (unsigned)p.vectors - 1) * BS_LANE + c;
+            apply_finish(p.finish, row, column, v);
+#if BS_SIGNS
+            bits |= signs_of(v) << c;
+#else
+            if (vector < (unsigned)p.vectors) {
+                float *to = (float *)out + column;
+                if (p.aligned && column + 4 <= p.finish.columns)
+                    *(float4 *)to = make_float4(v[0], v[1], v[2], v[3]);
+                else
+#pragma unroll
+                    for (int j = 0; j < 4; j++)
+                        if (column + j < p.finish.columns)
+                            to[j] = v[j];
+            }
+#endif
+        }
+#endif
+#if BS_SIGNS
+        const int past = p.finish.columns - (int)min(vector, (unsigned)p.vectors) * BS_LANE; // features from this lane's first on
+        if (past < BS_LANE)
+            bits = past > 0 ? bits & ((1u << past) - 1) : 0;
+        store_sign_words<BS_LANE>(out, bits, (unsigned)(slice * lanes), lane, lanes, p.finish.row_bytes, slice == p.slices - 1);
+#endif
+    }
+
+    __device__ __forceinline__ void flush(Index row, Index begin, Index end)
+    {
+        finish(row, end - begin);
+        clear();
+    }
+
+    __device__ __forceinline__ void done(Index, int, int) {}
+
+    // The sums of a piece wait in its slot; the last to come takes all of them, in order.
+    __device__ __forceinline__ void piece(Index row)
+    {
+        int from, count;
+        pieces_of_row(p.streams, at, from, count);
+        const bs_u64 part = (unsigned)lanes, step = (bs_u64)(unsigned)p.slices * part * (BS_LANE / 4); // in fours
+        float4 *const slots = (float4 *)p.partial + (bs_u64)(unsigned)slice * part * (BS_LANE / 4) + (unsigned)lane;
+#pragma unroll
+        for (int c = 0; c < BS_LANE / 4; c++)
+            slots[(unsigned)at.piece * step + c * part] = make_float4(sums[4 * c], sums[4 * c + 1], sums[4 * c + 2], sums[4 * c + 3]);
+        __threadfence();
+        if (!last_of_groups(p.arrived + (bs_u64)(unsigned)from * (unsigned)p.slices + (unsigned)slice, count, lane, lanes))
+            return;
+        clear();
+#pragma unroll 1
+        for (int i = 0; i < count; i++)
+#pragma unroll
+            for (int c = 0; c < BS_LANE / 4; c++) {
+                const float4 more = __ldcg(slots + (unsigned)(from + i) * step + c * part);
+                sums[4 * c] += more.x;
+                sums[4 * c + 1] += more.y;
+                sums[4 * c + 2] += more.z;
+                sums[4 * c + 3] += more.w;
+            }
+        finish(row, p.streams.indptr[row + 1] - p.streams.indptr[row]);
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) spmm_packed(const PackedParams p)
+{
+    Stretch at;
+    PackedSums sums(p, at);
+    if (sums.slice >= p.slices || !this_stretch(p.streams, at))
+        return;
+    walk<BS_U, false>(p.streams, at, sums);
+}
