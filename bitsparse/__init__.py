@@ -10,7 +10,7 @@ array([[6],
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bitsparse import _compiled as _compiled  # first: it explains a missing compiled part
 from bitsparse.arrays import FRDC, BitTensor, TCTiledCSR, load_npz, save_npz
@@ -87,18 +87,26 @@ __all__ = [
     "set_num_threads",
     "spmm",
     "stochastic_round",
+    "tune",
     "unpack_bits",
     "use_stream",
 ]
 
 if TYPE_CHECKING:
+    from bitsparse.nn import tune
+
     __version__: str
 
 
-def __getattr__(name: str) -> str:
+def __getattr__(name: str) -> Any:
     # Read from the installed metadata only when asked: importlib.metadata costs more than the rest of the import.
     if name == "__version__":
         from importlib.metadata import version
 
         return version("bitsparse")
+    if name == "tune":  # the networks are a layer of their own, above the arrays
+        from bitsparse.nn import tune
+
+        globals()["tune"] = tune
+        return tune
     raise AttributeError(f"module 'bitsparse' has no attribute {name!r}")
