@@ -9,8 +9,8 @@ from summary import Bar
 
 __all__ = ["bars"]
 
-#: Milliseconds of a limit from which a share of it says something: launching and ending a kernel takes 2 us of any call.
-LONG = 0.008
+#: Milliseconds of a limit from which a share of it says something: of 5 us and more, although 2 us of any call are its start and its end.
+LONG = 0.005
 #: Columns: what a product of BBB must and should be of cuSPARSE's float32.
 AGAINST_VENDOR = {64: (3.0, 6.0), 128: (5.0, 10.0), 256: (8.0, 16.0)}
 #: Bytes a second of the memory, and the share of it that a product should read its activations at.

@@ -97,7 +97,8 @@ def synthetic_csr(
     size, kind, seed
         As in :func:`synthetic`.
     device : str, default "cpu"
-        Where to make them; on "cuda" about a hundred million edges take a second or so and some ten times the arrays' memory.
+        Where to make them. On "cuda" the power law of the size of papers (1.6 billion entries) takes 2.3 s and 62 GB on an H200, nine times
+        the memory of the arrays.
 
     Returns
     -------
