@@ -9,6 +9,7 @@
 //
 // Floor: edges at 155 G/s (a gathered row is 16 bytes or little more), and the bytes of a result of integers.
 #include "bspmm_finish.cuh"
+#include "bspmm_walk.cuh"
 
 #ifndef BS_THREADS
 #define BS_THREADS 128
@@ -37,16 +38,26 @@ typedef u32 Words;
 BS_INLINE void split(u32 v, u32 (&to)[1]) { to[0] = v; }
 #endif
 
-// Four indices from `at` on, a multiple of 4, of which `left` at least are there.
-BS_INLINE void load_quad(const Index *indices, Index at, int left, Index (&to)[4])
+// What the team has counted: a lane has word `me.at`; for numbers every four lanes take a word at a time, so that what they store lies
+// together. For whole warps.
+template <int n> BS_INLINE void finish_counts(const CountParams &p, const CountLane &me, const CountedRow &r, const u32 (&plane)[n])
 {
-#ifdef BS_LARGE
-    const longlong2 a = __ldg((const longlong2 *)(indices + at)), b = __ldg((const longlong2 *)(indices + at + (left > 2 ? 2 : 0)));
-    to[0] = a.x, to[1] = a.y, to[2] = b.x, to[3] = b.y;
+#if BS_OUT == BS_SIGNS
+    if (me.part < BS_WORDS)
+        store_signs(p, r, me.first + me.at, plane);
 #else
-    const int4 a = __ldg((const int4 *)(indices + at));
-    to[0] = a.x, to[1] = a.y, to[2] = a.z, to[3] = a.w;
+    const int top = planes_in_use(r), j = me.lane & 3;
+    const int words = BS_WORDS << p.across, teams = BS_TEAM << p.across >> 2, team0 = (int)(threadIdx.x & 31) - me.lane;
+#pragma unroll 1
+    for (int turn = 0; turn < words; turn += teams) {
+        const int at = turn + (me.lane >> 2), vector = min(at / BS_WORDS, (1 << p.across) - 1);
+        int sum[8];
+        counts_of_word(plane, top, team0 + ((at & (BS_WORDS - 1)) << p.across) + vector, j, sum);
+        store_numbers(p, r, me.first + at, j, r.there && at < words, sum);
+    }
 #endif
+    if (BS_WORDS < 4)
+        clear_pad_words(p, r, me.lane, BS_WORDS);
 }
 
 struct Count {
@@ -156,23 +167,13 @@ struct Count {
     // The team that comes last takes all pieces of the row. For whole warps; teams of streams have nothing to do.
     __device__ __forceinline__ void take() const
     {
-        int from = 0, pieces = 0, before = -1;
-        if (at.piece >= 0)
-            pieces_of_row(p.streams, at, from, pieces);
-        int *arrived = p.arrived + (bs_u64)(unsigned)from * (unsigned)p.slices + blockIdx.y;
-        __syncwarp();
-        if (at.piece >= 0 && me.lane == 0)
-            before = atomicAdd(arrived, 1);
-        before = __shfl_sync(~0u, before, (int)(threadIdx.x & 31) - me.lane);
-        const bool last = at.piece >= 0 && before == pieces - 1;
-        __threadfence();
+        int from = 0, pieces = 0;
+        const bool last = is_last_piece(p, at, me, from, pieces);
         u32 sum[kMost];
 #pragma unroll
         for (int q = 0; q < kMost; q++)
             sum[q] = 0;
         if (last) {
-            if (me.lane == 0)
-                *arrived = 0; // for the next launch
 #pragma unroll 1
             for (int i = 0; i < pieces; i++) {
                 const u32 *slot = slot_of(from + i);
@@ -197,32 +198,17 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) bspmm_count(
     if (!there)
         at = {0, 0, 0, 0, -1};
     Count body(p, at);
-    Index row = at.row, begin = at.start, end = at.stop, next = at.stop; // of the current row, and where the next one ends
-    int rows = (int)(at.last - at.row);
-    if (rows > 1) {
-        end = __ldg(p.streams.indptr + row + 1);
-        next = __ldg(p.streams.indptr + row + 2);
-    }
-    Index base = begin & ~(Index)3;
-    if (rows > 0)
-        body.load_columns(base, (int)min(end - base, (Index)BS_NO_END));
-    while (__any_sync(~0u, rows > 0)) {
+    CountWalk<kBatch> walk(p.streams, at);
+    if (walk.rows > 0)
+        body.load_columns(walk.base, walk.to());
+    while (__any_sync(~0u, walk.rows > 0)) {
         Words v[BS_U];
-        const int to = rows > 0 ? (int)min(end - base, (Index)BS_NO_END) : 0, from = rows > 0 ? max((int)(begin - base), 0) : 0;
-        body.gather(v, min(from, to), to);
-        const bool ends = rows > 0 && to <= kBatch;
-        const CountedRow counted = {row, end - begin, ends && at.piece < 0};
-        if (ends) {
-            row++, rows--;
-            begin = end, end = next;
-            base = begin & ~(Index)3;
-            if (rows > 1)
-                next = __ldg(p.streams.indptr + row + 2);
-        } else {
-            base += kBatch;
-        }
-        if (rows > 0)
-            body.load_columns(base, (int)min(end - base, (Index)BS_NO_END)); // arrive while the words do
+        body.gather(v, walk.from(), walk.to());
+        CountedRow counted = {walk.row, walk.end - walk.begin, at.piece < 0};
+        const bool ends = walk.step();
+        counted.there = ends && counted.there;
+        if (walk.rows > 0)
+            body.load_columns(walk.base, walk.to()); // arrive while the words do
         body.add(v);
         if (!__any_sync(~0u, ends))
             continue;

@@ -51,20 +51,14 @@ template <int n> BS_INLINE u32 at_least_limits(const CountParams &p, const Count
     return so_far;
 }
 
-template <int n> BS_INLINE void finish_signs(const CountParams &p, const CountLane &me, const CountedRow &r, const u32 (&plane)[n])
+// The bits of a word of a row.
+template <int n> BS_INLINE void store_signs(const CountParams &p, const CountedRow &r, int word, const u32 (&plane)[n])
 {
-    const int word = me.first + me.at;
-    if (!r.there || me.part >= 4 || word >= p.width)
+    if (!r.there || word >= p.width)
         return;
-    // Rows of words are padded to four; lanes that have copies clear the rest of a narrow one.
-    const int pad = BS_WORDS < 4 ? me.part & -BS_WORDS : 0;
-    if (BS_WORDS == 4 || pad == 0) {
-        u32 flip = p.flip ? ~0u : 0;
-        const u32 ones = p.limits ? at_least_limits(p, r, word, plane, flip) : at_least_one_limit(p, r, plane);
-        ((u32 *)p.out)[(bs_u64)r.row * (unsigned)p.width + word] = (ones ^ flip) & features_of_word(p, word);
-    } else {
-        ((u32 *)p.out)[(bs_u64)r.row * (unsigned)p.width + me.part] = 0;
-    }
+    u32 flip = p.flip ? ~0u : 0;
+    const u32 ones = p.limits ? at_least_limits(p, r, word, plane, flip) : at_least_one_limit(p, r, plane);
+    ((u32 *)p.out)[(bs_u64)r.row * (unsigned)p.width + word] = (ones ^ flip) & features_of_word(p, word);
 }
 
 #if BS_OUT != BS_SIGNS
@@ -150,49 +144,45 @@ BS_INLINE u32 chain_of_sums(const CountParams &p, const CountedRow &r, int colum
 }
 #endif
 
-// Every four lanes of the team take a word at a time, so that what they store lies together. For whole warps.
-template <int n> BS_INLINE void finish_numbers(const CountParams &p, const CountLane &me, const CountedRow &r, const u32 (&plane)[n])
+// What becomes of eight sums of a word, four lanes (number j) to a word; `mine` if there are such. For whole warps.
+BS_INLINE void store_numbers(const CountParams &p, const CountedRow &r, int word, int j, bool mine, int (&sum)[8])
 {
-    const u32 most = __reduce_max_sync(~0u, r.there ? (u32)r.edges : 0u);
-    const int top = 32 - __clz((int)most), j = me.lane & 3;
-    const int words = BS_WORDS << p.across, teams = BS_TEAM << p.across >> 2, team0 = (int)(threadIdx.x & 31) - me.lane;
-#pragma unroll 1
-    for (int turn = 0; turn < words; turn += teams) {
-        const int at = turn + (me.lane >> 2), word = me.first + at, column = 32 * word + 4 * j;
-        const bool mine = r.there && at < words && 32 * word < p.features;
-        int sum[8];
-        counts_of_word(plane, top, team0 + (((at & (BS_WORDS - 1)) << p.across) + min(at / BS_WORDS, (1 << p.across) - 1)), j, sum);
-        if (p.bipolar) {
+    const int column = 32 * word + 4 * j;
+    if (p.bipolar) {
 #pragma unroll
-            for (int i = 0; i < 8; i++)
-                sum[i] = 2 * sum[i] - (int)r.edges;
-        }
-#if BS_OUT == BS_SUMS
-        if (mine)
-            store_sums(p, r.row, column, sum);
-#else
-        u32 bits = mine ? chain_of_sums(p, r, column, sum) : 0;
-        if (!(p.epilogue.steps & kBits))
-            continue;
-        bits |= __shfl_xor_sync(~0u, bits, 1);
-        bits |= __shfl_xor_sync(~0u, bits, 2);
-        u32 *to = (u32 *)p.out + (bs_u64)r.row * (unsigned)p.width + word;
-        if (r.there && j == 0 && at < words && word < p.width)
-            *to = bits & features_of_word(p, word);
-        if (BS_WORDS < 4 && r.there && turn == 0 && me.lane < 4 && j >= BS_WORDS)
-            to[j] = 0;
-#endif
+        for (int i = 0; i < 8; i++)
+            sum[i] = 2 * sum[i] - (int)r.edges;
     }
+#if BS_OUT == BS_SUMS
+    if (mine && 32 * word < p.features)
+        store_sums(p, r.row, column, sum);
+#else
+    u32 bits = mine && 32 * word < p.features ? chain_of_sums(p, r, column, sum) : 0;
+    if (!(p.epilogue.steps & kBits))
+        return;
+    bits |= __shfl_xor_sync(~0u, bits, 1);
+    bits |= __shfl_xor_sync(~0u, bits, 2);
+    if (mine && j == 0 && word < p.width)
+        ((u32 *)p.out)[(bs_u64)r.row * (unsigned)p.width + word] = bits & features_of_word(p, word);
+#endif
+}
+
+// How many planes the counts of a warp's rows take. For whole warps.
+BS_INLINE int planes_in_use(const CountedRow &r)
+{
+    return 32 - __clz((int)__reduce_max_sync(~0u, r.there ? (u32)r.edges : 0u));
 }
 #endif
 
-template <int n> BS_INLINE void finish_counts(const CountParams &p, const CountLane &me, const CountedRow &r, const u32 (&plane)[n])
+// Words of bits beyond those that lanes have: rows are padded to four words, of which a row of so few features fills `filled`.
+BS_INLINE void clear_pad_words(const CountParams &p, const CountedRow &r, int word, int filled)
 {
-#if BS_OUT == BS_SIGNS
-    finish_signs(p, me, r, plane);
-#else
-    finish_numbers(p, me, r, plane);
+    bool bits = BS_OUT == BS_SIGNS;
+#if BS_OUT == BS_CHAIN
+    bits = p.epilogue.steps & kBits;
 #endif
+    if (bits && r.there && word >= filled && word < 4)
+        ((u32 *)p.out)[(bs_u64)r.row * (unsigned)p.width + word] = 0;
 }
 
 #endif

@@ -243,7 +243,7 @@ def test_streams_and_capture() -> None:
         product(there, out)
         graph = stream.end_capture()
         for turn in range(3):
-            other = features(NODES, 128 + turn)
+            other = features(NODES, 128, 0.3 + 0.1 * turn)
             there.set(other)
             graph.launch(stream)
             stream.synchronize()

@@ -2,129 +2,80 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from bitsparse import jit
-from bitsparse.backends.cuda import bits as cuda_bits
 from bitsparse.backends.cuda import geometry
-from bitsparse.backends.cuda.epilogue import DeviceEpilogue, EpilogueStruct
-from bitsparse.backends.cuda.schedule import Schedule, StreamsParams
+from bitsparse.backends.cuda.bspmm_params import (
+    THREADS,
+    ChainParams,
+    CountParams,
+    CountTuning,
+    TileChainParams,
+    TileParams,
+    TileTuning,
+    constants,
+    device_chain,
+    set_thresholds,
+    shape_of_row,
+    tile_constants,
+    tuning_of,
+)
+from bitsparse.backends.cuda.epilogue import DeviceEpilogue
+from bitsparse.backends.cuda.schedule import Cut, Schedule
 from bitsparse.backends.params import EpilogueParams, OperandParams, Thresholds, packed_words
 from bitsparse.errors import KernelError
 
-__all__ = ["KERNELS", "BinarySum", "CountTuning", "chained", "count", "sign", "tuning_of"]
+__all__ = ["KERNELS", "BinarySum", "CountTuning", "TileSchedule", "TileTuning", "chained", "count", "sign", "tuning_of"]
 
 KERNELS = ("twice-plus", "plus-minus", "select")
 
-_SOURCE = "bspmm_count.cu"
 _OUTPUTS = {"int32": 0, "bits": 1, "float32": 2}
 _CHAIN = 2
-#: Threads of a block at most, and warps of a multiprocessor with the registers that the kernel takes.
-_THREADS, _WARPS = 128, 16
+#: Warps of a multiprocessor with the registers that the kernels take.
+_WARPS, _TILE_WARPS = 16, 12
 _WARP = 32
+#: Lanes that share the four results of a strip.
+_STRIP = 4
+_NIBBLES = [bin(n).count("1") for n in range(16)]
 
 
-class _CountParams(ctypes.Structure):
-    """``CountParams`` of ``bspmm_count.cuh``, field by field."""
+class TileSchedule:
+    """How the kernel over FRDC's tiles walks one pattern; made once for a pattern and kept by its owner, as the arrays must not change.
 
-    _fields_ = (
-        ("streams", StreamsParams),
-        *((name, ctypes.c_void_p) for name in ("words", "out", "limits", "flips", "class_of", "partial", "arrived")),
-        ("rows", ctypes.c_int64),
-        *((name, ctypes.c_int) for name in ("width", "features", "across", "slices", "bipolar", "mean")),
-        *((name, ctypes.c_int) for name in ("limit_planes", "base", "limit", "flip", "aligned")),
-    )
-
-
-class _ChainParams(ctypes.Structure):
-    """The same with an epilogue."""
-
-    _fields_ = (*_CountParams._fields_, ("epilogue", EpilogueStruct))
-
-
-class CountTuning(NamedTuple):
-    """What may be chosen about a sum; every choice gives the same bits.
+    Parameters
+    ----------
+    indptr, tiles : cupy.ndarray
+        Of strips of four rows, valid; uint16.
+    shape : tuple of int
+        Of the matrix.
 
     Attributes
     ----------
-    team : int
-        Lanes that take edges of a row at the same time: 4, 8, 16 or 32.
-    unroll : int
-        Edges in flight of a lane: 4, 8 or 16.
-    planes : int
-        Of a lane's counters, 4 to 8: a row, or a piece of one, has fewer than ``team << planes`` edges.
-    blocks : int
-        Blocks of 128 threads that a multiprocessor must hold, which bounds the registers.
-    threads : int
-        Of a block, 32 to 128.
-    few : int
-        Planes of a lane's counters that most rows need.
-    span, longest : int or None
-        Edges and rows of a stream, edges of a piece of a long row; None for what suits the pattern.
+    strips : Schedule
+        Of the tiles.
+    edges : cupy.ndarray of int32
+        Of each row.
     """
 
-    team: int = 4
-    unroll: int = 8
-    planes: int = 8
-    blocks: int = 4
-    threads: int = _THREADS
-    few: int = 4
-    span: int | None = None
-    longest: int | None = None
+    def __init__(self, indptr: Any, tiles: Any, shape: tuple[int, int]) -> None:
+        cupy = jit.require_cupy("bspmm")
+        self.shape, strips = (int(shape[0]), int(shape[1])), int(indptr.size) - 1
+        self.strips = Schedule(indptr, (strips, -(-self.shape[1] // _STRIP)), int(tiles.size))
+        self.tiles = tiles if tiles.flags.c_contiguous and tiles.data.ptr % 16 == 0 else tiles.copy()
+        self.edges = cupy.zeros(strips * _STRIP, np.int32)
+        counts, before = cupy.asarray(_NIBBLES, np.int32), cupy.zeros(int(tiles.size) + 1, np.int64)
+        for row in range(_STRIP):
+            before[1:] = cupy.cumsum(counts[(tiles >> (_STRIP * row)) & 15], dtype=np.int64)
+            self.edges[row::_STRIP] = before[indptr[1:]] - before[indptr[:-1]]
 
     @property
-    def most(self) -> int:
-        """Edges of a piece at most: a lane takes them in fours, so that one lane may have a few more than its share.
-
-        Examples
-        --------
-        >>> CountTuning().most
-        1008
-        """
-        return ((1 << self.planes) - 4) * self.team
-
-
-def tuning_of(rows: int, nnz: int, features: int) -> CountTuning:
-    """What an H200 was quickest with.
-
-    Examples
-    --------
-    >>> tuning_of(50_515, 1_638_396, 128).team
-    4
-    """
-    return CountTuning()
-
-
-def _shape_of_row(features: int, team: int) -> tuple[int, int, int]:
-    """(words of a lane, log2 of the lanes beside each other, slices) for rows of so many bits.
-
-    Examples
-    --------
-    >>> [_shape_of_row(n, 4) for n in (1, 33, 128, 129, 512, 5000)]
-    [(1, 0, 1), (2, 0, 1), (4, 0, 1), (4, 1, 1), (4, 2, 1), (4, 3, 5)]
-    """
-    if features <= 64:
-        return (1 if features <= 32 else 2), 0, 1
-    vectors = packed_words(features, 1, "planes") // 4
-    across = min((vectors - 1).bit_length(), (_WARP // team).bit_length() - 1)
-    return 4, across, -(-vectors >> across)
-
-
-def constants(tuning: CountTuning, output: int, words: int) -> dict[str, int]:
-    """What ``bspmm_count.cu`` is compiled with, for int32 indices."""
-    return {
-        "BS_OUT": output,
-        "BS_WORDS": words,
-        "BS_TEAM": tuning.team,
-        "BS_U": tuning.unroll,
-        "BS_PLANES": tuning.planes,
-        "BS_FEW": tuning.few,
-        "BS_BLOCKS": tuning.blocks,
-    }
+    def nbytes(self) -> int:
+        """Bytes of all that was made, on the device."""
+        return int(self.edges.nbytes) + self.strips.nbytes
 
 
 class _Workspace(NamedTuple):
@@ -142,10 +93,10 @@ class BinarySum:
 
     Parameters
     ----------
-    schedule : Schedule
+    schedule : Schedule or TileSchedule
         Of the pattern.
     indices : cupy.ndarray
-        As `indptr` of the schedule.
+        As `indptr` of the schedule: columns of the edges, or blocks of four columns of the tiles.
     features : int
         Of a node.
     bipolar : bool
@@ -161,7 +112,7 @@ class BinarySum:
         More factors and terms of the chain, float32 arrays of the device.
     mean : bool
         The chain starts from sums divided by the lengths of the rows (0 for an empty one).
-    tuning : CountTuning, optional
+    tuning : CountTuning or TileTuning, optional
 
     Attributes
     ----------
@@ -172,7 +123,7 @@ class BinarySum:
 
     def __init__(
         self,
-        schedule: Schedule,
+        schedule: Schedule | TileSchedule,
         indices: Any,
         *,
         features: int,
@@ -183,7 +134,7 @@ class BinarySum:
         params: EpilogueParams | None = None,
         operand: OperandParams | None = None,
         mean: bool = False,
-        tuning: CountTuning | None = None,
+        tuning: CountTuning | TileTuning | None = None,
     ) -> None:
         cupy = self._cupy = jit.require_cupy("bspmm")
         rows = schedule.shape[0]
@@ -196,10 +147,14 @@ class BinarySum:
         self._lock = threading.Lock()
         self._workspaces: dict[int, _Workspace] = {}
         self._kernel: Any = None
+        self.cut: Cut | None = None
+        self._slot = 0
         self._chain: DeviceEpilogue | None = None
         chained = output == "float32" or (words and thresholds is None)
         if kernel not in KERNELS:
             raise KernelError(f"bspmm: there is no kernel {kernel!r}; choose among {', '.join(KERNELS)}")
+        if kernel != KERNELS[0] and isinstance(schedule, TileSchedule):
+            raise KernelError(f"bspmm: kernel {kernel!r} takes edges, not tiles; give it the CSR pattern")
         if mean and not chained:
             raise KernelError("bspmm: a mean is a float; give its thresholds for the sums, or ask for float32")
         if 0 in self.shape:
@@ -208,37 +163,70 @@ class BinarySum:
         if self._indices.data.ptr % 16:
             self._indices = self._indices.copy()
         if chained:
-            self._chain = _device_chain(params, operand, (rows, features), words)
-        self.tuning = tuning or tuning_of(rows, schedule.nnz, features)
-        raw = self._params = _ChainParams() if self._chain is not None else _CountParams()
+            self._chain = device_chain(params, operand, (rows, features), words)
+        self._tuning: Any = tuning
+        self.tuning: CountTuning | TileTuning | None = tuning
+        chain_too = self._chain is not None
+        if isinstance(schedule, TileSchedule):
+            self._argument: Any = TileChainParams() if chain_too else TileParams()
+            raw = self._argument.count
+        else:
+            raw = self._argument = ChainParams() if chain_too else CountParams()
+        self._params = raw
         raw.bipolar, raw.mean = int(bipolar), int(mean)
-        self._keep = None if thresholds is None or chained else _set_thresholds(raw, thresholds, features, bipolar)
+        self._keep = None if thresholds is None or chained else set_thresholds(raw, thresholds, features, bipolar)
         self._prepare(_CHAIN if chained else _OUTPUTS[output], kernel)
 
     def _prepare(self, output: int, kernel: str) -> None:
-        tuning, schedule, raw = self.tuning, self.schedule, self._params
-        words, across, slices = _shape_of_row(self.features, tuning.team)
-        lanes = tuning.team << across
-        self.cut = _cut(schedule, lanes, tuning)
-        raw.streams = schedule.params(self.cut, self._indices, lanes)
+        raw = self._params
         raw.rows, raw.width, raw.features = self.shape[0], self._width, self.features
-        raw.across, raw.slices = across, slices
-        total = tuning.planes + tuning.team.bit_length() - 1
-        self._slot = slices * (words << across) * total
-        defines = constants(tuning, output, words) | schedule.defines
-        grid, source, function = (-(-self.cut.units * lanes // tuning.threads), slices, 1), _SOURCE, "bspmm_count"
-        if kernel != KERNELS[0]:
-            defines = {"BS_OUT": output, "BS_METHOD": KERNELS.index(kernel)} | schedule.defines
-            grid, source, function = (
-                (-(-raw.rows * _WARP // _THREADS), self._width, 1),
-                "bspmm_methods.cu",
-                "bspmm_methods",
-            )
-        threads = tuning.threads if kernel == KERNELS[0] else _THREADS
-        self._kernel = jit.kernel(source, function, defines).launch(grid, threads, raw)
+        if isinstance(self.schedule, TileSchedule):
+            source, defines, grid = self._over_tiles(self.schedule, output)
+        elif kernel == KERNELS[0]:
+            source, defines, grid = self._over_edges(self.schedule, output)
+        else:
+            source, defines = "bspmm_methods.cu", {"BS_OUT": output, "BS_METHOD": KERNELS.index(kernel)}
+            grid = (-(-self.shape[0] * _WARP // THREADS), self._width, 1)
+            raw.streams.indptr, raw.streams.indices = self.schedule.indptr.data.ptr, self._indices.data.ptr
+            defines |= self.schedule.defines
+        threads = THREADS if self.tuning is None else self.tuning.threads
+        self._kernel = jit.kernel(source, source.removesuffix(".cu"), defines).launch(grid, threads, self._argument)
         self._made_on = self._stream().ptr
         self._made = self._cupy.cuda.Event(disable_timing=True)
         self._made.record()
+
+    def _over_edges(self, schedule: Schedule, output: int) -> tuple[str, dict[str, int], tuple[int, int, int]]:
+        """Source, constants and grid of the kernel over edges."""
+        tuning = self.tuning = self._tuning or tuning_of(schedule.shape[0], schedule.nnz, self.features)
+        words, across, slices = shape_of_row(self.features, tuning.team)
+        cut = self._cut_for(schedule, tuning, _WARPS, tuning.team, across, slices)
+        self._slot = slices * (words << across) * (tuning.planes + tuning.team.bit_length() - 1)
+        blocks = -(-cut.units * (tuning.team << across) // tuning.threads)
+        return "bspmm_count.cu", constants(tuning, output, words) | schedule.defines, (blocks, slices, 1)
+
+    def _over_tiles(self, schedule: TileSchedule, output: int) -> tuple[str, dict[str, int], tuple[int, int, int]]:
+        """The same of the kernel over tiles."""
+        tuning = self.tuning = self._tuning or TileTuning()
+        words, across, slices = tuning.shape_of_row(self.features)
+        cut = self._cut_for(schedule.strips, tuning, _TILE_WARPS, _STRIP, across, slices)
+        self._slot = slices * (_STRIP * words << across) * (tuning.planes + 2)
+        self._argument.tiles, self._argument.edges = schedule.tiles.data.ptr, schedule.edges.data.ptr
+        blocks = -(-cut.units * (_STRIP << across) // tuning.threads)
+        defines = tile_constants(tuning, output, words, self._width) | schedule.strips.defines
+        return "bspmm_tiles.cu", defines, (blocks, slices, 1)
+
+    def _cut_for(
+        self, schedule: Schedule, tuning: CountTuning | TileTuning, warps: int, team: int, across: int, slices: int
+    ) -> Cut:
+        """The pattern cut into streams, and into pieces short enough for the counters."""
+        lanes = team << across
+        cut = schedule.cut(lanes, warps=warps, span=tuning.span, longest=tuning.longest)
+        if cut.longest > tuning.most:
+            cut = schedule.cut(lanes, warps=warps, span=tuning.span, longest=tuning.most)
+        self._params.streams = schedule.params(cut, self._indices, lanes)
+        self._params.across, self._params.slices = across, slices
+        self.cut = cut
+        return cut
 
     def __call__(self, words: Any, out: Any = None) -> Any:
         """The sums of `words`, uint32 (n, 1, W) or (n, W), C-contiguous and aligned to 16 bytes, with pad bits of zero."""
@@ -275,90 +263,11 @@ class BinarySum:
                 return work
         elif stream != self._made_on:
             cupy.cuda.get_current_stream().wait_event(self._made)
-        pieces = self.cut.pieces
+        pieces = 0 if self.cut is None else self.cut.pieces
         work = self._workspaces[stream] = _Workspace(
             cupy.empty(pieces * self._slot, np.uint32), cupy.zeros(pieces * self._params.slices, np.int32)
         )
         return work
-
-
-def _cut(schedule: Schedule, lanes: int, tuning: CountTuning) -> Any:
-    """The pattern in streams and pieces, the pieces short enough for the counters."""
-    cut = schedule.cut(lanes, warps=_WARPS, span=tuning.span, longest=tuning.longest)
-    if cut.longest > tuning.most:
-        cut = schedule.cut(lanes, warps=_WARPS, span=tuning.span, longest=tuning.most // 4 * 4)
-    return cut
-
-
-def _device_chain(
-    params: EpilogueParams | None, operand: OperandParams | None, shape: tuple[int, int], words: bool
-) -> DeviceEpilogue:
-    """The chain on the device; vectors that are there already stay there where they can."""
-    params = params or (EpilogueParams(out="bits", binarize=True) if words else EpilogueParams())
-    if words and not (params.out == "bits" and params.binarize and params.bits == 1 and params.axis == -1):
-        raise KernelError("bspmm: the chain must binarise along the features to give bits; binarise, then repack")
-    if not words:
-        params = params._replace(out="float", binarize=False)
-    given = operand or OperandParams()
-    on_device = {
-        name: getattr(params, name)
-        for name in ("row_scale", "col_scale", "row_term", "col_term")
-        if _is_on_device(getattr(params, name)) and getattr(given, name) is None
-    }
-    given = given._replace(**on_device)
-    without: dict[str, Any] = dict.fromkeys(on_device)
-    chain = DeviceEpilogue(_on_host(params._replace(**without)), shape, 2.0**31)
-    return chain.with_operand(**given._asdict())
-
-
-def _is_on_device(part: Any) -> bool:
-    if isinstance(part, tuple):
-        return all(_is_on_device(one) for one in part)
-    return hasattr(part, "__cuda_array_interface__")
-
-
-def _on_host(params: EpilogueParams) -> EpilogueParams:
-    """The parameters with every vector on the host; waits for those that are not."""
-
-    def fetched(part: Any) -> Any:
-        if isinstance(part, tuple):
-            return tuple(fetched(one) for one in part)
-        return part.get() if hasattr(part, "__cuda_array_interface__") else part
-
-    return EpilogueParams(*(fetched(part) for part in params))
-
-
-def _set_thresholds(raw: Any, thresholds: Thresholds, features: int, bipolar: bool) -> Any:
-    """Fills in one threshold as a number, or many bit-sliced; gives what must be kept on the device."""
-    cupy = jit.require_cupy("bspmm")
-    values, flips, longest = thresholds.values, thresholds.flips, int(thresholds.longest)
-    if values.size == 1 or _all_the_same(values, flips):
-        raw.limit = min(max(int(values.reshape(-1)[0]), -longest - 1), longest + 1, (1 << 31) - 1)
-        raw.flip = int(bool(flips.reshape(-1)[0]))
-        return None
-    base = longest if bipolar else 0
-    shape = (values.shape[0], features)
-    raised = cupy.clip(cupy.asarray(values), -base, longest + 1) + base
-    planes = max(1, (base + longest + 1).bit_length())
-    words = cuda_bits.pack(
-        cupy.broadcast_to(raised, shape), planes, axis=-1, layout="planes", encoding="unsigned", check=False
-    )
-    turned = cuda_bits.pack(
-        cupy.broadcast_to(cupy.asarray(flips), shape),
-        1,
-        axis=-1,
-        layout="planes",
-        encoding="unsigned",
-        check=False,
-    )
-    class_of = None if thresholds.class_of is None else cupy.asarray(thresholds.class_of, np.int32)
-    raw.limits, raw.flips, raw.limit_planes, raw.base = words.data.ptr, turned.data.ptr, planes, base
-    raw.class_of = None if class_of is None else class_of.data.ptr
-    return words, turned, class_of
-
-
-def _all_the_same(values: Any, flips: Any) -> bool:
-    return bool(values.size) and bool((values == values.reshape(-1)[0]).all() & (flips == flips.reshape(-1)[0]).all())
 
 
 def _prepared(indptr: Any, indices: Any, words: Any, schedule: Schedule | None, **given: Any) -> BinarySum:
