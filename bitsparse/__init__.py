@@ -19,6 +19,7 @@ from bitsparse.errors import BitsparseError, DeviceError, DTypeError, KernelErro
 from bitsparse.interop import use_stream
 from bitsparse.ops import (
     BatchNorm,
+    BmmPlan,
     EdgeSample,
     Epilogue,
     MatmulPlan,
@@ -36,6 +37,7 @@ from bitsparse.ops import (
     edge_softmax,
     matmul,
     pack_bits,
+    plan_bmm,
     plan_matmul,
     plan_spmm,
     quantization_error,
@@ -52,6 +54,7 @@ __all__ = [
     "BatchNorm",
     "BitTensor",
     "BitsparseError",
+    "BmmPlan",
     "DTypeError",
     "DeviceError",
     "EdgeSample",
@@ -77,6 +80,7 @@ __all__ = [
     "load_npz",
     "matmul",
     "pack_bits",
+    "plan_bmm",
     "plan_matmul",
     "plan_spmm",
     "quantization_error",

@@ -28,31 +28,44 @@ struct Sums {
     }
 
     // Rows 16 strip ... of the block, columns from column0 on; words `first` to `first + count` - 1.
-    __device__ __forceinline__ void multiply(const BmmParams &g, u32 bits, int strip, int column0, int first, int count)
+    __device__ __forceinline__ void multiply(const BmmParams &g, u32 bits, u32 weights, int strip, int column0, int first, int count)
     {
         const int lane = threadIdx.x & 31, column = column0 + (lane >> 2);
         const u32 a = bits + ((16 * strip + (lane >> 2)) * g.pitch + 4 * (lane & 3)) * 4;
         const u32 *w = g.w + (long long)column * g.words + first + 4 * (lane & 3);
+        const u32 staged = weights + (column * g.pitch + 4 * (lane & 3)) * 4;
 #pragma unroll 1
         for (int at = 0; at < count; at += 16, w += 16) {
             const bool inside = at + 4 * (lane & 3) < count;
             const int4 upper = load_shared(a + at * 4), lower = load_shared(a + (at + 8 * g.pitch) * 4);
-            uint4 b[8];
-#pragma unroll
-            for (int j = 0; j < 8; j++) {
-                b[j] = make_uint4(0, 0, 0, 0);
-                if (inside && column + 8 * j < g.n)
-                    b[j] = __ldg((const uint4 *)(w + 8ll * j * g.words));
-            }
             const u32 one = inside ? ~0u : 0u;
             const u32 left[4] = {(u32)upper.x, (u32)lower.x, (u32)upper.y, (u32)lower.y};
             const u32 right[4] = {(u32)upper.z, (u32)lower.z, (u32)upper.w, (u32)lower.w};
             mma_m16n8k256_b1(ones, left, one, one);
             mma_m16n8k256_b1(ones, right, one, one);
+            if (kStaged) {
 #pragma unroll
-            for (int j = 0; j < 8; j++) {
-                mma_m16n8k256_b1(acc[j], left, b[j].x, b[j].y);
-                mma_m16n8k256_b1(acc[j], right, b[j].z, b[j].w);
+                for (int j = 0; j < 8; j++) {
+                    const int4 b = load_shared(staged + (at + 8 * j * g.pitch) * 4);
+                    mma_m16n8k256_b1(acc[j], left, (u32)b.x, (u32)b.y);
+                    mma_m16n8k256_b1(acc[j], right, (u32)b.z, (u32)b.w);
+                }
+                continue;
+            }
+#pragma unroll
+            for (int half = 0; half < 8; half += 4) {
+                uint4 b[4];
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    b[j] = make_uint4(0, 0, 0, 0);
+                    if (inside && column + 8 * (half + j) < g.n)
+                        b[j] = __ldg((const uint4 *)(w + 8ll * (half + j) * g.words));
+                }
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    mma_m16n8k256_b1(acc[half + j], left, b[j].x, b[j].y);
+                    mma_m16n8k256_b1(acc[half + j], right, b[j].z, b[j].w);
+                }
             }
         }
     }
@@ -152,6 +165,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, BS_BLOCKS) bmm_rows(const
 {
     extern __shared__ __align__(128) unsigned char memory[];
     const u32 slots = (shared_address(memory) + 255u) & ~255u, bits = slots + kSlots, totals = bits + kRows * g.pitch * 4, sums = totals + kRows * 4;
+    const u32 weights = sums + (kStaged ? (kRows * (g.words / 4) * 4 + 15) / 16 * 16 : 0);
     const int warp = threadIdx.x >> 5, row0 = blockIdx.x * kRows, items = kStrips * ((g.n + 63) / 64);
 #ifdef BS_PARTS
     // Every round of items reads the rows again: with so long a contraction axis there is time for it.
@@ -170,7 +184,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, BS_BLOCKS) bmm_rows(const
             if (g.absmean && first_item == 0)
                 add_means(g, sums, totals, row0, count / 4, first == 0, first + count == g.words);
             if (busy)
-                s.multiply(g, bits, strip, column0, first, count);
+                s.multiply(g, bits, weights, strip, column0, first, count);
         }
 #if BS_FINISH == 1
         __syncthreads(); // the epilogue reads the means
@@ -179,7 +193,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, BS_BLOCKS) bmm_rows(const
             finish(g, slots + warp * 4096, s, row0 + 16 * strip, column0);
     }
 #else
+    if (kStaged)
+        copy_weights(g, weights);
     load_rows(g, bits, sums, row0, 0, g.words);
+    copy_wait_all();
     __syncthreads();
     if (g.absmean) {
         add_means(g, sums, totals, row0, g.words / 4, true, true);
@@ -194,7 +211,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, BS_BLOCKS) bmm_rows(const
             continue;
         Sums s;
         s.clear();
-        s.multiply(g, bits, strip, column0, 0, g.words);
+        s.multiply(g, bits, weights, strip, column0, 0, g.words);
         finish(g, slots + warp * 4096, s, row0 + 16 * strip, column0);
     }
 #endif

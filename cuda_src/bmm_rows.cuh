@@ -21,6 +21,11 @@ typedef u32 Element;
 constexpr int kThreads = 32 * BS_WARPS;
 constexpr int kRows = BS_ROWS;   // of a block
 constexpr int kStrips = kRows / 16;
+#ifdef BS_STAGED
+constexpr bool kStaged = true;
+#else
+constexpr bool kStaged = false;
+#endif
 constexpr int kSlots = BS_FINISH == 1 ? BS_WARPS * 4096 : 0; // bytes in front of the words, through which sums reach the epilogue
 
 struct BmmParams {
@@ -75,6 +80,14 @@ BS_INLINE u32 sign_of(Element e, float v, const BmmParams &g)
 #endif
 }
 
+#if !defined(BS_HINT)
+#define BS_LOAD(at) (*(at))
+#elif BS_HINT == 1
+#define BS_LOAD(at) __ldcs(at)
+#else
+#define BS_LOAD(at) __ldcg(at)
+#endif
+
 // Four neighbours by loads of BS_VECTOR bytes.
 BS_INLINE Quad load_neighbours(const unsigned char *at)
 {
@@ -83,21 +96,21 @@ BS_INLINE Quad load_neighbours(const unsigned char *at)
 #if BS_VECTOR == 16
 #pragma unroll
     for (int i = 0; i < size / 16; i++) {
-        const uint4 v = ((const uint4 *)at)[i];
+        const uint4 v = BS_LOAD((const uint4 *)at + i);
         u32 *w = q.w + 4 * i;
         w[0] = v.x, w[1] = v.y, w[2] = v.z, w[3] = v.w;
     }
 #elif BS_VECTOR == 8
 #pragma unroll
     for (int i = 0; i < size / 8; i++) {
-        const uint2 v = ((const uint2 *)at)[i];
+        const uint2 v = BS_LOAD((const uint2 *)at + i);
         u32 *w = q.w + 2 * i;
         w[0] = v.x, w[1] = v.y;
     }
 #elif BS_VECTOR == 4
 #pragma unroll
     for (int i = 0; i < size / 4; i++)
-        q.w[i] = ((const u32 *)at)[i];
+        q.w[i] = BS_LOAD((const u32 *)at + i);
 #else
 #pragma unroll
     for (int j = 0; j < 4; j++)
@@ -106,34 +119,54 @@ BS_INLINE Quad load_neighbours(const unsigned char *at)
     return q;
 }
 
+// The elements behind the first one, and zero.
+BS_INLINE void drop_first(Quad &q)
+{
+    constexpr int words = sizeof(Quad) / 4, step = (int)sizeof(Element) / 4;
+#pragma unroll
+    for (int i = 0; i < words; i++) {
+        if (step > 0)
+            q.w[i] = i + step < words ? q.w[i + step < words ? i + step : i] : 0u;
+        else
+            q.w[i] = __funnelshift_r(q.w[i], i + 1 < words ? q.w[i + 1 < words ? i + 1 : i] : 0u, 8 * (int)sizeof(Element));
+    }
+}
+
 // Eight rows of 128 columns: a lane takes four neighbours of each row, lane 4 j + t the j-th four of word t.
 struct Unit {
     Quad quads[8];
     int column; // of this lane's elements, in the row
     int left;   // elements from there to the end of the row
 
+    // At the end of a row the last four elements are loaded, of which the first ones are others'.
     __device__ __forceinline__ void load(const BmmParams &g, int lane, int row, int first)
     {
         column = first + 32 * (lane & 3) + 4 * (lane >> 2);
         left = g.k - column;
-        const unsigned char *from = g.x + (long long)column * (int)sizeof(Element);
         const int last = g.m - 1;
-        if (left >= 4) {
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            quads[i] = zero_quad();
+        if (left <= 0)
+            return;
+#ifdef BS_TINY
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+#pragma unroll
+            for (int j = 0; j < 3; j++)
+                if (j < left)
+                    set_element(quads[i], j, ((const Element *)(g.x + min(row + i, last) * g.x_row))[j]);
+#else
+        const unsigned char *from = g.x + (long long)min(column, g.k - 4) * (int)sizeof(Element);
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            quads[i] = load_neighbours(from + min(row + i, last) * g.x_row);
+#pragma unroll 1
+        for (int n = left; n < 4; n++)
 #pragma unroll
             for (int i = 0; i < 8; i++)
-                quads[i] = load_neighbours(from + min(row + i, last) * g.x_row);
-        } else {
-#pragma unroll
-            for (int i = 0; i < 8; i++)
-                quads[i] = zero_quad();
-            if (left > 0)
-#pragma unroll
-                for (int i = 0; i < 8; i++)
-#pragma unroll
-                    for (int j = 0; j < 3; j++)
-                        if (j < left)
-                            set_element(quads[i], j, ((const Element *)(from + min(row + i, last) * g.x_row))[j]);
-        }
+                drop_first(quads[i]);
+#endif
     }
 
     // The signs as a word of one of the rows, row lane / 4, and the magnitudes of four neighbours of every row.
@@ -191,6 +224,18 @@ BS_INLINE float sum_of_lanes(int lane, const float (&v)[8])
 
 BS_INLINE int row_of_sum(int lane) { return (lane & 4) | (lane & 8) >> 2 | (lane & 16) >> 4; }
 #endif
+
+// The weights, as they are in memory but for the room between their rows, with zeros up to whole steps and items.
+BS_INLINE void copy_weights(const BmmParams &g, u32 weights)
+{
+    const int chunks = (g.words + 15) / 16 * 4, all = (g.n + 63) / 64 * 64 * chunks;
+    for (int i = threadIdx.x; i < all; i += kThreads) {
+        const int column = i / chunks, chunk = i - column * chunks;
+        const bool valid = column < g.n && 4 * chunk < g.words;
+        copy_async(weights + (column * g.pitch + 4 * chunk) * 4, valid ? g.w + (long long)column * g.words + 4 * chunk : g.w, valid);
+    }
+    copy_commit();
+}
 
 // The block's rows, words `first` to `first + count` - 1 of them, into shared memory; magnitudes of 128 columns each behind them.
 BS_INLINE void load_rows(const BmmParams &g, u32 bits, u32 sums, int row0, int first, int count)

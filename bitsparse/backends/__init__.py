@@ -18,6 +18,7 @@ __all__ = ["family"]
 _ON_GPU = (
     "attention",
     "bits",
+    "bmm",
     "build",
     "matmul",
     "sddmm",

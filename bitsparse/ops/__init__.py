@@ -10,7 +10,8 @@ from bitsparse.ops.bits import (
     stochastic_round,
     unpack_bits,
 )
-from bitsparse.ops.bmm import bmm
+from bitsparse.ops.bmm import bmm, plan_bmm
+from bitsparse.ops.bmm_plan import BmmPlan
 from bitsparse.ops.bspmm import bspmm
 from bitsparse.ops.combine import add, concat
 from bitsparse.ops.cosine_attention import cosine_attention
@@ -23,6 +24,7 @@ from bitsparse.ops.spmm import SpmmPlan, aggregate_edges, plan_spmm, spmm
 
 __all__ = [
     "BatchNorm",
+    "BmmPlan",
     "EdgeSample",
     "Epilogue",
     "MatmulPlan",
@@ -40,6 +42,7 @@ __all__ = [
     "edge_softmax",
     "matmul",
     "pack_bits",
+    "plan_bmm",
     "plan_matmul",
     "plan_spmm",
     "quantization_error",

@@ -57,30 +57,32 @@ class Tuning(NamedTuple):
     ahead: int = 1  # eights of rows of 128 columns that a warp loads at once
     blocks: int = 4  # of a multiprocessor at a time
     part_words: int = 0  # of the contraction axis in shared memory at a time; 0: all
+    staged: int = 0  # whether a block copies the weights to shared memory
+    hint: int = 0  # how activations are loaded: 0 plainly, 1 evicted first, 2 past the L1
 
     def pitch(self, words: int) -> int:
         """Words between the rows in shared memory: 16 times an odd number."""
         steps = -(-(self.part_words or words) // _STEP_WORDS)
         return _STEP_WORDS * (steps | 1)
 
-    def shared_bytes(self, words: int, finish: int) -> int:
+    def shared_bytes(self, words: int, n: int, finish: int) -> int:
         """Shared memory of a block."""
         slots = self.warps * _SLOT_BYTES if finish == _EPILOGUE else 0
         chunks = -(-(self.part_words or words) // 4)
-        return 256 + slots + 4 * self.rows * (self.pitch(words) + 1 + chunks)
+        weights = 16 + 4 * -(-n // _ITEM_COLUMNS) * _ITEM_COLUMNS * self.pitch(words) if self.staged else 0
+        return 256 + slots + 4 * self.rows * (self.pitch(words) + 1 + chunks) + weights
 
 
-def choose_tuning(m: int, words: int, finish: int, dtype: np.dtype[Any], capability: jit.Capability) -> Tuning:
+def choose_tuning(m: int, n: int, words: int, finish: int, dtype: np.dtype[Any], capability: jit.Capability) -> Tuning:
     """Rows of a block: few enough that every multiprocessor has blocks, and that the words of several blocks fit into its memory."""
-    blocks = 3 if finish == _EPILOGUE else 4
-    if dtype.itemsize == 8:
-        blocks = 2
+    blocks = 2 if dtype.itemsize == 8 else 3 if finish == _EPILOGUE else 4
     for rows in (64, 32, 16):
-        t = Tuning(rows, blocks=blocks)
-        enough = -(-m // rows) >= 4 * capability.multiprocessors
-        if (enough or rows == 16) and t.shared_bytes(words, finish) <= _ROOMY:
-            return t
-    if t.shared_bytes(words, finish) <= min(capability.shared_bytes, 2 * _ROOMY):
+        for staged in (1, 0):
+            t = Tuning(rows, blocks=blocks if staged else min(3, blocks), staged=staged)
+            enough = -(-m // rows) >= 4 * capability.multiprocessors
+            if (enough or rows == 16) and t.shared_bytes(words, n, finish) <= _ROOMY:
+                return t
+    if t.shared_bytes(words, n, finish) <= min(capability.shared_bytes, 2 * _ROOMY):
         return t._replace(blocks=min(blocks, 2))
     # Parts take accumulators along, which cost registers.
     return Tuning(16, blocks=2, part_words=_STEP_WORDS * 31)
@@ -148,13 +150,13 @@ class SignProduct:
         n, words = w_words.shape[0], w_words.shape[-1]
         self._m, self._k = m, k
         self._packed, self._dtype = dtype is None, np.dtype(np.uint32 if dtype is None else dtype)
-        self._absmean, self._scale_rows = absmean or scale_rows, scale_rows
+        self._absmean, self._scale_rows = (absmean or scale_rows) and not self._packed, scale_rows
         self._finish = _SUMS if epilogue is None else _EPILOGUE if thresholds is None or k == 0 else _THRESHOLDS
         chain = None if epilogue is None else DeviceEpilogue(epilogue, (m, n), float(k))
         self.out_shape: tuple[int, ...] = (m, n) if chain is None else chain.out_shape
         self.out_dtype = np.dtype(np.int32) if chain is None else chain.out_dtype
         self._chain = chain if self._finish == _EPILOGUE else None
-        self.tuning = tuning or choose_tuning(m, words, self._finish, self._dtype, jit.capability())
+        self.tuning = tuning or choose_tuning(m, n, words, self._finish, self._dtype, jit.capability())
         t = self.tuning
         p = self.params = _FusedParams() if self._finish == _EPILOGUE else _Params()
         p.m, p.n, p.k, p.words, p.w = m, n, k, words, w_words.data.ptr
@@ -162,7 +164,11 @@ class SignProduct:
         p.is_signed = int(self._dtype.kind == "i")
         self._flag = cupy.zeros(1, np.int32)
         p.nan = self._flag.data.ptr
-        self._sums = cupy.empty(n, np.int32) if n == 0 or words == 0 else stats.code_sums(w_words, 1, "bipolar", k, dtype="int32")
+        self._sums = (
+            cupy.empty(n, np.int32)
+            if n == 0 or words == 0
+            else stats.code_sums(w_words, 1, "bipolar", k, dtype="int32")
+        )
         self._keep: list[Any] = [w_words]
         if self._finish == _THRESHOLDS and thresholds is not None:
             self._set_thresholds(thresholds, n)
@@ -210,7 +216,7 @@ class SignProduct:
             t = self.tuning
             defines = self.defines(vector)
             kernel = jit.kernel(_SOURCE, "bmm_rows", defines)
-            shared = t.shared_bytes(self.params.words, self._finish)
+            shared = t.shared_bytes(self.params.words, self.params.n, self._finish)
             self._launches[vector] = kernel.launch(-(-self._m // t.rows), 32 * t.warps, self.params, shared=shared)
         return self._launches[vector]
 
@@ -220,7 +226,13 @@ class SignProduct:
         kind = _WORDS_KIND if self._packed else _KINDS.get(name, self._dtype.itemsize.bit_length() - 1)
         found = {"BS_KIND": kind, "BS_VECTOR": vector, "BS_ROWS": t.rows, "BS_WARPS": t.warps}
         found |= {"BS_AHEAD": t.ahead, "BS_BLOCKS": t.blocks, "BS_FINISH": self._finish}
-        extra = {"BS_BFLOAT": name == "bfloat16", "BS_NORM": self._normed, "BS_PARTS": 0 < t.part_words < self.params.words}
+        extra = {
+            "BS_BFLOAT": name == "bfloat16",
+            "BS_NORM": self._normed,
+            "BS_PARTS": 0 < t.part_words < self.params.words,
+        }
+        extra |= {"BS_STAGED": bool(t.staged), "BS_TINY": self._k < 4 and not self._packed}
+        found |= {"BS_HINT": t.hint} if t.hint else {}
         return found | {key: 1 for key, wanted in extra.items() if wanted}
 
     @property
@@ -241,8 +253,11 @@ class SignProduct:
             self._flag.fill(0)
         return seen, self._chain is not None and self._chain.may_see_nan and self._chain.nan_seen()
 
-    def __call__(self, x: Any, out: Any = None, absmean: Any = None) -> Any:
-        """The product with activations whose rows are contiguous; `absmean` (m,) receives the mean magnitudes of the rows."""
+    def __call__(self, x: Any, out: Any = None, absmean: Any = None, row_scale: Any = None) -> Any:
+        """The product with activations whose rows are contiguous.
+
+        `absmean` (m,) receives the mean magnitudes of the rows; `row_scale` is a scale that packed activations bring along.
+        """
         with self._lock:  # what a launch points to is set here
             stream = self._stream().ptr
             if out is None:
@@ -253,7 +268,7 @@ class SignProduct:
                 self._settle(stream)
             chain = self._chain
             if chain is not None:
-                chain.with_operand(row_scale=absmean if self._scale_rows else None)
+                chain.with_operand(row_scale=absmean if self._scale_rows and not self._packed else row_scale)
             if self._nothing:
                 self._of_nothing(out, absmean)
                 return out
