@@ -102,7 +102,7 @@ class BinaryModel(ABC):
         graph
             As in a call.
         x : array (n, features) or BitTensor
-            An example. Only its kind counts, and the scale of a BitTensor.
+            An example. Only its kind counts.
 
         Returns
         -------
@@ -144,7 +144,10 @@ class BinaryModel(ABC):
         """
         if self._kept is None or self._kept[0] is not graph or not self._kept[1].fits(x):
             self._kept = graph, self.plan(graph, x)
-        return self._kept[1](x)
+        plan = self._kept[1]
+        logits = plan(x)
+        plan.check()
+        return logits
 
     def packed(self, x: Any) -> Any:
         """Features as the first layer reads them: signs after the input norm, and each row's mean magnitude as its scale.

@@ -15,6 +15,7 @@ from bitsparse.nn.binary_plan import Workspace
 from bitsparse.nn.binary_products import Activation, InputNorm, aggregate, update
 from bitsparse.nn.binary_variants import Setting
 from bitsparse.ops import add
+from bitsparse.ops.signs import as_signs
 
 __all__ = ["Layer", "chain", "chain_and_add", "in_turn", "joined", "packed"]
 
@@ -41,6 +42,7 @@ def chain(
     product, message = update(linear, x, setting.message, norm)
     total, gives = aggregate(neighbours.scaled if setting.scaled else neighbours.plain, message, setting.gives)
     between = room.reserve("messages", message)
+    room.products += [product, total]
 
     def run(x: Any, out: Any) -> None:
         messages = between()
@@ -72,6 +74,7 @@ def chain_and_add(
     total, _ = aggregate(neighbours.plain, message, setting.gives if fused else "B", reduce=reduce, add=fused)
     between, kept = room.reserve("messages", message), room.reserve("own", mine)
     signs = None if fused else room.reserve("signs", mine)
+    room.products += [product, beside, total]
 
     def run(x: Any, out: Any) -> None:
         messages, own_part = between(), kept()
@@ -116,7 +119,7 @@ def joined(made: Sequence[Layer], head: Any, room: Workspace) -> Steps:
     first = made[0].gives
     together = first._replace(columns=sum(each.gives.columns for each in made))
     whole = room.reserve("concatenated", together)
-    finish = _headed(head, together)
+    finish = _headed(head, together, room)
 
     def run(x: Any, out: Any) -> None:
         results = []
@@ -131,9 +134,10 @@ def joined(made: Sequence[Layer], head: Any, room: Workspace) -> Steps:
     return run
 
 
-def _headed(head: Any, x: Activation) -> Steps:
+def _headed(head: Any, x: Activation, room: Workspace) -> Steps:
     if isinstance(head, BinaryLinear):
         product, _ = update(head, x, "F")
+        room.products.append(product)
         return lambda x, out: product(x, out=out)
     weights, bias = (interop.move(part, x.device) for part in head)
 
@@ -168,19 +172,15 @@ def packed(function: str, x: Any, norm: InputNorm | None) -> BitTensor:
     """Signs of features behind their norm, with each row's mean magnitude as scale; a few rows at a time."""
     array, family = interop.as_array(x, function, "x")
     space: Any = interop.namespace(array)
-    device = interop.device_of(array)
     rows, columns = array.shape
     step = max(1, (1 << 24) // max(4 * columns, 1))
     words, scales = [], []
-    scale, shift = (None, None) if norm is None else (interop.move(part, device) for part in norm)
-    with interop.working_on(device, family):
+    with interop.working_on(interop.device_of(array), family):
         for start in range(0, max(rows, 1), step):
-            part = array[start : start + step].astype(np.float32)
-            if scale is not None:
-                part = part * scale + shift
-            words.append(BitTensor(part, 1, encoding="bipolar").words)
-            scales.append(space.abs(part).mean(axis=1, dtype=np.float32))
-        made = BitTensor._make(
+            bits, means = as_signs(function, "x", array[start : start + step], -1, norm, absmean=True)
+            words.append(bits.words)
+            scales.append(means)
+        return BitTensor._make(
             space.concatenate(words),
             (rows, columns),
             1,
@@ -190,4 +190,3 @@ def packed(function: str, x: Any, norm: InputNorm | None) -> BitTensor:
             family,
             space.concatenate(scales)[:, None],
         )
-    return made

@@ -23,11 +23,13 @@ _KEPT = 4
 
 
 class Workspace:
-    """Memory that the steps of one plan share: buffers by name, each as large as the largest activation that is ever in it."""
+    """What the steps of one plan share: buffers by name, each as large as the largest activation that is ever in it, and products."""
 
     def __init__(self) -> None:
         self._sizes: dict[str, int] = {}
         self._memory: dict[str, Any] = {}
+        #: The plans of all products, which know whether they met NaN.
+        self.products: list[Any] = []
 
     def reserve(self, name: str, kind: Activation) -> Callable[[], Any]:
         """A buffer that takes activations of a kind, to be asked for when all have been reserved."""
@@ -79,7 +81,7 @@ class BinaryPlan:
             self._steps, self.shape = build(x, self._workspace)
             self._workspace.allocate(self.device)
         self._neighbours, self._weights = neighbours, weights
-        self._recorded: dict[tuple[int, int], Any] = {}
+        self._recorded: dict[tuple[int, ...], Any] = {}
         self._own: Any = None
 
     @property
@@ -101,10 +103,21 @@ class BinaryPlan:
         for name in (*scaled.component_names, "row_scale", "col_scale"):
             yield name, getattr(scaled, name)
 
+    def check(self) -> None:
+        """Raise if a call since the last check met NaN, which has no sign; waits for those on a GPU. A CPU raises as it goes.
+
+        Raises
+        ------
+        ValueError
+        """
+        if self.device != "cpu":
+            for each in self._workspace.products:
+                each.check()
+
     def fits(self, x: Any) -> bool:
         """Whether `x` is of the kind that the plan is for."""
         kind = activation_of(x, self._name)
-        return kind[:5] == self._x[:5] and kind.scale is self._x.scale
+        return kind == self._x
 
     def __call__(self, x: Any, out: Any = None) -> Any:
         """Logits of every node, ``(n, classes)`` float32, for features of the planned shape, dtype and precision.
@@ -128,7 +141,9 @@ class BinaryPlan:
             if self.device == "cpu":
                 self._steps(data, target)
             else:
-                self._on_gpu(data, target, out is None)
+                # Bits packed another way have just been copied, to a place that no graph knows.
+                moved = isinstance(x, BitTensor) and data.words is not x.words
+                self._on_gpu(data, target, out is None, moved)
             if out is not None:
                 return out
             return interop.from_array(target, family, self._name)
@@ -147,10 +162,14 @@ class BinaryPlan:
             )
         if kind.letter == "F":
             return interop.as_array(x, name, "x")
-        if kind.scale is not mine.scale:
-            raise ValueError(f"{name}: x has another scale than the one that was planned with; make another plan")
+        if kind.scaled != mine.scaled:
+            raise ValueError(
+                f"{name}: x has {'a' if kind.scaled else 'no'} scale, but the plan is for bits {'without' if kind.scaled else 'with'} one; "
+                f"make another plan"
+            )
         bits = x.repack(axis=-1, layout="planes")
-        return BitTensor._make(bits.words, x.shape, 1, -1, "planes", "bipolar", interop.CUPY), x._family
+        family = interop.NUMPY if self.device == "cpu" else interop.CUPY  # whose stream the steps work on
+        return BitTensor._make(bits.words, x.shape, 1, -1, "planes", "bipolar", family, x.scale), x._family
 
     def _target(self, out: Any, data: Any) -> Any:
         if out is None:
@@ -162,12 +181,14 @@ class BinaryPlan:
         _check.no_overlap(self._name, target, data.words if isinstance(data, BitTensor) else data)
         return target
 
-    def _on_gpu(self, data: Any, target: Any, fresh: bool) -> None:
+    def _on_gpu(self, data: Any, target: Any, fresh: bool, moved: bool) -> None:
         """Replay; or just run, where the caller records a graph himself or an array has to be copied first."""
         from bitsparse.backends.cuda import graphs  # imported where there is a GPU
 
-        array: Any = data.words if isinstance(data, BitTensor) else data
-        if graphs.is_capturing() or not array.flags.c_contiguous:
+        if not isinstance(data, BitTensor) and not data.flags.c_contiguous:
+            self._steps(interop.contiguous(data), target)
+            return
+        if moved or graphs.is_capturing():
             self._steps(data, target)
             return
         into = target
@@ -175,7 +196,8 @@ class BinaryPlan:
             if self._own is None:
                 self._own = interop.namespace(target).empty_like(target)
             into = self._own
-        key = (int(array.data.ptr), int(into.data.ptr))
+        read = (data.words, data.scale) if isinstance(data, BitTensor) else (data,)
+        key = tuple(0 if array is None else int(array.data.ptr) for array in (*read, into))
         found = self._recorded.get(key)
         if found is None:
             if len(self._recorded) >= _KEPT:

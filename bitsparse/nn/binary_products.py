@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from bitsparse import interop
 from bitsparse.arrays import BitTensor
-from bitsparse.nn._host_plans import plan_bmm, plan_bspmm
+from bitsparse.nn._host_plans import plan_bspmm
 from bitsparse.nn.binary_linear import BinaryLinear
-from bitsparse.ops import Epilogue
+from bitsparse.ops import BatchNorm, Epilogue, plan_bmm
 
 __all__ = ["Activation", "InputNorm", "activation_of", "aggregate", "room_of", "update", "view"]
 
@@ -26,29 +26,34 @@ class InputNorm(NamedTuple):
     scale: NDArray[np.float32]
     shift: NDArray[np.float32]
 
+    @property
+    def batch_norm(self) -> BatchNorm:
+        """The same as a batch norm, whose folding gives exactly these numbers back."""
+        return BatchNorm(0.0, 1.0, self.scale, self.shift, 0.0)
+
 
 class Activation(NamedTuple):
-    """What a layer reads: its letter, sizes, place, and of packed input the scale that came with it."""
+    """What a layer reads: its letter, sizes and place, the dtype of full-precision features, and whether packed ones have a scale."""
 
     letter: str
     rows: int
     columns: int
     device: str
     dtype: Any = np.float32
-    scale: Any = None
+    scaled: bool = False
 
     @property
     def nbytes(self) -> int:
         """Bytes of it."""
         if self.letter == "B":
-            return self.rows * -(-self.columns // 128) * 16 + (0 if self.scale is None else int(self.scale.nbytes))
+            return self.rows * (-(-self.columns // 128) * 16 + (4 if self.scaled else 0))
         return self.rows * self.columns * np.dtype(self.dtype).itemsize
 
 
 def activation_of(x: Any, function: str) -> Activation:
     """The kind of an array or of a BitTensor."""
     if isinstance(x, BitTensor):
-        return Activation("B", x.shape[0], x.shape[1], x.device, None, x.scale)
+        return Activation("B", x.shape[0], x.shape[1], x.device, None, x.scale is not None)
     array, _ = interop.as_array(x, function, "x")
     return Activation("F", array.shape[0], array.shape[1], interop.device_of(array), array.dtype)
 
@@ -61,7 +66,7 @@ def room_of(kind: Activation) -> int:
 def view(memory: Any, kind: Activation) -> Any:
     """An activation of that kind in the first bytes of a buffer."""
     if kind.letter == "B":
-        words = memory[: kind.nbytes].view(np.uint32).reshape(kind.rows, 1, -1)
+        words = memory[: kind.nbytes].view(np.uint32).reshape(kind.rows, 1, -(-kind.columns // 128) * 4)
         family = interop.NUMPY if kind.device == "cpu" else interop.CUPY
         return BitTensor._make(words, (kind.rows, kind.columns), 1, -1, "planes", "bipolar", family)
     return memory[: kind.nbytes].view(np.float32).reshape(kind.rows, kind.columns)
@@ -75,24 +80,12 @@ def update(
     Alpha is the mean magnitude of each row of full-precision features (after `norm`), or the scale that packed features bring along; the
     sign of a result with letter B is that of the very chain.
     """
-    epilogue = Epilogue(
-        row_scale=None if x.scale is None else _per_row(x),
-        col_scale=linear.scale,
-        bias=linear.bias,
-        binarize=gives == "B",
-    )
+    epilogue = Epilogue(col_scale=linear.scale, bias=linear.bias, binarize=gives == "B")
     floats: dict[str, Any] = {}
     if x.letter == "F":
-        floats = {"dtype": x.dtype, "row_absmean": True}
-        if norm is not None:
-            floats |= {"a_scale": norm.scale, "a_shift": norm.shift}
+        floats = {"dtype": x.dtype, "row_absmean": True, "a_norm": None if norm is None else norm.batch_norm}
     plan = plan_bmm(linear.signs.to_device(x.device), x.rows, f"{x.letter}B{gives}", epilogue=epilogue, **floats)
     return plan, Activation(gives, x.rows, linear.shape[1], x.device)
-
-
-def _per_row(x: Activation) -> Any:
-    scale = interop.as_host(x.scale, "plan", "x.scale")
-    return scale if scale.ndim == 0 else np.broadcast_to(scale.reshape(-1), (x.rows,))
 
 
 def aggregate(
@@ -100,14 +93,15 @@ def aggregate(
 ) -> tuple[Any, Activation]:
     """The sum or mean over neighbours as a prepared product ``run(x, add, out)``, and the kind of its result.
 
-    An integer sum that no float step follows would come out as int32, so that an epilogue without steps asks for float32.
+    Counters that no float step follows would come out as int32, so that an epilogue without steps asks for float32.
     """
+    plain = x.letter == "F" and gives == "F"
     plan = plan_bspmm(
         adjacency,
         x.columns,
         f"{x.letter}B{gives}",
         reduce=reduce,
-        epilogue=Epilogue(binarize=gives == "B"),
+        epilogue=None if plain else Epilogue(binarize=gives == "B"),
         add=add,
         dtype=None if x.letter == "B" else np.float32,
     )

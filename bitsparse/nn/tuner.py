@@ -129,7 +129,8 @@ def tune(
     """Try the precisions of a binary network layer by layer and pick the quickest that is accurate enough (BitGNN section 3.4).
 
     Every choice in which each layer reads what the one before gives is planned for the graph, run once for its accuracy and timed. Of
-    networks with more than 64 such choices, layers are varied in turn, the others staying as they are best so far.
+    networks with more than 64 such choices, layers are varied in turn, the others staying as they are best so far, from the model as
+    given and from both presets.
 
     Parameters
     ----------
@@ -180,7 +181,8 @@ def tune(
     reference = model.plan(graph, x)
     given = tuple(reference.settings)
     judge = _Judge(function, labels, mask, reference.shape[0])
-    chosen = None if candidates is None else [tuple(model.with_settings(each).settings) for each in candidates]
+    letter = given[0].reads
+    chosen = None if candidates is None else [_reading(model, each, letter) for each in candidates]
     key = tuner_cache.key(model, graph, x, judge.arrays, chosen, reference) if cache else None
     found = tuner_cache.load(key)
     from_cache = found is not None and any(each.settings == given for each in found)
@@ -252,22 +254,29 @@ def _measured(
         return done[settings]
 
     every = _all_of(model, given) if chosen is None else chosen
-    total = len(dict.fromkeys([given, *every])) if every is not None else _turns(model, given)
+    starts = list(dict.fromkeys([given, *(_reading(model, name, given[0].reads) for name in ("full", "binary"))]))
+    total = len(dict.fromkeys([given, *every])) if every is not None else sum(_turns(model, each) for each in starts)
     with _shown(progress, total) as advance:
         measure(given)
         if every is not None:
             for each in every:
                 measure(each)
         else:
-            _in_turn(model, given, measure)
+            for each in starts:
+                _in_turn(model, each, measure)
     return list(done.values())
 
 
 def _all_of(model: BinaryModel, given: tuple[Setting, ...]) -> list[tuple[Setting, ...]] | None:
     """All choices that read what the model as given reads, or None if they are too many."""
-    start = model if model.settings[0].reads == given[0].reads else model.with_settings(given)
-    choices = [tuple(each) for each in start.candidates()]
+    choices = [tuple(each) for each in model.with_settings(given).candidates()]
     return choices if len(choices) <= _ALL else None
+
+
+def _reading(model: BinaryModel, settings: Any, letter: str) -> tuple[Setting, ...]:
+    """Settings by any of their names, for an input of that letter."""
+    first, *others = model.with_settings(settings).settings
+    return (first.reading(letter), *others)
 
 
 def _swaps(model: BinaryModel, settings: tuple[Setting, ...], layer: int) -> list[tuple[Setting, ...]]:
