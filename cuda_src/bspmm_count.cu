@@ -8,24 +8,27 @@
 // Rows in pieces: every piece leaves its planes in a slot, and whichever is the last to arrive adds them up.
 //
 // Floor: edges at 155 G/s (a gathered row is 16 bytes or little more), and the bytes of a result of integers.
-#include "bspmm_finish.cuh"
-#include "bspmm_walk.cuh"
-
 #ifndef BS_THREADS
 #define BS_THREADS 128
 #endif
+#include "bspmm_finish.cuh"
+#include "bspmm_walk.cuh"
+
 #ifndef BS_BLOCKS
 #define BS_BLOCKS 4
 #endif
 
-#define BS_LOG2(n) ((n) == 1 ? 0 : (n) == 2 ? 1 : (n) == 4 ? 2 : (n) == 8 ? 3 : (n) == 16 ? 4 : 5)
-// Planes of a lane's counters that rows of kFewEdges edges need; teams take a shorter way where no row of the warp has more.
+// Lanes that take edges of a row of a stream, and of a piece.
+#ifndef BS_PIECE_TEAM
+#define BS_PIECE_TEAM BS_TEAM
+#endif
+// Planes of a lane's counters that short rows need; teams take a shorter way where no row of the warp is longer.
 #ifndef BS_FEW
 #define BS_FEW 4
 #endif
-constexpr int kFew = BS_FEW < BS_PLANES ? BS_FEW : BS_PLANES;
-constexpr int kFewEdges = ((1 << BS_FEW) - 4) * BS_TEAM;
-constexpr int kQuads = BS_U / 4, kBatch = BS_TEAM * BS_U, kTotal = BS_PLANES + BS_LOG2(BS_TEAM), kMost = 31;
+constexpr int kMost = 31, kFew = BS_FEW < BS_PLANES ? BS_FEW : BS_PLANES;
+
+BS_INLINE constexpr int log_of(int n) { return n < 2 ? 0 : 1 + log_of(n / 2); }
 
 #if BS_WORDS == 4
 typedef uint4 Words;
@@ -38,29 +41,11 @@ typedef u32 Words;
 BS_INLINE void split(u32 v, u32 (&to)[1]) { to[0] = v; }
 #endif
 
-// What the team has counted: a lane has word `me.at`; for numbers every four lanes take a word at a time, so that what they store lies
-// together. For whole warps.
-template <int n> BS_INLINE void finish_counts(const CountParams &p, const CountLane &me, const CountedRow &r, const u32 (&plane)[n])
-{
-#if BS_OUT == BS_SIGNS
-    if (me.part < BS_WORDS)
-        store_signs(p, r, me.first + me.at, plane);
-#else
-    const int top = planes_in_use(r), j = me.lane & 3;
-    const int words = BS_WORDS << p.across, teams = BS_TEAM << p.across >> 2, team0 = (int)(threadIdx.x & 31) - me.lane;
-#pragma unroll 1
-    for (int turn = 0; turn < words; turn += teams) {
-        const int at = turn + (me.lane >> 2), vector = min(at / BS_WORDS, (1 << p.across) - 1);
-        int sum[8];
-        counts_of_word(plane, top, team0 + ((at & (BS_WORDS - 1)) << p.across) + vector, j, sum);
-        store_numbers(p, r, me.first + at, j, r.there && at < words, sum);
-    }
-#endif
-    if (BS_WORDS < 4)
-        clear_pad_words(p, r, me.lane, BS_WORDS);
-}
+template <int team> struct Count {
+    static constexpr int kBatch = team * BS_U, kQuads = BS_U / 4, kTotal = BS_PLANES + log_of(team);
+    static constexpr int kLeft = team < BS_WORDS ? BS_WORDS / team : 1; // words of a lane once the team has added up
+    static constexpr int kFewEdges = ((1 << kFew) - 4) * team;
 
-struct Count {
     const CountParams &p;
     const Stretch &at;
     CountLane me;
@@ -71,12 +56,12 @@ struct Count {
 
     __device__ __forceinline__ Count(const CountParams &params, const Stretch &stretch) : p(params), at(stretch)
     {
-        me.lane = group_lane(p.streams);
+        me.lane = (int)threadIdx.x & ((team << p.across) - 1);
         me.vector = me.lane & ((1 << p.across) - 1);
         me.part = me.lane >> p.across;
         const int slice = (int)blockIdx.y;
         me.first = slice * (BS_WORDS << p.across);
-        me.at = me.vector * BS_WORDS + (me.part & (BS_WORDS - 1));
+        me.at = me.vector * BS_WORDS + (me.part * kLeft & (BS_WORDS - 1));
         const int word = me.first + me.vector * BS_WORDS;
         has_words = word < p.width;
         x = kept((const char *)(p.words + (has_words ? word : 0)));
@@ -97,7 +82,7 @@ struct Count {
     {
 #pragma unroll
         for (int k = 0; k < kQuads; k++) {
-            const int first = 4 * (me.part + BS_TEAM * k);
+            const int first = 4 * (me.part + team * k);
             Index quad[4] = {0, 0, 0, 0};
             if (first < end)
                 load_quad(p.streams.indices, base + first, end - first, quad);
@@ -114,7 +99,7 @@ struct Count {
 #pragma unroll
         for (int u = 0; u < BS_U; u++) {
             v[u] = Words{};
-            if ((unsigned)(mine + 4 * BS_TEAM * (u / 4) + u % 4) < (unsigned)length && has_words)
+            if ((unsigned)(mine + 4 * team * (u / 4) + u % 4) < (unsigned)length && has_words)
                 v[u] = __ldg((const Words *)row_address(x, columns[u], 4u * (unsigned)p.width));
         }
     }
@@ -136,15 +121,30 @@ struct Count {
     }
 
     // What the team has counted, of which a lane has no more than `planes` planes. For whole warps.
-    template <int planes> __device__ __forceinline__ void total(u32 (&sum)[planes + BS_LOG2(BS_TEAM)]) const
+    template <int planes> __device__ __forceinline__ void total(u32 (&sum)[kLeft][planes + log_of(team)]) const
     {
+        constexpr int apart = BS_WORDS == 1 ? 1 : (team < BS_WORDS ? team : BS_WORDS) / 2;
         u32 lower[BS_WORDS][planes];
 #pragma unroll
         for (int w = 0; w < BS_WORDS; w++)
 #pragma unroll
             for (int q = 0; q < planes; q++)
                 lower[w][q] = count[w][q];
-        add_across<BS_TEAM, BS_WORDS, BS_WORDS, planes>(lower, me.part, 1 << p.across, sum);
+        add_across<team, BS_WORDS, apart>(lower, me.part, 1 << p.across, sum);
+    }
+
+    // The words of a row that were counted. For whole warps.
+    template <int n> __device__ __forceinline__ void finish(const CountedRow &r, const u32 (&sum)[kLeft][n]) const
+    {
+#if BS_OUT == BS_SIGNS
+        if (me.part * kLeft < BS_WORDS)
+            store_signs(p, r, me.first + me.at, sum);
+#else
+        finish_numbers<team>(p, me, r, sum);
+#endif
+        if (BS_WORDS < 4)
+            for (int word = me.lane; word < 4; word += team)
+                clear_pad_words(p, r, word, BS_WORDS);
     }
 
     __device__ __forceinline__ u32 *slot_of(int piece) const
@@ -154,13 +154,15 @@ struct Count {
     }
 
     // The piece is counted: into its slot.
-    __device__ __forceinline__ void leave(const u32 (&sum)[kTotal]) const
+    __device__ __forceinline__ void leave(const u32 (&sum)[kLeft][kTotal]) const
     {
         u32 *slot = slot_of(at.piece);
-        if (me.part < BS_WORDS)
+        if (me.part * kLeft < BS_WORDS)
 #pragma unroll
             for (int q = 0; q < kTotal; q++)
-                slot[q * (BS_WORDS << p.across)] = sum[q];
+#pragma unroll
+                for (int w = 0; w < kLeft; w++)
+                    slot[q * (BS_WORDS << p.across) + w] = sum[w][q];
         __threadfence();
     }
 
@@ -169,36 +171,40 @@ struct Count {
     {
         int from = 0, pieces = 0;
         const bool last = is_last_piece(p, at, me, from, pieces);
-        u32 sum[kMost];
+        u32 sum[kLeft][kMost];
 #pragma unroll
-        for (int q = 0; q < kMost; q++)
-            sum[q] = 0;
+        for (int i = 0; i < kLeft * kMost; i++)
+            sum[i / kMost][i % kMost] = 0;
         if (last) {
 #pragma unroll 1
             for (int i = 0; i < pieces; i++) {
                 const u32 *slot = slot_of(from + i);
-                u32 one[kTotal];
 #pragma unroll
-                for (int q = 0; q < kTotal; q++)
-                    one[q] = __ldcg(slot + q * (BS_WORDS << p.across));
-                add_to_counts(sum, one);
+                for (int w = 0; w < kLeft; w++) {
+                    u32 one[kTotal];
+#pragma unroll
+                    for (int q = 0; q < kTotal; q++)
+                        one[q] = __ldcg(slot + q * (BS_WORDS << p.across) + w);
+                    add_to_counts(sum[w], one);
+                }
             }
         }
-        const Index edges = last ? p.streams.indptr[at.row + 1] - p.streams.indptr[at.row] : 0;
-        finish_counts(p, me, {at.row, edges, last}, sum);
+        finish({at.row, last ? p.streams.indptr[at.row + 1] - p.streams.indptr[at.row] : 0, last}, sum);
     }
 };
 
-extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) bspmm_count(const __grid_constant__ CountParams p)
+// A stretch from start to end; pieces only, streams only, or both.
+template <int team, bool streams, bool pieces> BS_INLINE void count_stretch(const CountParams &p, int unit)
 {
+    typedef Count<team> Body;
     Stretch at;
-    const bool there = this_stretch(p.streams, at);
+    const bool there = unit >= 0 && stretch_of(p.streams, unit, at);
     if (!__any_sync(~0u, there))
         return;
     if (!there)
         at = {0, 0, 0, 0, -1};
-    Count body(p, at);
-    CountWalk<kBatch> walk(p.streams, at);
+    Body body(p, at);
+    CountWalk<Body::kBatch> walk(p.streams, at);
     if (walk.rows > 0)
         body.load_columns(walk.base, walk.to());
     while (__any_sync(~0u, walk.rows > 0)) {
@@ -212,20 +218,35 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) bspmm_count(
         body.add(v);
         if (!__any_sync(~0u, ends))
             continue;
-        if (BS_FEW < BS_PLANES && !__any_sync(~0u, ends && (at.piece >= 0 || counted.edges > kFewEdges))) {
-            u32 sum[kFew + BS_LOG2(BS_TEAM)];
-            body.total<kFew>(sum);
-            finish_counts(p, body.me, counted, sum);
+        if (streams && BS_FEW < BS_PLANES && !__any_sync(~0u, ends && (at.piece >= 0 || counted.edges > Body::kFewEdges))) {
+            u32 sum[Body::kLeft][kFew + log_of(team)];
+            body.template total<kFew>(sum);
+            body.finish(counted, sum);
         } else {
-            u32 sum[kTotal];
-            body.total<BS_PLANES>(sum);
-            finish_counts(p, body.me, counted, sum);
-            if (ends && at.piece >= 0)
+            u32 sum[Body::kLeft][Body::kTotal];
+            body.template total<BS_PLANES>(sum);
+            if (streams)
+                body.finish(counted, sum);
+            if (pieces && ends && at.piece >= 0)
                 body.leave(sum);
         }
         if (ends)
             body.clear();
     }
-    if (__any_sync(~0u, at.piece >= 0))
+    if (pieces && __any_sync(~0u, at.piece >= 0))
         body.take();
+}
+
+// The blocks of pieces come first, as they last longest.
+extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) bspmm_count(const __grid_constant__ CountParams p)
+{
+    const int groups = (int)blockDim.x / BS_TEAM >> p.across, unit = (int)threadIdx.x / BS_TEAM >> p.across;
+    if (BS_TEAM == BS_PIECE_TEAM) {
+        count_stretch<BS_TEAM, true, true>(p, (int)blockIdx.x * groups + unit);
+    } else if ((int)blockIdx.x >= p.piece_blocks) {
+        count_stretch<BS_TEAM, true, false>(p, p.streams.pieces + ((int)blockIdx.x - p.piece_blocks) * groups + unit);
+    } else {
+        const int number = (int)((blockIdx.x * blockDim.x + threadIdx.x) / BS_PIECE_TEAM >> p.across);
+        count_stretch<BS_PIECE_TEAM, false, true>(p, number < p.streams.pieces ? number : -1);
+    }
 }

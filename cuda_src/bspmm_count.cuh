@@ -10,14 +10,14 @@
 #define BS_SIGNS 1
 #define BS_CHAIN 2
 
-// Where a team of lanes is in its row. A team of BS_TEAM << across lanes adds up a row (or a piece of one): 1 << across lanes beside each
-// other hold BS_WORDS words each of a gathered row, BS_TEAM of them take edges at the same time.
+// Where a team of lanes is in its row. A team of so many << across lanes adds up a row (or a piece of one): 1 << across lanes beside each
+// other hold BS_WORDS words each of a gathered row, and as many of them as the team is named after take edges at the same time.
 struct CountLane {
     int lane;     // of the team
     int vector;   // which BS_WORDS words of the slice
     int part;     // which of the edges
     int first;    // word of the row that the slice begins with
-    int at;       // word of the slice that this lane has once the team has added up (lanes from part BS_WORDS on have copies)
+    int at;       // first word of the slice that this lane has once the team has added up (further parts have copies)
 };
 
 struct CountParams {
@@ -36,6 +36,7 @@ struct CountParams {
     int limit_planes, base; // thresholds were raised by base, which no row is longer than (0 where no bit is negative)
     int limit, flip;        // the one threshold and direction
     int aligned;            // four sums can be stored at once
+    int piece_blocks;       // of the grid, which come first
 #if BS_OUT == BS_CHAIN
     EpilogueParams epilogue;
 #endif
@@ -103,18 +104,21 @@ template <int n, int planes> BS_INLINE void add_to_counts(u32 (&sum)[planes], co
 }
 
 // The team adds up: lanes whose `part` differs in one bit are `step` times that apart. First each of two lanes hands half of its words to the
-// other, until each lane has one (number part % words); then both get the whole. Every time the counts get a plane more. For whole warps.
-template <int team, int words, int bit, int planes, int total>
-BS_INLINE void add_across(const u32 (&count)[words][planes], int part, int step, u32 (&sum)[total])
+// other, as long as it has two (lane `part` is left with words part * left ..., modulo all of them); then both get the whole. Every time the
+// counts get a plane more. For whole warps.
+template <int team, int words, int bit, int planes, int left, int total>
+BS_INLINE void add_across(const u32 (&count)[words][planes], int part, int step, u32 (&sum)[left][total])
 {
     if constexpr (team == 1) {
-        static_assert(words == 1 && planes == total, "a plane more for every two lanes");
+        static_assert(words == left && planes == total, "a plane more for every two lanes");
 #pragma unroll
-        for (int p = 0; p < total; p++)
-            sum[p] = count[0][p];
+        for (int w = 0; w < words; w++)
+#pragma unroll
+            for (int p = 0; p < total; p++)
+                sum[w][p] = count[w][p];
     } else {
-        constexpr int kept = words > 1 ? words / 2 : 1, apart = words > 1 ? words / 2 : bit, next = words > 1 ? bit : 2 * bit;
-        const bool upper = words > 1 && (part & apart);
+        constexpr int kept = words > 1 ? words / 2 : 1, next = words == 1 ? 2 * bit : words == 2 ? BS_WORDS : bit / 2;
+        const bool upper = words > 1 && (part & bit);
         u32 joined[kept][planes + 1];
 #pragma unroll
         for (int w = 0; w < kept; w++) {
@@ -123,11 +127,11 @@ BS_INLINE void add_across(const u32 (&count)[words][planes], int part, int step,
             for (int p = 0; p < planes; p++) {
                 const u32 low = count[w][p], high = count[words > 1 ? w + kept : w][p];
                 mine[p] = upper ? high : low;
-                theirs[p] = __shfl_xor_sync(~0u, upper ? low : high, apart * step);
+                theirs[p] = __shfl_xor_sync(~0u, upper ? low : high, bit * step);
             }
             add_counts(joined[w], mine, theirs);
         }
-        add_across<team / 2, kept, next, planes + 1, total>(joined, part, step, sum);
+        add_across<team / 2, kept, next, planes + 1, left, total>(joined, part, step, sum);
     }
 }
 

@@ -19,46 +19,86 @@ BS_INLINE u32 features_of_word(const CountParams &p, int word)
 }
 
 // Whether each count is at least the row's part of the one threshold: 2c - edges >= limit.
-template <int n> BS_INLINE u32 at_least_one_limit(const CountParams &p, const CountedRow &r, const u32 (&plane)[n])
+template <int words, int n>
+BS_INLINE void reach_one_limit(const CountParams &p, const CountedRow &r, const u32 (&plane)[words][n], u32 (&ones)[words])
 {
     const bs_i64 limit = p.bipolar ? ((bs_i64)p.limit + r.edges + 1) >> 1 : p.limit;
-    const u32 k = limit > 0 ? (u32)limit : 0;
-    u32 so_far = ~0u; // from the lowest plane up: a higher one decides
+    const u32 k = ~(limit > 0 ? (u32)limit : 0), none = limit <= (bs_i64)r.edges ? ~0u : 0, flip = p.flip ? ~0u : 0;
 #pragma unroll
-    for (int q = 0; q < n; q++)
-        so_far = majority(plane[q], so_far, (u32)((int)(~k << (31 - q)) >> 31));
-    return limit <= (bs_i64)r.edges ? so_far : 0;
+    for (int w = 0; w < words; w++)
+        ones[w] = ~0u; // from the lowest plane up: a higher one decides
+#pragma unroll
+    for (int q = 0; q < n; q++) {
+        const u32 missing = (u32)((int)(k << (31 - q)) >> 31);
+#pragma unroll
+        for (int w = 0; w < words; w++)
+            ones[w] = majority(plane[w][q], ones[w], missing);
+    }
+#pragma unroll
+    for (int w = 0; w < words; w++)
+        ones[w] = (ones[w] & none) ^ flip;
 }
 
 // The same with a threshold to each feature: 2c + (base - edges) is compared with thresholds that base was added to.
-template <int n> BS_INLINE u32 at_least_limits(const CountParams &p, const CountedRow &r, int word, const u32 (&plane)[n], u32 &flip)
+template <int words, int n>
+BS_INLINE void reach_limits(const CountParams &p, const CountedRow &r, int word, const u32 (&plane)[words][n], u32 (&ones)[words])
 {
     const bs_u64 line = p.class_of ? (bs_u64)(unsigned)__ldg(p.class_of + r.row) : 0;
     const u32 *limits = p.limits + line * (unsigned)(p.limit_planes * p.width) + word;
-    flip = __ldg(p.flips + line * (unsigned)p.width + word);
     const u32 raise = p.bipolar ? (u32)p.base - (u32)r.edges : 0;
-    u32 carry = 0, so_far = ~0u;
+    u32 carry[words];
 #pragma unroll
-    for (int q = 0; q < 32; q++) {
-        if (q >= p.limit_planes)
+    for (int w = 0; w < words; w++)
+        carry[w] = 0, ones[w] = ~0u;
+    constexpr int together = words == 4 ? 4 : 8; // planes
+#pragma unroll
+    for (int q0 = 0; q0 < 32; q0 += together) {
+        if (q0 >= p.limit_planes)
             break;
-        const u32 twice = q > 0 && q <= n ? plane[q > 0 && q <= n ? q - 1 : 0] : 0, once = q < n ? plane[q < n ? q : 0] : 0;
-        const u32 value = p.bipolar ? twice : once, more = 0 - (raise >> q & 1);
-        const u32 sum = xor3(value, more, carry);
-        carry = majority(value, more, carry);
-        so_far = majority(sum, so_far, ~__ldg(limits + q * p.width));
+        u32 limit[together][words];
+#pragma unroll
+        for (int i = 0; i < together; i++)
+#pragma unroll
+            for (int w = 0; w < words; w++)
+                limit[i][w] = q0 + i < p.limit_planes ? __ldg(limits + (q0 + i) * p.width + w) : 0;
+#pragma unroll
+        for (int i = 0; i < together; i++) {
+            const int q = q0 + i;
+            const u32 more = (u32)((int)(raise << (31 - q)) >> 31);
+#pragma unroll
+            for (int w = 0; w < words; w++) {
+                const u32 twice = q > 0 && q <= n ? plane[w][q > 0 && q <= n ? q - 1 : 0] : 0, once = q < n ? plane[w][q < n ? q : 0] : 0;
+                const u32 value = p.bipolar ? twice : once, sum = xor3(value, more, carry[w]);
+                carry[w] = majority(value, more, carry[w]);
+                ones[w] = majority(sum, ones[w], ~limit[i][w]);
+            }
+        }
     }
-    return so_far;
+#pragma unroll
+    for (int w = 0; w < words; w++)
+        ones[w] ^= __ldg(p.flips + line * (unsigned)p.width + word + w);
 }
 
-// The bits of a word of a row.
-template <int n> BS_INLINE void store_signs(const CountParams &p, const CountedRow &r, int word, const u32 (&plane)[n])
+// The bits of some neighbouring words of a row, a power of two of them.
+template <int words, int n> BS_INLINE void store_signs(const CountParams &p, const CountedRow &r, int word, const u32 (&plane)[words][n])
 {
     if (!r.there || word >= p.width)
         return;
-    u32 flip = p.flip ? ~0u : 0;
-    const u32 ones = p.limits ? at_least_limits(p, r, word, plane, flip) : at_least_one_limit(p, r, plane);
-    ((u32 *)p.out)[(bs_u64)r.row * (unsigned)p.width + word] = (ones ^ flip) & features_of_word(p, word);
+    u32 ones[words];
+    if (p.limits)
+        reach_limits(p, r, word, plane, ones);
+    else
+        reach_one_limit(p, r, plane, ones);
+#pragma unroll
+    for (int w = 0; w < words; w++)
+        ones[w] &= features_of_word(p, word + w);
+    u32 *to = (u32 *)p.out + (bs_u64)r.row * (unsigned)p.width + word;
+    if constexpr (words == 4)
+        *(uint4 *)to = make_uint4(ones[0], ones[1], ones[2], ones[3]);
+    else if constexpr (words == 2)
+        *(uint2 *)to = make_uint2(ones[0], ones[1]);
+    else
+        *to = ones[0];
 }
 
 #if BS_OUT != BS_SIGNS
@@ -171,6 +211,32 @@ BS_INLINE void store_numbers(const CountParams &p, const CountedRow &r, int word
 BS_INLINE int planes_in_use(const CountedRow &r)
 {
     return 32 - __clz((int)__reduce_max_sync(~0u, r.there ? (u32)r.edges : 0u));
+}
+#endif
+
+#if BS_OUT != BS_SIGNS
+// Of the rows that teams of a warp have counted, those that are there: every four lanes take a word at a time, so that what they store lies
+// together and no lane waits for teams that are still counting. For whole warps.
+template <int team, int n> BS_INLINE void finish_numbers(const CountParams &p, const CountLane &me, const CountedRow &r, const u32 (&plane)[1][n])
+{
+    static_assert(team >= 4, "four lanes store a word");
+    __shared__ int leaders[BS_THREADS / 32][32];
+    int(&leader)[32] = leaders[threadIdx.x >> 5];
+    const int lane = (int)threadIdx.x & 31, j = lane & 3, words = BS_WORDS << p.across, top = planes_in_use(r);
+    const u32 mask = __ballot_sync(~0u, r.there && me.lane == 0);
+    const int rows = __popc(mask);
+    if (mask >> lane & 1u)
+        leader[__popc(mask & ((1u << lane) - 1))] = lane;
+    __syncwarp();
+#pragma unroll 1
+    for (int turn = 0; turn < rows * words; turn += 8) {
+        const int item = turn + (lane >> 2), at = item & (words - 1), first = leader[min(item / words, rows - 1)];
+        const CountedRow one = {__shfl_sync(~0u, r.row, first), __shfl_sync(~0u, r.edges, first), item < rows * words};
+        int sum[8];
+        counts_of_word(plane[0], top, first + ((at & (BS_WORDS - 1)) << p.across) + at / BS_WORDS, j, sum);
+        store_numbers(p, one, me.first + at, j, one.there, sum);
+    }
+    __syncwarp(); // the table is written again
 }
 #endif
 

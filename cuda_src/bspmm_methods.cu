@@ -3,7 +3,7 @@
 //
 // Floor: that of bspmm_count.cu; an edge costs a warp some eight instructions a word, so this is slower by design.
 #define BS_WORDS 1
-#define BS_TEAM 4
+#define BS_THREADS 128
 #include "bspmm_finish.cuh"
 
 // Whether the sum reaches the lane's threshold.

@@ -6,12 +6,12 @@
 //
 // Floor: as many instructions as there are bits in tiles, set or not: about 270 a tile and 128 features, 5 cycles of a multiprocessor. So
 // this pays where tiles hold several edges; bspmm_count.cu takes 1.6 cycles an edge.
-#include "bspmm_finish.cuh"
-#include "bspmm_walk.cuh"
-
 #ifndef BS_THREADS
 #define BS_THREADS 128
 #endif
+#include "bspmm_finish.cuh"
+#include "bspmm_walk.cuh"
+
 #ifndef BS_BLOCKS
 #define BS_BLOCKS 3
 #endif
@@ -159,9 +159,7 @@ struct Tiles {
         if (r.there)
             r.edges = __ldg(t.edges + row);
 #if BS_OUT == BS_SIGNS
-#pragma unroll
-        for (int w = 0; w < BS_WORDS; w++)
-            store_signs(p, r, me.first + me.at + w, plane[w]);
+        store_signs(p, r, me.first + me.at, plane);
         if (BS_WIDTH == 4 && p.features <= 64 && me.vector == 0)
             for (int word = BS_WORDS << p.across; word < 4; word++)
                 clear_pad_words(p, r, word, BS_WORDS << p.across);

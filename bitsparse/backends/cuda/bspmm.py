@@ -198,10 +198,15 @@ class BinarySum:
     def _over_edges(self, schedule: Schedule, output: int) -> tuple[str, dict[str, int], tuple[int, int, int]]:
         """Source, constants and grid of the kernel over edges."""
         tuning = self.tuning = self._tuning or tuning_of(schedule.shape[0], schedule.nnz, self.features)
-        words, across, slices = shape_of_row(self.features, tuning.team)
+        piece_team = tuning.piece_team or tuning.team
+        words, across, slices = shape_of_row(self.features, max(tuning.team, piece_team))
         cut = self._cut_for(schedule, tuning, _WARPS, tuning.team, across, slices)
-        self._slot = slices * (words << across) * (tuning.planes + tuning.team.bit_length() - 1)
-        blocks = -(-cut.units * (tuning.team << across) // tuning.threads)
+        self._slot = slices * (words << across) * (tuning.planes + piece_team.bit_length() - 1)
+        if piece_team == tuning.team:
+            blocks = -(-cut.units * (tuning.team << across) // tuning.threads)
+        else:
+            self._params.piece_blocks = -(-cut.pieces * (piece_team << across) // tuning.threads)
+            blocks = self._params.piece_blocks - (-cut.streams * (tuning.team << across) // tuning.threads)
         return "bspmm_count.cu", constants(tuning, output, words) | schedule.defines, (blocks, slices, 1)
 
     def _over_tiles(self, schedule: TileSchedule, output: int) -> tuple[str, dict[str, int], tuple[int, int, int]]:

@@ -43,7 +43,7 @@ class CountParams(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("words", "out", "limits", "flips", "class_of", "partial", "arrived")),
         ("rows", ctypes.c_int64),
         *((name, ctypes.c_int) for name in ("width", "features", "across", "slices", "bipolar", "mean")),
-        *((name, ctypes.c_int) for name in ("limit_planes", "base", "limit", "flip", "aligned")),
+        *((name, ctypes.c_int) for name in ("limit_planes", "base", "limit", "flip", "aligned", "piece_blocks")),
     )
 
 
@@ -71,7 +71,7 @@ class CountTuning(NamedTuple):
     Attributes
     ----------
     team : int
-        Lanes that take edges of a row at the same time: 4, 8, 16 or 32.
+        Lanes that take edges of a row at the same time: a power of two up to 32, 4 at least for numbers.
     unroll : int
         Edges in flight of a lane: 4, 8 or 16.
     planes : int
@@ -82,6 +82,8 @@ class CountTuning(NamedTuple):
         Of a block, 32 to 128.
     few : int
         Planes of a lane's counters that most rows need.
+    piece_team : int
+        Lanes that take edges of a piece at the same time, 0 for as many as `team`.
     span, longest : int or None
         Edges and rows of a stream, edges of a piece of a long row; None for what suits the pattern.
     """
@@ -92,6 +94,7 @@ class CountTuning(NamedTuple):
     blocks: int = 4
     threads: int = THREADS
     few: int = 4
+    piece_team: int = 0
     span: int | None = None
     longest: int | None = None
 
@@ -104,7 +107,7 @@ class CountTuning(NamedTuple):
         >>> CountTuning().most
         1008
         """
-        return ((1 << self.planes) - 4) * self.team
+        return ((1 << self.planes) - 4) * min(self.team, self.piece_team or self.team)
 
 
 class TileTuning(NamedTuple):
@@ -186,6 +189,7 @@ def constants(tuning: CountTuning, output: int, words: int) -> dict[str, int]:
         "BS_OUT": output,
         "BS_WORDS": words,
         "BS_TEAM": tuning.team,
+        "BS_PIECE_TEAM": tuning.piece_team or tuning.team,
         "BS_U": tuning.unroll,
         "BS_PLANES": tuning.planes,
         "BS_FEW": tuning.few,
