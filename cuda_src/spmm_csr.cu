@@ -22,7 +22,7 @@
 #ifndef BS_BLOCKS
 #define BS_HAS_MEAN (BS_REDUCE == BS_MEAN)
 #if BS_FINISH
-#define BS_BLOCKS_FITTING (BS_WEIGHTS == 2 ? 4 : BS_WEIGHTS || BS_BYTES > 16 / BS_HALVES ? 5 : 7 - 2 * BS_HAS_MEAN)
+#define BS_BLOCKS_FITTING (BS_WEIGHTS == 2 ? 4 : BS_WEIGHTS || BS_BYTES > 16 / BS_HALVES || BS_HAS_TANH ? 5 : BS_FINISH == 2 ? 7 - BS_HAS_MEAN : 6 - BS_HAS_MEAN)
 #elif BS_V > 1
 #define BS_BLOCKS_FITTING 4
 #elif BS_KIND < BS_FLOAT16
@@ -46,10 +46,6 @@
 #error "values per head go with one vector a lane"
 #endif
 
-// A chain is long and asks for registers, so it stands behind the additions of a batch: until then the sums of complete rows wait in shared
-// memory, every lane's in its own place. Empty rows take none.
-#define BS_STAGED (BS_FINISH & 1)
-
 struct Aggregate {
     const SpmmParams &p;
     const Stretch &at;
@@ -59,10 +55,8 @@ struct Aggregate {
     Gathered v[BS_U][BS_V];
     Acc w[BS_U];
     Sums sums[BS_V];
-#if BS_STAGED
-    Sums *staged; // this lane's, (BS_U, BS_V) of them BS_THREADS apart
-    int waiting;  // rows in there, the last of all rows that wait
-    Index waits, ready; // rows from `waits` to `ready` wait
+#if BS_SIGNS
+    Limits<BS_EACH> limits[BS_V];
 #endif
 
     __device__ __forceinline__ Aggregate(const SpmmParams &params, const Stretch &stretch) : p(params), at(stretch)
@@ -78,6 +72,11 @@ struct Aggregate {
         head = p.heads > 1 ? (int)(first * BS_EACH / (unsigned)p.width) : 0;
 #endif
         clear();
+#if BS_SIGNS
+#pragma unroll
+        for (int k = 0; k < BS_V; k++)
+            limits[k].load(p.finish, (int)min(first + (unsigned)(k * lanes), p.vectors - 1) * BS_EACH);
+#endif
     }
 
     // Whether the row has this lane's vector k.
@@ -156,54 +155,18 @@ struct Aggregate {
 #if BS_FINISH
         const unsigned start = (unsigned)(slice * BS_V + k) * (unsigned)lanes;
         char *const out = BS_SIGNS ? (char *)row_address((char *)p.out, row, p.out_bytes) : result_of(row, k);
-        finish_vector(p, row, count, total, out, start, lane, lanes, slice == p.slices - 1 && k == BS_V - 1);
+#if BS_SIGNS
+        const Limits<BS_EACH> &limit = limits[k];
+#else
+        const Limits<BS_EACH> limit = {};
+#endif
+        finish_vector(p, row, count, total, limit, out, start, lane, lanes, slice == p.slices - 1 && k == BS_V - 1);
 #else
         if (k == 0 || is_there(k))
             finish_row(p, row, count, total, result_of(row, k));
 #endif
     }
 
-#if BS_STAGED
-    __device__ __forceinline__ void begin(Sums *shared)
-    {
-        staged = shared + threadIdx.x;
-        waiting = 0;
-        waits = ready = at.row;
-    }
-
-    __device__ __forceinline__ void flush(Index row, Index begin, Index end)
-    {
-        ready = row + 1;
-        if (begin == end)
-            return;
-#pragma unroll
-        for (int k = 0; k < BS_V; k++)
-            staged[(waiting * BS_V + k) * BS_THREADS] = sums[k];
-        waiting++;
-        clear();
-    }
-
-    __device__ __forceinline__ void done(Index, int, int)
-    {
-        if (waits == ready)
-            return;
-        Index first = __ldg(p.streams.indptr + waits);
-        int taken = 0;
-        for (; waits < ready; waits++) {
-            const Index stop = __ldg(p.streams.indptr + waits + 1), count = stop - first;
-            first = stop;
-#pragma unroll
-            for (int k = 0; k < BS_V; k++) {
-                Sums total = {};
-                if (count)
-                    total = staged[(taken * BS_V + k) * BS_THREADS];
-                finish(waits, count, total, k);
-            }
-            taken += count != 0;
-        }
-        waiting = 0;
-    }
-#else
     __device__ __forceinline__ void flush(Index row, Index begin, Index end)
     {
 #pragma unroll
@@ -213,7 +176,6 @@ struct Aggregate {
     }
 
     __device__ __forceinline__ void done(Index, int, int) {}
-#endif
 
     // The sums of a piece wait in its slot; the last to come takes all of them, in order.
     __device__ __forceinline__ void piece(Index row)
@@ -248,15 +210,8 @@ struct Aggregate {
                 for (int j = 0; j < BS_EACH; j++)
                     total.of[j] = joined(total.of[j], one.of[j]);
             }
-#if BS_STAGED
-            staged[k * BS_THREADS] = total;
-#else
             finish(row, p.streams.indptr[row + 1] - p.streams.indptr[row], total, k);
-#endif
         }
-#if BS_STAGED
-        ready = row + 1;
-#endif
     }
 };
 
@@ -266,12 +221,5 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) spmm_csr(con
     Aggregate sums(p, at);
     if (sums.slice >= p.slices || !this_stretch(p.streams, at))
         return;
-#if BS_STAGED
-    __shared__ Sums staged[BS_U * BS_V * BS_THREADS];
-    sums.begin(staged);
-#endif
     walk<BS_U, BS_BLANKS>(p.streams, at, sums);
-#if BS_STAGED
-    sums.done(0, 0, 0);
-#endif
 }

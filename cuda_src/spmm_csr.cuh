@@ -120,37 +120,35 @@ BS_INLINE void finish_row(const SpmmParams &p, Index row, Index count, const Sum
 #if BS_FINISH
 // The same through the chain, or as signs: BS_EACH sums from vector `start` + lane on. All lanes of a group call it together; those beyond
 // the row have vectors of `p.vectors` and more.
-BS_INLINE void finish_vector(const SpmmParams &p, Index row, Index count, const Sums &sums, char *out, unsigned start, int lane, int lanes, bool last)
+BS_INLINE void finish_vector(
+    const SpmmParams &p, Index row, Index count, const Sums &sums, const Limits<BS_EACH> &limits, char *out, unsigned start, int lane, int lanes, bool last)
 {
     const unsigned vector = start + (unsigned)lane;
-    unsigned bits = 0;
+    float v[BS_EACH];
+#pragma unroll
+    for (int j = 0; j < BS_EACH; j++)
+        v[j] = sums.of[j];
 #pragma unroll
     for (int j = 0; j < BS_EACH; j += BS_RUN) {
-        float v[BS_RUN];
+        float run[BS_RUN];
 #pragma unroll
-        for (int i = 0; i < BS_RUN; i++) {
-            v[i] = sums.of[j + i];
-#if BS_REDUCE == BS_MEAN && BS_FINISH != 2
-            v[i] = bs_divf(v[i], (float)max(count, (Index)1));
-#endif
-        }
-#if BS_FINISH != 2
-        apply_finish(p.finish, row, (int)(min(vector, p.vectors - 1) * BS_EACH) + j, v);
-#endif
-#if BS_SIGNS
-        bits |= signs_of(v) << j;
-#else
-        if (vector < p.vectors) {
-            Vector<BS_RUN, float> stored;
+        for (int i = 0; i < BS_RUN; i++)
+            run[i] = v[j + i];
+        finish_sums(p.finish, row, count, BS_REDUCE == BS_MEAN, (int)(min(vector, p.vectors - 1) * BS_EACH) + j, run);
 #pragma unroll
-            for (int i = 0; i < BS_RUN; i++)
-                stored.of[i] = v[i];
-            store_vector((float *)out + j, stored);
-        }
-#endif
+        for (int i = 0; i < BS_RUN; i++)
+            v[j + i] = run[i];
     }
 #if BS_SIGNS
+    const unsigned bits = signs_of(p.finish, limits, v);
     store_signs<BS_EACH>(out, vector < p.vectors ? bits : 0u, start, lane, lanes, p.finish.row_bytes, last);
+#else
+    Vector<BS_EACH, float> stored;
+#pragma unroll
+    for (int j = 0; j < BS_EACH; j++)
+        stored.of[j] = v[j];
+    if (vector < p.vectors)
+        store_vector(out, stored);
 #endif
 }
 #endif

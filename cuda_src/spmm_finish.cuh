@@ -5,9 +5,14 @@
 
 #include "csr_streams.cuh"
 
-// BS_FINISH: 0 the kernel stores its sums itself, 1 the chain and float32, 2 the signs of the sums, 3 the chain and signs.
+// BS_FINISH: 0 the kernel stores its sums itself, 1 the chain and float32, 2 the signs of the sums, 3 signs after anything. A chain that
+// ends in a sign is monotone in the sum, so that the sign is a comparison with a limit of the column, which the host finds; what depends on
+// the row comes before. BS_HAS_TANH: the activation may be tanh, whose code is long.
 #ifndef BS_FINISH
 #define BS_FINISH 0
+#endif
+#ifndef BS_HAS_TANH
+#define BS_HAS_TANH 0
 #endif
 #define BS_SIGNS (BS_FINISH > 1)
 
@@ -16,12 +21,16 @@ enum FinishAddend { kNoAddend = 0, kFloats = 1, kUnsignedBits = 2, kBipolarBits 
 // Vectors over the columns are 16-byte aligned and readable up to the next multiple of 32 columns; null: no such step.
 struct Finish {
     const float *row_scale[2], *col_scale[2]; // the chain's own and the operands'
-    const void *addend;                       // joins the sums between the operands' scales and the chain's own
+    const void *addend;                       // joins the sums behind the operands' scales
     const float *bias, *bn_scale, *bn_shift;
+    const float *limits; // sum >= limit, exclusive-or-ed to a bit of `flips`
+    const unsigned *flips;
+    int *nan; // becomes 1 when NaN was to become a sign
     int addend_kind, addend_bytes; // of a row
     int columns;                   // of the result
     int row_bytes;                 // of the result
     int activation;
+    int steps; // whether anything is there between sums and float32
     float slope;
 };
 
@@ -83,65 +92,151 @@ template <int n> BS_INLINE void plus_addend(const Finish &f, Index row, int colu
     }
 }
 
-// n sums of a row from `column` on, a multiple of n, through the chain.
-template <int n> BS_INLINE void apply_finish(const Finish &f, Index row, int column, float (&v)[n])
+// What comes before the chain's factors of the columns: factors of the operands, an addend, the chain's own factor of the row.
+template <int n> BS_INLINE void before_limits(const Finish &f, Index row, int column, float (&v)[n])
 {
     const float own = f.row_scale[0] ? __ldg(f.row_scale[0] + row) : 1.0f;
     const float theirs = f.row_scale[1] ? __ldg(f.row_scale[1] + row) : 1.0f;
-    if (f.addend_kind) {
 #pragma unroll
-        for (int j = 0; j < n; j++)
-            v[j] = bs_mulf(v[j], theirs);
-        times_columns(f.col_scale[1], column, v);
+    for (int j = 0; j < n; j++)
+        v[j] = bs_mulf(v[j], theirs);
+    times_columns(f.col_scale[1], column, v);
+    if (f.addend_kind)
         plus_addend(f, row, column, v);
 #pragma unroll
-        for (int j = 0; j < n; j++)
-            v[j] = bs_mulf(v[j], own);
+    for (int j = 0; j < n; j++)
+        v[j] = bs_mulf(v[j], own);
+}
+
+// n sums of a row from `column` on, a multiple of n, through the chain.
+template <int n> BS_INLINE void apply_chain(const Finish &f, Index row, int column, float (&v)[n])
+{
+    if (!f.steps)
+        return;
+    if (f.addend_kind) {
+        before_limits(f, row, column, v);
         times_columns(f.col_scale[0], column, v);
     } else {
+        const float own = f.row_scale[0] ? __ldg(f.row_scale[0] + row) : 1.0f;
+        const float theirs = f.row_scale[1] ? __ldg(f.row_scale[1] + row) : 1.0f;
+        float scale[n];
+#pragma unroll
+        for (int j = 0; j < n; j++) {
+            v[j] = bs_mulf(v[j], bs_mulf(own, theirs));
+            scale[j] = 1.0f;
+        }
+        times_columns(f.col_scale[0], column, scale);
+        times_columns(f.col_scale[1], column, scale);
 #pragma unroll
         for (int j = 0; j < n; j++)
-            v[j] = bs_mulf(v[j], bs_mulf(own, theirs));
-        if (f.col_scale[0] && f.col_scale[1]) {
-            float scale[n];
-#pragma unroll
-            for (int j = 0; j < n; j++)
-                scale[j] = 1.0f;
-            times_columns(f.col_scale[0], column, scale);
-            times_columns(f.col_scale[1], column, scale);
-#pragma unroll
-            for (int j = 0; j < n; j++)
-                v[j] = bs_mulf(v[j], scale[j]);
-        } else {
-            times_columns(f.col_scale[0] ? f.col_scale[0] : f.col_scale[1], column, v);
-        }
+            v[j] = bs_mulf(v[j], scale[j]);
     }
     plus_columns(f.bias, column, v);
     times_columns(f.bn_scale, column, v);
     plus_columns(f.bn_shift, column, v);
-    if (f.activation == BS_RELU) {
-#pragma unroll
-        for (int j = 0; j < n; j++)
-            v[j] = bs_reluf(v[j]);
-    } else if (f.activation != BS_IDENTITY) {
+#if BS_HAS_TANH
+    if (f.activation == BS_TANH) {
 #pragma unroll 1
         for (int i = 0; i < n; i++) { // going round: long code stands once and registers need no index
-            const float x = bs_activatef(v[0], f.activation, f.slope);
+            const float x = bs_tanhf(v[0]);
 #pragma unroll
             for (int j = 0; j < n - 1; j++)
                 v[j] = v[j + 1];
             v[n - 1] = x;
         }
     }
+#endif
+    if (f.activation == BS_RELU || f.activation == BS_LEAKY_RELU) {
+        const float slope = f.activation == BS_RELU ? 0.0f : f.slope;
+#pragma unroll
+        for (int j = 0; j < n; j++)
+            v[j] = f.activation == BS_RELU ? bs_reluf(v[j]) : bs_leaky_reluf(v[j], slope);
+    }
 }
 
-template <int n> BS_INLINE unsigned signs_of(const float (&v)[n])
+// The mean of a row's edges, rounded as a division is.
+BS_INLINE float mean_of(float sum, float edges, float inverse)
 {
-    unsigned bits = 0;
+    return fabsf(sum) <= 1.0e38f ? bs_div_knownf(sum, edges, inverse) : bs_mulf(sum, inverse);
+}
+
+template <int n> BS_INLINE void divide(Index edges, float (&v)[n])
+{
+    const float many = (float)max(edges, (Index)1), inverse = bs_divf(1.0f, many);
 #pragma unroll
     for (int j = 0; j < n; j++)
-        bits |= v[j] >= 0.0f ? 1u << j : 0u;
-    return bits;
+        v[j] = mean_of(v[j], many, inverse);
+}
+
+// Sums, or means of so many edges, up to where they are stored (BS_FINISH 1) or compared with limits.
+template <int n> BS_INLINE void finish_sums(const Finish &f, Index row, Index edges, bool mean, int column, float (&v)[n])
+{
+#if BS_FINISH != 2 // the sign of a mean is that of the sum
+    if (mean)
+        divide(edges, v);
+#endif
+#if BS_FINISH == 1
+    apply_chain(f, row, column, v);
+#elif BS_FINISH == 3
+    before_limits(f, row, column, v);
+#endif
+}
+
+// What the sums of n columns are compared with.
+template <int n> struct Limits {
+#if BS_FINISH == 3
+    float at[n];
+    unsigned flips;
+#endif
+
+    // Of columns from `column` on, a multiple of n.
+    __device__ __forceinline__ void load(const Finish &f, int column)
+    {
+#if BS_FINISH == 3
+#pragma unroll
+        for (int j = 0; j < n; j++)
+            at[j] = __ldg(f.limits + column + j);
+        flips = __ldg(f.flips + (column >> 5)) >> (column & 31);
+        if constexpr (n < 32)
+            flips &= (1u << n) - 1;
+#endif
+    }
+
+    __device__ __forceinline__ bool is_one(int j, float v) const
+    {
+#if BS_FINISH == 3
+        return v >= at[j];
+#else
+        return v >= 0.0f;
+#endif
+    }
+
+    __device__ __forceinline__ unsigned flipped(unsigned bits) const
+    {
+#if BS_FINISH == 3
+        return bits ^ flips;
+#else
+        return bits;
+#endif
+    }
+};
+
+// Bit j says whether v[j] is one; NaN is remembered.
+template <int n> BS_INLINE unsigned signs_of(const Finish &f, const Limits<n> &limits, const float (&v)[n])
+{
+    unsigned bits = 0;
+    float all = v[0]; // NaN if one of them is, and seldom else
+#pragma unroll
+    for (int j = 0; j < n; j++) {
+        bits |= limits.is_one(j, v[j]) ? 1u << j : 0u;
+        all = j ? all + v[j] : all;
+    }
+    if (all != all)
+#pragma unroll
+        for (int j = 0; j < n; j++)
+            if (v[j] != v[j])
+                *f.nan = 1;
+    return limits.flipped(bits);
 }
 
 // The lanes of this thread's group, as the warp numbers them.
@@ -160,12 +255,13 @@ template <int n> BS_INLINE void store_signs(char *out, unsigned bits, unsigned s
             bits = lane & d ? bits << (n * d) | other : other << (n * d) | bits;
         }
     }
-    const int together = min(lanes, 8 / n);
-    const int byte = (int)((start + (unsigned)lane) * n / 8);
-    if ((lane & (together - 1)) == 0 && byte < row_bytes)
-        out[byte] = (char)bits;
+    // The first lane of a byte stores it; the others store zeros behind the row.
+    const int together = min(lanes, 8 / n), share = lanes / together, part = lane & (together - 1), turn = lane / together;
+    const int first = (int)start * n / 8, byte = first + part * share + turn;
+    if ((part == 0 || last) && byte < row_bytes)
+        out[byte] = part == 0 ? (char)bits : 0;
     if (last)
-        for (int i = (int)((start + (unsigned)lanes) * n + 7) / 8 + lane; i < row_bytes; i += lanes)
+        for (int i = first + lanes + lane; i < row_bytes; i += lanes)
             out[i] = 0;
 }
 

@@ -18,9 +18,14 @@
 #define BS_THREADS 128
 #endif
 
-#define BS_CODE_BYTES (BS_LANE * BS_BITS / 8)
+// Lanes of less than a byte share one.
+#define BS_SHARED (BS_LANE * BS_BITS < 8)
+#define BS_CODE_BYTES (BS_SHARED ? 1 : BS_LANE * BS_BITS / 8)
 #define BS_WORDS ((BS_CODE_BYTES + 3) / 4)
 #define BS_WORD_CODES (BS_LANE / BS_WORDS)
+#if BS_SHARED && BS_LANE * BS_BITS != 4
+#error "a lane takes four bits at least"
+#endif
 
 struct PackedParams {
     Streams streams;
@@ -54,8 +59,14 @@ struct PackedSums {
     const char *x; // row 0, this lane's codes
     int lane, lanes, slice;
     unsigned vector; // this lane's, of a row
+#if BS_SHARED
+    int upper; // where its bits begin in their byte
+#endif
     Codes codes[BS_U];
     float w[BS_U], sums[BS_LANE];
+#if BS_SIGNS
+    Limits<BS_LANE> limits;
+#endif
 
     __device__ __forceinline__ PackedSums(const PackedParams &params, const Stretch &stretch) : p(params), at(stretch)
     {
@@ -64,8 +75,15 @@ struct PackedSums {
         slice = (int)(blockIdx.z * gridDim.y + blockIdx.y);
         vector = (unsigned)(slice * lanes + lane);
         // Lanes beyond the row read with the others and store nothing.
-        x = kept(p.x + (bs_u64)min(vector, (unsigned)p.vectors - 1) * BS_CODE_BYTES);
+        const unsigned mine = min(vector, (unsigned)p.vectors - 1);
+        x = kept(p.x + (BS_SHARED ? mine / 2 : mine * BS_CODE_BYTES));
+#if BS_SHARED
+        upper = (int)(mine & 1) * 4;
+#endif
         clear();
+#if BS_SIGNS
+        limits.load(p.finish, (int)min(vector, (unsigned)p.vectors - 1) * BS_LANE);
+#endif
     }
 
     __device__ __forceinline__ void clear()
@@ -104,7 +122,10 @@ struct PackedSums {
 #endif
 #pragma unroll
         for (int i = 0; i < BS_WORDS; i++) {
-            const unsigned word = (unsigned)codes[u].of[i] ^ p.flip;
+            unsigned word = (unsigned)codes[u].of[i] ^ p.flip;
+#if BS_SHARED
+            word >>= upper;
+#endif
 #pragma unroll
             for (int j = 0; j < BS_WORD_CODES; j++) {
                 float &sum = sums[i * BS_WORD_CODES + j];
@@ -122,53 +143,50 @@ struct PackedSums {
         }
     }
 
-    // The row is complete; all lanes of the group come together. Four features at a time, so that the chain stands in the code once.
+    // The row is complete; all lanes of the group come together.
     __device__ __forceinline__ void finish(Index row, Index count)
     {
         char *const out = (char *)row_address((char *)p.out, row, (unsigned)p.finish.row_bytes);
-#if BS_FINISH == 2
-        unsigned bits = signs_of(sums);
-#else
-        unsigned bits = 0;
-        const float many = (float)max(count, (Index)1), inverse = bs_divf(1.0f, many);
-#pragma unroll 1
+        const int column = (int)min(vector, (unsigned)p.vectors - 1) * BS_LANE;
+#pragma unroll
         for (int c = 0; c < BS_LANE; c += 4) {
             float v[4];
 #pragma unroll
             for (int j = 0; j < 4; j++)
-                v[j] = sums[j];
+                v[j] = sums[c + j];
+            finish_sums(p.finish, row, count, p.mean != 0, column + c, v);
 #pragma unroll
-            for (int j = 0; j < BS_LANE - 4; j++)
-                sums[j] = sums[j + 4];
-            if (p.mean)
-#pragma unroll
-                for (int j = 0; j < 4; j++) {
-                    const float quotient = bs_div_knownf(v[j], many, inverse);
-                    v[j] = fabsf(v[j]) <= 1e38f ? quotient : v[j] * inverse;
-                }
-            const int column = (int)min(vector, (unsigned)p.vectors - 1) * BS_LANE + c;
-            apply_finish(p.finish, row, column, v);
-#if BS_SIGNS
-            bits |= signs_of(v) << c;
-#else
+            for (int j = 0; j < 4; j++)
+                sums[c + j] = v[j];
+#if !BS_SIGNS
             if (vector < (unsigned)p.vectors) {
-                float *to = (float *)out + column;
-                if (p.aligned && column + 4 <= p.finish.columns)
+                float *to = (float *)out + column + c;
+                if (p.aligned && column + c + 4 <= p.finish.columns)
                     *(float4 *)to = make_float4(v[0], v[1], v[2], v[3]);
                 else
-#pragma unroll
-                    for (int j = 0; j < 4; j++)
-                        if (column + j < p.finish.columns)
-                            to[j] = v[j];
+#pragma unroll 1
+                    for (int j = 0; j < 4; j++) { // going round
+                        if (column + c + j < p.finish.columns)
+                            to[j] = v[0];
+                        v[0] = v[1], v[1] = v[2], v[2] = v[3];
+                    }
             }
 #endif
         }
-#endif
 #if BS_SIGNS
-        const int past = p.finish.columns - (int)min(vector, (unsigned)p.vectors) * BS_LANE; // features from this lane's first on
-        if (past < BS_LANE)
-            bits = past > 0 ? bits & ((1u << past) - 1) : 0;
-        store_sign_words<BS_LANE>(out, bits, (unsigned)(slice * lanes), lane, lanes, p.finish.row_bytes, slice == p.slices - 1);
+        const int there = p.finish.columns - (int)vector * BS_LANE; // features of the row from this lane's first on
+        if (there < BS_LANE)
+#pragma unroll
+            for (int j = 0; j < BS_LANE; j++) // what lies behind the row is no number
+                sums[j] = j < there ? sums[j] : 0.0f;
+        unsigned bits = signs_of(p.finish, limits, sums);
+        if (there < BS_LANE)
+            bits = there > 0 ? bits & ((1u << there) - 1) : 0;
+        const bool last = slice == p.slices - 1;
+        if constexpr (BS_LANE < 8)
+            store_signs<BS_LANE>(out, bits, (unsigned)(slice * lanes), lane, lanes, p.finish.row_bytes, last);
+        else
+            store_sign_words<BS_LANE>(out, bits, (unsigned)(slice * lanes), lane, lanes, p.finish.row_bytes, last);
 #endif
     }
 

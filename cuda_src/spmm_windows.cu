@@ -83,6 +83,7 @@ BS_INLINE void store_rows(const WindowsParams &p, bs_i64 row, unsigned start, in
 #pragma unroll
     for (int r = 0; r < BS_ROWS; r++)
         s[r][0] = sum[r].x, s[r][1] = sum[r].y, s[r][2] = sum[r].z, s[r][3] = sum[r].w;
+    const int column = (int)min(vector, p.vectors - 1) * 4;
 #pragma unroll 1
     for (int r = 0; r < BS_ROWS && row + r < p.rows; r++) {
         float v[4];
@@ -94,16 +95,16 @@ BS_INLINE void store_rows(const WindowsParams &p, bs_i64 row, unsigned start, in
 #pragma unroll
             for (int j = 0; j < 4; j++)
                 s[q][j] = s[q + 1][j];
-#if BS_FINISH != 2
-        if (p.counts)
+        if (BS_FINISH != 2 && p.counts)
 #pragma unroll
             for (int j = 0; j < 4; j++)
                 v[j] = bs_divf(v[j], __ldg(p.counts + row + r));
-        apply_finish(p.finish, (Index)(row + r), (int)min(vector, p.vectors - 1) * 4, v);
-#endif
+        finish_sums(p.finish, (Index)(row + r), 1, false, column, v);
         char *const out = p.out + (bs_u64)(row + r) * (unsigned)p.finish.row_bytes;
 #if BS_SIGNS
-        const unsigned bits = vector < p.vectors ? signs_of(v) : 0u;
+        Limits<4> limits;
+        limits.load(p.finish, column);
+        const unsigned bits = vector < p.vectors ? signs_of(p.finish, limits, v) : 0u;
         store_signs<4>(out, bits, start, lane, lanes, p.finish.row_bytes, start + (unsigned)lanes >= p.vectors);
 #else
         if (vector < p.vectors)
@@ -113,7 +114,7 @@ BS_INLINE void store_rows(const WindowsParams &p, bs_i64 row, unsigned start, in
 #endif
 }
 
-extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_WEIGHTS || BS_FINISH == 3 ? 2 : 3) spmm_windows(const WindowsParams p)
+extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_WEIGHTS ? 2 : 3) spmm_windows(const WindowsParams p)
 {
     const int lanes = 1 << p.shift, lane = (int)threadIdx.x & (lanes - 1), slice = (int)blockIdx.y;
     const bs_i64 index = (bs_i64)blockIdx.x * (BS_THREADS >> p.shift) + (threadIdx.x >> p.shift);

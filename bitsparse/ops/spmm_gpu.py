@@ -15,7 +15,7 @@ from bitsparse.errors import KernelError
 from bitsparse.ops.csr_operand import CSROperand
 from bitsparse.ops.features import converted
 
-__all__ = ["GpuProducts", "Product", "ShortWay"]
+__all__ = ["GpuProducts", "Product", "ShortWay", "windows_of"]
 
 Array = NDArray[Any]
 #: Kinds of product that the pattern of a container keeps.
@@ -173,7 +173,7 @@ class GpuProducts:
                 operand.indices is not None,
             )
             operand.ready.wait()
-            kernel, height, why = self._chosen(operand, kind, keep)
+            kernel, height, why = self.chosen(operand, kind, keep)
             made = (
                 self._csr(operand, kind, acc, weights, heads)
                 if kernel == "csr"
@@ -185,7 +185,7 @@ class GpuProducts:
             operand.ready.renew()
         return found
 
-    def _chosen(self, operand: CSROperand, kind: Any, keep: bool) -> tuple[str, int, str]:
+    def chosen(self, operand: CSROperand, kind: Any, keep: bool) -> tuple[str, int, str]:
         """Kernel, height of its windows and why."""
         choice = backends.family(operand.device, "spmm_choice")
         refused = choice.refusals(kind, operand.shape, operand.nnz)
@@ -265,9 +265,7 @@ class GpuProducts:
 
     def _windows(self, operand: CSROperand, kind: Any, weights: Array | None) -> Product:
         """Windows of eight rows on the CUDA cores; arrays of an unusual alignment are copied."""
-        windows = _prepared(
-            operand, "windows", lambda family: family.Windows(operand.indptr, operand.indices, operand.shape)
-        )
+        windows = windows_of(operand)
         space: Any = interop.namespace(operand.indptr)
         col_scale, row_scale, rows = self._col_scale, self._row_scale, operand.shape[0]
         fixed = counts = None
@@ -321,6 +319,11 @@ class GpuProducts:
 
         how = precision if kind.dtype == np.float32 else kind.dtype
         return Product(run, f", {how}, {height} rows, {tiles.stats.reuse:.2f} edges to a row of features that is read")
+
+
+def windows_of(operand: CSROperand) -> Any:
+    """Windows of eight rows of the pattern, made once."""
+    return _prepared(operand, "windows", lambda family: family.Windows(operand.indptr, operand.indices, operand.shape))
 
 
 def _prepared(operand: CSROperand, family: str, make: Callable[[Any], Any], *key: int) -> Any:

@@ -6,13 +6,17 @@ import ctypes
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bitsparse import jit
+from bitsparse.backends.host import matmul as host_matmul
 from bitsparse.backends.params import EpilogueParams, packed_words
 
 __all__ = ["Behind", "Finish", "FinishStruct", "padded_columns"]
 
 _ACTIVATIONS = {None: 0, "relu": 1, "leaky_relu": 2, "tanh": 3}
+#: Largest sums that limits tell apart, if a chain stays finite up to there.
+_MOST = (3e38, 1e30, 1e18, 1e9, 1.0)
 #: Vectors over the columns are stored in whole blocks, so that kernels may read past their ends.
 _BLOCK = 64
 
@@ -23,8 +27,8 @@ class FinishStruct(ctypes.Structure):
     _fields_ = (
         ("row_scale", ctypes.c_void_p * 2),
         ("col_scale", ctypes.c_void_p * 2),
-        *((name, ctypes.c_void_p) for name in ("addend", "bias", "bn_scale", "bn_shift")),
-        *((name, ctypes.c_int) for name in ("addend_kind", "addend_bytes", "columns", "row_bytes", "activation")),
+        *((name, ctypes.c_void_p) for name in ("addend", "bias", "bn_scale", "bn_shift", "limits", "flips", "nan")),
+        *((name, ctypes.c_int) for name in ("addend_kind", "addend_bytes", "columns", "row_bytes", "activation", "steps")),
         ("slope", ctypes.c_float),
     )
 
@@ -75,7 +79,7 @@ class Finish:
     Attributes
     ----------
     mode : int
-        BS_FINISH of the kernels: 1 the chain and floats, 2 signs of the sums as they are, 3 the chain and signs.
+        BS_FINISH of the kernels: 1 the chain and floats, 2 signs of the sums as they are, 3 signs after anything.
     out_shape, out_dtype
         Of the result: float32 (rows, columns), or uint32 words (rows, 1, words).
     """
@@ -94,34 +98,52 @@ class Finish:
         signs = params.out == "bits"
         raw = self.struct = FinishStruct(columns=columns, activation=_ACTIVATIONS[params.activation])
         raw.slope = params.negative_slope
-        vectors: dict[str, Any] = {name: getattr(params, name) for name in ("bias", "bn_scale", "bn_shift")}
-        vectors["col_scale"] = params.col_scale
-        given = {name: np.asarray(v, np.float32) for name, v in vectors.items() if v is not None}
-        own_row = None if params.row_scale is None else np.asarray(params.row_scale, np.float32)
-        width = padded_columns(columns)
-        parts = [np.zeros(width, np.float32) for _ in given]
-        for part, vector in zip(parts, given.values(), strict=True):
-            part[:columns] = vector
-        if own_row is not None:
-            parts.append(np.ascontiguousarray(np.broadcast_to(own_row, (rows,))))
+        names = ("bias", "bn_scale", "bn_shift", "col_scale")
+        vectors = {name: getattr(params, name) for name in names if getattr(params, name) is not None}
+        chained = bool(vectors) or params.activation is not None
+        raw.steps = int(chained or params.row_scale is not None or row_scale is not None or added or scaled)
+        self.mode = 1 if not signs else 3 if raw.steps else 2
+        if self.mode == 3:
+            vectors = dict(zip(("limits", "flips"), _limits(params, columns), strict=True))
+        width, upload = padded_columns(columns), []
+        for vector in vectors.values():
+            upload.append(np.zeros(width, np.float32))
+            upload[-1][: np.size(vector) if np.ndim(vector) else columns] = vector
+        if params.row_scale is not None:
+            own = np.asarray(params.row_scale, np.float32)
+            upload.append(np.ascontiguousarray(np.broadcast_to(own, (rows,))))
         #: Holds the vectors that the structure points to.
-        self._kept = (cupy.asarray(np.concatenate(parts)) if parts else None, row_scale)
-        for i, name in enumerate(given):
+        self._kept = (cupy.asarray(np.concatenate(upload)) if upload else None, row_scale)
+        for i, name in enumerate(vectors):
             address = self._kept[0].data.ptr + 4 * width * i
             if name == "col_scale":
                 raw.col_scale[0] = address
             else:
                 setattr(raw, name, address)
-        if own_row is not None:
-            raw.row_scale[0] = self._kept[0].data.ptr + 4 * width * len(given)
+        if params.row_scale is not None:
+            raw.row_scale[0] = self._kept[0].data.ptr + 4 * width * len(vectors)
         if row_scale is not None:
             raw.row_scale[1] = row_scale.data.ptr
-        chained = bool(parts) or row_scale is not None or added or scaled or params.activation is not None
-        self.mode = 1 if not signs else 3 if chained else 2
         words = packed_words(columns, 1, "planes")
         self.out_shape: tuple[int, ...] = (rows, 1, words) if signs else shape
         self.out_dtype = np.dtype(np.uint32 if signs else np.float32)
         raw.row_bytes = 4 * (words if signs else columns)
+        self._flag = cupy.zeros(1, np.int32) if signs else None
+        if self._flag is not None:
+            raw.nan = self._flag.data.ptr
+
+    @property
+    def defines(self) -> dict[str, int]:
+        """What kernels are compiled with."""
+        tanh = self.mode == 1 and self.struct.activation == _ACTIVATIONS["tanh"]
+        return {"BS_FINISH": self.mode} | ({"BS_HAS_TANH": 1} if tanh else {})
+
+    def nan_seen(self) -> bool:
+        """Whether NaN was to become a sign since this was asked last; waits for the current stream."""
+        if self._flag is None or not int(self._flag.get()[0]):
+            return False
+        self._flag.fill(0)
+        return True
 
     def aim(self, struct: FinishStruct, behind: Behind | None) -> None:
         """Put into a kernel's argument what one call brings along."""
@@ -132,3 +154,38 @@ class Finish:
         if addend is not None:
             struct.addend, struct.addend_bytes = addend.data.ptr, addend.strides[0]
             struct.addend_kind = 1 if behind.encoding is None else 3 if behind.encoding == "bipolar" else 2
+
+
+def _limits(params: EpilogueParams, columns: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Where the sign of a chain changes: limits of the sums of each column, and packed bits (as float32) of those that are ones below.
+
+    The chain without its factors of rows is monotone in the sum, so that halving the range of floats finds the place exactly.
+    """
+    chain = params._replace(out="float", binarize=False, row_scale=None)
+
+    def is_one(keys: NDArray[np.int64]) -> NDArray[np.bool_]:
+        sums = np.abs(keys).astype(np.int32).view(np.float32)
+        sums = np.where(keys < 0, -sums, sums)[None, :]
+        found: NDArray[np.bool_] = host_matmul.epilogue(sums, chain)[0] >= 0
+        return found
+
+    with np.errstate(all="ignore"):
+        for most in _MOST:  # beyond which an overflow in the chain would hide its sign
+            end = np.full(columns, np.array(most, np.float32).view(np.int32), np.int64)
+            ends = np.array([most, -most], np.float32)[:, None] * np.ones(columns, np.float32)
+            if np.isfinite(host_matmul.epilogue(ends, chain)).all():
+                break
+        low, high = -end, end
+        first, last = is_one(low), is_one(high)
+        flips = first & ~last
+        while (high - low > 1).any():
+            middle = (low + high) >> 1
+            reached = (is_one(middle) ^ flips) & (high - low > 1)
+            low, high = np.where(reached | (high - low <= 1), low, middle), np.where(reached, middle, high)
+    limits = np.abs(high).astype(np.int32).view(np.float32)
+    limits = np.where(high < 0, -limits, limits)
+    limits = np.where(first == last, np.where(first, -np.inf, np.nan), limits).astype(np.float32)
+    words = np.zeros(padded_columns(columns) // 32, np.uint32)
+    bits = np.packbits(flips, bitorder="little")
+    words.view(np.uint8)[: bits.size] = bits
+    return limits, words.view(np.float32)

@@ -21,6 +21,10 @@ __all__ = ["BITS", "PackedSum", "PackedTuning", "packed_tuning"]
 BITS = (1, 2, 4, 8)
 _GRID_Y, _THREADS, _WARPS = 65535, 128, 20
 _WEIGHTS = {"none": 0, "edge": 1, "general": 2}
+#: Columns up to which a lane holds four features, so that a warp walks one row and its groups do not wait for each other at row ends.
+_NARROW = 128
+#: Blocks of a multiprocessor by features of a lane and the mode of the finish: what the registers suffice for.
+_BLOCKS = {4: (7, 7, 6), 8: (5, 7, 6)}
 
 
 class _PackedParams(ctypes.Structure):
@@ -44,13 +48,13 @@ class PackedTuning(NamedTuple):
     Attributes
     ----------
     lane : int
-        Features of a lane: 8, 16 or 32, of 128 bits at most.
+        Features of a lane: 4 or 8.
     lanes : int
         Of a group, which walks a stream: a power of two up to 32.
     unroll : int
         Edges in flight, a multiple of 4.
-    blocks : int
-        Blocks of 128 threads that a multiprocessor must hold, which bounds the registers.
+    blocks : int or None
+        Blocks of 128 threads that a multiprocessor must hold, which bounds the registers; None for as many as can be.
     span, longest : int or None
         Edges and rows of a stream, edges of a piece of a long row; None for what suits the pattern.
     """
@@ -58,20 +62,20 @@ class PackedTuning(NamedTuple):
     lane: int
     lanes: int
     unroll: int = 8
-    blocks: int = 5
+    blocks: int | None = None
     span: int | None = None
     longest: int | None = None
 
 
-def packed_tuning(features: int, bits: int) -> PackedTuning:
+def packed_tuning(features: int) -> PackedTuning:
     """The tuning for rows of so many features.
 
     Examples
     --------
-    >>> packed_tuning(128, 1)[:2], packed_tuning(64, 8)[:2], packed_tuning(3, 1)[:2]
-    ((16, 8), (8, 8), (8, 1))
+    >>> packed_tuning(128)[:2], packed_tuning(256)[:2], packed_tuning(3)[:2]
+    ((4, 32), (8, 32), (4, 1))
     """
-    lane = 8 if bits == 8 or features <= 64 else 16
+    lane = 4 if features <= _NARROW else 8
     return PackedTuning(lane, min(32, 1 << (-(-features // lane) - 1).bit_length()))
 
 
@@ -123,7 +127,7 @@ class PackedSum:
         if bits not in BITS:
             raise KernelError(f"bspmm: packed features have {BITS} bits on the GPU, not {bits}; repack them")
         self.schedule, self.finish = schedule, finish
-        self.tuning = tuning = packed_tuning(features, bits) if tuning is None else tuning
+        self.tuning = tuning = packed_tuning(features) if tuning is None else tuning
         self._stream = cupy.cuda.get_current_stream
         self._lock = threading.Lock()
         self._workspaces: dict[int, tuple[Any, Any]] = {}
@@ -138,8 +142,9 @@ class PackedSum:
         self.cut = schedule.cut(tuning.lanes, warps=_WARPS, span=tuning.span, longest=tuning.longest)
         params = self._params = _PackedParams(schedule.params(self.cut, self._indices, tuning.lanes))
         params.row_bytes, params.vectors, params.slices = 4 * packed_words(features, bits, "rows"), vectors, self._slices
+        blocks = tuning.blocks or _BLOCKS[tuning.lane][finish.mode - 1]
         defines = schedule.defines | {"BS_BITS": bits, "BS_LANE": tuning.lane, "BS_U": tuning.unroll}
-        defines |= {"BS_WEIGHTS": _WEIGHTS[weights], "BS_FINISH": finish.mode, "BS_BLOCKS": tuning.blocks}
+        defines |= {"BS_WEIGHTS": _WEIGHTS[weights], "BS_BLOCKS": blocks} | finish.defines
         if bits == 1:
             defines["BS_BIPOLAR"] = int(encoding == "bipolar")
             params.flip = 0xFFFFFFFF if encoding == "bipolar" else 0
@@ -147,10 +152,10 @@ class PackedSum:
             params.flip = sum(1 << (i + bits - 1) for i in range(0, 32, bits))
             params.base = float(1 << (bits - 1))
         params.mean, params.finish = int(mean), finish.struct
-        blocks = -(-self.cut.units * tuning.lanes // _THREADS)
+        grid = -(-self.cut.units * tuning.lanes // _THREADS)
         across = -(-self._slices // _GRID_Y)
         self._kernel = jit.kernel("spmm_packed.cu", "spmm_packed", defines).launch(
-            (blocks, -(-self._slices // across), across), _THREADS, params
+            (grid, -(-self._slices // across), across), _THREADS, params
         )
         self._made_on = self._stream().ptr
         self._made = cupy.cuda.Event(disable_timing=True)

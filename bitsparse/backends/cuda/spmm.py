@@ -275,7 +275,7 @@ class Spmm:
         }
         if self._finish is not None:
             params.finish, params.out_bytes = self._finish.struct, self._finish.struct.row_bytes
-            defines["BS_FINISH"] = self._finish.mode
+            defines |= self._finish.defines
         if tuning.blocks is not None:
             defines["BS_BLOCKS"] = tuning.blocks
         if self._indices is None:

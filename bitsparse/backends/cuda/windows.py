@@ -159,7 +159,7 @@ class Windows:
         kind = 0 if weights is None else weights.ndim
         defines = {"BS_WEIGHTS": kind}
         if finish is not None:
-            params.finish, defines["BS_FINISH"] = finish.struct, finish.mode
+            params.finish, defines = finish.struct, defines | finish.defines
             finish.aim(params.finish, behind)
         kernel = jit.kernel("spmm_windows.cu", "spmm_windows", defines)
         kernel.launch((-(-self._count // (THREADS // lanes)), slices, 1), THREADS, params)()
