@@ -100,6 +100,42 @@ def test_nodes_without_neighbours_and_empty_graphs() -> None:
                 close(got, expected(model, graph, x)) if n else None
 
 
+def test_high_level_functions() -> None:
+    rng = np.random.default_rng(11)
+    graph, x = random_graph(40, rng), rng.normal(size=(40, 33)).astype(np.float32)
+    one, two = linear(33, 40, rng), linear(33, 40, rng)
+    operand, signs = bs.FRDC(graph), bs.pack_bits(x, encoding="bipolar")
+    for variant in binary_variants.CHAIN_VARIANTS:
+        given = x if variant[0] == "F" else signs
+        got = nn.bmm_bspmm(operand, given, one, variant)
+        messages = bs.bmm(
+            given,
+            one.signs,
+            variant[:3],
+            epilogue=bs.Epilogue(col_scale=one.scale, bias=one.bias),
+            row_absmean=variant[0] == "F",
+        )
+        want = bs.bspmm(operand, messages, variant[4:])
+        assert np.array_equal(*(each.toarray() if variant[-1] == "B" else each for each in (got, want)))
+    for variant in binary_variants.ADD_VARIANTS:
+        given = x if variant[0] == "F" else signs
+        for reduce in ("sum", "mean"):
+            got = nn.bmm_bspmm_add(operand, given, one, two, variant, reduce=reduce)
+            parts = []
+            for part, gives in ((two, variant[2]), (one, variant[6])):
+                finish = bs.Epilogue(col_scale=part.scale, bias=part.bias)
+                parts.append(
+                    bs.bmm(given, part.signs, variant[:2] + gives, epilogue=finish, row_absmean=variant[0] == "F")
+                )
+            total = bs.bspmm(operand, parts[0], variant[4:7], reduce=reduce)
+            want = bs.add(total.astype(np.float32) if variant[6] == "F" else total, parts[1], variant[8:])
+            assert np.array_equal(*(each.toarray() if variant[-1] == "B" else each for each in (got, want))), variant
+    with pytest.raises(bs.DTypeError, match=r"variant 'FBB.BBB' reads F, but x is a BitTensor"):
+        nn.bmm_bspmm(operand, signs, one)
+    with pytest.raises(ValueError, match="own has shape"):
+        nn.bmm_bspmm_add(operand, x, one, linear(33, 3, rng))
+
+
 # ---- plans
 def test_a_plan_holds_everything() -> None:
     rng = np.random.default_rng(5)

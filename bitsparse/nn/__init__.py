@@ -6,6 +6,7 @@ from bitsparse.nn.binary_linear import BinaryLinear
 from bitsparse.nn.binary_own import BinarySAGE, BinarySAINT
 from bitsparse.nn.binary_plan import BinaryPlan
 from bitsparse.nn.binary_variants import Setting
+from bitsparse.nn.functional import bmm_bspmm, bmm_bspmm_add
 from bitsparse.nn.gcn import GCN, train_gcn
 from bitsparse.nn.inputs import Features, Propagation
 from bitsparse.nn.quantized import QuantizedGCN, quantized_gcn
@@ -25,6 +26,8 @@ __all__ = [
     "QuantizedGCN",
     "Setting",
     "Tuned",
+    "bmm_bspmm",
+    "bmm_bspmm_add",
     "load_binary",
     "quantized_gcn",
     "train_gcn",

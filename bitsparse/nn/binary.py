@@ -15,7 +15,7 @@ from bitsparse.nn import binary_variants as variants_of
 from bitsparse.nn.binary_graph import Neighbours, neighbours_of
 from bitsparse.nn.binary_linear import BinaryLinear
 from bitsparse.nn.binary_plan import BinaryPlan, Workspace
-from bitsparse.nn.binary_products import Activation, InputNorm, activation_of
+from bitsparse.nn.binary_products import Activation, InputNorm, checked_features
 from bitsparse.nn.binary_variants import Setting
 from bitsparse.ops import Epilogue
 
@@ -109,13 +109,9 @@ class BinaryModel(ABC):
         BinaryPlan
             ``plan(x, out=None)``; on a GPU it replays one CUDA graph and allocates nothing with `out`.
         """
-        kind = self._checked(graph, x)
+        kind = checked_features(self._name, x, self.inputs)
         neighbours = neighbours_of(self._name, graph, kind.device, loops=self._loops)
-        nodes = neighbours.plain.shape[0]
-        if kind.rows != nodes:
-            raise ShapeError(
-                f"{self._name}: the graph has {nodes} nodes but x has {kind.rows} rows; pass one row per node"
-            )
+        neighbours.fit(self._name, kind.rows)
         settings = list(self.settings)
         if kind.letter != settings[0].reads:
             settings[0] = settings[0].reading(kind.letter)
@@ -174,20 +170,6 @@ class BinaryModel(ABC):
     @property
     def _name(self) -> str:
         return type(self).__name__
-
-    def _checked(self, graph: Any, x: Any) -> Activation:
-        if len(getattr(x, "shape", np.shape(x))) != 2:
-            raise ShapeError(
-                f"{self._name}: x has shape {np.shape(x)}, but features are (nodes, features); reshape them"
-            )
-        kind = activation_of(x, self._name)
-        if kind.columns != self.inputs:
-            raise ShapeError(
-                f"{self._name}: x has {kind.columns} features but the first layer takes {self.inputs}; pass the features it was trained on"
-            )
-        if kind.letter == "F" and kind.dtype.kind not in "biuf" and kind.dtype.name != "bfloat16":
-            raise DTypeError(f"{self._name}: x has dtype {kind.dtype}, but features are real numbers; use astype")
-        return kind
 
     def _settings_of(self, wanted: Any) -> list[Setting]:
         if isinstance(wanted, str):

@@ -22,6 +22,12 @@ class Neighbours(NamedTuple):
         """Bytes of the pattern and its scales."""
         return int(self.scaled.nbytes)
 
+    def fit(self, function: str, rows: int) -> None:
+        """Refuse features of another number of nodes."""
+        nodes = self.plain.shape[0]
+        if rows != nodes:
+            raise ShapeError(f"{function}: the graph has {nodes} nodes but x has {rows} rows; pass one row per node")
+
 
 def neighbours_of(function: str, graph: Any, device: str, *, loops: bool) -> Neighbours:
     """What a model aggregates over, on `device`.

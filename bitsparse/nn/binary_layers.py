@@ -59,7 +59,8 @@ def chain_and_add(
     neighbours: Neighbours,
     x: Activation,
     room: Workspace,
-    norm: InputNorm | None,
+    norm: InputNorm | None = None,
+    *,
     reduce: str,
 ) -> Layer:
     """BMM+BSpMM+ADD: the same with a product of the node's own features added.

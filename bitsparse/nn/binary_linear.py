@@ -48,7 +48,7 @@ class BinaryLinear:
     bias: NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:
-        signs = self.signs
+        signs: Any = self.signs
         if not isinstance(signs, BitTensor) or (signs.bits, signs.encoding) != (1, "bipolar"):
             found = f"{signs.bits} {signs.encoding} bits" if isinstance(signs, BitTensor) else type(signs).__name__
             raise DTypeError(

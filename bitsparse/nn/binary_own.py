@@ -57,7 +57,7 @@ class _WithOwn(BinaryModel):
         norms = [self.input_norm, *[None] * (self.depth - 1)]
         made: list[steps.Layer] = []
         for (own, near), setting, norm in zip(self.layers, self.settings, norms, strict=True):
-            made.append(steps.chain_and_add(own, near, setting, neighbours, x, room, norm, self._reduce))
+            made.append(steps.chain_and_add(own, near, setting, neighbours, x, room, norm, reduce=self._reduce))
             x = made[-1].gives
         return made
 

@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 
 from bitsparse import interop
 from bitsparse.arrays import BitTensor
-from bitsparse.nn._host_plans import plan_bspmm
+from bitsparse.errors import ShapeError
 from bitsparse.nn.binary_linear import BinaryLinear
 from bitsparse.ops import BatchNorm, Epilogue, plan_bmm
+from bitsparse.ops.bspmm import plan_bspmm
 
-__all__ = ["Activation", "InputNorm", "activation_of", "aggregate", "room_of", "update", "view"]
+__all__ = ["Activation", "InputNorm", "activation_of", "aggregate", "checked_features", "room_of", "update", "view"]
 
 #: A product with everything but its activation decided: ``run(x, out=out)``.
 Product = Callable[..., Any]
@@ -47,7 +48,7 @@ class Activation(NamedTuple):
         """Bytes of it."""
         if self.letter == "B":
             return self.rows * (-(-self.columns // 128) * 16 + (4 if self.scaled else 0))
-        return self.rows * self.columns * np.dtype(self.dtype).itemsize
+        return int(self.rows * self.columns * np.dtype(self.dtype).itemsize)
 
 
 def activation_of(x: Any, function: str) -> Activation:
@@ -56,6 +57,19 @@ def activation_of(x: Any, function: str) -> Activation:
         return Activation("B", x.shape[0], x.shape[1], x.device, None, x.scale is not None)
     array, _ = interop.as_array(x, function, "x")
     return Activation("F", array.shape[0], array.shape[1], interop.device_of(array), array.dtype)
+
+
+def checked_features(function: str, x: Any, inputs: int) -> Activation:
+    """The kind of features that weights of so many inputs take."""
+    shape = x.shape if hasattr(x, "shape") else np.shape(x)
+    if len(shape) != 2:
+        raise ShapeError(f"{function}: x has shape {tuple(shape)}, but features are (nodes, features); reshape them")
+    kind = activation_of(x, function)
+    if kind.columns != inputs:
+        raise ShapeError(
+            f"{function}: x has {kind.columns} features but the first layer takes {inputs}; pass the features it was trained on"
+        )
+    return kind
 
 
 def room_of(kind: Activation) -> int:

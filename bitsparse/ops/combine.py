@@ -85,7 +85,7 @@ def _add_bits(a: BitTensor, b: BitTensor, chosen: str, epilogue: Epilogue | None
     family = interop.common_family([a._family, b._family])
     with interop.working_on(device, family):
         if chosen == "BBB" and epilogue is None:
-            other = b.repack(axis=a.axis, layout=a.layout)
+            other = b.repack(axis=a.axis, layout=a.layout)  # type: ignore[arg-type]
             return BitTensor._make(a.words | other.words, a.shape, 1, a.axis, a.layout, "bipolar", family)
         total = sum(interop.as_array(x.toarray(np.int32), "add")[0] for x in (a, b))
         result = interop.from_array(total, family, "add")
@@ -209,7 +209,7 @@ def _joined_bits(parts: list[BitTensor], axis: int, family: interop.Family) -> B
 
 def _joined(parts: list[tuple[NDArray[np.uint32], int]], width: int) -> NDArray[np.uint32]:
     """Runs of bits one behind the other: words and used bits of each, pad bits zero."""
-    out = interop.namespace(parts[0][0]).zeros((*parts[0][0].shape[:-1], width), np.uint32)
+    out: NDArray[np.uint32] = interop.namespace(parts[0][0]).zeros((*parts[0][0].shape[:-1], width), np.uint32)
     at = 0
     for words, used in parts:
         n, word, shift = -(-used // 32), at // 32, np.uint32(at % 32)
