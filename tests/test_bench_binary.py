@@ -198,3 +198,25 @@ def test_sums_of_some_rows(index: str) -> None:
     for row, sums in zip(rows.get(), found, strict=True):
         np.testing.assert_array_equal(sums, signs[columns[starts[row] : starts[row + 1]]].sum(axis=0))
     assert rows.size == 58
+
+
+@pytest.mark.gpu
+def test_a_network_of_the_tables() -> None:
+    cupy = pytest.importorskip("cupy")
+    import binary_models
+
+    indptr, indices = synthetic_csr((300, 2400), device="cuda")
+    x = cupy.asarray(np.random.default_rng(0).standard_normal((300, 100), dtype=np.float32))
+    net = binary_models.Network("small", "synthetic", indptr, indices, x, 64, 7)
+    graph = binary_models.adjacency(net, loops=True)
+    dense = np.zeros((300, 300), np.int8)
+    starts, columns = indptr.get(), indices.get()
+    dense[np.repeat(np.arange(300), np.diff(starts)), columns] = 1
+    np.testing.assert_array_equal(graph.with_scales().toarray().get(), dense + np.eye(300, dtype=np.int8))
+    np.testing.assert_allclose(graph.row_scale.get(), (np.diff(starts) + 1) ** -0.5, rtol=1e-6)
+    model = binary_models.binary_model("gcn", "bin", net)
+    packed = model.packed(x)
+    plan, out = model.plan(graph, packed), cupy.empty((300, 7), np.float32)
+    plan(packed, out=out)
+    binary_models.compare("small", model, graph, packed, out)
+    assert [str(setting) for setting in plan.settings] == ["BBB+BBB", "BBF+FBF"]
