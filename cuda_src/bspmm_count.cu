@@ -23,7 +23,10 @@
 #define BS_PIECE_TEAM BS_TEAM
 #endif
 // Planes of a lane's counters that short rows need; teams take a shorter way where no row of the warp is longer.
-#ifndef BS_FEW
+#if BS_OUT != BS_SIGNS
+#undef BS_FEW
+#define BS_FEW BS_PLANES // numbers leave out planes as they go, and their code should not stand twice
+#elif !defined(BS_FEW)
 #define BS_FEW 4
 #endif
 constexpr int kMost = 31, kFew = BS_FEW < BS_PLANES ? BS_FEW : BS_PLANES;
@@ -140,7 +143,7 @@ template <int team> struct Count {
         if (me.part * kLeft < BS_WORDS)
             store_signs(p, r, me.first + me.at, sum);
 #else
-        finish_numbers<team>(p, me, r, sum);
+        finish_numbers<kLeft>(p, me, r, sum);
 #endif
         if (BS_WORDS < 4)
             for (int word = me.lane; word < 4; word += team)
@@ -193,16 +196,14 @@ template <int team> struct Count {
     }
 };
 
-// A stretch from start to end; pieces only, streams only, or both.
-template <int team, bool streams, bool pieces> BS_INLINE void count_stretch(const CountParams &p, int unit)
+// A stretch from start to end; with pieces or without.
+template <int team, bool pieces> BS_INLINE void count_stretch(const CountParams &p, int unit)
 {
     typedef Count<team> Body;
     Stretch at;
-    const bool there = unit >= 0 && stretch_of(p.streams, unit, at);
+    const bool there = count_stretch_of(p, unit, at);
     if (!__any_sync(~0u, there))
         return;
-    if (!there)
-        at = {0, 0, 0, 0, -1};
     Body body(p, at);
     CountWalk<Body::kBatch> walk(p.streams, at);
     if (walk.rows > 0)
@@ -218,15 +219,14 @@ template <int team, bool streams, bool pieces> BS_INLINE void count_stretch(cons
         body.add(v);
         if (!__any_sync(~0u, ends))
             continue;
-        if (streams && BS_FEW < BS_PLANES && !__any_sync(~0u, ends && (at.piece >= 0 || counted.edges > Body::kFewEdges))) {
+        if (BS_FEW < BS_PLANES && !__any_sync(~0u, ends && (at.piece >= 0 || counted.edges > Body::kFewEdges))) {
             u32 sum[Body::kLeft][kFew + log_of(team)];
             body.template total<kFew>(sum);
             body.finish(counted, sum);
         } else {
             u32 sum[Body::kLeft][Body::kTotal];
             body.template total<BS_PLANES>(sum);
-            if (streams)
-                body.finish(counted, sum);
+            body.finish(counted, sum);
             if (pieces && ends && at.piece >= 0)
                 body.leave(sum);
         }
@@ -242,11 +242,11 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) bspmm_count(
 {
     const int groups = (int)blockDim.x / BS_TEAM >> p.across, unit = (int)threadIdx.x / BS_TEAM >> p.across;
     if (BS_TEAM == BS_PIECE_TEAM) {
-        count_stretch<BS_TEAM, true, true>(p, (int)blockIdx.x * groups + unit);
+        count_stretch<BS_TEAM, true>(p, (int)blockIdx.x * groups + unit);
     } else if ((int)blockIdx.x >= p.piece_blocks) {
-        count_stretch<BS_TEAM, true, false>(p, p.streams.pieces + ((int)blockIdx.x - p.piece_blocks) * groups + unit);
+        count_stretch<BS_TEAM, false>(p, p.streams.pieces + ((int)blockIdx.x - p.piece_blocks) * groups + unit);
     } else {
         const int number = (int)((blockIdx.x * blockDim.x + threadIdx.x) / BS_PIECE_TEAM >> p.across);
-        count_stretch<BS_PIECE_TEAM, false, true>(p, number < p.streams.pieces ? number : -1);
+        count_stretch<BS_PIECE_TEAM, true>(p, number < p.streams.pieces ? number : p.streams.pieces + p.streams.streams);
     }
 }

@@ -29,6 +29,7 @@ struct CountParams {
     const int *class_of;  // of the rows, or null
     u32 *partial;         // (pieces, slices, planes, words of a slice)
     int *arrived;         // (pieces, slices): how many pieces of a row are there, at the first one's place; zeros before and after
+    const Index *order;   // the rows of the streams one by one, rows of as many batches side by side; or null
     bs_i64 rows;
     int width, features;
     int across, slices;

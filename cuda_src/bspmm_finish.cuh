@@ -2,6 +2,7 @@
 #ifndef BITSPARSE_BSPMM_FINISH_CUH
 #define BITSPARSE_BSPMM_FINISH_CUH
 
+// BS_LIMITS: bits are by a threshold to each feature, else by one for all.
 #include "bspmm_count.cuh"
 #include "epilogue_store.cuh"
 
@@ -39,6 +40,20 @@ BS_INLINE void reach_one_limit(const CountParams &p, const CountedRow &r, const 
         ones[w] = (ones[w] & none) ^ flip;
 }
 
+// Neighbouring words, a power of two of them and aligned so.
+template <int words> BS_INLINE void load_words(u32 (&to)[words], const u32 *from)
+{
+    if constexpr (words == 4) {
+        const uint4 v = __ldg((const uint4 *)from);
+        to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+    } else if constexpr (words == 2) {
+        const uint2 v = __ldg((const uint2 *)from);
+        to[0] = v.x, to[1] = v.y;
+    } else {
+        to[0] = __ldg(from);
+    }
+}
+
 // The same with a threshold to each feature: 2c + (base - edges) is compared with thresholds that base was added to.
 template <int words, int n>
 BS_INLINE void reach_limits(const CountParams &p, const CountedRow &r, int word, const u32 (&plane)[words][n], u32 (&ones)[words])
@@ -57,10 +72,13 @@ BS_INLINE void reach_limits(const CountParams &p, const CountedRow &r, int word,
             break;
         u32 limit[together][words];
 #pragma unroll
-        for (int i = 0; i < together; i++)
+        for (int i = 0; i < together; i++) {
 #pragma unroll
             for (int w = 0; w < words; w++)
-                limit[i][w] = q0 + i < p.limit_planes ? __ldg(limits + (q0 + i) * p.width + w) : 0;
+                limit[i][w] = 0;
+            if (q0 + i < p.limit_planes)
+                load_words(limit[i], limits + (q0 + i) * p.width);
+        }
 #pragma unroll
         for (int i = 0; i < together; i++) {
             const int q = q0 + i;
@@ -74,9 +92,11 @@ BS_INLINE void reach_limits(const CountParams &p, const CountedRow &r, int word,
             }
         }
     }
+    u32 flip[words];
+    load_words(flip, p.flips + line * (unsigned)p.width + word);
 #pragma unroll
     for (int w = 0; w < words; w++)
-        ones[w] ^= __ldg(p.flips + line * (unsigned)p.width + word + w);
+        ones[w] ^= flip[w];
 }
 
 // The bits of some neighbouring words of a row, a power of two of them.
@@ -85,10 +105,11 @@ template <int words, int n> BS_INLINE void store_signs(const CountParams &p, con
     if (!r.there || word >= p.width)
         return;
     u32 ones[words];
-    if (p.limits)
-        reach_limits(p, r, word, plane, ones);
-    else
-        reach_one_limit(p, r, plane, ones);
+#if BS_LIMITS
+    reach_limits(p, r, word, plane, ones);
+#else
+    reach_one_limit(p, r, plane, ones);
+#endif
 #pragma unroll
     for (int w = 0; w < words; w++)
         ones[w] &= features_of_word(p, word + w);
@@ -216,25 +237,38 @@ BS_INLINE int planes_in_use(const CountedRow &r)
 
 #if BS_OUT != BS_SIGNS
 // Of the rows that teams of a warp have counted, those that are there: every four lanes take a word at a time, so that what they store lies
-// together and no lane waits for teams that are still counting. For whole warps.
-template <int team, int n> BS_INLINE void finish_numbers(const CountParams &p, const CountLane &me, const CountedRow &r, const u32 (&plane)[1][n])
+// together and no lane waits for teams that are still counting. A lane has `left` words. For whole warps.
+template <int left, int n>
+BS_INLINE void finish_numbers(const CountParams &p, const CountLane &me, const CountedRow &r, const u32 (&plane)[left][n])
 {
-    static_assert(team >= 4, "four lanes store a word");
     __shared__ int leaders[BS_THREADS / 32][32];
     int(&leader)[32] = leaders[threadIdx.x >> 5];
-    const int lane = (int)threadIdx.x & 31, j = lane & 3, words = BS_WORDS << p.across, top = planes_in_use(r);
+    const int lane = (int)threadIdx.x & 31, j = lane & 3, top = planes_in_use(r);
     const u32 mask = __ballot_sync(~0u, r.there && me.lane == 0);
-    const int rows = __popc(mask);
+    const int rows = __popc(mask), lanes = BS_WORDS / left << p.across; // that have words of a row
     if (mask >> lane & 1u)
         leader[__popc(mask & ((1u << lane) - 1))] = lane;
     __syncwarp();
 #pragma unroll 1
-    for (int turn = 0; turn < rows * words; turn += 8) {
-        const int item = turn + (lane >> 2), at = item & (words - 1), first = leader[min(item / words, rows - 1)];
-        const CountedRow one = {__shfl_sync(~0u, r.row, first), __shfl_sync(~0u, r.edges, first), item < rows * words};
-        int sum[8];
-        counts_of_word(plane[0], top, first + ((at & (BS_WORDS - 1)) << p.across) + at / BS_WORDS, j, sum);
-        store_numbers(p, one, me.first + at, j, one.there, sum);
+    for (int w = 0; w < left; w++) {
+        u32 mine[1][n];
+#pragma unroll
+        for (int q = 0; q < n; q++) {
+            mine[0][q] = plane[0][q];
+#pragma unroll
+            for (int other = 1; other < left; other++)
+                mine[0][q] = w == other ? plane[other][q] : mine[0][q];
+        }
+#pragma unroll 1
+        for (int turn = 0; turn < rows * lanes; turn += 8) {
+            const int item = min(turn + (lane >> 2), rows * lanes - 1), from = item & (lanes - 1), first = leader[item / lanes];
+            const CountedRow one = {__shfl_sync(~0u, r.row, first), __shfl_sync(~0u, r.edges, first), turn + (lane >> 2) < rows * lanes};
+            // Words of a row: part by part of the lanes beside each other.
+            const int vector = from / (BS_WORDS / left), part = from & (BS_WORDS / left - 1);
+            int sum[8];
+            counts_of_word(mine[0], top, first + (part << p.across) + vector, j, sum);
+            store_numbers(p, one, me.first + vector * BS_WORDS + part * left + w, j, one.there, sum);
+        }
     }
     __syncwarp(); // the table is written again
 }

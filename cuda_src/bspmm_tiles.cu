@@ -40,7 +40,9 @@ BS_INLINE u32 mask_of(u32 spread, int number)
 {
     // The sign of a byte goes to all four bytes of the mask: bytes 0 to 3 end with bits 7, 15, 3 and 11.
     const int byte = number & 4 ? number >> 3 : 2 + (number >> 3), end = number & 4 ? 7 : 3;
-    return __byte_perm(spread << (end - (number & 7)), 0, 0x8888u + 0x1111u * byte);
+    u32 mask; // __byte_perm leaves out what repeats signs
+    asm("prmt.b32 %0, %1, 0, %2;" : "=r"(mask) : "r"(spread << (end - (number & 7))), "r"(0x8888u + 0x1111u * byte));
+    return mask;
 }
 
 struct Tiles {
@@ -63,6 +65,9 @@ struct Tiles {
         me.at = me.vector * BS_WORDS;
         has_words = me.first + me.at < p.width;
         x = kept((const char *)(p.words + (has_words ? me.first + me.at : 0)));
+#pragma unroll
+        for (int u = 0; u < BS_U; u++)
+            tile[u] = 0;
         clear();
     }
 
@@ -229,11 +234,9 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) bspmm_tiles(
 {
     const CountParams &p = t.count;
     Stretch at;
-    const bool there = this_stretch(p.streams, at);
+    const bool there = count_stretch_of(p, (int)(blockIdx.x * (blockDim.x >> p.streams.shift) + (threadIdx.x >> p.streams.shift)), at);
     if (!__any_sync(~0u, there))
         return;
-    if (!there)
-        at = {0, 0, 0, 0, -1};
     Tiles body(t, at);
     CountWalk<kBatch> walk(p.streams, at);
     if (walk.rows > 0)

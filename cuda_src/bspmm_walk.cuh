@@ -16,6 +16,26 @@ BS_INLINE void load_quad(const Index *indices, Index at, int left, Index (&to)[4
 #endif
 }
 
+// What team `unit` walks: as stretch_of says, but for rows dealt out one by one. A row that is its own only piece is none.
+BS_INLINE bool count_stretch_of(const CountParams &p, int unit, Stretch &at)
+{
+    const Streams &s = p.streams;
+    bool there = false;
+    if (p.order && unit >= s.pieces) {
+        there = unit - s.pieces < s.streams;
+        at.row = there ? __ldg(p.order + (unit - s.pieces)) : 0;
+        at.last = at.row + 1, at.piece = -1;
+        at.start = __ldg(s.indptr + at.row), at.stop = __ldg(s.indptr + at.row + 1);
+    } else {
+        there = stretch_of(s, unit, at);
+        if (there && at.piece >= 0 && at.start == __ldg(s.indptr + at.row) && at.stop == __ldg(s.indptr + at.last))
+            at.piece = -1;
+    }
+    if (!there)
+        at = {0, 0, 0, 0, -1};
+    return there;
+}
+
 // Where a team is: `rows` are left, the first of them from `begin` to `end`, the next one to `next`; the batch begins at `base`, a multiple of
 // four that may lie before the row.
 template <int batch> struct CountWalk {

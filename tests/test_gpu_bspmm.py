@@ -9,6 +9,7 @@ import pytest
 from sparse_inputs import graphs
 
 from bitsparse.backends.host import bspmm as on_host
+from bitsparse.backends.host import build as host_build
 from bitsparse.backends.host import matmul as host_matmul
 from bitsparse.backends.params import EpilogueParams, OperandParams, Thresholds
 from bitsparse.backends.reference.bits import codes_to_words
@@ -117,7 +118,7 @@ def test_other_kernels_give_the_same(d: int, kernel: str) -> None:
 
 @pytest.mark.parametrize(
     "tuning",
-    [(4, 4, 6, 4, 128, 4), (8, 8, 8, 4, 64, 8), (16, 4, 5, 4, 128, 3), (32, 16, 6, 2, 32, 4)],
+    [(4, 4, 6, 4, 128, 4, 0), (8, 8, 8, 4, 64, 8, 4), (16, 4, 5, 4, 128, 3, 0), (32, 16, 6, 2, 32, 4, 0)],
     ids=str,
 )
 @pytest.mark.parametrize("d", [20, 128, 512])
@@ -125,6 +126,100 @@ def test_every_tuning_gives_the_same(d: int, tuning: tuple[int, ...]) -> None:
     from bitsparse.backends.cuda.bspmm import CountTuning
 
     check(*pattern(LENGTHS, NODES), d, NODES, tuning=CountTuning(*tuning, span=16, longest=64))
+
+
+@pytest.mark.parametrize("tuning", [(1, 4, 7, 4, 128, 3, 16), (2, 8, 6, 3, 128, 6, 4), (1, 8, 5, 2, 32, 4, 1)], ids=str)
+@pytest.mark.parametrize("d", [1, 40, 128, 300])
+def test_narrow_teams_give_the_same_bits(d: int, tuning: tuple[int, ...]) -> None:
+    import cupy
+
+    from bitsparse.backends.cuda import bspmm
+
+    indptr, indices = pattern(LENGTHS, NODES)
+    words, rows = features(NODES, d), indptr.size - 1
+    schedule = bspmm.Schedule(cupy.asarray(indptr), (rows, NODES), indices.size)
+    chosen = bspmm.CountTuning(*tuning, span=16, longest=64 if tuning[0] > 1 else 16)
+    for limits in (Thresholds(np.full((1, 1), 2), np.ones((1, 1), bool), None, 2500), limits_of(d, 2500, 2, rows)):
+        want = on_host.sign(indptr, indices, words, d, limits, bipolar=True)
+        given = {"features": d, "bipolar": True, "output": "bits", "thresholds": limits}
+        product = bspmm.BinarySum(schedule, cupy.asarray(indices), **given, tuning=chosen)
+        for _ in range(2):
+            out = poisoned(want)
+            product(cupy.asarray(words), out)
+            same(out, want)
+    assert product.cut is not None
+    assert product.cut.pieces > 0
+
+
+def tiled() -> dict[str, Any]:
+    """Patterns with full tiles, with one edge to a tile, with strips of hundreds of tiles, with a last strip and block cut off."""
+    import scipy.sparse as sp
+
+    rng = np.random.default_rng(3)
+    hub = rng.random((41, 1203)) < 0.01
+    hub[17:20], hub[30:36] = True, False
+    return {
+        "blocks": sp.block_diag([np.ones((n, n)) for n in (13, 1, 30, 8, 3)], format="csr"),
+        "hub": sp.csr_array(hub),
+        "random": sp.random_array((67, 50), density=0.1, rng=rng, format="csr"),
+        "empty": sp.csr_array((6, 9)),
+    }
+
+
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+@pytest.mark.parametrize("d", [31, 64, 100, 300])
+@pytest.mark.parametrize("name", ["blocks", "hub", "random", "empty"])
+def test_tiles(name: str, d: int, index: Any) -> None:
+    import cupy
+
+    from bitsparse.backends.cuda import bspmm
+
+    graph = tiled()[name]
+    (rows, nodes), longest = graph.shape, int(np.diff(graph.indptr).max(initial=0))
+    indptr, indices = graph.indptr.astype(index), graph.indices.astype(index)
+    starts, blocks, tiles = host_build.frdc(indptr, indices, graph.shape)
+    schedule = bspmm.TileSchedule(cupy.asarray(starts), cupy.asarray(tiles), graph.shape)
+    assert np.array_equal(schedule.edges.get()[:rows], np.diff(indptr))
+    words = features(nodes, d)
+    for bipolar in (True, False):
+
+        def run(want: np.ndarray, bipolar: bool = bipolar, **more: Any) -> None:
+            product = bspmm.BinarySum(schedule, cupy.asarray(blocks), features=d, bipolar=bipolar, **more)
+            for _ in range(2):
+                out = poisoned(want)
+                product(cupy.asarray(words), out)
+                same(out, want)
+
+        sums = on_host.count(indptr, indices, words, d, bipolar=bipolar)
+        run(sums)
+        one = Thresholds(np.full((1, 1), 1), np.full((1, 1), bipolar), None, longest)
+        for limits in (one, limits_of(d, longest, 3, rows)):
+            want = on_host.sign(indptr, indices, words, d, limits, bipolar=bipolar)
+            run(want, output="bits", thresholds=limits)
+    chain = chain_of(rows, d, "relu")
+    run(host_matmul.epilogue(sums, chain), output="float32", params=chain)
+    chain = chain._replace(out="bits", binarize=True)
+    run(host_matmul.epilogue(sums, chain), output="bits", params=chain)
+    with pytest.raises(KernelError, match="takes edges, not tiles"):
+        bspmm.BinarySum(schedule, cupy.asarray(blocks), features=d, bipolar=True, kernel="select")
+
+
+@pytest.mark.parametrize("tuning", [(1, 4, 6, 3), (2, 4, 8, 3), (2, 8, 7, 2)], ids=str)
+def test_every_tuning_of_tiles_gives_the_same(tuning: tuple[int, ...]) -> None:
+    import cupy
+
+    from bitsparse.backends.cuda import bspmm
+
+    graph = tiled()["hub"]
+    words = features(graph.shape[1], 128)
+    starts, blocks, tiles = host_build.frdc(graph.indptr, graph.indices, graph.shape)
+    schedule = bspmm.TileSchedule(cupy.asarray(starts), cupy.asarray(tiles), graph.shape)
+    want = on_host.count(graph.indptr, graph.indices, words, 128, bipolar=True)
+    chosen = bspmm.TileTuning(*tuning, span=8, longest=16)
+    product = bspmm.BinarySum(schedule, cupy.asarray(blocks), features=128, bipolar=True, tuning=chosen)
+    same(product(cupy.asarray(words), poisoned(want)), want)
+    assert product.cut is not None
+    assert product.cut.pieces > 0
 
 
 @pytest.mark.parametrize("ones", [0.0, 1.0])

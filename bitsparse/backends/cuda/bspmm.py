@@ -9,6 +9,7 @@ import numpy as np
 
 from bitsparse import jit
 from bitsparse.backends.cuda import geometry
+from bitsparse.backends.cuda.bspmm_deal import Deal, deal
 from bitsparse.backends.cuda.bspmm_params import (
     THREADS,
     ChainParams,
@@ -25,7 +26,7 @@ from bitsparse.backends.cuda.bspmm_params import (
     tuning_of,
 )
 from bitsparse.backends.cuda.epilogue import DeviceEpilogue
-from bitsparse.backends.cuda.schedule import Cut, Schedule
+from bitsparse.backends.cuda.schedule import Cut, Schedule, StreamsParams
 from bitsparse.backends.params import EpilogueParams, OperandParams, Thresholds, packed_words
 from bitsparse.errors import KernelError
 
@@ -38,6 +39,8 @@ _CHAIN = 2
 #: Warps of a multiprocessor with the registers that the kernels take.
 _WARPS, _TILE_WARPS = 16, 12
 _WARP = 32
+#: Edges that a lane takes of a row that is dealt out, and edges of a piece of a longer one.
+_SHORT, _PIECE = 64, 256
 #: Lanes that share the four results of a strip.
 _STRIP = 4
 _NIBBLES = [bin(n).count("1") for n in range(16)]
@@ -118,7 +121,7 @@ class BinarySum:
     ----------
     shape, dtype
         Of the result.
-    cut : Cut
+    cut : Cut or Deal
     """
 
     def __init__(
@@ -147,7 +150,7 @@ class BinarySum:
         self._lock = threading.Lock()
         self._workspaces: dict[int, _Workspace] = {}
         self._kernel: Any = None
-        self.cut: Cut | None = None
+        self.cut: Cut | Deal | None = None
         self._slot = 0
         self._chain: DeviceEpilogue | None = None
         chained = output == "float32" or (words and thresholds is None)
@@ -200,14 +203,21 @@ class BinarySum:
         tuning = self.tuning = self._tuning or tuning_of(schedule.shape[0], schedule.nnz, self.features)
         piece_team = tuning.piece_team or tuning.team
         words, across, slices = shape_of_row(self.features, max(tuning.team, piece_team))
-        cut = self._cut_for(schedule, tuning, _WARPS, tuning.team, across, slices)
+        if tuning.window:
+            cut: Cut | Deal = self._dealt(schedule, tuning, across, slices)
+        else:
+            cut = self._cut_for(schedule, tuning, _WARPS, tuning.team, across, slices)
         self._slot = slices * (words << across) * (tuning.planes + piece_team.bit_length() - 1)
         if piece_team == tuning.team:
-            blocks = -(-cut.units * (tuning.team << across) // tuning.threads)
+            blocks = -(-(cut.streams + cut.pieces) * (tuning.team << across) // tuning.threads)
         else:
             self._params.piece_blocks = -(-cut.pieces * (piece_team << across) // tuning.threads)
             blocks = self._params.piece_blocks - (-cut.streams * (tuning.team << across) // tuning.threads)
-        return "bspmm_count.cu", constants(tuning, output, words) | schedule.defines, (blocks, slices, 1)
+        return (
+            "bspmm_count.cu",
+            constants(tuning, output, words, bool(self._params.limits)) | schedule.defines,
+            (blocks, slices, 1),
+        )
 
     def _over_tiles(self, schedule: TileSchedule, output: int) -> tuple[str, dict[str, int], tuple[int, int, int]]:
         """The same of the kernel over tiles."""
@@ -217,8 +227,31 @@ class BinarySum:
         self._slot = slices * (_STRIP * words << across) * (tuning.planes + 2)
         self._argument.tiles, self._argument.edges = schedule.tiles.data.ptr, schedule.edges.data.ptr
         blocks = -(-cut.units * (_STRIP << across) // tuning.threads)
-        defines = tile_constants(tuning, output, words, self._width) | schedule.strips.defines
+        defines = (
+            tile_constants(tuning, output, words, self._width, bool(self._params.limits)) | schedule.strips.defines
+        )
         return "bspmm_tiles.cu", defines, (blocks, slices, 1)
+
+    def _dealt(self, schedule: Schedule, tuning: CountTuning, across: int, slices: int) -> Deal:
+        """The pattern dealt out row by row."""
+        each = (1 << tuning.planes) - 4
+        short = min(tuning.span or _SHORT * tuning.team, each * tuning.team)
+        longest = min(tuning.longest or _PIECE, each * (tuning.piece_team or tuning.team))
+        batch = tuning.team * tuning.unroll
+        found = deal(schedule, short=short, longest=longest, batch=batch, window=tuning.window)
+        at = (
+            schedule.indptr.data.ptr,
+            self._indices.data.ptr,
+            None,
+            found.piece_row.data.ptr,
+            found.piece_first.data.ptr,
+        )
+        lanes = tuning.team << across
+        raw = self._params
+        raw.streams = StreamsParams(*at, found.streams, found.pieces, found.longest, lanes.bit_length() - 1, 0)
+        raw.order, raw.across, raw.slices = found.order.data.ptr, across, slices
+        self.cut = found
+        return found
 
     def _cut_for(
         self, schedule: Schedule, tuning: CountTuning | TileTuning, warps: int, team: int, across: int, slices: int

@@ -41,6 +41,7 @@ class CountParams(ctypes.Structure):
     _fields_ = (
         ("streams", StreamsParams),
         *((name, ctypes.c_void_p) for name in ("words", "out", "limits", "flips", "class_of", "partial", "arrived")),
+        ("order", ctypes.c_void_p),
         ("rows", ctypes.c_int64),
         *((name, ctypes.c_int) for name in ("width", "features", "across", "slices", "bipolar", "mean")),
         *((name, ctypes.c_int) for name in ("limit_planes", "base", "limit", "flip", "aligned", "piece_blocks")),
@@ -71,7 +72,7 @@ class CountTuning(NamedTuple):
     Attributes
     ----------
     team : int
-        Lanes that take edges of a row at the same time: a power of two up to 32, 4 at least for numbers.
+        Lanes that take edges of a row at the same time: a power of two up to 32.
     unroll : int
         Edges in flight of a lane: 4, 8 or 16.
     planes : int
@@ -84,8 +85,11 @@ class CountTuning(NamedTuple):
         Planes of a lane's counters that most rows need.
     piece_team : int
         Lanes that take edges of a piece at the same time, 0 for as many as `team`.
+    window : int
+        If not 0, rows are dealt out one by one to teams, in the order of their lengths within so many of them.
     span, longest : int or None
-        Edges and rows of a stream, edges of a piece of a long row; None for what suits the pattern.
+        Edges and rows of a stream, edges of a piece of a long row; None for what suits the pattern. Of rows that are dealt out, those of
+        more than `span` edges are cut into pieces.
     """
 
     team: int = 4
@@ -95,6 +99,7 @@ class CountTuning(NamedTuple):
     threads: int = THREADS
     few: int = 4
     piece_team: int = 0
+    window: int = 0
     span: int | None = None
     longest: int | None = None
 
@@ -183,10 +188,11 @@ def shape_of_row(features: int, team: int) -> tuple[int, int, int]:
     return 4, across, -(-vectors >> across)
 
 
-def constants(tuning: CountTuning, output: int, words: int) -> dict[str, int]:
-    """What ``bspmm_count.cu`` is compiled with, for int32 indices."""
+def constants(tuning: CountTuning, output: int, words: int, many: bool = False) -> dict[str, int]:
+    """What ``bspmm_count.cu`` is compiled with, for int32 indices; `many` if features have thresholds of their own."""
     return {
         "BS_OUT": output,
+        "BS_LIMITS": int(many),
         "BS_WORDS": words,
         "BS_TEAM": tuning.team,
         "BS_PIECE_TEAM": tuning.piece_team or tuning.team,
@@ -197,10 +203,11 @@ def constants(tuning: CountTuning, output: int, words: int) -> dict[str, int]:
     }
 
 
-def tile_constants(tuning: TileTuning, output: int, words: int, width: int) -> dict[str, int]:
-    """What ``bspmm_tiles.cu`` is compiled with, for int32 indices."""
+def tile_constants(tuning: TileTuning, output: int, words: int, width: int, many: bool = False) -> dict[str, int]:
+    """What ``bspmm_tiles.cu`` is compiled with, as :func:`constants`."""
     return {
         "BS_OUT": output,
+        "BS_LIMITS": int(many),
         "BS_WORDS": words,
         "BS_TEAM": 4,
         "BS_U": tuning.unroll,
