@@ -21,6 +21,20 @@
 // Lanes of less than a byte share one.
 #define BS_SHARED (BS_LANE * BS_BITS < 8)
 #define BS_CODE_BYTES (BS_SHARED ? 1 : BS_LANE * BS_BITS / 8)
+// Blocks of a multiprocessor: what the registers suffice for, so that nothing is spilled.
+#ifndef BS_BLOCKS
+#if BS_FINISH == 2
+#define BS_BLOCKS_FITTING 7
+#else
+#define BS_BLOCKS_FITTING (BS_FINISH == 3 ? 6 : BS_LANE > 4 || BS_HAS_TANH ? 5 : 6)
+#endif
+#if defined(BS_LARGE) || __CUDA_ARCH__ != 900
+#define BS_BLOCKS (BS_BLOCKS_FITTING - 1)
+#else
+#define BS_BLOCKS BS_BLOCKS_FITTING
+#endif
+#endif
+
 #define BS_WORDS ((BS_CODE_BYTES + 3) / 4)
 #define BS_WORD_CODES (BS_LANE / BS_WORDS)
 #if BS_SHARED && BS_LANE * BS_BITS != 4
@@ -38,7 +52,7 @@ struct PackedParams {
     unsigned row_bytes;
     int vectors;  // of BS_LANE features of a row
     int slices;   // of as many vectors as a group has lanes
-    unsigned flip; // exclusive-or-ed to words: signed integers become unsigned ones, `base` larger; for one bit, bipolar ones are negated
+    unsigned flip; // exclusive-or-ed to words of several bits: signed integers become unsigned ones, `base` larger
     float base;
     int mean;    // sums are divided by the edges of the row
     int aligned; // whether four floats of the result can be stored at once
@@ -59,9 +73,7 @@ struct PackedSums {
     const char *x; // row 0, this lane's codes
     int lane, lanes, slice;
     unsigned vector; // this lane's, of a row
-#if BS_SHARED
-    int upper; // where its bits begin in their byte
-#endif
+    int upper = 0; // where its bits begin in their byte, if lanes share bytes
     Codes codes[BS_U];
     float w[BS_U], sums[BS_LANE];
 #if BS_SIGNS
@@ -122,17 +134,20 @@ struct PackedSums {
 #endif
 #pragma unroll
         for (int i = 0; i < BS_WORDS; i++) {
-            unsigned word = (unsigned)codes[u].of[i] ^ p.flip;
-#if BS_SHARED
-            word >>= upper;
+#if BS_SHARED && BS_BITS > 1
+            const unsigned word = ((unsigned)codes[u].of[i] ^ p.flip) >> upper;
+#elif BS_BITS > 1
+            const unsigned word = (unsigned)codes[u].of[i] ^ p.flip;
+#else // the last one's bit on top
+            const unsigned word = (unsigned)codes[u].of[i] << (32 - BS_WORD_CODES - upper);
 #endif
 #pragma unroll
             for (int j = 0; j < BS_WORD_CODES; j++) {
                 float &sum = sums[i * BS_WORD_CODES + j];
 #if BS_BITS == 1 && BS_BIPOLAR
-                sum += bs_float_of(bs_bits_of(weight) ^ (word << (31 - j) & 0x80000000u));
+                sum += bs_float_of(bs_bits_of(weight) ^ (~(word << (BS_WORD_CODES - 1 - j)) & 0x80000000u));
 #elif BS_BITS == 1
-                sum += word >> j & 1 ? weight : 0.0f;
+                sum += (int)(word << (BS_WORD_CODES - 1 - j)) < 0 ? weight : 0.0f;
 #else
                 const int place = j * BS_BITS % 16;
                 const unsigned half = j * BS_BITS >= 16 ? word >> 16 : word;

@@ -114,7 +114,14 @@ BS_INLINE void store_rows(const WindowsParams &p, bs_i64 row, unsigned start, in
 #endif
 }
 
-extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_WEIGHTS ? 2 : 3) spmm_windows(const WindowsParams p)
+// Blocks of a multiprocessor: what the registers suffice for, so that nothing is spilled.
+#if BS_WEIGHTS || (BS_FINISH % 2 && __CUDA_ARCH__ != 900)
+#define BS_BLOCKS 2
+#else
+#define BS_BLOCKS 3
+#endif
+
+extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) spmm_windows(const WindowsParams p)
 {
     const int lanes = 1 << p.shift, lane = (int)threadIdx.x & (lanes - 1), slice = (int)blockIdx.y;
     const bs_i64 index = (bs_i64)blockIdx.x * (BS_THREADS >> p.shift) + (threadIdx.x >> p.shift);

@@ -218,6 +218,12 @@ ROWS |= {
         lambda got, x, b: got.dtype == np.float32 and np.array_equal(got, GRAPH.toarray() @ x.astype(np.float32)),
         forms=False,
     ),
+    "plan_bspmm": Row(
+        lambda x, b, f: bs.plan_bspmm(GRAPH, x.shape[1], dtype=x.dtype)(x),
+        lambda dtype, bits: dtype in BELOW_FLOAT64,
+        lambda got, x, b: got.dtype == np.float32 and np.array_equal(got, GRAPH.toarray() @ x.astype(np.float32)),
+        forms=False,
+    ),
     "add": Row(
         lambda x, b, f: bs.add(x, x),
         numbers,
@@ -275,6 +281,7 @@ ON_GPU = {
 }
 ON_GPU |= {"matmul", "plan_matmul", "Epilogue"}
 ON_GPU |= {"spmm", "plan_spmm", "sddmm", "aggregate_edges", "edge_softmax", "attention", "cosine_attention"}
+ON_GPU |= {"bspmm", "plan_bspmm"}
 ON_GPU |= {"FRDC", "TCTiledCSR"}
 ON_GPU |= {"add", "concat"}
 

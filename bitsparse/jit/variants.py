@@ -237,6 +237,36 @@ def _tiles() -> list[Variant]:
     return found
 
 
+def _finished() -> list[Variant]:
+    """Float sums with a chain or signs behind them in the same kernel, and sums of packed features, which always have one."""
+    csr = {"BS_KIND": 5, "BS_ACC": 0, "BS_BYTES": 16, "BS_REDUCE": 0, "BS_ROW_SCALE": 0, "BS_U": 8, "BS_V": 1}
+    found = [
+        ("spmm_csr.cu", csr | {"BS_FINISH": finish, "BS_WEIGHTS": weights} | more)
+        for finish, weights, more in (
+            *((finish, weights, {}) for finish in (1, 2, 3) for weights in (0, 1)),
+            *((finish, 0, {"BS_REDUCE": 1}) for finish in (1, 3)),
+            (1, 0, {"BS_HAS_TANH": 1}),
+            (2, 0, {"BS_KIND": 4, "BS_BYTES": 8}),
+            (2, 0, {"BS_LARGE": 1}),
+        )
+    ]
+    found += [("spmm_windows.cu", {"BS_FINISH": finish, "BS_WEIGHTS": 0}) for finish in (1, 2, 3)]
+    found += [
+        (
+            "spmm_packed.cu",
+            {"BS_BITS": bits, "BS_LANE": lane, "BS_U": 8, "BS_FINISH": finish, "BS_WEIGHTS": weights} | more,
+        )
+        for bits, lane, finish, weights, more in (
+            *((1, lane, finish, 1, {"BS_BIPOLAR": 1}) for lane in (4, 8) for finish in (1, 2)),
+            *((1, 4, finish, 0, {"BS_BIPOLAR": 1}) for finish in (1, 3)),
+            (1, 4, 1, 2, {"BS_BIPOLAR": 1}),
+            *((bits, 4, 1, 1, {}) for bits in (2, 4, 8)),
+            (1, 4, 1, 1, {"BS_BIPOLAR": 1, "BS_LARGE": 1}),
+        )
+    ]
+    return [Variant(source, source[:-3], tuple(sorted(constants.items()))) for source, constants in found]
+
+
 def _windows() -> list[Variant]:
     """Float32 sums over windows of eight rows: without weights, with one to a column, with one to an edge."""
     sums = [Variant("spmm_windows.cu", "spmm_windows", (("BS_WEIGHTS", kind),)) for kind in range(3)]
@@ -261,6 +291,6 @@ def variants() -> list[Variant]:
         for nb, group, only in ((1, (), None), *((nb, (("BS_WARPGROUP", 1),), "sm_90a") for nb in (1, 2, 4)))
     ]
     others = [("bits_stats.cu", "code_sums"), ("epilogue.cu", "epilogue_int32"), ("limits_memory.cu", "read_all")]
-    families = (_wgmma, _mma, _bits, _build, _edges, _spmm, _tiles, _windows, _bspmm)
+    families = (_wgmma, _mma, _bits, _build, _edges, _spmm, _finished, _tiles, _windows, _bspmm)
     found = [variant for family in families for variant in family()]
     return [*found, *(Variant(*other) for other in others), *rates]

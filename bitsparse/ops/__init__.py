@@ -12,7 +12,7 @@ from bitsparse.ops.bits import (
 )
 from bitsparse.ops.bmm import bmm, plan_bmm
 from bitsparse.ops.bmm_plan import BmmPlan
-from bitsparse.ops.bspmm import bspmm
+from bitsparse.ops.bspmm import BspmmPlan, bspmm, plan_bspmm
 from bitsparse.ops.combine import add, concat
 from bitsparse.ops.cosine_attention import cosine_attention
 from bitsparse.ops.epilogue import BatchNorm, Epilogue
@@ -25,6 +25,7 @@ from bitsparse.ops.spmm import SpmmPlan, aggregate_edges, plan_spmm, spmm
 __all__ = [
     "BatchNorm",
     "BmmPlan",
+    "BspmmPlan",
     "EdgeSample",
     "Epilogue",
     "MatmulPlan",
@@ -43,6 +44,7 @@ __all__ = [
     "matmul",
     "pack_bits",
     "plan_bmm",
+    "plan_bspmm",
     "plan_matmul",
     "plan_spmm",
     "quantization_error",

@@ -40,9 +40,10 @@ def bspmm(
     Parameters
     ----------
     A : sparse (m, n)
-        TCTiledCSR, FRDC, any :mod:`scipy.sparse` array, a one-bit BitTensor, or any object with ``csr_arrays()``. Its ``row_scale`` and
-        ``col_scale`` (factorised edge weights, section 3.1.2) are applied. Letter B takes the pattern without explicit zeros; letter F the
-        values (ones if it has none).
+        TCTiledCSR, FRDC, any :mod:`scipy.sparse` array, a matrix of ``cupyx.scipy.sparse``, a one-bit BitTensor, or any object with
+        ``csr_arrays()``. Its ``row_scale`` and ``col_scale`` (factorised edge weights, section 3.1.2) are applied. Letter B takes the
+        pattern without explicit zeros; letter F the values (ones if it has none). The aggregate is computed where A lies, and all other
+        arrays have to be there; containers on a GPU keep what was prepared for their pattern.
     x : BitTensor (n, d) of one bit, or float array (n, d)
         Letter B: bipolar bits for -1/+1 (unsigned bits for 0/1 are summed as such), fastest packed along the features (``axis=-1``).
         Letter F: float16, bfloat16 or float32. A scale of the bits is applied wherever the result is float.
@@ -55,9 +56,11 @@ def bspmm(
         Added to the aggregate, before the epilogue (BitGNN's ADD, for the node's own features).
     epilogue : Epilogue, optional
         Scale, bias, batch norm, activation; binarised for B out, at exactly the sign of that float32 chain.
-    kernel : {None, "twice-plus", "plus-minus", "select"}
+    kernel : {None, "twice-plus", "plus-minus", "select", "csr", "windows"}
         How 0/1 times -1/+1 is computed: ``2 popc(a & b) - popc(a)`` (default), ``popc(a & b) - popc(a & ~b)``, or bit by bit. All
-        give the same result; full-precision operands only know "select".
+        give the same result; full-precision operands, and scales of columns, only know "select". On a GPU full-precision features are
+        gathered an edge at a time ("csr") or in windows of eight rows that share them ("windows"), as :func:`spmm` does; by default what
+        is estimated to be quicker.
     out : array or BitTensor, optional
         Where to write, of exactly the result's kind, shape and dtype; also returned.
 
@@ -76,7 +79,11 @@ def bspmm(
 
     Notes
     -----
-    Float sums are float32, added in column order with one rounding a product and a sum: |error| <= (row_nnz + 2) 2^-24 sum |a x|.
+    Float sums are float32, added in column order with one rounding a product and a sum: |error| <= (row_nnz + 2) 2^-24 sum |a x|. On a GPU
+    rows longer than some L edges are summed in pieces, as :func:`spmm` says, scales of columns and of rows may be multiplied into the
+    weights first (three roundings more), and the same bits come out in every run. A bit of a float sum may differ between devices where
+    the number whose sign it is lies within that bound. There the epilogue is applied in the kernel that sums; only bits packed along the
+    rows (``axis=-2``) are turned by a second one. NaN has no sign: ValueError, on a GPU after the kernel has run.
 
     Examples
     --------
@@ -186,7 +193,7 @@ def _finish(A: Any, csr: CSROperand, function: str, letter: str, epilogue: Epilo
         csr.prepared["frdc tiles"] = int(A.indices.size)
     if epilogue is not None or letter == "F" or csr.device == "cpu":
         return letters.with_output(function, letter, epilogue)
-    made = csr.prepared.get("binarising")
-    if made is None:
-        made = csr.prepared["binarising"] = letters.with_output(function, letter, epilogue)
-    return made  # type: ignore[no-any-return]
+    if "binarising" not in csr.prepared:
+        csr.prepared["binarising"] = letters.with_output(function, letter, epilogue)
+    kept: Epilogue | None = csr.prepared["binarising"]
+    return kept

@@ -59,7 +59,11 @@ def float_product(
     kernel, _, why = products.chosen(operand, kind, True)
     factors = None
     if kernel == "windows" and weights is None and operand.col_scale is not None:
-        factors, values, row_scale = operand.col_scale, None, operand.row_scale  # a factor to a column, not one to an edge
+        factors, values, row_scale = (
+            operand.col_scale,
+            None,
+            operand.row_scale,
+        )  # a factor to a column, not one to an edge
     else:
         values, row_scale = weights_of(operand, mean)
     finish = finishing.Finish(params, shape, row_scale=row_scale, added=added)

@@ -117,7 +117,9 @@ class GpuAggregates:
             if wanted.out == "bits" and wanted.layout == "rows":
                 result = result.reshape(self._shape[0], -1)
             return result if shape is None else result.reshape(shape)
-        words = operand.schedule.workspace("signs", (self._shape[0], 1, packed_words(self._shape[1], 1, "planes")), np.uint32)
+        words = operand.schedule.workspace(
+            "signs", (self._shape[0], 1, packed_words(self._shape[1], 1, "planes")), np.uint32
+        )
         made.run(x, addend, words)
         turned: Array = backends.family(operand.device, "bits").repack(
             words, self._shape, 1, axis=-1, layout="planes", to_axis=-2, to_layout=wanted.layout, out=out
@@ -135,7 +137,7 @@ class GpuAggregates:
 
     def nan_seen(self) -> bool:
         """Whether NaN was to become a bit since this was asked last; waits for the current stream."""
-        return any([made.nan_seen() for made in self._made.values()])
+        return sum([made.nan_seen() for made in self._made.values()]) > 0
 
     def _is_exact(self, operand: CSROperand, x: Features) -> bool:
         """Whether stored integers are summed and nothing follows."""
@@ -231,7 +233,9 @@ class GpuAggregates:
         if params.out == "bits":
             scales = {
                 "row_scale": _times(params.row_scale, operand.row_scale),
-                "col_scale": _times(params.col_scale, None if x.feature_scale is None else x.feature_scale.get()),
+                "col_scale": _times(
+                    params.col_scale, interop.move(x.feature_scale, "cpu") if x.feature_scale is not None else None
+                ),
             }
             lengths = operand.indptr[1:] - operand.indptr[:-1]
             limits = thresholds.of_epilogue(
@@ -260,7 +264,7 @@ class GpuAggregates:
     def _why(self, operand: CSROperand) -> str:
         return "forced" if self._forced is not None else "vertical counters, edge by edge"
 
-    def _counter(self, family: Any, operand: CSROperand, x: Features, **given: Any) -> Any:
+    def _counter(self, family: Any, operand: CSROperand, x: Features, /, **given: Any) -> Any:
         bipolar = x.encoding == "bipolar"
         return family.BinarySum(
             operand.schedule, operand.indices, features=self._shape[1], bipolar=bipolar, kernel=self._method, **given
@@ -355,4 +359,3 @@ def _sum_dtype(given: Array, longest: int) -> np.dtype[Any]:
     if high >= 1 << 62:
         raise ValueError(f"bspmm: add reaches {high}, too close to the end of int64; use smaller integers")
     return np.dtype(np.int64)
-

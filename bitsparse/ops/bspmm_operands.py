@@ -168,9 +168,11 @@ def target_of(
                 f"{function}: out is (shape, bits, axis, layout, encoding) {found}, but the result is {wanted}"
             )
         if out.scale is not None or out.offset is not None:
-            raise ValueError(f"{function}: out has a scale or an offset, but the result has none; pass out.with_affine()")
+            raise ValueError(
+                f"{function}: out has a scale or an offset, but the result has none; pass out.with_affine()"
+            )
         target: Array = out.words
-        out._bitmap = out._sums = out._prepared = None  # type: ignore[assignment]
+        out._bitmap = out._sums = out._prepared = None
     else:
         if isinstance(out, BitTensor):
             raise DTypeError(
@@ -185,4 +187,5 @@ def target_of(
 
 def float_addend(addend: Addend) -> Array:
     """Numbers as float32 in C order."""
-    return interop.contiguous(converted(addend.data, np.float32))
+    made: Array = interop.contiguous(converted(addend.data, np.float32))
+    return made

@@ -24,9 +24,7 @@ MIN_ROWS_PER_CLASS = 16
 _FEW = 1 << 15
 
 
-def bisect(
-    is_one: Callable[[Any], Any], shape: tuple[int, int], longest: int, space: Any = np
-) -> Thresholds:
+def bisect(is_one: Callable[[Any], Any], shape: tuple[int, int], longest: int, space: Any = np) -> Thresholds:
     """Where a monotone predicate over ``-longest..longest`` changes, for each element of ``shape`` at once.
 
     Parameters

@@ -1,4 +1,4 @@
-"""What becomes of the float32 sums of a sparse product on the GPU, in the product's own kernel: an addend, the epilogue's chain, floats or signs."""
+"""What becomes of float32 sums of a sparse product on the GPU, in its own kernel: an addend, the epilogue's chain, floats or signs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ class FinishStruct(ctypes.Structure):
         ("row_scale", ctypes.c_void_p * 2),
         ("col_scale", ctypes.c_void_p * 2),
         *((name, ctypes.c_void_p) for name in ("addend", "bias", "bn_scale", "bn_shift", "limits", "flips", "nan")),
-        *((name, ctypes.c_int) for name in ("addend_kind", "addend_bytes", "columns", "row_bytes", "activation", "steps")),
+        *(
+            (name, ctypes.c_int)
+            for name in ("addend_kind", "addend_bytes", "columns", "row_bytes", "activation", "steps")
+        ),
         ("slope", ctypes.c_float),
     )
 
@@ -113,15 +116,16 @@ class Finish:
             own = np.asarray(params.row_scale, np.float32)
             upload.append(np.ascontiguousarray(np.broadcast_to(own, (rows,))))
         #: Holds the vectors that the structure points to.
-        self._kept = (cupy.asarray(np.concatenate(upload)) if upload else None, row_scale)
+        kept: Any = cupy.asarray(np.concatenate(upload)) if upload else None
+        self._kept = (kept, row_scale)
         for i, name in enumerate(vectors):
-            address = self._kept[0].data.ptr + 4 * width * i
+            address = kept.data.ptr + 4 * width * i
             if name == "col_scale":
                 raw.col_scale[0] = address
             else:
                 setattr(raw, name, address)
         if params.row_scale is not None:
-            raw.row_scale[0] = self._kept[0].data.ptr + 4 * width * len(vectors)
+            raw.row_scale[0] = kept.data.ptr + 4 * width * len(vectors)
         if row_scale is not None:
             raw.row_scale[1] = row_scale.data.ptr
         words = packed_words(columns, 1, "planes")
@@ -170,11 +174,11 @@ def _limits(params: EpilogueParams, columns: int) -> tuple[NDArray[np.float32], 
         return found
 
     with np.errstate(all="ignore"):
+        end = np.zeros(columns, np.int64)
         for most in _MOST:  # beyond which an overflow in the chain would hide its sign
-            end = np.full(columns, np.array(most, np.float32).view(np.int32), np.int64)
             ends = np.array([most, -most], np.float32)[:, None] * np.ones(columns, np.float32)
-            if np.isfinite(host_matmul.epilogue(ends, chain)).all():
-                break
+            stays = np.isfinite(host_matmul.epilogue(ends, chain)).all(axis=0)
+            end = np.where((end == 0) & stays, np.array(most, np.float32).view(np.int32), end)
         low, high = -end, end
         first, last = is_one(low), is_one(high)
         flips = first & ~last

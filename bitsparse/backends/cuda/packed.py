@@ -23,8 +23,6 @@ _GRID_Y, _THREADS, _WARPS = 65535, 128, 20
 _WEIGHTS = {"none": 0, "edge": 1, "general": 2}
 #: Columns up to which a lane holds four features, so that a warp walks one row and its groups do not wait for each other at row ends.
 _NARROW = 128
-#: Blocks of a multiprocessor by features of a lane and the mode of the finish: what the registers suffice for.
-_BLOCKS = {4: (7, 7, 6), 8: (5, 7, 6)}
 
 
 class _PackedParams(ctypes.Structure):
@@ -141,13 +139,17 @@ class PackedSum:
         self._values = values
         self.cut = schedule.cut(tuning.lanes, warps=_WARPS, span=tuning.span, longest=tuning.longest)
         params = self._params = _PackedParams(schedule.params(self.cut, self._indices, tuning.lanes))
-        params.row_bytes, params.vectors, params.slices = 4 * packed_words(features, bits, "rows"), vectors, self._slices
-        blocks = tuning.blocks or _BLOCKS[tuning.lane][finish.mode - 1]
+        params.row_bytes, params.vectors, params.slices = (
+            4 * packed_words(features, bits, "rows"),
+            vectors,
+            self._slices,
+        )
         defines = schedule.defines | {"BS_BITS": bits, "BS_LANE": tuning.lane, "BS_U": tuning.unroll}
-        defines |= {"BS_WEIGHTS": _WEIGHTS[weights], "BS_BLOCKS": blocks} | finish.defines
+        defines |= {"BS_WEIGHTS": _WEIGHTS[weights]} | finish.defines
+        if tuning.blocks is not None:
+            defines["BS_BLOCKS"] = tuning.blocks
         if bits == 1:
             defines["BS_BIPOLAR"] = int(encoding == "bipolar")
-            params.flip = 0xFFFFFFFF if encoding == "bipolar" else 0
         elif encoding == "signed":
             params.flip = sum(1 << (i + bits - 1) for i in range(0, 32, bits))
             params.base = float(1 << (bits - 1))

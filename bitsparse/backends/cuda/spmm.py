@@ -238,7 +238,9 @@ class Spmm:
             tuning = tuning_of(columns, self._x_dtype.itemsize, alignment, self._acc.itemsize, head_width)
             plain = kind == _NONE and reduce == "sum" and self._row_scale is None and not schedule.large
             tuning = _fitted(tuning, kind, plain and self._x_dtype == np.float32)
-            if finish is not None:  # as many blocks as its registers allow, whose sums wait in memory for this many threads
+            if (
+                finish is not None
+            ):  # as many blocks as its registers allow, whose sums wait in memory for this many threads
                 tuning = tuning._replace(threads=_THREADS, blocks=None)
         self.tuning = tuning
         self._prepare(kind)
