@@ -5,6 +5,7 @@ Graphs, float features and the vendor's products are those of ``sparse_gpu.py``;
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -22,6 +23,7 @@ from bitsparse.bench import Unavailable
 __all__ = [
     "Features",
     "check_bits",
+    "explained",
     "features_of",
     "function",
     "let_go",
@@ -74,6 +76,13 @@ def features_of(name: str, columns: int) -> Features:
         _held.clear()  # before the next cell is made, which may want the memory
         held = _held["features"] = Features(cell_of(name, columns))
     return held
+
+
+def explained(plan: Any) -> dict[str, str | None]:
+    """What a plan says about itself, and the kernel that it names."""
+    text = str(plan.explain())
+    named = re.search(r"kernel ([\w-]+)", text)
+    return {"kernel": named and named.group(1), "plan": text}
 
 
 def let_go() -> None:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from binary_gpu import check_bits, function, poison, torch_product
+from binary_gpu import check_bits, explained, function, poison, torch_product
 from gpu_timing import torch_graph, torch_module
 from sparse_gpu import Timed, in_turns
 
@@ -60,7 +60,7 @@ def product(letters: str, m: int, k: int, n: int) -> Prepared:
         call = torch_product(x, w, pack=letters[2] == "B", tf32=tf32)
         sides.append(Timed(call, f"torch {torch.__version__} mm", torch_graph))
     params: dict[str, Any] = {"m": m, "k": k, "n": n, "letters": letters, "x_bytes": int(x.nbytes)}
-    params |= {"replayed": sides[0].replayed, "peer_replayed": sides[1].replayed, "plan": plan.explain()}
+    params |= {"replayed": sides[0].replayed, "peer_replayed": sides[1].replayed} | explained(plan)
 
     def measure(protocol: Protocol) -> tuple[float, float]:
         ms, peer_ms, params["fp32_ms"] = in_turns(sides, protocol.repetitions)

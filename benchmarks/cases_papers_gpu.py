@@ -17,7 +17,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from binary_gpu import check_bits, function, poison
+from binary_gpu import check_bits, explained, function, poison
 from binary_gpu import let_go as let_go_of_features
 from field import MEMORY_RATE, gather_ms
 from sparse_gpu import Timed, drop_all, in_turns, matrix_of
@@ -83,7 +83,7 @@ def papers(index: str, size: Any = SIZE) -> Prepared:
     check_bits(case, out.words[rows], exact)
     params: dict[str, Any] = {"graph": "papers", "source": f"synthetic power_law graph of the size of {size}, seed 0"}
     params |= {"nodes": nodes, "entries": entries, "D": WIDTH, "index": index, "checked_rows": int(rows.size)}
-    params |= {name: held[name] for name in ("make_s", "make_gb")} | {"plan": plan.explain()}
+    params |= {name: held[name] for name in ("make_s", "make_gb")} | explained(plan)
     ours = Timed(partial(plan, x, out=out), case)
     params["replayed"] = ours.replayed
     params["held_gb"] = cupy.get_default_memory_pool().used_bytes() / 1e9

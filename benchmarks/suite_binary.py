@@ -7,7 +7,7 @@ Where this suite differs from the protocol of ``run.py``:
   adjacency is B. Graphs are those of ``suite_spmm.py``.
 - The peer of ``bbb`` and ``bbf`` (and of what has weights) is the fastest right product of cuSPARSE in float32, of as many columns; that of
   ``fbf`` is our own float32 product of the pattern, and that of ``fbb`` too, with ``params.packed_ms`` that product followed by our
-  sign-and-pack. ``params.vendor_ms`` is cuSPARSE's time in all of them.
+  sign-and-pack. ``params.vendor_ms`` is cuSPARSE's time in all of them (there measured before).
 - Counters are compared with exact sums, bits with their signs; bits of float sums may differ where the sum is nearer to 0 than float32
   sums are exact (``params.differ`` counts those).
 - Both sides are replayed as CUDA graphs in turns (see ``suite_spmm.py``).
@@ -27,7 +27,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from binary_gpu import Features, check_bits, features_of, function, poison, slack_of, spmm_and_pack, spmm_plan
+from binary_gpu import (
+    Features,
+    check_bits,
+    explained,
+    features_of,
+    function,
+    poison,
+    slack_of,
+    spmm_and_pack,
+    spmm_plan,
+)
 from gpu_timing import machine
 from sparse_gpu import KINDS, Timed, check, in_turns, vendor_product
 from suite_spmm import floors
@@ -90,35 +100,33 @@ def aggregation(letters: str, name: str, columns: int, *, frdc: bool = False) ->
     out = plan(x)
     poison(out)
     plan(x, out=out)
-    params = matrix.facts() | {"D": columns, "letters": letters, "kernel": getattr(plan, "kernel", None)}
-    params |= {"plan": plan.explain(), "weighted": weighted, "frdc": frdc} | checked(
-        case, letters, features, out, values
-    )
+    params = matrix.facts() | {"D": columns, "letters": letters, "weighted": weighted, "frdc": frdc} | explained(plan)
+    params |= checked(case, letters, features, out, values)
     ours = Timed(partial(plan, x, out=out), case)
     params["replayed"] = ours.replayed
-    vendor = vendor_product(cell, "fp32")
-    sides: list[Timed | None] = [ours, vendor]
-    floats_in = letters[0] == "F" and not weighted
-    if floats_in:
-        sides.append(Timed(spmm_plan(cell)[0], "bitsparse spmm float32, pattern"))
+    vendor, peers = vendor_product(cell, "fp32"), []
+    if letters[0] == "F" and not weighted:
+        peers.append(Timed(spmm_plan(cell)[0], "bitsparse spmm float32, pattern"))
         if letters == "FBB":
-            sides.append(spmm_and_pack(cell))
+            peers.append(spmm_and_pack(cell))
+    elif vendor is not None:
+        peers.append(vendor)
     row_bytes = 4 * columns if letters[0] == "F" else -(-columns // 8)
     moved = int(matrix.pattern_bytes + x.nbytes + out.nbytes + (0 if values is None else values.nbytes))
     floor, more = floors(matrix.nnz, row_bytes, matrix.shape[1], moved, matrix.reuse)
     params |= more
 
     def measure(protocol: Protocol) -> tuple[float, float | None]:
-        there = [side for side in sides if side is not None]
-        times = dict(zip(there, in_turns(there, protocol.repetitions), strict=True))
-        ms, rest = times[ours], [None if side is None else times[side] for side in sides[1:]]
-        params.update(share=floor / ms, vendor_ms=rest[0])
-        if len(rest) > 2:
-            params["packed_ms"] = rest[2]
-        return ms, rest[1] if floats_in else rest[0]
+        ms, *others = in_turns([ours, *peers], protocol.repetitions)
+        params.update(share=floor / ms, vendor_ms=vendor and vendor.ms)
+        if peers and peers[0] is vendor:
+            params["vendor_ms"] = others[0]
+        if len(others) > 1:
+            params["packed_ms"] = others[1]
+        return ms, others[0] if others else None
 
-    peer = sides[2] if floats_in else vendor
-    return Prepared(lambda: None, None, None if peer is None else peer.name, params, moved, floor, measure=measure)
+    name_of_peer = peers[0].name if peers else None
+    return Prepared(lambda: None, None, name_of_peer, params, moved, floor, measure=measure)
 
 
 def checked(case: str, letters: str, features: Features, out: Any, values: Any) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 #ifndef BITSPARSE_BMM_ROWS_CUH
 #define BITSPARSE_BMM_ROWS_CUH
 
-#if BS_FINISH == 1
+#if BS_FINISH & 1
 #define BS_OWN_VECTORS // the scales of rows may be found by this kernel
 #include "epilogue.cuh"
 #else
@@ -26,13 +26,24 @@ constexpr bool kStaged = true;
 #else
 constexpr bool kStaged = false;
 #endif
+#ifdef BS_NORM
+constexpr bool kNormed = true;
+#else
+constexpr bool kNormed = false;
+#endif
+#if BS_KIND == BS_WORDS && !defined(BS_PARTS)
+constexpr bool kRounds = true; // blocks stay for as long as there are rows
+#else
+constexpr bool kRounds = false;
+#endif
+constexpr int kBuffers = kRounds ? 2 : 1; // of words of the rows
 constexpr int kSlots = BS_FINISH == 1 ? BS_WARPS * 4096 : 0; // bytes in front of the words, through which sums reach the epilogue
 
 struct BmmParams {
     const unsigned char *x;
     const u32 *w;             // (n, words), packed along the contraction axis
     void *out;                // int32 sums, or packed bits
-    const int *columns;       // of n columns: what is added to the sum; with BS_FINISH 2: the least count that gives a one
+    const int *columns;       // of n columns and zeros up to whole items: what is added to the sum; with BS_FINISH 2: the least count of a one
     const u32 *flips;         // BS_FINISH 2: columns whose bits turn over
     const float *norm[2];     // of a feature: the factor and the addend in front of the sign; zero behind the last one
     float *absmean;           // mean magnitudes of the rows; may be null
@@ -43,10 +54,18 @@ struct BmmParams {
     int pitch;                // words from row to row there, 16 times an odd number, so that neither side meets in few banks
     int out_words, pairs;     // of a row of bits; whether two neighbouring sums may be stored at once
     int is_signed, pad;
-#if BS_FINISH == 1
+#if BS_FINISH & 1
     EpilogueParams epilogue;
 #endif
 };
+
+// The thread, found out where it is asked for: what is made of it should not stay in registers.
+BS_INLINE int own_thread()
+{
+    int thread = (int)threadIdx.x;
+    asm volatile("" : "+r"(thread));
+    return thread;
+}
 
 #if BS_KIND != BS_WORDS
 // ---- elements
@@ -80,15 +99,7 @@ BS_INLINE u32 sign_of(Element e, float v, const BmmParams &g)
 #endif
 }
 
-#if !defined(BS_HINT)
-#define BS_LOAD(at) (*(at))
-#elif BS_HINT == 1
-#define BS_LOAD(at) __ldcs(at)
-#else
-#define BS_LOAD(at) __ldcg(at)
-#endif
-
-// Four neighbours by loads of BS_VECTOR bytes.
+// Four neighbours by loads of BS_VECTOR bytes, which are the first to leave the caches again.
 BS_INLINE Quad load_neighbours(const unsigned char *at)
 {
     Quad q = zero_quad();
@@ -96,21 +107,21 @@ BS_INLINE Quad load_neighbours(const unsigned char *at)
 #if BS_VECTOR == 16
 #pragma unroll
     for (int i = 0; i < size / 16; i++) {
-        const uint4 v = BS_LOAD((const uint4 *)at + i);
+        const uint4 v = __ldcs((const uint4 *)at + i);
         u32 *w = q.w + 4 * i;
         w[0] = v.x, w[1] = v.y, w[2] = v.z, w[3] = v.w;
     }
 #elif BS_VECTOR == 8
 #pragma unroll
     for (int i = 0; i < size / 8; i++) {
-        const uint2 v = BS_LOAD((const uint2 *)at + i);
+        const uint2 v = __ldcs((const uint2 *)at + i);
         u32 *w = q.w + 2 * i;
         w[0] = v.x, w[1] = v.y;
     }
 #elif BS_VECTOR == 4
 #pragma unroll
     for (int i = 0; i < size / 4; i++)
-        q.w[i] = BS_LOAD((const u32 *)at + i);
+        q.w[i] = __ldcs((const u32 *)at + i);
 #else
 #pragma unroll
     for (int j = 0; j < 4; j++)
@@ -193,7 +204,10 @@ struct Unit {
 #endif
                 negative = __funnelshift_l(sign_of(e, v[j], g), negative, 1);
             }
-            magnitudes[i] = bs_addf(bs_addf(fabsf(v[0]), fabsf(v[1])), bs_addf(fabsf(v[2]), fabsf(v[3])));
+            if (BS_KIND >= BS_HALF || kNormed || g.absmean)
+                magnitudes[i] = bs_addf(bs_addf(fabsf(v[0]), fabsf(v[1])), bs_addf(fabsf(v[2]), fabsf(v[3])));
+            else
+                magnitudes[i] = 0.0f;
         }
         const u32 valid = left >= 4 ? ~0u : left <= 0 ? 0u : ((1u << left) - 1u) * 0x11111111u;
         u32 word = ~negative & valid; // nibble i is row i's
@@ -229,7 +243,7 @@ BS_INLINE int row_of_sum(int lane) { return (lane & 4) | (lane & 8) >> 2 | (lane
 BS_INLINE void copy_weights(const BmmParams &g, u32 weights)
 {
     const int chunks = (g.words + 15) / 16 * 4, all = (g.n + 63) / 64 * 64 * chunks;
-    for (int i = threadIdx.x; i < all; i += kThreads) {
+    for (int i = own_thread(); i < all; i += kThreads) {
         const int column = i / chunks, chunk = i - column * chunks;
         const bool valid = column < g.n && 4 * chunk < g.words;
         copy_async(weights + (column * g.pitch + 4 * chunk) * 4, valid ? g.w + (long long)column * g.words + 4 * chunk : g.w, valid);
@@ -237,48 +251,81 @@ BS_INLINE void copy_weights(const BmmParams &g, u32 weights)
     copy_commit();
 }
 
-// The block's rows, words `first` to `first + count` - 1 of them, into shared memory; magnitudes of 128 columns each behind them.
-BS_INLINE void load_rows(const BmmParams &g, u32 bits, u32 sums, int row0, int first, int count)
-{
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, chunks = count / 4;
 #if BS_KIND == BS_WORDS
-    (void)lane, (void)warp, (void)sums;
-    for (int i = threadIdx.x; i < kRows * chunks; i += kThreads) {
+BS_INLINE void copy_rows(const BmmParams &g, u32 bits, int row0, int first, int count)
+{
+    const int chunks = count / 4;
+    for (int i = own_thread(); i < kRows * chunks; i += kThreads) {
         const int row = i / chunks, chunk = i - row * chunks;
         const bool valid = row0 + row < g.m;
         copy_async(bits + (row * g.pitch + 4 * chunk) * 4, g.x + (valid ? row0 + row : 0) * g.x_row + (first + 4 * chunk) * 4, valid);
     }
-    copy_wait_all();
+    copy_commit();
+}
 #else
+// The units of a warp: neighbouring warps take neighbouring columns.
+struct Walk {
+    int group, chunk;
+    const int chunks;
+
+    __device__ __forceinline__ explicit Walk(int count) : group(0), chunk(own_thread() >> 5), chunks(count) { settle(); }
+
+    __device__ __forceinline__ void settle()
+    {
+        while (chunk >= chunks && group < kRows / 8)
+            chunk -= chunks, group++;
+    }
+
+    __device__ __forceinline__ bool done() const { return group >= kRows / 8; }
+
+    __device__ __forceinline__ void step() { chunk += BS_WARPS, settle(); }
+};
+
+// Asks for the unit at hand, of a block of rows, to be brought into the L2.
+BS_INLINE void prefetch(const BmmParams &g, const Walk &at, int row0, int first)
+{
+    constexpr int bytes = 128 * (int)sizeof(Element);
+    const int lane = own_thread() & 31, row = row0 + 8 * at.group + (lane >> 2), column = 32 * first + 128 * at.chunk;
+#pragma unroll
+    for (int piece = 0; piece < bytes; piece += 512) {
+        const int byte = piece + 128 * (lane & 3);
+        if (row < g.m && byte < bytes && column + byte / (int)sizeof(Element) < g.k)
+            prefetch_l2(g.x + row * g.x_row + (long long)column * (int)sizeof(Element) + byte);
+    }
+}
+
+// The block's rows, words `first` to `first + count` - 1 of them, into shared memory; magnitudes of 128 columns each behind them.
+BS_INLINE void load_rows(const BmmParams &g, u32 bits, u32 sums, int row0, int first, int count)
+{
+    const int lane = own_thread() & 31;
     bool odd = false;
-    int group = 0, chunk = warp; // neighbouring warps take neighbouring columns
-    while (true) {
+    Walk at(count / 4);
+    while (!at.done()) {
         Unit units[BS_AHEAD];
-        int groups[BS_AHEAD], at[BS_AHEAD];
+        int groups[BS_AHEAD], chunks[BS_AHEAD];
 #pragma unroll
         for (int u = 0; u < BS_AHEAD; u++) {
-            while (chunk >= chunks && group < kRows / 8)
-                chunk -= chunks, group++;
-            groups[u] = group, at[u] = chunk;
-            if (group < kRows / 8)
-                units[u].load(g, lane, row0 + 8 * group, 32 * first + 128 * chunk);
-            chunk += BS_WARPS;
+            groups[u] = at.group, chunks[u] = at.chunk;
+            if (!at.done()) {
+                units[u].load(g, lane, row0 + 8 * at.group, 32 * first + 128 * at.chunk);
+                at.step();
+            }
         }
-        if (groups[0] >= kRows / 8)
-            break;
+        if (BS_PREFETCH && !at.done())
+            prefetch(g, at, row0, first);
 #pragma unroll
         for (int u = 0; u < BS_AHEAD; u++) {
             if (groups[u] >= kRows / 8)
                 break;
             float magnitudes[8];
             const u32 word = units[u].signs(g, lane, magnitudes);
-            store_shared_word(bits + ((8 * groups[u] + (lane >> 2)) * g.pitch + 4 * at[u] + (lane & 3)) * 4, (int)word);
+            store_shared_word(bits + ((8 * groups[u] + (lane >> 2)) * g.pitch + 4 * chunks[u] + (lane & 3)) * 4, (int)word);
             if (g.absmean) {
                 const float sum = sum_of_lanes(lane, magnitudes);
                 odd = odd || sum != sum;
                 if ((lane & 3) == 0)
-                    store_shared_word(sums + ((8 * groups[u] + row_of_sum(lane)) * (g.part_words / 4) + at[u]) * 4, (int)bs_bits_of(sum));
-            } else {
+                    store_shared_word(sums + ((8 * groups[u] + row_of_sum(lane)) * (g.part_words / 4) + chunks[u]) * 4, (int)bs_bits_of(sum));
+            } else if (BS_KIND >= BS_HALF || kNormed) {
                 float all = 0.0f;
 #pragma unroll
                 for (int i = 0; i < 8; i++)
@@ -287,9 +334,9 @@ BS_INLINE void load_rows(const BmmParams &g, u32 bits, u32 sums, int row0, int f
             }
         }
     }
-    if (odd && g.nan)
+    if (odd)
         *g.nan = 1;
-#endif
 }
+#endif
 
 #endif

@@ -212,6 +212,12 @@ ROWS |= {
         lambda got, x, b: np.array_equal(got, np.where(x.astype(float) >= 0, 1, -1) @ SIGNS),
         forms=False,
     ),
+    "plan_bmm": Row(
+        lambda x, b, f: bs.plan_bmm(SIGNS, len(x), "FFB", dtype=x.dtype)(x),
+        numbers,
+        lambda got, x, b: np.array_equal(got.toarray() > 0, np.where(x.astype(float) >= 0, 1, -1) @ SIGNS >= 0),
+        forms=False,
+    ),
     "bspmm": Row(
         lambda x, b, f: bs.bspmm(GRAPH, x),
         lambda dtype, bits: dtype in BELOW_FLOAT64,
@@ -280,6 +286,7 @@ ON_GPU = {
     "choose_bits",
 }
 ON_GPU |= {"matmul", "plan_matmul", "Epilogue"}
+ON_GPU |= {"bmm", "plan_bmm"}
 ON_GPU |= {"spmm", "plan_spmm", "sddmm", "aggregate_edges", "edge_softmax", "attention", "cosine_attention"}
 ON_GPU |= {"bspmm", "plan_bspmm"}
 ON_GPU |= {"FRDC", "TCTiledCSR"}
@@ -315,7 +322,8 @@ def test_cell_on_a_gpu(name: str, dtype: str, form: tuple[int, int, str], monkey
     if name.split(" ")[0] not in ON_GPU:
         expected += (bs.DeviceError,)
     with monkeypatch.context() as patch:
-        patch.setitem(globals(), "RIGHT", to_gpu(RIGHT))
+        for right in ("RIGHT", "SIGNS"):
+            patch.setitem(globals(), right, to_gpu(globals()[right]))
         for graph in ("GRAPH", "SQUARE"):
             patch.setitem(globals(), graph, bs.TCTiledCSR(globals()[graph]).to_device("cuda"))
         if expected:

@@ -216,7 +216,6 @@ def test_bad_input() -> None:
         lambda: bs.spmm(graph.to_device("cuda"), FLOATS),
         lambda: bs.bspmm(graph, signs),
         lambda: bs.bspmm(graph.to_device("cuda"), FLOATS),
-        lambda: bs.bmm(signs, signs.T),
         lambda: bs.sampled_spmm(graph, x, width=2),
         lambda: bs.sampled_spmm(graph.to_device("cuda"), x, width=2),
         lambda: there.tocsr(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import NamedTuple
 
 __all__ = ["ARCHS", "Variant", "variants"]
@@ -283,6 +284,41 @@ def _bspmm() -> list[Variant]:
     return [*found, *(Variant("bspmm_methods.cu", "bspmm_methods", tuple(one.items())) for one in methods)]
 
 
+def _bmm() -> list[Variant]:
+    """Products of signs: float32, at other alignments, 16-bit floats, bits; the ways out; small results, batch norm, parts.
+
+    How many blocks share a multiprocessor is what ``backends.cuda.bmm.choose_tuning`` says: two where bits take more registers.
+    """
+    usual = {
+        "BS_KIND": 5,
+        "BS_VECTOR": 16,
+        "BS_ROWS": 64,
+        "BS_WARPS": 8,
+        "BS_AHEAD": 1,
+        "BS_PREFETCH": 0,
+        "BS_STAGED": 1,
+    }
+    blocks = (4, 2, 4, 3)  # by the way out
+    kinds: list[dict[str, int]] = [{"BS_FINISH": way} for way in range(4)]
+    kinds += [{"BS_VECTOR": 8, "BS_FINISH": way} for way in (2, 3)]
+    kinds += [
+        {"BS_KIND": 4, "BS_VECTOR": 8, "BS_AHEAD": 2, "BS_FINISH": way, **more}
+        for way, more in ((2, {}), (3, {"BS_BFLOAT": 1}))
+    ]
+    kinds += [{"BS_KIND": 7, "BS_FINISH": way, "BS_BLOCKS": 3} for way in (0, 2, 3)]
+    kinds += [{"BS_ROWS": 16, "BS_AHEAD": 2, "BS_FINISH": 3, "BS_BLOCKS": 2, **more} for more in ({}, {"BS_NORM": 1})]
+    kinds += [{"BS_ROWS": 16, "BS_FINISH": 3, "BS_BLOCKS": 1, "BS_PARTS": 1, "BS_STAGED": 0}]
+    found = []
+    for arch, kind in product(ARCHS, kinds):
+        constants = usual | {"BS_BLOCKS": blocks[kind["BS_FINISH"]]} | kind
+        if arch in ("sm_100a", "sm_120a"):
+            constants["BS_BLOCKS"] = min(2, constants["BS_BLOCKS"])
+        if not constants["BS_STAGED"]:
+            del constants["BS_STAGED"]
+        found.append(Variant("bmm_rows.cu", "bmm_rows", tuple(sorted(constants.items())), arch))
+    return found
+
+
 def variants() -> list[Variant]:
     """Every variant of a release."""
     rates = [
@@ -291,6 +327,6 @@ def variants() -> list[Variant]:
         for nb, group, only in ((1, (), None), *((nb, (("BS_WARPGROUP", 1),), "sm_90a") for nb in (1, 2, 4)))
     ]
     others = [("bits_stats.cu", "code_sums"), ("epilogue.cu", "epilogue_int32"), ("limits_memory.cu", "read_all")]
-    families = (_wgmma, _mma, _bits, _build, _edges, _spmm, _finished, _tiles, _windows, _bspmm)
+    families = (_wgmma, _mma, _bmm, _bits, _build, _edges, _spmm, _finished, _tiles, _windows, _bspmm)
     found = [variant for family in families for variant in family()]
     return [*found, *(Variant(*other) for other in others), *rates]

@@ -131,7 +131,7 @@ def plan_bmm(
 
     Examples
     --------
-    >>> plan = bs.plan_bmm(np.array([[1.0], [3.0], [-1.0]]), 1)
+    >>> plan = bs.plan_bmm(bs.pack_bits(np.array([[1.0], [3.0], [-1.0]]), encoding="bipolar", axis=-2), 1)
     >>> plan(np.array([[0.5, -2.0, 0.0]], np.float32))
     array([[-1]], dtype=int32)
     """

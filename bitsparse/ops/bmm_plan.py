@@ -11,6 +11,7 @@ from bitsparse import _check, backends, interop
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.errors import DeviceError, DTypeError, KernelError, ShapeError
 from bitsparse.ops import letters, thresholds
+from bitsparse.ops.bmm_short import ShortWay
 from bitsparse.ops.epilogue import Epilogue
 from bitsparse.ops.matmul import matmul
 from bitsparse.ops.matmul_plan import target_of
@@ -115,6 +116,11 @@ class BmmPlan:
         Of full-precision activations; None where they are BitTensors.
     kernel : str
         ``"rows"`` on a GPU; on the CPU the kernel forced, or "packed".
+
+    Examples
+    --------
+    >>> bs.plan_bmm(np.ones((40, 3)), 2, "FFB")
+    <BmmPlan shape=(2, 3) variant=FFB kernel=packed>
     """
 
     def __init__(
@@ -153,6 +159,8 @@ class BmmPlan:
         self._norm: Norm | None = None if a_norm is None else norm_of(function, a_norm, self._k)
         _check.accumulator(function, self._k, 1, 1)
         self._products: dict[tuple[bool, bool], Any] = {}
+        #: On a GPU, what a call may do at once for arrays of CuPy's.
+        self._short: ShortWay | None = None
         self._params = None if self._epilogue is None else self._epilogue.params(function, self.shape)
         if self.device == "cpu":
             self._forced = _check.kernel(function, kernel, backends.family("cpu", "matmul").KERNELS)
@@ -166,7 +174,9 @@ class BmmPlan:
                     col_scale=None if terms.col_scale is None else interop.as_host(terms.col_scale, function, "w.scale")
                 )
                 self._params = self._epilogue.params(function, self.shape, own)
-            self._product(False, False)
+            self._short = ShortWay(
+                self._product(False, False), self._right.words, self.device, self.dtype, m, self._k, self._epilogue
+            )
 
     def _product(self, own_scale: bool, means: bool) -> Any:
         """The kernel's product, for activations with a scale of their own or none, with or without means; made once."""
@@ -219,6 +229,9 @@ class BmmPlan:
     def __call__(self, a: Any, out: Any = None, absmean: Any = None) -> Any:
         """The product with activations of the planned shape and dtype; see :func:`bmm`."""
         function, epilogue = self._function, self._epilogue
+        if self._short is not None and absmean is None and out is not None and self._short.fits(a, out):
+            self._short(a, out)
+            return out
         with working_with(self.device, a, out):
             x, family, scale = self._activations(a)
             target = means = None

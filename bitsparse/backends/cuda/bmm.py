@@ -24,7 +24,7 @@ _WORDS_KIND = 7
 _STEP_WORDS = 16
 #: Columns of a warp's item, bytes of its slot in front of the epilogue.
 _ITEM_COLUMNS, _SLOT_BYTES = 64, 4096
-_SUMS, _EPILOGUE, _THRESHOLDS = range(3)
+_SUMS, _EPILOGUE, _THRESHOLDS, _CHAIN = range(4)
 #: A count that is never reached.
 _NEVER = np.iinfo(np.int32).max
 #: Shared memory of a block that still lets several run on a multiprocessor.
@@ -52,40 +52,49 @@ class _FusedParams(_Params):
 class Tuning(NamedTuple):
     """How a product is cut up; the names are those of ``bmm_rows.cu``."""
 
-    rows: int  # of a block
+    rows: int  # that a block takes at a time
     warps: int = 8
     ahead: int = 1  # eights of rows of 128 columns that a warp loads at once
     blocks: int = 4  # of a multiprocessor at a time
     part_words: int = 0  # of the contraction axis in shared memory at a time; 0: all
-    staged: int = 0  # whether a block copies the weights to shared memory
-    hint: int = 0  # how activations are loaded: 0 plainly, 1 evicted first, 2 past the L1
+    staged: int = 1  # whether a block copies the weights to shared memory
+    prefetch: int = 0  # whether the L2 is asked for what follows
 
     def pitch(self, words: int) -> int:
         """Words between the rows in shared memory: 16 times an odd number."""
         steps = -(-(self.part_words or words) // _STEP_WORDS)
         return _STEP_WORDS * (steps | 1)
 
-    def shared_bytes(self, words: int, n: int, finish: int) -> int:
+    def shared_bytes(self, words: int, n: int, finish: int, packed: bool = False) -> int:
         """Shared memory of a block."""
         slots = self.warps * _SLOT_BYTES if finish == _EPILOGUE else 0
         chunks = -(-(self.part_words or words) // 4)
+        buffers = 2 if packed and not self.part_words else 1
         weights = 16 + 4 * -(-n // _ITEM_COLUMNS) * _ITEM_COLUMNS * self.pitch(words) if self.staged else 0
-        return 256 + slots + 4 * self.rows * (self.pitch(words) + 1 + chunks) + weights
+        return 256 + slots + 4 * self.rows * (buffers * self.pitch(words) + 1 + chunks) + weights
 
 
-def choose_tuning(m: int, n: int, words: int, finish: int, dtype: np.dtype[Any], capability: jit.Capability) -> Tuning:
+def choose_tuning(
+    m: int, n: int, words: int, finish: int, dtype: np.dtype[Any] | None, capability: jit.Capability
+) -> Tuning:
     """Rows of a block: few enough that every multiprocessor has blocks, and that the words of several blocks fit into its memory."""
-    blocks = 2 if dtype.itemsize == 8 else 3 if finish == _EPILOGUE else 4
+    packed = dtype is None
+    size = 16 if dtype is None else dtype.itemsize
+    ahead = 2 if size < 4 else 1  # as many bytes in flight
+    blocks = {_EPILOGUE: 2, _CHAIN: 3}.get(finish, 3 if packed else 4)
+    if size == 8 or capability.major >= 10:  # where bits take more registers
+        blocks = 2
+    enough = 4 * capability.multiprocessors
     for rows in (64, 32, 16):
         for staged in (1, 0):
-            t = Tuning(rows, blocks=blocks if staged else min(3, blocks), staged=staged)
-            enough = -(-m // rows) >= 4 * capability.multiprocessors
-            if (enough or rows == 16) and t.shared_bytes(words, n, finish) <= _ROOMY:
-                return t
-    if t.shared_bytes(words, n, finish) <= min(capability.shared_bytes, 2 * _ROOMY):
+            t = Tuning(rows, ahead=ahead, blocks=blocks if staged else min(3, blocks), staged=staged)
+            if (-(-m // rows) >= enough or rows == 16) and t.shared_bytes(words, n, finish, packed) <= _ROOMY:
+                few = -(-m // rows) <= 2 * capability.multiprocessors
+                return t._replace(blocks=2, ahead=2 if size <= 4 else 1) if few else t
+    if t.shared_bytes(words, n, finish, packed) <= min(capability.shared_bytes, 2 * _ROOMY):
         return t._replace(blocks=min(blocks, 2))
     # Parts take accumulators along, which cost registers.
-    return Tuning(16, blocks=2, part_words=_STEP_WORDS * 31)
+    return Tuning(16, blocks=1, part_words=_STEP_WORDS * 31, staged=0)
 
 
 def vector_of(dtype: np.dtype[Any], *steps: int) -> int:
@@ -100,6 +109,13 @@ def vector_of(dtype: np.dtype[Any], *steps: int) -> int:
     while width > dtype.itemsize and any(step % width for step in steps):
         width //= 2
     return width if width >= 4 else dtype.itemsize
+
+
+def _way_of(epilogue: EpilogueParams) -> int:
+    """Whether a chain is one of the commonest, which are worked off where the sums are."""
+    usual = epilogue.activation in (None, "relu") and epilogue.row_term is None and epilogue.col_term is None
+    along_rows = epilogue.out == "float" or (epilogue.binarize and epilogue.axis == -1)
+    return _CHAIN if usual and along_rows else _EPILOGUE
 
 
 class SignProduct:
@@ -151,14 +167,20 @@ class SignProduct:
         self._m, self._k = m, k
         self._packed, self._dtype = dtype is None, np.dtype(np.uint32 if dtype is None else dtype)
         self._absmean, self._scale_rows = (absmean or scale_rows) and not self._packed, scale_rows
-        self._finish = _SUMS if epilogue is None else _EPILOGUE if thresholds is None or k == 0 else _THRESHOLDS
+        self._finish = _SUMS if epilogue is None else _way_of(epilogue) if thresholds is None or k == 0 else _THRESHOLDS
         chain = None if epilogue is None else DeviceEpilogue(epilogue, (m, n), float(k))
         self.out_shape: tuple[int, ...] = (m, n) if chain is None else chain.out_shape
         self.out_dtype = np.dtype(np.int32) if chain is None else chain.out_dtype
-        self._chain = chain if self._finish == _EPILOGUE else None
-        self.tuning = tuning or choose_tuning(m, n, words, self._finish, self._dtype, jit.capability())
+        self._chain = chain if self._finish in (_EPILOGUE, _CHAIN) else None
+        self.tuning = tuning or choose_tuning(
+            m, n, words, self._finish, None if self._packed else self._dtype, jit.capability()
+        )
+        if 0 < self.tuning.part_words < words:
+            self.tuning = self.tuning._replace(staged=0)
+        else:
+            self.tuning = self.tuning._replace(part_words=0)
         t = self.tuning
-        p = self.params = _FusedParams() if self._finish == _EPILOGUE else _Params()
+        p = self.params = _Params() if self._chain is None else _FusedParams()
         p.m, p.n, p.k, p.words, p.w = m, n, k, words, w_words.data.ptr
         p.part_words, p.pitch = t.part_words or words, t.pitch(words)
         p.is_signed = int(self._dtype.kind == "i")
@@ -174,8 +196,10 @@ class SignProduct:
             self._set_thresholds(thresholds, n)
             p.out_words = self.out_shape[-1]
         elif n:
-            self._keep.append(-self._sums)
-            p.columns = self._keep[-1].data.ptr
+            less = cupy.zeros(-(-n // _ITEM_COLUMNS) * _ITEM_COLUMNS, np.int32)
+            less[:n] = -self._sums
+            self._keep.append(less)
+            p.columns = less.data.ptr
         self._normed = norm is not None
         if norm is not None:
             room = np.zeros((2, -(-k // 4) * 4), np.float32)
@@ -199,7 +223,7 @@ class SignProduct:
         self._made.record()
 
     def _set_thresholds(self, thresholds: Thresholds, n: int) -> None:
-        """With ``a`` and ``b`` the ones of a row and a column and ``c`` the common ones, ``4 c - 2 a - sums >= t`` is asked as ``2 c - a >= ...``."""
+        """With ``a`` the ones of a row and ``c`` those in common, ``4 c - 2 a - sums >= t`` is asked as ``2 c - a >= (t + sums) / 2``."""
         cupy, room = self._cupy, -(-n // _ITEM_COLUMNS) * _ITEM_COLUMNS
         values = np.broadcast_to(thresholds.values.reshape(-1), (n,)).astype(np.int32)
         flips = np.zeros(room, np.uint8)
@@ -216,8 +240,11 @@ class SignProduct:
             t = self.tuning
             defines = self.defines(vector)
             kernel = jit.kernel(_SOURCE, "bmm_rows", defines)
-            shared = t.shared_bytes(self.params.words, self.params.n, self._finish)
-            self._launches[vector] = kernel.launch(-(-self._m // t.rows), 32 * t.warps, self.params, shared=shared)
+            shared = t.shared_bytes(self.params.words, self.params.n, self._finish, self._packed)
+            grid = -(-self._m // t.rows)
+            if self._packed and not t.part_words:  # whose blocks go round
+                grid = min(grid, t.blocks * jit.capability().multiprocessors)
+            self._launches[vector] = kernel.launch(grid, 32 * t.warps, self.params, shared=shared)
         return self._launches[vector]
 
     def defines(self, vector: int) -> dict[str, int]:
@@ -226,19 +253,23 @@ class SignProduct:
         kind = _WORDS_KIND if self._packed else _KINDS.get(name, self._dtype.itemsize.bit_length() - 1)
         found = {"BS_KIND": kind, "BS_VECTOR": vector, "BS_ROWS": t.rows, "BS_WARPS": t.warps}
         found |= {"BS_AHEAD": t.ahead, "BS_BLOCKS": t.blocks, "BS_FINISH": self._finish}
+        found["BS_PREFETCH"] = t.prefetch
         extra = {
             "BS_BFLOAT": name == "bfloat16",
             "BS_NORM": self._normed,
-            "BS_PARTS": 0 < t.part_words < self.params.words,
+            "BS_PARTS": bool(t.part_words),
         }
         extra |= {"BS_STAGED": bool(t.staged), "BS_TINY": self._k < 4 and not self._packed}
-        found |= {"BS_HINT": t.hint} if t.hint else {}
         return found | {key: 1 for key, wanted in extra.items() if wanted}
 
     @property
     def fused(self) -> str:
         """What becomes of the sums, in a few words."""
-        return ("int32 sums", "epilogue in the same kernel", "thresholds in the same kernel")[self._finish]
+        return (
+            "int32 sums"
+            if self._finish == _SUMS
+            else f"{'thresholds' if self._finish == _THRESHOLDS else 'epilogue'} in the same kernel"
+        )
 
     @property
     def may_see_nan(self) -> bool:
