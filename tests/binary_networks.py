@@ -52,7 +52,10 @@ def signs(x: np.ndarray) -> np.ndarray:
     return np.where(x >= -1e-9, 1.0, -1.0)
 
 
-def product(x: np.ndarray, letter: str, part: nn.BinaryLinear) -> np.ndarray:
+def product(x: np.ndarray, letter: str, part: nn.BinaryLinear, norm: object = None) -> np.ndarray:
+    if letter == "F" and norm == "rows":
+        x = x - x.mean(axis=1, keepdims=True)
+        x = x / (x.std(axis=1, ddof=1, keepdims=True) + 1e-4)
     alpha = np.abs(x).mean(axis=1, keepdims=True) if letter == "F" else 1.0
     weights = part.signs.toarray().astype(np.float64) * (1.0 if part.scale is None else part.scale)
     return alpha * (signs(x) @ weights) + (0.0 if part.bias is None else part.bias)
@@ -65,7 +68,7 @@ def as_letter(x: np.ndarray, letter: str) -> np.ndarray:
 def expected(model: nn.BinaryModel, graph: sp.csr_array, x: np.ndarray, packed: bool = False) -> np.ndarray:
     """Logits of the model. Packed input keeps its magnitudes as a scale, so that nothing changes but a letter."""
     x = x.astype(np.float64)
-    if model.input_norm is not None:
+    if isinstance(model.input_norm, tuple):
         x = x * model.input_norm.scale.astype(np.float64) + model.input_norm.shift
     if isinstance(model, nn.BinaryGCN):
         return _gcn(model, graph, x)
@@ -75,8 +78,8 @@ def expected(model: nn.BinaryModel, graph: sp.csr_array, x: np.ndarray, packed: 
     results = []
     for i, ((own, near), setting) in enumerate(zip(model.layers, model.settings, strict=True)):
         letter = "F" if i == 0 else setting.reads
-        total = plain @ as_letter(product(x, letter, near), setting.message)
-        beside = product(x, letter, own)
+        total = plain @ as_letter(product(x, letter, near, model.input_norm), setting.message)
+        beside = product(x, letter, own, model.input_norm)
         if setting.aggregate == "B":
             total, beside = signs(total), signs(beside)
         x = as_letter(total + beside, setting.gives)
@@ -95,6 +98,6 @@ def _gcn(model: nn.BinaryGCN, graph: sp.csr_array, x: np.ndarray) -> np.ndarray:
     scaled = degree[:, None] * pattern * degree
     for i, (part, setting) in enumerate(zip(model.layers, model.settings, strict=True)):
         letter = "F" if i == 0 else setting.reads
-        messages = as_letter(product(x, letter, part), setting.message)
+        messages = as_letter(product(x, letter, part, model.input_norm), setting.message)
         x = as_letter((scaled if setting.scaled else pattern) @ messages, setting.gives)
     return x

@@ -89,6 +89,22 @@ def test_forms_of_a_graph_and_kinds_of_features() -> None:
     assert np.array_equal(model(propagation, apart), want)
 
 
+def test_rows_are_standardized_in_front_of_every_sign(tmp_path: Path) -> None:
+    rng = np.random.default_rng(12)
+    graph, x = random_graph(40, rng), (rng.normal(size=(40, 33)) + 2).astype(np.float32)
+    for made in (gcn([33, 20, 5], rng), sage([33, 20, 5], rng), saint([33, 20, 20], 5, rng)):
+        operand = nn.Propagation(graph) if isinstance(made, nn.BinaryGCN) else bs.FRDC(graph)
+        given = [made.layers, made.head] if isinstance(made, nn.BinarySAINT) else [made.layers]
+        for way in ("full", "binary"):
+            model = type(made)(*given, way, input_norm="rows")
+            close(model(operand, x), expected(model, graph, x))
+            assert np.array_equal(model(operand, model.packed(x)), model(operand, x))
+            model.save(tmp_path / "model.npz")
+            assert np.array_equal(nn.load_binary(tmp_path / "model.npz")(operand, x), model(operand, x))
+    with pytest.raises(ValueError, match="input_norm must be a BatchNorm or 'rows', got 'columns'"):
+        nn.BinaryGCN([linear(3, 2, rng)], input_norm="columns")
+
+
 def test_nodes_without_neighbours_and_empty_graphs() -> None:
     rng = np.random.default_rng(3)
     for n in (0, 1, 5):

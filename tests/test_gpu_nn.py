@@ -131,6 +131,17 @@ def test_packed_and_half_precision_features() -> None:
         close(model(graph, cp().asarray(half)), model(graph, half))
 
 
+def test_standardized_rows() -> None:
+    rng = np.random.default_rng(12)
+    graph, x = random_graph(40, rng), (rng.normal(size=(40, 33)) + 2).astype(np.float32)
+    made, there = sage([33, 20, 5], rng), cp().asarray(x)
+    for way in ("full", "binary"):
+        model = nn.BinarySAGE(made.layers, way, input_norm="rows")
+        plan = model.plan(bs.FRDC(graph).to_device("cuda"), there)
+        for _ in range(2):
+            close(plan(there, out=cp().full(plan.shape, np.nan, np.float32)), expected(model, graph, x))
+
+
 def test_a_stream_and_a_graph_of_the_callers() -> None:
     rng = np.random.default_rng(7)
     plain, x = random_graph(50, rng), rng.normal(size=(50, 33)).astype(np.float32)

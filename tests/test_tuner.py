@@ -52,6 +52,18 @@ def test_every_choice_is_measured_and_the_quickest_good_one_picked(monkeypatch: 
     assert text.count("->") == 1 and "18 choices" in text and repr(anything).startswith("<Tuned BinaryGCN")
 
 
+def test_times_within_the_noise_are_equal() -> None:
+    quick, right, small = (
+        nn.Candidate((), a, ms, n) for a, ms, n in ((0.75, 1.0, 9), (0.77, 1.02, 9), (0.77, 1.025, 8))
+    )
+    slow = nn.Candidate((), 0.9, 1.04, 9)
+    assert tuner._quickest([quick, right, small, slow]) == small
+    assert tuner.pareto_set([quick, right, small, slow]) == [small, slow]
+    # Noise joins no two that only a third one is close to.
+    steps = [nn.Candidate((), 0.8, ms, 5) for ms in (1.0, 1.02, 1.04)]
+    assert tuner.pareto_set(steps) == steps[:2]
+
+
 def test_times_are_measured() -> None:
     model, graph, x, labels, mask = case()
     tuned = bs.tune(model, graph, x, labels, mask, candidates=["full", "binary"])

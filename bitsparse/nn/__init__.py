@@ -5,6 +5,7 @@ from bitsparse.nn.binary_files import load_binary
 from bitsparse.nn.binary_linear import BinaryLinear
 from bitsparse.nn.binary_own import BinarySAGE, BinarySAINT
 from bitsparse.nn.binary_plan import BinaryPlan
+from bitsparse.nn.binary_products import standardized
 from bitsparse.nn.binary_variants import Setting
 from bitsparse.nn.functional import bmm_bspmm, bmm_bspmm_add
 from bitsparse.nn.gcn import GCN, train_gcn
@@ -30,6 +31,7 @@ __all__ = [
     "bmm_bspmm_add",
     "load_binary",
     "quantized_gcn",
+    "standardized",
     "train_gcn",
     "tune",
 ]

@@ -15,7 +15,7 @@ from bitsparse.nn import binary_variants as variants_of
 from bitsparse.nn.binary_graph import Neighbours, neighbours_of
 from bitsparse.nn.binary_linear import BinaryLinear
 from bitsparse.nn.binary_plan import BinaryPlan, Workspace
-from bitsparse.nn.binary_products import Activation, InputNorm, checked_features
+from bitsparse.nn.binary_products import Activation, InputNorm, Norm, checked_features
 from bitsparse.nn.binary_variants import Setting
 from bitsparse.ops import Epilogue
 
@@ -35,7 +35,7 @@ class BinaryModel(ABC):
     _loops: ClassVar[bool] = False
 
     settings: list[Setting]
-    input_norm: InputNorm | None
+    input_norm: Norm
 
     def __init__(self, input_norm: Any, settings: Any) -> None:
         self.input_norm = self._folded(input_norm)
@@ -86,7 +86,7 @@ class BinaryModel(ABC):
     @property
     def nbytes(self) -> int:
         """Bytes of the weights, with scales, biases and input norm."""
-        norm = () if self.input_norm is None else self.input_norm
+        norm = self.input_norm if isinstance(self.input_norm, InputNorm) else ()
         return sum(part.nbytes for part in self.parts) + sum(part.nbytes for part in norm)
 
     def candidates(self) -> list[list[Setting]]:
@@ -180,7 +180,17 @@ class BinaryModel(ABC):
             return self._preset(wanted)
         return variants_of.parse(self._name, self.variants, wanted, self.depth, self._scales)
 
-    def _folded(self, norm: Any) -> InputNorm | None:
+    @property
+    def _norms(self) -> list[Norm]:
+        """What stands in front of the signs of each layer: a batch norm in front of the first ones, rows are standardised everywhere."""
+        later: Norm = "rows" if self.input_norm == "rows" else None
+        return [self.input_norm, *[later] * (self.depth - 1)]
+
+    def _folded(self, norm: Any) -> Norm:
+        if isinstance(norm, str):
+            if norm != "rows":
+                raise ValueError(f"{self._name}: input_norm must be a BatchNorm or 'rows', got {norm!r}")
+            return "rows"
         if norm is None or isinstance(norm, InputNorm):
             return norm
         fixed = Epilogue(batch_norm=norm)._fixed
@@ -219,13 +229,14 @@ class BinaryGCN(BinaryModel):
         How the layers compute. ``"full"``: full-precision aggregation throughout, Bi-GCN's own way (``"FBF+FBF"`` each, scaled).
         ``"binary"``: BitGNN's binary aggregation, ``"FBB+BBB"`` first, ``"BBB+BBB"`` between, ``"BBF+FBF"`` last, over the plain pattern.
         Or for each layer a variant (BMM+BSpMM; scaled where its messages are full precision), or a ``(variant, scaled)`` pair.
-    input_norm : BatchNorm or tuple, optional
-        Batch norm of the features, in front of the first sign.
+    input_norm : BatchNorm or tuple, or "rows", optional
+        Batch norm of the features, in front of the first sign. With "rows" every row of full-precision numbers that a layer reads gets
+        mean 0 and deviation 1, as in the inductive networks.
 
     Attributes
     ----------
     settings : list of Setting
-    input_norm : InputNorm or None
+    input_norm : InputNorm, "rows" or None
 
     Raises
     ------
@@ -282,9 +293,8 @@ class BinaryGCN(BinaryModel):
     def _build(
         self, neighbours: Neighbours, x: Activation, room: Workspace
     ) -> tuple[Callable[[Any, Any], None], tuple[int, int]]:
-        norms = [self.input_norm, *[None] * (self.depth - 1)]
         made: list[steps.Layer] = []
-        for linear, setting, norm in zip(self.layers, self.settings, norms, strict=True):
+        for linear, setting, norm in zip(self.layers, self.settings, self._norms, strict=True):
             made.append(steps.chain(linear, setting, neighbours, x, room, norm))
             x = made[-1].gives
         return steps.in_turn(made, room), (x.rows, x.columns)

@@ -12,7 +12,7 @@ from bitsparse.arrays import BitTensor
 from bitsparse.nn.binary import BinaryGCN, BinaryModel
 from bitsparse.nn.binary_linear import BinaryLinear
 from bitsparse.nn.binary_own import BinarySAGE, BinarySAINT
-from bitsparse.nn.binary_products import InputNorm
+from bitsparse.nn.binary_products import InputNorm, Norm
 from bitsparse.nn.binary_variants import Setting
 
 __all__ = ["load_binary", "parts_of", "save"]
@@ -40,7 +40,7 @@ def parts_of(model: BinaryModel) -> dict[str, Any]:
             part = getattr(linear, name)
             if part is not None:
                 arrays[f"{name}_{i}"] = part
-    if model.input_norm is not None:
+    if isinstance(model.input_norm, InputNorm):
         arrays["norm_scale"], arrays["norm_shift"] = model.input_norm
     about = {
         "version": _VERSION,
@@ -48,6 +48,7 @@ def parts_of(model: BinaryModel) -> dict[str, Any]:
         "settings": [list(each) for each in model.settings],
         "shapes": shapes,
         "layers": model.depth,
+        "rows": model.input_norm == "rows",
     }
     return {"about": np.array(json.dumps(about)), **arrays}
 
@@ -93,7 +94,8 @@ def load_binary(path: str | Path) -> Any:
         linears = [_linear(arrays, i, *shape) for i, shape in enumerate(about["shapes"])]
         settings = [Setting(*each) for each in about["settings"]]
         layers = int(about["layers"])
-        norm = InputNorm(arrays["norm_scale"], arrays["norm_shift"]) if "norm_scale" in arrays else None
+        norm: Norm = InputNorm(arrays["norm_scale"], arrays["norm_shift"]) if "norm_scale" in arrays else None
+        norm = "rows" if about.get("rows") else norm
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"load_binary: {path} is not a binary model that this version wrote ({error})") from error
     if about["model"] == "BinaryGCN":

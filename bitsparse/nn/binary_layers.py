@@ -12,7 +12,7 @@ from bitsparse.arrays import BitTensor
 from bitsparse.nn.binary_graph import Neighbours
 from bitsparse.nn.binary_linear import BinaryLinear
 from bitsparse.nn.binary_plan import Workspace
-from bitsparse.nn.binary_products import Activation, InputNorm, aggregate, update
+from bitsparse.nn.binary_products import Activation, InputNorm, Norm, aggregate, standardized, update
 from bitsparse.nn.binary_variants import Setting
 from bitsparse.ops import add
 from bitsparse.ops.signs import as_signs
@@ -36,7 +36,7 @@ def chain(
     neighbours: Neighbours,
     x: Activation,
     room: Workspace,
-    norm: InputNorm | None = None,
+    norm: Norm = None,
 ) -> Layer:
     """BMM+BSpMM: a product with binary weights whose result, bits or floats, is aggregated."""
     product, message = update(linear, x, setting.message, norm)
@@ -59,7 +59,7 @@ def chain_and_add(
     neighbours: Neighbours,
     x: Activation,
     room: Workspace,
-    norm: InputNorm | None = None,
+    norm: Norm = None,
     *,
     reduce: str,
 ) -> Layer:
@@ -169,7 +169,7 @@ def concat_into(out: Any, parts: Sequence[Any]) -> None:
         at += part.shape[1]
 
 
-def packed(function: str, x: Any, norm: InputNorm | None) -> BitTensor:
+def packed(function: str, x: Any, norm: Norm) -> BitTensor:
     """Signs of features behind their norm, with each row's mean magnitude as scale; a few rows at a time."""
     array, family = interop.as_array(x, function, "x")
     space: Any = interop.namespace(array)
@@ -178,7 +178,9 @@ def packed(function: str, x: Any, norm: InputNorm | None) -> BitTensor:
     words, scales = [], []
     with interop.working_on(interop.device_of(array), family):
         for start in range(0, max(rows, 1), step):
-            bits, means = as_signs(function, "x", array[start : start + step], -1, norm, absmean=True)
+            part = array[start : start + step]
+            part = standardized(part) if norm == "rows" else part
+            bits, means = as_signs(function, "x", part, -1, norm if isinstance(norm, InputNorm) else None, absmean=True)
             words.append(bits.words)
             scales.append(means)
         return BitTensor._make(

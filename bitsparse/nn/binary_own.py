@@ -54,9 +54,8 @@ class _WithOwn(BinaryModel):
         return len(self.layers)
 
     def _layers(self, neighbours: Neighbours, x: Activation, room: Workspace) -> list[steps.Layer]:
-        norms = [self.input_norm, *[None] * (self.depth - 1)]
         made: list[steps.Layer] = []
-        for (own, near), setting, norm in zip(self.layers, self.settings, norms, strict=True):
+        for (own, near), setting, norm in zip(self.layers, self.settings, self._norms, strict=True):
             made.append(steps.chain_and_add(own, near, setting, neighbours, x, room, norm, reduce=self._reduce))
             x = made[-1].gives
         return made
@@ -72,7 +71,8 @@ class BinarySAGE(_WithOwn):
     variants : {"full", "binary"} or sequence, default "full"
         BMM+BSpMM+ADD for each layer. ``"full"``: ``"FBF+FBF+FFF"``; ``"binary"``: ``"FBB+BBF+FFB"`` first, ``"BBB+BBF+FFB"`` between,
         ``"BBF+FBF+FFF"`` last. ADD.BBF and ADD.BBB add the signs of aggregate and own features.
-    input_norm : BatchNorm or tuple, optional
+    input_norm : BatchNorm or tuple, or "rows", optional
+        As in :class:`BinaryGCN`.
 
     Examples
     --------
@@ -122,7 +122,8 @@ class BinarySAINT(_WithOwn):
     variants : {"full", "binary"} or sequence, default "full"
         BMM+BSpMM+ADD for each layer; all give the same letter. ``"full"``: ``"FBF+FBF+FFF"``; ``"binary"``: ``"FBB+BBF+FFB"`` first, then
         ``"BBB+BBF+FFB"`` (with a full-precision head FFF at the end of both, which keeps what the head reads in full precision).
-    input_norm : BatchNorm or tuple, optional
+    input_norm : BatchNorm or tuple, or "rows", optional
+        As in :class:`BinaryGCN`.
 
     Examples
     --------

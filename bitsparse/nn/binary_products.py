@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +12,21 @@ from bitsparse import interop
 from bitsparse.arrays import BitTensor
 from bitsparse.errors import ShapeError
 from bitsparse.nn.binary_linear import BinaryLinear
-from bitsparse.ops import BatchNorm, Epilogue, plan_bmm
-from bitsparse.ops.bspmm import plan_bspmm
+from bitsparse.ops import BatchNorm, Epilogue, plan_bmm, plan_bspmm
+from bitsparse.ops.features import converted
 
-__all__ = ["Activation", "InputNorm", "activation_of", "aggregate", "checked_features", "room_of", "update", "view"]
+__all__ = [
+    "Activation",
+    "InputNorm",
+    "Norm",
+    "activation_of",
+    "aggregate",
+    "checked_features",
+    "room_of",
+    "standardized",
+    "update",
+    "view",
+]
 
 #: A product with everything but its activation decided: ``run(x, out=out)``.
 Product = Callable[..., Any]
@@ -31,6 +42,54 @@ class InputNorm(NamedTuple):
     def batch_norm(self) -> BatchNorm:
         """The same as a batch norm, whose folding gives exactly these numbers back."""
         return BatchNorm(0.0, 1.0, self.scale, self.shift, 0.0)
+
+
+#: What stands in front of the signs: nothing, the input's batch norm, or "rows" for rows of mean 0 and deviation 1.
+Norm = InputNorm | Literal["rows"] | None
+
+
+def standardized(x: Any) -> Any:
+    """Rows of mean 0 and standard deviation 1, ``(x - mean) / (std + 0.0001)``, as inductive Bi-GCN, SAGE and SAINT read features.
+
+    Parameters
+    ----------
+    x : array (n, features) of float
+        NumPy's, or CuPy's on a GPU. The deviation is that of a sample, over ``features - 1``.
+
+    Returns
+    -------
+    array (n, features) of float32
+
+    Examples
+    --------
+    >>> from bitsparse.nn.binary_products import standardized
+    >>> standardized(np.array([[1.0, 2.0, 3.0], [5.0, 5.0, 5.0]])).round(3)
+    array([[-1.,  0.,  1.],
+           [ 0.,  0.,  0.]], dtype=float32)
+    """
+    space = interop.namespace(x)
+    values = converted(x, np.dtype(np.float32))
+    if x.shape[1] == 0:
+        return values
+    centered = values - values.mean(axis=1, keepdims=True, dtype=np.float32)
+    square = (centered * centered).sum(axis=1, keepdims=True, dtype=np.float32)
+    return centered / (space.sqrt(square / np.float32(max(x.shape[1] - 1, 1))) + np.float32(1e-4))
+
+
+class _OfStandardized:
+    """A product whose activations are standardised first."""
+
+    def __init__(self, plan: Any) -> None:
+        self._plan, self.variant = plan, plan.variant
+
+    def __call__(self, x: Any, out: Any = None) -> Any:
+        return self._plan(standardized(x), out=out)
+
+    def check(self) -> None:
+        self._plan.check()
+
+    def explain(self) -> str:
+        return f"rows standardised; {self._plan.explain()}"
 
 
 class Activation(NamedTuple):
@@ -86,9 +145,7 @@ def view(memory: Any, kind: Activation) -> Any:
     return memory[: kind.nbytes].view(np.float32).reshape(kind.rows, kind.columns)
 
 
-def update(
-    linear: BinaryLinear, x: Activation, gives: str, norm: InputNorm | None = None
-) -> tuple[Product, Activation]:
+def update(linear: BinaryLinear, x: Activation, gives: str, norm: Norm = None) -> tuple[Product, Activation]:
     """``alpha sign(x) @ (sign(W) m) + b`` as a prepared product, and the kind of its result.
 
     Alpha is the mean magnitude of each row of full-precision features (after `norm`), or the scale that packed features bring along; the
@@ -97,8 +154,12 @@ def update(
     epilogue = Epilogue(col_scale=linear.scale, bias=linear.bias, binarize=gives == "B")
     floats: dict[str, Any] = {}
     if x.letter == "F":
-        floats = {"dtype": x.dtype, "row_absmean": True, "a_norm": None if norm is None else norm.batch_norm}
-    plan = plan_bmm(linear.signs.to_device(x.device), x.rows, f"{x.letter}B{gives}", epilogue=epilogue, **floats)
+        floats = {"dtype": np.float32 if norm == "rows" else x.dtype, "row_absmean": True}
+        if isinstance(norm, InputNorm):
+            floats["a_norm"] = norm.batch_norm
+    plan: Any = plan_bmm(linear.signs.to_device(x.device), x.rows, f"{x.letter}B{gives}", epilogue=epilogue, **floats)
+    if x.letter == "F" and norm == "rows":
+        plan = _OfStandardized(plan)
     return plan, Activation(gives, x.rows, linear.shape[1], x.device)
 
 

@@ -20,6 +20,8 @@ __all__ = ["Candidate", "Tuned", "pareto_set", "tune"]
 
 #: Choices that are all measured; of deeper networks one layer at a time is varied.
 _ALL = 64
+#: Times that differ by less than this share are taken for equal: so much they differ from run to run.
+_NOISE = 0.03
 
 
 class Candidate(NamedTuple):
@@ -47,14 +49,20 @@ class Candidate(NamedTuple):
         return f"{100 * self.accuracy:6.2f} %  {self.milliseconds:9.4f} ms  {self.nbytes / 1e6:9.3f} MB  {named}"
 
     def dominates(self, other: Candidate) -> bool:
-        """Whether it is as good in all three respects and better in one.
+        """Whether it is as good in all three respects and better in one, where times within the noise count as equal.
 
         >>> a, b = Candidate((), 0.8, 1.0, 5), Candidate((), 0.8, 2.0, 5)
         >>> a.dominates(b), b.dominates(a), a.dominates(a)
         (True, False, False)
+        >>> Candidate((), 0.9, 1.01, 5).dominates(a), a.dominates(Candidate((), 0.8, 1.01, 5))
+        (True, False)
         """
-        mine, theirs = ((-c.accuracy, c.milliseconds, c.nbytes) for c in (self, other))
-        return mine != theirs and all(a <= b for a, b in zip(mine, theirs, strict=True))
+        if self.accuracy < other.accuracy or self.nbytes > other.nbytes:
+            return False
+        if self.milliseconds > other.milliseconds * (1 + _NOISE):
+            return False
+        better = self.accuracy > other.accuracy or self.nbytes < other.nbytes
+        return better or self.milliseconds * (1 + _NOISE) < other.milliseconds
 
 
 class Tuned:
@@ -69,7 +77,7 @@ class Tuned:
     reference : Candidate
         The model as it was given.
     best : Candidate
-        The quickest one within the tolerance.
+        The quickest one within the tolerance; of several that are as quick, within the noise of 3 %, the most accurate one.
     model : BinaryModel
         The weights with the settings of `best`.
     plan : BinaryPlan
@@ -191,10 +199,17 @@ def tune(
         tuner_cache.store(key, found)
     as_given = next(each for each in found if each.settings == given)
     allowed = [each for each in found if each.accuracy >= as_given.accuracy - tolerance - 1e-12]
-    best = min(allowed, key=lambda each: (each.milliseconds, each.nbytes, -each.accuracy))
+    best = _quickest(allowed)
     picked = model.with_settings(best.settings)
     plan = reference if best.settings == given else picked.plan(graph, x)
     return Tuned(found, as_given, best, picked, plan, plan.device, from_cache)
+
+
+def _quickest(candidates: Sequence[Candidate]) -> Candidate:
+    """The most accurate one of those that are quickest but for noise, then the smallest, then the quickest."""
+    least = min(each.milliseconds for each in candidates)
+    near = [each for each in candidates if each.milliseconds <= least * (1 + _NOISE)]
+    return min(near, key=lambda each: (-each.accuracy, each.nbytes, each.milliseconds))
 
 
 def pareto_set(candidates: Iterable[Candidate]) -> list[Candidate]:
