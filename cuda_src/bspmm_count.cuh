@@ -30,6 +30,7 @@ struct CountParams {
     u32 *partial;         // (pieces, slices, planes, words of a slice)
     int *arrived;         // (pieces, slices): how many pieces of a row are there, at the first one's place; zeros before and after
     const Index *order;   // the rows of the streams one by one, rows of as many batches side by side; or null
+    const Index *bounds;  // their first edges and the ones behind their last, side by side; or null
     bs_i64 rows;
     int width, features;
     int across, slices;

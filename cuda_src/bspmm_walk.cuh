@@ -22,10 +22,15 @@ BS_INLINE bool count_stretch_of(const CountParams &p, int unit, Stretch &at)
     const Streams &s = p.streams;
     bool there = false;
     if (p.order && unit >= s.pieces) {
-        there = unit - s.pieces < s.streams;
-        at.row = there ? __ldg(p.order + (unit - s.pieces)) : 0;
-        at.last = at.row + 1, at.piece = -1;
-        at.start = __ldg(s.indptr + at.row), at.stop = __ldg(s.indptr + at.row + 1);
+        unit -= s.pieces;
+        there = unit < s.streams;
+        if (there) {
+            at.row = __ldg(p.order + unit);
+            const bool known = p.bounds; // without asking for the row first
+            at.start = __ldg(known ? p.bounds + 2 * (bs_i64)unit : s.indptr + at.row);
+            at.stop = __ldg(known ? p.bounds + 2 * (bs_i64)unit + 1 : s.indptr + at.row + 1);
+            at.last = at.row + 1, at.piece = -1;
+        }
     } else {
         there = stretch_of(s, unit, at);
         if (there && at.piece >= 0 && at.start == __ldg(s.indptr + at.row) && at.stop == __ldg(s.indptr + at.last))

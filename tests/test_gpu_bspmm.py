@@ -128,9 +128,20 @@ def test_every_tuning_gives_the_same(d: int, tuning: tuple[int, ...]) -> None:
     check(*pattern(LENGTHS, NODES), d, NODES, tuning=CountTuning(*tuning, span=16, longest=64))
 
 
-@pytest.mark.parametrize("tuning", [(1, 4, 7, 4, 128, 3, 16), (2, 8, 6, 3, 128, 6, 4), (1, 8, 5, 2, 32, 4, 1)], ids=str)
+@pytest.mark.parametrize(
+    "tuning",
+    [
+        (1, 4, 7, 4, 128, 3, 16, 0, 16, 16),
+        (2, 8, 6, 3, 128, 6, 4, 0, 16, 64),
+        (1, 8, 5, 2, 32, 4, 1, 0, 16, 16),
+        (1, 8, 7, 4, 128, 4, 16, 1 << 20, 48, 64),
+        (2, 4, 7, 4, 128, 4, 8, 16, 100, 256),
+        (8, 8, 8, 4, 128, 4, 0, 32, 300, 128),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("d", [1, 40, 128, 300])
-def test_narrow_teams_give_the_same_bits(d: int, tuning: tuple[int, ...]) -> None:
+def test_narrow_teams_and_dealt_rows_give_the_same(d: int, tuning: tuple[int, ...]) -> None:
     import cupy
 
     from bitsparse.backends.cuda import bspmm
@@ -138,17 +149,44 @@ def test_narrow_teams_give_the_same_bits(d: int, tuning: tuple[int, ...]) -> Non
     indptr, indices = pattern(LENGTHS, NODES)
     words, rows = features(NODES, d), indptr.size - 1
     schedule = bspmm.Schedule(cupy.asarray(indptr), (rows, NODES), indices.size)
-    chosen = bspmm.CountTuning(*tuning, span=16, longest=64 if tuning[0] > 1 else 16)
-    for limits in (Thresholds(np.full((1, 1), 2), np.ones((1, 1), bool), None, 2500), limits_of(d, 2500, 2, rows)):
-        want = on_host.sign(indptr, indices, words, d, limits, bipolar=True)
-        given = {"features": d, "bipolar": True, "output": "bits", "thresholds": limits}
-        product = bspmm.BinarySum(schedule, cupy.asarray(indices), **given, tuning=chosen)
+
+    def run(want: np.ndarray, **more: Any) -> None:
+        chosen = bspmm.CountTuning(*tuning)
+        product = bspmm.BinarySum(schedule, cupy.asarray(indices), features=d, bipolar=True, tuning=chosen, **more)
         for _ in range(2):
             out = poisoned(want)
             product(cupy.asarray(words), out)
             same(out, want)
-    assert product.cut is not None
-    assert product.cut.pieces > 0
+        assert product.cut is not None
+        assert product.cut.pieces > 0
+
+    for limits in (Thresholds(np.full((1, 1), 2), np.ones((1, 1), bool), None, 2500), limits_of(d, 2500, 2, rows)):
+        want = on_host.sign(indptr, indices, words, d, limits, bipolar=True)
+        run(want, output="bits", thresholds=limits)
+    run(on_host.count(indptr, indices, words, d, bipolar=True))
+
+
+def test_rows_are_dealt_out_by_batches() -> None:
+    """Every row once, in a stream of its own or in pieces; in a window rows of more batches come first."""
+    import cupy
+
+    from bitsparse.backends.cuda.bspmm_deal import deal
+    from bitsparse.backends.cuda.schedule import Schedule
+
+    indptr, indices = pattern(LENGTHS * 3, NODES)
+    rows = indptr.size - 1
+    schedule = Schedule(cupy.asarray(indptr), (rows, NODES), indices.size)
+    found = deal(schedule, short=60, longest=128, batch=8, window=50)
+    assert deal(schedule, short=60, longest=128, batch=8, window=50) is found
+    order, row, first = (part.get() for part in (found.order, found.piece_row, found.piece_first))
+    lengths = np.diff(indptr)
+    assert np.array_equal(np.sort(order), np.flatnonzero(lengths <= 60))
+    assert np.array_equal(found.bounds.get(), np.stack([indptr[order], indptr[order + 1]], axis=1))
+    batches = -(-(lengths + indptr[:-1] % 4) // 8)[order]
+    assert (np.diff(order // 50) >= 0).all()
+    assert (np.diff(batches)[np.diff(order // 50) == 0] <= 0).all()
+    pieces = [(i, e) for i in np.flatnonzero(lengths > 60) for e in range(indptr[i], indptr[i + 1], 128)]
+    assert list(zip(row.tolist(), first.tolist(), strict=True)) == pieces
 
 
 def tiled() -> dict[str, Any]:
@@ -204,7 +242,7 @@ def test_tiles(name: str, d: int, index: Any) -> None:
         bspmm.BinarySum(schedule, cupy.asarray(blocks), features=d, bipolar=True, kernel="select")
 
 
-@pytest.mark.parametrize("tuning", [(1, 4, 6, 3), (2, 4, 8, 3), (2, 8, 7, 2)], ids=str)
+@pytest.mark.parametrize("tuning", [(1, 4, 6, 3), (2, 4, 8, 3), (2, 8, 7, 2), (2, 4, 7, 3, 128, 4)], ids=str)
 def test_every_tuning_of_tiles_gives_the_same(tuning: tuple[int, ...]) -> None:
     import cupy
 

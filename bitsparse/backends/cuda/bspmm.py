@@ -26,7 +26,7 @@ from bitsparse.backends.cuda.bspmm_params import (
     tuning_of,
 )
 from bitsparse.backends.cuda.epilogue import DeviceEpilogue
-from bitsparse.backends.cuda.schedule import Cut, Schedule, StreamsParams
+from bitsparse.backends.cuda.schedule import Cut, Schedule
 from bitsparse.backends.params import EpilogueParams, OperandParams, Thresholds, packed_words
 from bitsparse.errors import KernelError
 
@@ -203,10 +203,9 @@ class BinarySum:
         tuning = self.tuning = self._tuning or tuning_of(schedule.shape[0], schedule.nnz, self.features)
         piece_team = tuning.piece_team or tuning.team
         words, across, slices = shape_of_row(self.features, max(tuning.team, piece_team))
-        if tuning.window:
-            cut: Cut | Deal = self._dealt(schedule, tuning, across, slices)
-        else:
-            cut = self._cut_for(schedule, tuning, _WARPS, tuning.team, across, slices)
+        each = (1 << tuning.planes) - 4
+        most = (tuning.team * each, piece_team * each)
+        cut = self._cut_for(schedule, tuning, (tuning.team, across, slices), most, _WARPS)
         self._slot = slices * (words << across) * (tuning.planes + piece_team.bit_length() - 1)
         if piece_team == tuning.team:
             blocks = -(-(cut.streams + cut.pieces) * (tuning.team << across) // tuning.threads)
@@ -223,46 +222,43 @@ class BinarySum:
         """The same of the kernel over tiles."""
         tuning = self.tuning = self._tuning or TileTuning()
         words, across, slices = tuning.shape_of_row(self.features)
-        cut = self._cut_for(schedule.strips, tuning, _TILE_WARPS, _STRIP, across, slices)
+        cut = self._cut_for(schedule.strips, tuning, (_STRIP, across, slices), (tuning.most,) * 2, _TILE_WARPS)
         self._slot = slices * (_STRIP * words << across) * (tuning.planes + 2)
         self._argument.tiles, self._argument.edges = schedule.tiles.data.ptr, schedule.edges.data.ptr
-        blocks = -(-cut.units * (_STRIP << across) // tuning.threads)
+        blocks = -(-(cut.streams + cut.pieces) * (_STRIP << across) // tuning.threads)
         defines = (
             tile_constants(tuning, output, words, self._width, bool(self._params.limits)) | schedule.strips.defines
         )
         return "bspmm_tiles.cu", defines, (blocks, slices, 1)
 
-    def _dealt(self, schedule: Schedule, tuning: CountTuning, across: int, slices: int) -> Deal:
-        """The pattern dealt out row by row."""
-        each = (1 << tuning.planes) - 4
-        short = min(tuning.span or _SHORT * tuning.team, each * tuning.team)
-        longest = min(tuning.longest or _PIECE, each * (tuning.piece_team or tuning.team))
-        batch = tuning.team * tuning.unroll
-        found = deal(schedule, short=short, longest=longest, batch=batch, window=tuning.window)
-        at = (
-            schedule.indptr.data.ptr,
-            self._indices.data.ptr,
-            None,
-            found.piece_row.data.ptr,
-            found.piece_first.data.ptr,
-        )
-        lanes = tuning.team << across
-        raw = self._params
-        raw.streams = StreamsParams(*at, found.streams, found.pieces, found.longest, lanes.bit_length() - 1, 0)
-        raw.order, raw.across, raw.slices = found.order.data.ptr, across, slices
-        self.cut = found
-        return found
-
     def _cut_for(
-        self, schedule: Schedule, tuning: CountTuning | TileTuning, warps: int, team: int, across: int, slices: int
-    ) -> Cut:
-        """The pattern cut into streams, and into pieces short enough for the counters."""
-        lanes = team << across
-        cut = schedule.cut(lanes, warps=warps, span=tuning.span, longest=tuning.longest)
-        if cut.longest > tuning.most:
-            cut = schedule.cut(lanes, warps=warps, span=tuning.span, longest=tuning.most)
-        self._params.streams = schedule.params(cut, self._indices, lanes)
-        self._params.across, self._params.slices = across, slices
+        self,
+        schedule: Schedule,
+        tuning: CountTuning | TileTuning,
+        team: tuple[int, int, int],
+        most: tuple[int, int],
+        warps: int,
+    ) -> Cut | Deal:
+        """The pattern cut into streams and pieces, or dealt out; rows and pieces short enough for the counters.
+
+        `team` has the lanes that take edges, log2 of those beside each other, and the slices; `most` the edges of a row and of a piece.
+        """
+        lanes, across, slices = team
+        raw, shift = self._params, lanes.bit_length() - 1 + across
+        raw.across, raw.slices = across, slices
+        if tuning.window:
+            short, longest = min(tuning.span or _SHORT * lanes, most[0]), min(tuning.longest or _PIECE, most[1])
+            batch = lanes * tuning.unroll
+            found = deal(schedule, short=short, longest=longest, batch=batch, window=tuning.window)
+            raw.streams = found.params(schedule, self._indices, shift)
+            raw.order = found.order.data.ptr
+            raw.bounds = None if found.bounds is None else found.bounds.data.ptr
+            self.cut = found
+            return found
+        cut = schedule.cut(lanes << across, warps=warps, span=tuning.span, longest=tuning.longest)
+        if cut.longest > min(most):
+            cut = schedule.cut(lanes << across, warps=warps, span=tuning.span, longest=min(most))
+        raw.streams = schedule.params(cut, self._indices, lanes << across)
         self.cut = cut
         return cut
 

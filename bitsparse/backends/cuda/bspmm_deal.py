@@ -9,12 +9,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bitsparse import jit
-from bitsparse.backends.cuda.schedule import Schedule
+from bitsparse.backends.cuda.schedule import Schedule, StreamsParams
 
 __all__ = ["Deal", "deal"]
 
 #: Indices are read in fours, so that batches begin at multiples of four edges.
 _QUAD = 4
+#: Rows from which a latency counts for nothing.
+_MOST_BOUNDS = 1 << 22
 
 
 class Deal(NamedTuple):
@@ -24,18 +26,27 @@ class Deal(NamedTuple):
     ----------
     order : cupy.ndarray (streams,), dtype of `indptr`
         The rows of up to `short` edges: windows of the pattern one after another, in each the rows of most batches first.
+    bounds : cupy.ndarray (streams, 2) or None
+        First edge of each of these rows, and the one behind its last; None where there are too many of them to save a latency.
     piece_row, piece_first : cupy.ndarray (pieces,), dtype of `indptr`
         Row and first edge of each piece of `longest` edges of the other rows. The pieces of a row follow each other.
     streams, pieces, short, longest : int
     """
 
     order: Any
+    bounds: Any
     piece_row: Any
     piece_first: Any
     streams: int
     pieces: int
     short: int
     longest: int
+
+    def params(self, schedule: Schedule, indices: Any, shift: int) -> StreamsParams:
+        """The argument of a kernel whose teams have 2**shift lanes."""
+        at = (schedule.indptr, indices, None, self.piece_row, self.piece_first)
+        addresses = (None if array is None else array.data.ptr for array in at)
+        return StreamsParams(*addresses, self.streams, self.pieces, self.longest, shift, 0)
 
 
 _deals: weakref.WeakKeyDictionary[Schedule, dict[tuple[int, ...], Deal]] = weakref.WeakKeyDictionary()
@@ -83,4 +94,5 @@ def _dealt(schedule: Schedule, short: int, longest: int, batch: int, window: int
         which = cupy.searchsorted(ends, piece, side="right")
         piece_row = long_rows[which].astype(indptr.dtype)
         piece_first = (first[long_rows][which] + (piece - (ends - each)[which]) * longest).astype(indptr.dtype)
-    return Deal(order, piece_row, piece_first, int(order.size), pieces, short, longest)
+    bounds = cupy.stack([indptr[order], indptr[order + 1]], axis=1) if rows <= _MOST_BOUNDS else None
+    return Deal(order, bounds, piece_row, piece_first, int(order.size), pieces, short, longest)

@@ -41,7 +41,7 @@ class CountParams(ctypes.Structure):
     _fields_ = (
         ("streams", StreamsParams),
         *((name, ctypes.c_void_p) for name in ("words", "out", "limits", "flips", "class_of", "partial", "arrived")),
-        ("order", ctypes.c_void_p),
+        *((name, ctypes.c_void_p) for name in ("order", "bounds")),
         ("rows", ctypes.c_int64),
         *((name, ctypes.c_int) for name in ("width", "features", "across", "slices", "bipolar", "mean")),
         *((name, ctypes.c_int) for name in ("limit_planes", "base", "limit", "flip", "aligned", "piece_blocks")),
@@ -103,17 +103,6 @@ class CountTuning(NamedTuple):
     span: int | None = None
     longest: int | None = None
 
-    @property
-    def most(self) -> int:
-        """Edges of a piece at most: a lane takes them in fours, so that one lane may have a few more than its share.
-
-        Examples
-        --------
-        >>> CountTuning().most
-        1008
-        """
-        return ((1 << self.planes) - 4) * min(self.team, self.piece_team or self.team)
-
 
 class TileTuning(NamedTuple):
     """The same for tiles, of which four lanes take some at a time.
@@ -124,7 +113,7 @@ class TileTuning(NamedTuple):
         Of a lane: 1 or 2.
     unroll : int
         Tiles in flight of a lane, a multiple of 4.
-    planes, blocks, threads, span, longest
+    planes, blocks, threads, window, span, longest
         As in :class:`CountTuning`, with tiles and strips for edges and rows.
     """
 
@@ -133,6 +122,7 @@ class TileTuning(NamedTuple):
     planes: int = 7
     blocks: int = 3
     threads: int = THREADS
+    window: int = 0
     span: int | None = None
     longest: int | None = None
 
