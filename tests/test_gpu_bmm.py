@@ -86,6 +86,7 @@ def test_tunings_and_parts(shape: tuple[int, int, int], dtype: str | None) -> No
         Tuning(64, 8, 2, 2),
         Tuning(32, 2, 1, 2, 16),
         Tuning(16, 1, 1, 2, 48),
+        Tuning(8, 2, 2, 2),
     ):
         product = SignProduct(words, m=m, k=k, dtype=None if dtype is None else x.dtype, tuning=tuning)
         out = product(given, poisoned((m, n), np.int32))
@@ -117,8 +118,10 @@ def test_thresholds_and_the_chain_agree(shape: tuple[int, int, int], normed: boo
     chain = EpilogueParams(out="bits", bits=1, binarize=True, col_scale=scale, bias=bias)
     found = thresholds.of_epilogue(chain, np.ones(m, np.int64), n, k, mean=False)
     want = host_matmul.epilogue(sums, chain)
-    for given in (None, found):
-        product = SignProduct(words, m=m, k=k, dtype=x.dtype, norm=norm, epilogue=chain, thresholds=given)
+    for given, tuning in ((None, None), (found, None), (None, Tuning(8, 4, 2, 2)), (found, Tuning(8, 4, 2, 2, 0, 0))):
+        product = SignProduct(
+            words, m=m, k=k, dtype=x.dtype, norm=norm, epilogue=chain, thresholds=given, tuning=tuning
+        )
         out = product(to_device(x), poisoned(product.out_shape, np.uint32))
         assert np.array_equal(out.get(), want)
 
@@ -238,6 +241,11 @@ def test_other_kernels_batches_and_columns_in_a_row() -> None:
         bs.bmm(turned, packed, kernel="rows")
     with pytest.raises(ValueError, match="contiguous"):
         bs.plan_bmm(packed, 40)(turned)
+    # The weight keeps what was prepared; other activations of the same shape are none of its business.
+    for x, left in ((there, a), (turned, a), (-there, -a), (there.astype(float), a), (there[:9], a[:9])) * 2:
+        assert np.array_equal(bs.bmm(x, packed).get(), product_of(left, signs(w)))
+    with pytest.raises(bs.ShapeError, match="a has 95 columns but b has 96 rows"):
+        bs.bmm(there[:, :95], packed)
     options = {"row_absmean": True, "a_norm": (0.5, 2.0), "epilogue": bs.Epilogue(bias=0.5)}
     batched = bs.bmm(cp().stack([there, -there]), packed, **options)
     on_cpu = bs.bmm(np.stack([a, -a]), packed.get(), **options)

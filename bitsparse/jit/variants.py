@@ -128,7 +128,7 @@ def _edges() -> list[Variant]:
     dots += [(kind, lanes, {}) for kind in (1, 2) for lanes in (8, 16, 32)]
     dots += [
         (0, 32, {"BS_ROUNDS": 2}),
-        (0, 32, {"BS_ROUNDS": 2, "BS_STEPS": 2, "BS_BLOCKS": 3}),
+        (0, 32, {"BS_ROUNDS": 2, "BS_STEPS": 2}),
         (0, 32, {"BS_ROUNDS": 0}),
         (0, 8, heads),
         (0, 16, heads),
@@ -306,22 +306,24 @@ def _bmm() -> list[Variant]:
         "BS_ROWS": 64,
         "BS_WARPS": 8,
         "BS_AHEAD": 1,
-        "BS_PREFETCH": 0,
         "BS_STAGED": 1,
+        "BS_NEAR": 1,
     }
-    blocks = (4, 2, 4, 3)  # by the way out
     kinds: list[dict[str, int]] = [{"BS_FINISH": way} for way in range(4)]
     kinds += [{"BS_VECTOR": 8, "BS_FINISH": way} for way in (2, 3)]
     kinds += [
         {"BS_KIND": 4, "BS_VECTOR": 8, "BS_AHEAD": 2, "BS_FINISH": way, **more}
         for way, more in ((2, {}), (3, {"BS_BFLOAT": 1}))
     ]
-    kinds += [{"BS_KIND": 7, "BS_FINISH": way, "BS_BLOCKS": 3} for way in (0, 2, 3)]
-    kinds += [{"BS_ROWS": 16, "BS_AHEAD": 2, "BS_FINISH": 3, "BS_BLOCKS": 2, **more} for more in ({}, {"BS_NORM": 1})]
+    kinds += [{"BS_KIND": 7, "BS_FINISH": way} for way in (0, 2, 3)]
+    kinds += [
+        {"BS_ROWS": 16, "BS_AHEAD": 2, "BS_FINISH": 3, "BS_BLOCKS": 2, "BS_STAGED": 0, **more}
+        for more in ({}, {"BS_NORM": 1, "BS_MEANS": 1})
+    ]
     kinds += [{"BS_ROWS": 16, "BS_FINISH": 3, "BS_BLOCKS": 1, "BS_PARTS": 1, "BS_STAGED": 0}]
     found = []
     for arch, kind in product(ARCHS, kinds):
-        constants = usual | {"BS_BLOCKS": blocks[kind["BS_FINISH"]]} | kind
+        constants = usual | {"BS_BLOCKS": 2 if kind["BS_FINISH"] == 1 else 3} | kind
         if arch in ("sm_100a", "sm_120a"):
             constants["BS_BLOCKS"] = min(2, constants["BS_BLOCKS"])
         if not constants["BS_STAGED"]:

@@ -83,16 +83,19 @@ def bmm(
     (array([[-0.8333333]], dtype=float32), array([[-3]], dtype=int32))
     """
     function = "bmm"
+    if kernel is None and isinstance(w, BitTensor) and w._prepared and _is_whole(a):
+        kept = w._prepared.get(_key_of(a, getattr(a, "dtype", None), variant, epilogue, a_norm, row_absmean))
+        if kept is not None:
+            return _run_kept(kept, a, out, absmean)
     found = "".join(letters.activation_letter(function, name, x) for name, x in (("a", a), ("w", w)))
     chosen = checked_variant(function, variant, found, epilogue)
     device = _device_of(function, a, w)
     if kernel == "rows" or (kernel is None and device != "cpu"):
         serves = rows_kernel_serves(function, a, w, epilogue, device, forced=kernel is not None)
         if serves:
-            plan = _kept_plan(function, a, w, chosen, epilogue, a_norm, row_absmean)
-            result = plan(a, out=out, absmean=absmean)
-            plan.check()
-            return result
+            full_precision_only(function, chosen, a_norm, row_absmean, absmean is not None)
+            plan = _kept_plan(function, a, w, variant, chosen, epilogue, a_norm, row_absmean)
+            return _run_kept(plan, a, out, absmean)
     left, right, finish, means = _operands(function, a, w, chosen, epilogue, a_norm, row_absmean, absmean is not None)
     return multiply(function, left, right, finish, means, out=out, absmean=absmean, kernel=kernel, scaled=row_absmean)
 
@@ -192,20 +195,44 @@ def _columns_of(a: Any) -> int:
     return int(shape[-1]) if shape else 0
 
 
+def _is_whole(a: Any) -> bool:
+    """Whether `a` is packed, or an array whose rows follow each other without gaps."""
+    return isinstance(a, BitTensor) or bool(getattr(getattr(a, "flags", None), "c_contiguous", False))
+
+
+def _key_of(
+    a: Any, dtype: Any, variant: str | None, epilogue: Epilogue | None, a_norm: Any, row_absmean: bool
+) -> tuple[Any, ...]:
+    """What a plan for a weight depends on; a plan keeps the objects that it is known by."""
+    kind = (a.encoding, a.bits, a.offset is None) if isinstance(a, BitTensor) else dtype
+    return ("bmm", tuple(a.shape), kind, variant, id(epilogue), id(a_norm), row_absmean)
+
+
+def _run_kept(plan: BmmPlan, a: Any, out: Any, absmean: Any) -> Any:
+    result = plan(a, out=out, absmean=absmean)
+    plan.check()
+    return result
+
+
 def _kept_plan(
-    function: str, a: Any, w: Any, chosen: str, epilogue: Epilogue | None, a_norm: Any, row_absmean: bool
+    function: str,
+    a: Any,
+    w: Any,
+    variant: str | None,
+    chosen: str,
+    epilogue: Epilogue | None,
+    a_norm: Any,
+    row_absmean: bool,
 ) -> BmmPlan:
     """The plan of the kernel that loads rows; a BitTensor on the right keeps it for calls of the same kind."""
-    full_precision_only(function, chosen, a_norm, row_absmean, False)
+    _check.matmul_shapes(function, tuple(a.shape), tuple(w.shape))
     dtype = None if chosen[0] == "B" else interop.as_array(a, function, "a")[0].dtype
-    key = ("bmm", a.shape[0], dtype, chosen, id(epilogue), id(a_norm), row_absmean)
     kept = w._prepared if isinstance(w, BitTensor) else None
-    if kept and key in kept:
-        plan: BmmPlan = kept[key]
-        return plan
-    plan = BmmPlan(function, w, int(a.shape[0]), chosen, epilogue, dtype, a_norm, row_absmean, "rows")
-    if isinstance(w, BitTensor):
-        if kept is None or len(kept) >= _KEPT:
-            kept = w._prepared = {}
-        kept[key] = plan
+    key = _key_of(a, dtype, variant, epilogue, a_norm, row_absmean)
+    plan: BmmPlan | None = kept.get(key) if kept else None
+    if plan is None:
+        plan = BmmPlan(function, w, int(a.shape[0]), chosen, epilogue, dtype, a_norm, row_absmean, "rows")
+        if isinstance(w, BitTensor):
+            kept = w._prepared = kept if kept and len(kept) < _KEPT else {}
+            kept[key] = plan
     return plan

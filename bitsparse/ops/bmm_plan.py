@@ -229,9 +229,11 @@ class BmmPlan:
     def __call__(self, a: Any, out: Any = None, absmean: Any = None) -> Any:
         """The product with activations of the planned shape and dtype; see :func:`bmm`."""
         function, epilogue = self._function, self._epilogue
-        if self._short is not None and absmean is None and out is not None and self._short.fits(a, out):
-            self._short(a, out)
-            return out
+        if self._short is not None and absmean is None and self._short.fits(a, out):
+            result = self._short(a, out)
+            if out is not None:
+                return out
+            return result if epilogue is None else epilogue.wrap(result, self.shape, interop.CUPY, function)
         with working_with(self.device, a, out):
             x, family, scale = self._activations(a)
             target = means = None

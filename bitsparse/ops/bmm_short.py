@@ -15,7 +15,7 @@ __all__ = ["ShortWay"]
 
 
 class ShortWay:
-    """``way(a, out)``, where ``way.fits(a, out)``: one launch, and no question but these.
+    """``way(a, out=None)``, where ``way.fits(a, out)``: one launch, and no question but these.
 
     Whatever does not fit is looked at one by one by the plan, which then says what is wrong with it.
     """
@@ -42,34 +42,38 @@ class ShortWay:
         if epilogue is not None and epilogue.gives_bits:
             self._out_kind = _kind_of(epilogue.wrap(right[:0], (m, right.shape[0]), interop.CUPY, "bmm"))
 
-    def fits(self, a: Any, out: Any) -> bool:
+    def fits(self, a: Any, out: Any = None) -> bool:
         """Whether the operands are arrays or BitTensors of exactly the planned kind, whole and apart from each other."""
         if self._packed:
             if a.__class__ is not BitTensor or _kind_of(a) != self._left_kind or a._family is not interop.CUPY:
                 return False
             a = a._words
+        if a.__class__ is not self._ndarray or (a.shape, a.dtype) != self._x or not a.flags.c_contiguous:
+            return False
+        memory = a.data
+        if not memory.device_id == self._gpu == self._current_gpu():
+            return False
+        return out is None or self._takes(out, memory.ptr, a.nbytes)
+
+    def _takes(self, out: Any, x_start: int, x_bytes: int) -> bool:
+        """Whether a result can be written to `out`."""
         if self._out_kind is not None:
             if out.__class__ is not BitTensor or _kind_of(out) != self._out_kind:
                 return False
             out = out._words
-        if a.__class__ is not self._ndarray or out.__class__ is not self._ndarray:
+        if out.__class__ is not self._ndarray or (out.shape, out.dtype) != self._out or not out.flags.c_contiguous:
             return False
-        if (a.shape, a.dtype) != self._x or (out.shape, out.dtype) != self._out:
-            return False
-        if not (a.flags.c_contiguous and out.flags.c_contiguous):
-            return False
-        memory, target = a.data, out.data
-        if not memory.device_id == target.device_id == self._gpu == self._current_gpu():
-            return False
+        target = out.data
         start, end = target.ptr, target.ptr + out.nbytes
-        return all(end <= at or start >= at + size for at, size in (self._right, (memory.ptr, a.nbytes)))
+        apart = all(end <= at or start >= at + size for at, size in (self._right, (x_start, x_bytes)))
+        return apart and bool(target.device_id == self._gpu)
 
-    def __call__(self, a: Any, out: Any) -> None:
-        """Enqueue the product on CuPy's current stream."""
-        if self._out_kind is not None:
+    def __call__(self, a: Any, out: Any = None) -> Any:
+        """Enqueue the product on CuPy's current stream; the result's array, words if it is packed."""
+        if out is not None and self._out_kind is not None:
             out._bitmap = out._sums = out._prepared = None  # which belong to what it held before
             out = out._words
-        self._product(a._words if self._packed else a, out)
+        return self._product(a._words if self._packed else a, out)
 
 
 def _kind_of(x: BitTensor) -> tuple[Any, ...]:

@@ -25,6 +25,8 @@ _STEP_WORDS = 16
 #: Columns of a warp's item, bytes of its slot in front of the epilogue.
 _ITEM_COLUMNS, _SLOT_BYTES = 64, 4096
 _SUMS, _EPILOGUE, _THRESHOLDS, _CHAIN = range(4)
+#: So many columns have their vectors in shared memory.
+_NEAR_COLUMNS = 1024
 #: A count that is never reached.
 _NEVER = np.iinfo(np.int32).max
 #: Shared memory of a block that still lets several run on a multiprocessor.
@@ -55,10 +57,9 @@ class Tuning(NamedTuple):
     rows: int  # that a block takes at a time
     warps: int = 8
     ahead: int = 1  # eights of rows of 128 columns that a warp loads at once
-    blocks: int = 4  # of a multiprocessor at a time
+    blocks: int = 3  # of a multiprocessor at a time
     part_words: int = 0  # of the contraction axis in shared memory at a time; 0: all
     staged: int = 1  # whether a block copies the weights to shared memory
-    prefetch: int = 0  # whether the L2 is asked for what follows
 
     def pitch(self, words: int) -> int:
         """Words between the rows in shared memory: 16 times an odd number."""
@@ -70,8 +71,10 @@ class Tuning(NamedTuple):
         slots = self.warps * _SLOT_BYTES if finish == _EPILOGUE else 0
         chunks = -(-(self.part_words or words) // 4)
         buffers = 2 if packed and not self.part_words else 1
-        weights = 16 + 4 * -(-n // _ITEM_COLUMNS) * _ITEM_COLUMNS * self.pitch(words) if self.staged else 0
-        return 256 + slots + 4 * self.rows * (buffers * self.pitch(words) + 1 + chunks) + weights
+        weights = 4 * -(-n // _ITEM_COLUMNS) * _ITEM_COLUMNS * self.pitch(words) if self.staged else 0
+        room = -(-self.rows // 16) * 16
+        weights += 20 * -(-n // _ITEM_COLUMNS) * _ITEM_COLUMNS if n <= _NEAR_COLUMNS else 0
+        return 272 + slots + 4 * room * (buffers * self.pitch(words) + 1 + chunks) + weights
 
 
 def choose_tuning(
@@ -81,16 +84,18 @@ def choose_tuning(
     packed = dtype is None
     size = 16 if dtype is None else dtype.itemsize
     ahead = 2 if size < 4 else 1  # as many bytes in flight
-    blocks = {_EPILOGUE: 2, _CHAIN: 3}.get(finish, 3 if packed else 4)
-    if size == 8 or capability.major >= 10:  # where bits take more registers
-        blocks = 2
-    enough = 4 * capability.multiprocessors
+    # More would cost registers; so do wide elements, and bits where their instruction is put together from others.
+    blocks = 2 if size == 8 or finish == _EPILOGUE or capability.major >= 10 else 3
+    enough = 2 * capability.multiprocessors
     for rows in (64, 32, 16):
-        for staged in (1, 0):
-            t = Tuning(rows, ahead=ahead, blocks=blocks if staged else min(3, blocks), staged=staged)
-            if (-(-m // rows) >= enough or rows == 16) and t.shared_bytes(words, n, finish, packed) <= _ROOMY:
-                few = -(-m // rows) <= 2 * capability.multiprocessors
-                return t._replace(blocks=2, ahead=2 if size <= 4 else 1) if few else t
+        if -(-m // rows) < enough and rows > 16:
+            continue
+        few = -(-m // rows) <= enough  # then the weights, which blocks share, are there as soon as copied
+        t = Tuning(rows, ahead=2 if few and size <= 4 else ahead, blocks=2 if few else blocks, staged=int(not few))
+        for staged in (t, t._replace(staged=0)):
+            if staged.shared_bytes(words, n, finish, packed) <= _ROOMY:
+                return staged
+    t = t._replace(staged=0)
     if t.shared_bytes(words, n, finish, packed) <= min(capability.shared_bytes, 2 * _ROOMY):
         return t._replace(blocks=min(blocks, 2))
     # Parts take accumulators along, which cost registers.
@@ -207,8 +212,10 @@ class SignProduct:
             self._keep.append(cupy.asarray(room))
             p.norm_scale = self._keep[-1].data.ptr
             p.norm_shift = p.norm_scale + room[0].nbytes
-        self._launches: dict[int, Any] = {}
+        self._launches: dict[tuple[int, bool], Any] = {}
         self._means: dict[int, Any] = {}
+        self._launch: Any = None
+        self._aimed: tuple[int, ...] | None = None  # what the last launch pointed to
         self._lock = threading.Lock()
         self._stream = cupy.cuda.get_current_stream
         self._nothing = 0 in (m, n) or k == 0
@@ -217,7 +224,7 @@ class SignProduct:
             self._zeros = self._chain.on(np.int32), cupy.zeros((m, n), np.int32)
         if not self._nothing:
             step = words * 4 if self._packed else k * self._dtype.itemsize
-            self._launch_for(0, step)
+            self._launch_for(0, step, self._absmean)
         self._made_on = self._stream().ptr
         self._made = cupy.cuda.Event(disable_timing=True)
         self._made.record()
@@ -233,33 +240,39 @@ class SignProduct:
         self._keep += [least, cupy.asarray(np.packbits(flips, bitorder="little").view(np.uint32))]
         self.params.columns, self.params.flips = (part.data.ptr for part in self._keep[-2:])
 
-    def _launch_for(self, address: int, step: int) -> Any:
-        """The prepared launch for activations of these addresses, compiled at the first need."""
+    def _launch_for(self, address: int, step: int, means: bool) -> Any:
+        """The prepared launch for activations of these addresses, with or without mean magnitudes; compiled at the first need."""
         vector = 16 if self._packed else vector_of(self._dtype, address, step)
-        if vector not in self._launches:
+        key = vector, means
+        if key not in self._launches:
             t = self.tuning
-            defines = self.defines(vector)
+            defines = self.defines(vector, means)
             kernel = jit.kernel(_SOURCE, "bmm_rows", defines)
             shared = t.shared_bytes(self.params.words, self.params.n, self._finish, self._packed)
             grid = -(-self._m // t.rows)
             if self._packed and not t.part_words:  # whose blocks go round
                 grid = min(grid, t.blocks * jit.capability().multiprocessors)
-            self._launches[vector] = kernel.launch(grid, 32 * t.warps, self.params, shared=shared)
-        return self._launches[vector]
+            self._launches[key] = kernel.launch(grid, 32 * t.warps, self.params, shared=shared)
+        return self._launches[key]
 
-    def defines(self, vector: int) -> dict[str, int]:
+    def defines(self, vector: int, means: bool) -> dict[str, int]:
         """The compile-time constants for loads of so many bytes."""
         t, name = self.tuning, self._dtype.name
         kind = _WORDS_KIND if self._packed else _KINDS.get(name, self._dtype.itemsize.bit_length() - 1)
         found = {"BS_KIND": kind, "BS_VECTOR": vector, "BS_ROWS": t.rows, "BS_WARPS": t.warps}
         found |= {"BS_AHEAD": t.ahead, "BS_BLOCKS": t.blocks, "BS_FINISH": self._finish}
-        found["BS_PREFETCH"] = t.prefetch
         extra = {
             "BS_BFLOAT": name == "bfloat16",
             "BS_NORM": self._normed,
             "BS_PARTS": bool(t.part_words),
+            "BS_STREAM": not self._packed and self._m * self._k * self._dtype.itemsize > jit.capability().l2_bytes,
+            "BS_MEANS": means,
         }
-        extra |= {"BS_STAGED": bool(t.staged), "BS_TINY": self._k < 4 and not self._packed}
+        extra |= {
+            "BS_STAGED": bool(t.staged),
+            "BS_NEAR": self.params.n <= _NEAR_COLUMNS,
+            "BS_TINY": self._k < 4 and not self._packed,
+        }
         return found | {key: 1 for key, wanted in extra.items() if wanted}
 
     @property
@@ -304,12 +317,18 @@ class SignProduct:
                 self._of_nothing(out, absmean)
                 return out
             p = self.params
+            aimed = (x.data.ptr, x.strides[0], out.data.ptr, 0 if absmean is None else absmean.data.ptr)
+            if aimed == self._aimed and row_scale is None:  # nothing has changed since the last call
+                self._launch(stream)
+                return out
             p.x, p.x_row, p.out = x.data.ptr, x.strides[0], out.data.ptr
             p.pairs = int(p.n % 2 == 0 and p.out % 8 == 0)
             p.absmean = None if absmean is None else absmean.data.ptr
             if chain is not None:
                 p.epilogue = chain.aim(out)
-            self._launch_for(p.x, p.x_row)(stream)
+            self._launch = self._launch_for(p.x, p.x_row, absmean is not None)
+            self._aimed = aimed if row_scale is None else None
+            self._launch(stream)
         return out
 
     def _of_nothing(self, out: Any, absmean: Any) -> None:
