@@ -3,7 +3,9 @@
 #define BITSPARSE_SPMM_CSR_CUH
 
 #include "csr_elements.cuh"
-#include "spmm_finish.cuh"
+#include "csr_segments.cuh"
+#include "csr_units.cuh"
+#include "spmm_signs.cuh"
 
 // BS_ROW_SCALE: sums and means of floats are multiplied by a scale of the row.
 #define BS_SUM 0
@@ -13,9 +15,10 @@
 
 struct SpmmParams {
     Streams streams;
+    Units units;
     const void *x;      // (columns of the pattern, vectors * BS_EACH), rows contiguous
     void *out;          // (rows, vectors * BS_EACH) Out
-    const Acc *values;  // of the edges, (edges,) or (edges, heads)
+    const void *values; // of the edges, (edges,) or (edges, heads); with BS_VALUE16 elements as those of x
     const float *row_scale, *col_scale;
     Acc *partial;  // (pieces, slices, BS_V, lanes, BS_EACH)
     int *arrived;  // (pieces, slices, lanes): how many pieces of a row are there, at the first one's place; zeros before and after

@@ -1,21 +1,26 @@
 // Float32 sums of gathered rows of packed integers over the edges of a CSR pattern: y[i] = finish(sum over edges (i, j) of w q[j]).
 //
 // Features are integers of BS_BITS bits side by side along their axis, the "rows" layout; of one bit these are the same bytes as planes. A
-// group of 2^shift lanes walks a stretch of rows (csr_streams.cuh); a lane holds BS_LANE features, side by side, and so gathers
-// BS_LANE * BS_BITS bits of a neighbour at once, BS_U edges in flight. Nothing is unpacked on the way: a sign is exclusive-or-ed to the
+// group of 2^shift lanes walks a stretch of rows (csr_streams.cuh), or the groups of a warp share a row of many edges (csr_units.cuh). A lane
+// holds BS_LANE features, side by side, and so gathers BS_LANE * BS_BITS bits of a neighbour at once, BS_U edges in flight. Nothing is unpacked on the way: a sign is exclusive-or-ed to the
 // weight, an integer becomes the fraction of a float whose exponent is then taken off, both exactly.
 //
 // Floor: edges at 155 G/s (rows below 64 bytes, x in the L2), three instructions a feature and edge, and the compulsory bytes.
 //
-// BS_WEIGHTS: 0 none, 1 a value to an edge, 2 values and factors of the columns, each if there.
+// BS_WEIGHTS: 0 none, 1 a value to an edge, 2 values and factors of the columns, each if there. BS_MEAN: sums are divided by the edges.
 #define BS_KIND 5
 #define BS_ACC 0
 #define BS_BYTES 16
 #include "csr_elements.cuh"
-#include "spmm_finish.cuh"
+#include "csr_segments.cuh"
+#include "csr_units.cuh"
+#include "spmm_signs.cuh"
 
 #ifndef BS_THREADS
 #define BS_THREADS 128
+#endif
+#ifndef BS_MEAN
+#define BS_MEAN 0
 #endif
 
 // Lanes of less than a byte share one.
@@ -23,11 +28,7 @@
 #define BS_CODE_BYTES (BS_SHARED ? 1 : BS_LANE * BS_BITS / 8)
 // Blocks of a multiprocessor: what the registers suffice for, so that nothing is spilled.
 #ifndef BS_BLOCKS
-#if BS_FINISH == 2
-#define BS_BLOCKS_FITTING 7
-#else
-#define BS_BLOCKS_FITTING (BS_FINISH == 3 ? 6 : BS_LANE > 4 || BS_HAS_TANH ? 5 : 6)
-#endif
+#define BS_BLOCKS_FITTING (7 - BS_MEAN - BS_HAS_TANH - (BS_LANE > 4 && BS_FINISH != 2) - (BS_WEIGHTS == 2))
 #if defined(BS_LARGE) || __CUDA_ARCH__ != 900
 #define BS_BLOCKS (BS_BLOCKS_FITTING - 1)
 #else
@@ -43,6 +44,7 @@
 
 struct PackedParams {
     Streams streams;
+    Units units;
     const char *x;       // rows of `row_bytes`, 16-byte aligned
     void *out;           // rows of finish.row_bytes: float32, or signs
     const float *values; // of the edges
@@ -54,7 +56,6 @@ struct PackedParams {
     int slices;   // of as many vectors as a group has lanes
     unsigned flip; // exclusive-or-ed to words of several bits: signed integers become unsigned ones, `base` larger
     float base;
-    int mean;    // sums are divided by the edges of the row
     int aligned; // whether four floats of the result can be stored at once
     Finish finish;
 };
@@ -121,8 +122,6 @@ struct PackedSums {
 #endif
     }
 
-    __device__ __forceinline__ void blank(int) {}
-
     __device__ __forceinline__ void add(int u, Index)
     {
         const float weight = BS_WEIGHTS ? w[u] : 1.0f;
@@ -163,31 +162,34 @@ struct PackedSums {
     {
         char *const out = (char *)row_address((char *)p.out, row, (unsigned)p.finish.row_bytes);
         const int column = (int)min(vector, (unsigned)p.vectors - 1) * BS_LANE;
-#pragma unroll
-        for (int c = 0; c < BS_LANE; c += 4) {
+#if BS_FINISH != 2
+#pragma unroll 1
+        for (int c = 0; c < BS_LANE; c += 4) { // going round: the chain stands in the code once
             float v[4];
 #pragma unroll
             for (int j = 0; j < 4; j++)
-                v[j] = sums[c + j];
-            finish_sums(p.finish, row, count, p.mean != 0, column + c, v);
+                v[j] = sums[j];
+#pragma unroll
+            for (int j = 0; j < BS_LANE - 4; j++)
+                sums[j] = sums[j + 4];
+            finish_sums(p.finish, row, count, BS_MEAN, column + c, v);
 #pragma unroll
             for (int j = 0; j < 4; j++)
-                sums[c + j] = v[j];
+                sums[BS_LANE - 4 + j] = v[j];
 #if !BS_SIGNS
-            if (vector < (unsigned)p.vectors) {
-                float *to = (float *)out + column + c;
-                if (p.aligned && column + c + 4 <= p.finish.columns)
-                    *(float4 *)to = make_float4(v[0], v[1], v[2], v[3]);
-                else
-#pragma unroll 1
-                    for (int j = 0; j < 4; j++) { // going round
-                        if (column + c + j < p.finish.columns)
-                            to[j] = v[0];
-                        v[0] = v[1], v[1] = v[2], v[2] = v[3];
-                    }
+            float *to = (float *)out + column + c;
+            const int there = vector < (unsigned)p.vectors ? p.finish.columns - column - c : 0;
+            if (p.aligned && there >= 4) {
+                *(float4 *)to = make_float4(v[0], v[1], v[2], v[3]);
+            } else {
+#pragma unroll
+                for (int j = 0; j < 4; j++)
+                    if (j < there)
+                        to[j] = v[j];
             }
 #endif
         }
+#endif
 #if BS_SIGNS
         const int there = p.finish.columns - (int)vector * BS_LANE; // features of the row from this lane's first on
         if (there < BS_LANE)
@@ -213,8 +215,26 @@ struct PackedSums {
 
     __device__ __forceinline__ void done(Index, int, int) {}
 
-    // The sums of a piece wait in its slot; the last to come takes all of them, in order.
-    __device__ __forceinline__ void piece(Index row)
+    // A row or a piece of one that the groups of a warp have shared is complete; all lanes come.
+    __device__ __forceinline__ void shared()
+    {
+        for (int o = lanes; o < 32; o <<= 1)
+#pragma unroll
+            for (int j = 0; j < BS_LANE; j++)
+                sums[j] += __shfl_xor_sync(~0u, sums[j], o);
+        if (((int)threadIdx.x & 31) >= lanes)
+            return;
+        Index begin = at.start, end = at.stop;
+        if (at.piece >= 0) {
+            if (!piece(at.row))
+                return;
+            begin = p.streams.indptr[at.row], end = p.streams.indptr[at.row + 1];
+        }
+        flush(at.row, begin, end);
+    }
+
+    // The sums of a piece wait in its slot; the last to come takes all of them, in order. False for all others.
+    __device__ __forceinline__ bool piece(Index row)
     {
         int from, count;
         pieces_of_row(p.streams, at, from, count);
@@ -225,7 +245,7 @@ struct PackedSums {
             slots[(unsigned)at.piece * step + c * part] = make_float4(sums[4 * c], sums[4 * c + 1], sums[4 * c + 2], sums[4 * c + 3]);
         __threadfence();
         if (!last_of_groups(p.arrived + (bs_u64)(unsigned)from * (unsigned)p.slices + (unsigned)slice, count, lane, lanes))
-            return;
+            return false;
         clear();
 #pragma unroll 1
         for (int i = 0; i < count; i++)
@@ -237,7 +257,7 @@ struct PackedSums {
                 sums[4 * c + 2] += more.z;
                 sums[4 * c + 3] += more.w;
             }
-        finish(row, p.streams.indptr[row + 1] - p.streams.indptr[row]);
+        return true;
     }
 };
 
@@ -245,7 +265,20 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) spmm_packed(
 {
     Stretch at;
     PackedSums sums(p, at);
-    if (sums.slice >= p.slices || !this_stretch(p.streams, at))
+    if (sums.slice >= p.slices)
         return;
-    walk<BS_U, false>(p.streams, at, sums);
+    const int warp = (int)((blockIdx.x * blockDim.x + threadIdx.x) / 32), together = p.units.pieces + p.units.whole;
+    if (warp < together) {
+        read_unit(p.units.table + warp, at);
+        if (warp < p.units.pieces)
+            at.piece = warp;
+        share<BS_U, false>(p.streams, at, sums);
+        sums.shared();
+    } else {
+        const int shift = p.streams.shift, unit = ((warp - together) << (5 - shift)) + (((int)threadIdx.x & 31) >> shift);
+        if (unit >= p.units.streams)
+            return;
+        read_unit(p.units.table + together + unit, at);
+        walk_segments<BS_U>(p.streams, at, sums);
+    }
 }

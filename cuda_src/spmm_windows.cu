@@ -7,7 +7,7 @@
 // Floor: entries * row bytes at 9 TB/s (the edges over their reuse), 40 issue slots an entry and 128 columns of x, the compulsory bytes.
 //
 // BS_WEIGHTS: 0 none, 1 a factor to an entry (of the column), 2 a value to each edge, stored for all eight rows of an entry.
-#include "spmm_finish.cuh"
+#include "spmm_signs.cuh"
 #include "spmm_windows.cuh"
 
 #define BS_THREADS 256

@@ -291,6 +291,12 @@ def test_other_matrices(container: str) -> None:
                 (got if variant == "BBF" else got.toarray()).get(), want if variant == "BBF" else want.toarray()
             )
     if container == "frdc":
+        for variant, epilogue in (("BBF", None), ("BBB", None), ("BBB", epilogues(40, "B")["bias"])):
+            want = bs.bspmm(A, x, variant, epilogue=epilogue)
+            got = bs.bspmm(there, on_gpu(x), variant, epilogue=epilogue, kernel="frdc")
+            compare(got, want, *number_of(bs.TCTiledCSR(A), x, "sum", None, epilogue))
+        with pytest.raises(bs.KernelError, match="'frdc' counts bits"):
+            bs.bspmm(there, cp().ones((50, 4), np.float32), kernel="frdc")
         assert "4 x 4 tiles hold" in bs.plan_bspmm(there, 40).explain()
 
 

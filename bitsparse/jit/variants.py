@@ -196,17 +196,14 @@ def _spmm() -> list[Variant]:
         for weights in (0, 1)
         for scaled in (0, 1)
     ]
-    hot += [{"BS_KIND": kind, "BS_WEIGHTS": 1, "BS_U": 4} for kind in (5, 4, 7)]
+    hot += [{"BS_WEIGHTS": 1, "BS_U": 4}]
+    few: tuple[dict[str, int], ...] = ({}, {"BS_U": 4}, {"BS_BYTES": 8, "BS_U": 4})
+    hot += [{"BS_KIND": kind, "BS_WEIGHTS": 1, "BS_VALUE16": 1, **more} for kind in (4, 7) for more in few]
     others = [{"BS_KIND": kind, **more} for kind in (5, 4, 7) for more in ({"BS_WEIGHTS": 2}, {"BS_REDUCE": 1})]
     others += [{"BS_REDUCE": 2}, {"BS_BYTES": 8}, {"BS_BYTES": 4}, {"BS_DIRECT": 1}]
-    others += [{"BS_KIND": kind, "BS_BYTES": 8, "BS_WEIGHTS": weights} for kind in (4, 7) for weights in (0, 1)]
+    others += [{"BS_KIND": kind, "BS_BYTES": 8} for kind in (4, 7)]
     others += [{"BS_LARGE": 1, "BS_WEIGHTS": weights} for weights in (0, 1)]
     others += [{"BS_KIND": 6, "BS_ACC": 1}, {"BS_KIND": 0, "BS_ACC": 2, "BS_BYTES": 8}]
-    for one in (*hot, *others):
-        whole = usual | one
-        plain = (whole["BS_KIND"], whole["BS_WEIGHTS"], whole["BS_REDUCE"], whole["BS_ROW_SCALE"]) == (5, 0, 0, 0)
-        if plain and "BS_LARGE" not in one:
-            one["BS_BLOCKS"] = 8
     found = [Variant("spmm_csr.cu", "spmm_csr", tuple(sorted((usual | more).items()))) for more in (*hot, *others)]
     schedules = [Variant("csr_schedule.cu", "stream_starts", tuple(index.items())) for index in ({}, {"BS_LARGE": 1})]
     return [*found, *schedules]

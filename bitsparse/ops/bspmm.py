@@ -56,11 +56,12 @@ def bspmm(
         Added to the aggregate, before the epilogue (BitGNN's ADD, for the node's own features).
     epilogue : Epilogue, optional
         Scale, bias, batch norm, activation; binarised for B out, at exactly the sign of that float32 chain.
-    kernel : {None, "twice-plus", "plus-minus", "select", "csr", "windows"}
+    kernel : {None, "twice-plus", "plus-minus", "select", "csr", "frdc", "windows"}
         How 0/1 times -1/+1 is computed: ``2 popc(a & b) - popc(a)`` (default), ``popc(a & b) - popc(a & ~b)``, or bit by bit. All
-        give the same result; full-precision operands, and scales of columns, only know "select". On a GPU full-precision features are
-        gathered an edge at a time ("csr") or in windows of eight rows that share them ("windows"), as :func:`spmm` does; by default what
-        is estimated to be quicker.
+        give the same result; full-precision operands, and scales of columns, only know "select". On a GPU bits are counted an edge at a
+        time ("csr", also for FRDC, from what is made of its tiles once) or, if asked for, a 4 x 4 tile of FRDC at a time ("frdc");
+        full-precision features are gathered an edge at a time ("csr") or in windows of eight rows that share them ("windows"), as
+        :func:`spmm` does, by default what is estimated to be quicker.
     out : array or BitTensor, optional
         Where to write, of exactly the result's kind, shape and dtype; also returned.
 
@@ -190,7 +191,7 @@ def plan_bspmm(
 def _finish(A: Any, csr: CSROperand, function: str, letter: str, epilogue: Epilogue | None) -> Epilogue | None:
     """The epilogue that gives the output letter; a container on a GPU keeps the one that only binarises."""
     if isinstance(A, FRDC) and csr.device != "cpu":
-        csr.prepared["frdc tiles"] = int(A.indices.size)
+        csr.prepared["frdc tiles"] = A.indptr, A.indices, A.tiles
     if epilogue is not None or letter == "F" or csr.device == "cpu":
         return letters.with_output(function, letter, epilogue)
     if "binarising" not in csr.prepared:

@@ -69,6 +69,10 @@ class GpuAggregates:
         #: The chain as it is, and as the kernels take it, which pack along the features.
         self._wanted = chain.params(function, self._shape)
         self._params = self._wanted._replace(axis=-1, layout="planes")
+        #: Axis, layout and encoding of bits that come out.
+        self.bits: tuple[int, str, str] | None = None
+        if chain.gives_bits:
+            self.bits = (self._wanted.axis, self._wanted.layout, chain.encoding or "bipolar")
 
     @classmethod
     def kept(
@@ -187,6 +191,10 @@ class GpuAggregates:
             raise ValueError(
                 f"{function}: a row has {operand.longest_row} entries, beyond int32 counters; split the graph"
             )
+        if forced == "frdc" and not (counted and "frdc tiles" in operand.prepared):
+            raise KernelError(
+                f"{function}: kernel 'frdc' counts bits over the tiles of an FRDC array; pass kernel=None"
+            )
         if counted and forced == "windows":
             raise KernelError(f"{function}: kernel 'windows' sums floats, but x is one bit; pass kernel=None")
         if not counted and forced in _METHODS and forced != "select":
@@ -262,12 +270,19 @@ class GpuAggregates:
         return self._forced if self._forced in _METHODS else _METHODS[0]
 
     def _why(self, operand: CSROperand) -> str:
+        if self._forced == "frdc":
+            return "forced, tile by tile"
         return "forced" if self._forced is not None else "vertical counters, edge by edge"
 
     def _counter(self, family: Any, operand: CSROperand, x: Features, /, **given: Any) -> Any:
-        bipolar = x.encoding == "bipolar"
+        bipolar, schedule, indices = x.encoding == "bipolar", operand.schedule, operand.indices
+        if self._forced == "frdc":
+            indptr, indices, tiles = operand.prepared["frdc tiles"]
+            if "tile schedule" not in operand.prepared:
+                operand.prepared["tile schedule"] = family.TileSchedule(indptr, tiles, operand.shape)
+            schedule = operand.prepared["tile schedule"]
         return family.BinarySum(
-            operand.schedule, operand.indices, features=self._shape[1], bipolar=bipolar, kernel=self._method, **given
+            schedule, indices, features=self._shape[1], bipolar=bipolar, kernel=self._method, **given
         )
 
     # ---- float sums

@@ -13,7 +13,6 @@ from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops import letters
 from bitsparse.ops.csr_operand import CSROperand
-from bitsparse.ops.epilogue import Epilogue
 from bitsparse.ops.features import converted, native
 from bitsparse.ops.places import same_place
 
@@ -150,18 +149,20 @@ def target_of(
     out: Any,
     shape: tuple[int, int],
     dtype: np.dtype[Any] | None,
-    epilogue: Epilogue | None,
+    bits: tuple[int, str, str] | None,
     device: str,
     read: list[Array],
 ) -> Array:
-    """The array or words behind `out` on a GPU, checked before anything is written; a dtype that the data decide is not."""
-    if epilogue is not None and epilogue.gives_bits:
+    """The array or words behind `out` on a GPU, checked before anything is written; a dtype that the data decide is not.
+
+    `bits` are axis, layout and encoding where bits come out.
+    """
+    if bits is not None:
         if not isinstance(out, BitTensor):
             raise DTypeError(
                 f"{function}: the result is a BitTensor, so out must be one, got {type(out).__name__}; pass out=None"
             )
-        params = epilogue.params(function, shape)
-        wanted = (shape, 1, params.axis, params.layout, epilogue.encoding or "bipolar")
+        wanted = (shape, 1, *bits)
         found = (tuple(out.shape), out.bits, out.axis, out.layout, out.encoding)
         if wanted != found:
             raise ShapeError(

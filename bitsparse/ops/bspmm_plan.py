@@ -20,7 +20,7 @@ __all__ = ["KERNELS", "METHODS", "BspmmPlan"]
 
 #: How 0/1 times -1/+1 is counted, and kernels for a GPU.
 METHODS = ("twice-plus", "plus-minus", "select")
-KERNELS = (*METHODS, "csr", "windows")
+KERNELS = (*METHODS, "csr", "frdc", "windows")
 
 
 class BspmmPlan:
@@ -83,11 +83,10 @@ class BspmmPlan:
     def _tiles(self) -> list[str]:
         """Why 4 x 4 tiles are not summed as such, where the adjacency has some."""
         tiles = self._csr.prepared.get("frdc tiles")
-        if not tiles:
+        if not tiles or self._forced == "frdc":
             return []
-        return [
-            f"4 x 4 tiles hold {self._csr.nnz / tiles:.2f} edges each; edges are taken from CSR, made from them once"
-        ]
+        each = self._csr.nnz / max(1, tiles[1].size)
+        return [f"4 x 4 tiles hold {each:.2f} edges each; edges are taken from CSR, made from them once"]
 
     def check(self) -> None:
         """Raise if NaN was to become a bit in a call since the last check; waits for those on a GPU.
@@ -147,7 +146,7 @@ class BspmmPlan:
             if out is not None:
                 read = [x.data] if addend is None else [x.data, addend.data]
                 dtype = self._gpu.result_dtype(csr, x, addend)
-                target = target_of(function, out, self.shape, dtype, epilogue, self.device, read)
+                target = target_of(function, out, self.shape, dtype, self._gpu.bits, self.device, read)
             result = self._on_gpu(x, addend, target)
             if out is not None:
                 return out

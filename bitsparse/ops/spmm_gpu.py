@@ -222,9 +222,14 @@ class GpuProducts:
     def _csr(self, operand: CSROperand, kind: Any, acc: np.dtype[Any], weights: Array | None, heads: int) -> Product:
         """An edge at a time. Arrays of an unusual alignment have products of their own, made when they first come."""
         backend, choice = (backends.family(operand.device, name) for name in ("spmm", "spmm_choice"))
-        fixed = converted(weights, acc) if kind.fixed and weights is not None else None
-        made: dict[int, Any] = {}
         row_scale, col_scale = self._row_scale, self._col_scale
+        # Values of 16 bits go with such features as they are, unless scales become part of them.
+        narrow = None
+        if weights is not None and row_scale is None and col_scale is None:
+            narrow = backend.value_dtype_of(weights.dtype, kind.dtype, weights.ndim)
+        brought_in = acc if narrow is None else narrow
+        fixed = converted(weights, brought_in) if kind.fixed and weights is not None else None
+        made: dict[int, Any] = {}
         if fixed is not None and acc.kind == "f" and kind.reduce == "sum" and not kind.per_head:
             # Scales of known values are made part of them, once.
             if col_scale is not None:
@@ -246,6 +251,7 @@ class GpuProducts:
                     acc_dtype=acc,
                     heads=heads,
                     weights=brought,
+                    value_dtype=narrow,
                     row_scale=row_scale,
                     col_scale=col_scale,
                     reduce=kind.reduce,
@@ -257,7 +263,7 @@ class GpuProducts:
         usual = at(16)
 
         def run(x: Array, values: Array | None, out: Array | None) -> Array:
-            given = fixed if fixed is not None or values is None else converted(values, acc)
+            given = fixed if fixed is not None or values is None else converted(values, brought_in)
             result: Array = at(choice.alignment_of(x, out, usual.dtype))(x, given, out)
             return result
 

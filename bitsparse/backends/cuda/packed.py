@@ -12,6 +12,7 @@ from bitsparse import jit
 from bitsparse.backends.cuda import geometry
 from bitsparse.backends.cuda.finish import Behind, Finish, FinishStruct
 from bitsparse.backends.cuda.schedule import Schedule, StreamsParams
+from bitsparse.backends.cuda.units import UnitsParams, units_of
 from bitsparse.backends.params import packed_words
 from bitsparse.errors import KernelError
 
@@ -19,7 +20,7 @@ __all__ = ["BITS", "PackedSum", "PackedTuning", "packed_tuning"]
 
 #: Widths of integers that there are kernels for.
 BITS = (1, 2, 4, 8)
-_GRID_Y, _THREADS, _WARPS = 65535, 128, 20
+_GRID_Y, _THREADS = 65535, 128
 _WEIGHTS = {"none": 0, "edge": 1, "general": 2}
 #: Columns up to which a lane holds four features, so that a warp walks one row and its groups do not wait for each other at row ends.
 _NARROW = 128
@@ -30,12 +31,13 @@ class _PackedParams(ctypes.Structure):
 
     _fields_ = (
         ("streams", StreamsParams),
+        ("units", UnitsParams),
         *((name, ctypes.c_void_p) for name in ("x", "out", "values", "col_scale", "partial", "arrived")),
         ("row_bytes", ctypes.c_uint),
         *((name, ctypes.c_int) for name in ("vectors", "slices")),
         ("flip", ctypes.c_uint),
         ("base", ctypes.c_float),
-        *((name, ctypes.c_int) for name in ("mean", "aligned")),
+        ("aligned", ctypes.c_int),
         ("finish", FinishStruct),
     )
 
@@ -46,15 +48,16 @@ class PackedTuning(NamedTuple):
     Attributes
     ----------
     lane : int
-        Features of a lane: 4 or 8.
+        Features of a lane: 4, 8 or 16, of 128 bits at most.
     lanes : int
         Of a group, which walks a stream: a power of two up to 32.
     unroll : int
         Edges in flight, a multiple of 4.
     blocks : int or None
         Blocks of 128 threads that a multiprocessor must hold, which bounds the registers; None for as many as can be.
-    span, longest : int or None
-        Edges and rows of a stream, edges of a piece of a long row; None for what suits the pattern.
+    span, limit, longest : int or None
+        Edges and rows of a stream, edges of a row from which a warp takes it, edges of a piece of a long row (a multiple of 4); None for
+        what suits the pattern.
     """
 
     lane: int
@@ -63,17 +66,18 @@ class PackedTuning(NamedTuple):
     blocks: int | None = None
     span: int | None = None
     longest: int | None = None
+    limit: int | None = None
 
 
-def packed_tuning(features: int) -> PackedTuning:
-    """The tuning for rows of so many features.
+def packed_tuning(features: int, general: bool = False) -> PackedTuning:
+    """The tuning for rows of so many features, with factors of columns or without.
 
     Examples
     --------
-    >>> packed_tuning(128)[:2], packed_tuning(256)[:2], packed_tuning(3)[:2]
-    ((4, 32), (8, 32), (4, 1))
+    >>> packed_tuning(128)[:2], packed_tuning(256)[:2], packed_tuning(256, True)[:2], packed_tuning(3)[:2]
+    ((4, 32), (8, 32), (4, 32), (4, 1))
     """
-    lane = 4 if features <= _NARROW else 8
+    lane = 4 if features <= _NARROW or general else 8
     return PackedTuning(lane, min(32, 1 << (-(-features // lane) - 1).bit_length()))
 
 
@@ -125,7 +129,7 @@ class PackedSum:
         if bits not in BITS:
             raise KernelError(f"bspmm: packed features have {BITS} bits on the GPU, not {bits}; repack them")
         self.schedule, self.finish = schedule, finish
-        self.tuning = tuning = packed_tuning(features) if tuning is None else tuning
+        self.tuning = tuning = packed_tuning(features, weights == "general") if tuning is None else tuning
         self._stream = cupy.cuda.get_current_stream
         self._lock = threading.Lock()
         self._workspaces: dict[int, tuple[Any, Any]] = {}
@@ -137,8 +141,10 @@ class PackedSum:
         self._slices = -(-vectors // tuning.lanes)
         self._indices = indices if indices.data.ptr % 16 == 0 else indices.copy()
         self._values = values
-        self.cut = schedule.cut(tuning.lanes, warps=_WARPS, span=tuning.span, longest=tuning.longest)
-        params = self._params = _PackedParams(schedule.params(self.cut, self._indices, tuning.lanes))
+        self.cut = units_of(schedule, tuning.lanes, span=tuning.span, limit=tuning.limit, longest=tuning.longest)
+        params = self._params = _PackedParams(
+            schedule.walk_params(self._indices, tuning.lanes, self.cut.longest), self.cut.params()
+        )
         params.row_bytes, params.vectors, params.slices = (
             4 * packed_words(features, bits, "rows"),
             vectors,
@@ -146,6 +152,8 @@ class PackedSum:
         )
         defines = schedule.defines | {"BS_BITS": bits, "BS_LANE": tuning.lane, "BS_U": tuning.unroll}
         defines |= {"BS_WEIGHTS": _WEIGHTS[weights]} | finish.defines
+        if mean and finish.mode != 2:  # the sign of a mean is that of the sum
+            defines["BS_MEAN"] = 1
         if tuning.blocks is not None:
             defines["BS_BLOCKS"] = tuning.blocks
         if bits == 1:
@@ -153,8 +161,8 @@ class PackedSum:
         elif encoding == "signed":
             params.flip = sum(1 << (i + bits - 1) for i in range(0, 32, bits))
             params.base = float(1 << (bits - 1))
-        params.mean, params.finish = int(mean), finish.struct
-        grid = -(-self.cut.units * tuning.lanes // _THREADS)
+        params.finish = finish.struct
+        grid = -(-self.cut.warps(tuning.lanes) * 32 // _THREADS)
         across = -(-self._slices // _GRID_Y)
         self._kernel = jit.kernel("spmm_packed.cu", "spmm_packed", defines).launch(
             (grid, -(-self._slices // across), across), _THREADS, params
