@@ -176,7 +176,7 @@ def _axes(function: str, ax: Any) -> Any:
 
 
 def pareto(tuned: Any, ax: Any = None) -> Any:
-    """Draw what :func:`bitsparse.tune` measured: time against accuracy, a circle's area for its bytes, the Pareto set joined by a line.
+    """Draw what :func:`bitsparse.tune` measured: time against accuracy, a circle's area for its bytes, a line along the quickest.
 
     Parameters
     ----------
@@ -215,7 +215,10 @@ def pareto(tuned: Any, ax: Any = None) -> Any:
                 alpha=0.6,
                 label=label,
             )
-    line = sorted(tuned.pareto, key=lambda each: each.milliseconds)
+    line: list[Any] = []  # the quickest at each accuracy; others are in the set for their bytes
+    for each in sorted(tuned.pareto, key=lambda each: (each.milliseconds, -each.accuracy)):
+        if not line or each.accuracy > line[-1].accuracy:
+            line.append(each)
     ax.plot([each.milliseconds for each in line], [100 * each.accuracy for each in line], color="C0", linewidth=0.8)
     for each, marker, label in ((tuned.reference, "+", "as given"), (tuned.best, "x", "chosen")):
         ax.plot([each.milliseconds], [100 * each.accuracy], marker, color="C3", markersize=10, label=label)
@@ -230,5 +233,5 @@ def pareto(tuned: Any, ax: Any = None) -> Any:
     ax.set_title(f"{len(tuned.candidates)} choices on {tuned.device}, {len(tuned.pareto)} in the Pareto set")
     ax.set_xlabel(f"milliseconds (area: bytes, up to {most / 1e6:.3g} MB)")
     ax.set_ylabel("accuracy in per cent")
-    ax.legend(fontsize="small", loc="lower right")
+    ax.legend(fontsize="small", loc="lower right", markerscale=0.5)
     return ax

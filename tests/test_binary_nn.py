@@ -188,6 +188,20 @@ def test_a_kept_plan_serves_the_same_graph() -> None:
     assert not np.allclose(model(one, packed), model(one, other))
 
 
+@pytest.mark.torch
+def test_results_are_of_the_callers_library() -> None:
+    import torch
+
+    rng = np.random.default_rng(13)
+    graph, x = nn.Propagation(random_graph(40, rng)), rng.normal(size=(40, 33)).astype(np.float32)
+    model = gcn([33, 20, 5], rng, "binary")
+    plan, tensor = model.plan(graph, torch.from_numpy(x)), torch.from_numpy(x)
+    out = torch.empty(40, 5)
+    for got in (model(graph, tensor), plan(tensor), plan(tensor, out=out), model(graph, model.packed(tensor))):
+        assert isinstance(got, torch.Tensor)
+        assert np.array_equal(got.numpy(), model(graph, x))
+
+
 # ---- files
 def test_models_in_files(tmp_path: Path) -> None:
     rng = np.random.default_rng(7)

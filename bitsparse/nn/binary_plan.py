@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BinaryPlan", "Workspace"]
 
+_FLOAT32 = np.dtype(np.float32)
 #: Recorded graphs kept per plan, each for one pair of input and output addresses.
 _KEPT = 4
 
@@ -83,6 +84,11 @@ class BinaryPlan:
         self._neighbours, self._weights = neighbours, weights
         self._recorded: dict[tuple[int, ...], Any] = {}
         self._own: Any = None
+        if self.device != "cpu":
+            from bitsparse.backends.cuda import graphs  # imported where there is a GPU
+
+            self._array, self._index = interop.require_cupy(name).ndarray, int(self.device[5:])
+            self._current, self._capturing = interop.current_gpu(), graphs.is_capturing
 
     @property
     def nbytes(self) -> int:
@@ -135,6 +141,11 @@ class BinaryPlan:
         ShapeError, DTypeError, DeviceError, ValueError
             `x` or `out` is not what the plan is for.
         """
+        if out is not None and self._recorded:
+            again = self._known(x, out)
+            if again is not None:
+                again()
+                return out
         with working_with(self.device, x, out):
             data, family = self._input(x)
             target = self._target(out, data)
@@ -147,6 +158,33 @@ class BinaryPlan:
             if out is not None:
                 return out
             return interop.from_array(target, family, self._name)
+
+    def _known(self, x: Any, out: Any) -> Any:
+        """The graph recorded for these very arrays of CuPy's, if there is nothing left to be asked; other calls are looked at in full."""
+        kind, array = self._x, out.__class__
+        read: tuple[Any, ...]
+        if x.__class__ is BitTensor:
+            if kind.letter == "F" or (x.shape, x.axis, x.layout) != ((kind.rows, kind.columns), -1, "planes"):
+                return None
+            if x.bits != 1 or x.encoding != "bipolar" or x._family != interop.CUPY:
+                return None
+            read = (x._words, x._scale)
+        elif (
+            x.__class__ is array
+            and x.shape == (kind.rows, kind.columns)
+            and x.dtype == kind.dtype
+            and kind.letter == "F"
+        ):
+            if not x.flags.c_contiguous:
+                return None
+            read = (x,)
+        else:
+            return None
+        if array is not self._array or out.shape != self.shape or out.dtype != _FLOAT32 or not out.flags.c_contiguous:
+            return None
+        if self._current() != self._index or self._capturing():
+            return None
+        return self._recorded.get(_addresses(read, out))
 
     def _input(self, x: Any) -> tuple[Any, interop.Family]:
         """The words or the array, checked."""
@@ -197,7 +235,7 @@ class BinaryPlan:
                 self._own = interop.namespace(target).empty_like(target)
             into = self._own
         read = (data.words, data.scale) if isinstance(data, BitTensor) else (data,)
-        key = tuple(0 if array is None else int(array.data.ptr) for array in (*read, into))
+        key = _addresses(read, into)
         found = self._recorded.get(key)
         if found is None:
             if len(self._recorded) >= _KEPT:
@@ -206,3 +244,8 @@ class BinaryPlan:
         found()
         if fresh:
             target[...] = into
+
+
+def _addresses(read: tuple[Any, ...], out: Any) -> tuple[int, ...]:
+    """What a recorded graph is known by: where it reads and writes."""
+    return tuple(0 if array is None else int(array.data.ptr) for array in (*read, out))
