@@ -25,7 +25,7 @@
 #endif
 
 #ifndef BS_SHARED_BLANKS
-#define BS_SHARED_BLANKS (BS_REDUCE != BS_MAX && (BS_WEIGHTS == 0 || BS_VALUE16))
+#define BS_SHARED_BLANKS (BS_REDUCE != BS_MAX && (BS_VALUE16 || (BS_WEIGHTS == 0 && (BS_KIND == BS_FLOAT16 || BS_KIND == BS_BFLOAT16))))
 #endif
 
 #ifndef BS_THREADS
