@@ -17,6 +17,11 @@
 #ifndef BS_BLOCKS
 #define BS_BLOCKS 4
 #endif
+// Elsewhere the compiler takes a few registers more than five blocks leave.
+#if BS_BLOCKS > 4 && (__CUDA_ARCH__ != 900 || defined(BS_LARGE))
+#undef BS_BLOCKS
+#define BS_BLOCKS 4
+#endif
 
 // Lanes that take edges of a row of a stream, and of a piece.
 #ifndef BS_PIECE_TEAM

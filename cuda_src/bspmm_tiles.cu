@@ -12,8 +12,9 @@
 #include "bspmm_finish.cuh"
 #include "bspmm_walk.cuh"
 
-#ifndef BS_BLOCKS
-#define BS_BLOCKS 3
+#if !defined(BS_BLOCKS) || BS_OUT == BS_CHAIN || __CUDA_ARCH__ != 900
+#undef BS_BLOCKS
+#define BS_BLOCKS (BS_OUT == BS_CHAIN || __CUDA_ARCH__ != 900 ? 2 : 3) // what the registers suffice for
 #endif
 #if BS_TEAM != 4
 #error "four lanes share four results"

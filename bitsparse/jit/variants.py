@@ -279,8 +279,8 @@ def _bspmm() -> list[Variant]:
     and long rows; tiles; and the two other ways to compute them.
     """
     narrow = {"BS_TEAM": 1, "BS_PIECE_TEAM": 16, "BS_U": 8, "BS_PLANES": 7, "BS_FEW": 4, "BS_BLOCKS": 4}
-    middling = narrow | {"BS_TEAM": 4, "BS_PLANES": 8}
-    wide = middling | {"BS_TEAM": 16}
+    middling = narrow | {"BS_TEAM": 4, "BS_BLOCKS": 5}
+    wide = middling | {"BS_TEAM": 16, "BS_PLANES": 6}
     outputs = [{"BS_OUT": 0, "BS_LIMITS": 0}, {"BS_OUT": 1, "BS_LIMITS": 0}, {"BS_OUT": 1, "BS_LIMITS": 1}]
     chain = {"BS_OUT": 2, "BS_LIMITS": 0}
     table = [narrow | out | {"BS_WORDS": words} for out in outputs[:2] for words in (4, 2, 1)]

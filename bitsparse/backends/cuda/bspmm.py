@@ -20,6 +20,7 @@ from bitsparse.backends.cuda.bspmm_params import (
     TileTuning,
     constants,
     device_chain,
+    estimates,
     set_thresholds,
     shape_of_row,
     tile_constants,
@@ -30,7 +31,18 @@ from bitsparse.backends.cuda.schedule import Cut, Schedule
 from bitsparse.backends.params import EpilogueParams, OperandParams, Thresholds, packed_words
 from bitsparse.errors import KernelError
 
-__all__ = ["KERNELS", "BinarySum", "CountTuning", "TileSchedule", "TileTuning", "chained", "count", "sign", "tuning_of"]
+__all__ = [
+    "KERNELS",
+    "BinarySum",
+    "CountTuning",
+    "TileSchedule",
+    "TileTuning",
+    "chained",
+    "count",
+    "estimates",
+    "sign",
+    "tuning_of",
+]
 
 KERNELS = ("twice-plus", "plus-minus", "select")
 

@@ -19,11 +19,13 @@ __all__ = [
     "ChainParams",
     "CountParams",
     "CountTuning",
+    "Estimate",
     "TileChainParams",
     "TileParams",
     "TileTuning",
     "constants",
     "device_chain",
+    "estimates",
     "set_thresholds",
     "shape_of_row",
     "tile_constants",
@@ -33,6 +35,14 @@ __all__ = [
 #: Threads of a block at most.
 THREADS = 128
 _WARP = 32
+#: Mean lengths from which rows are long or middling, and edges from which a pattern with such rows keeps all teams busy with streams.
+_LONG_ROWS, _MIDDLING_ROWS, _MANY_EDGES = 200, 48, 8_000_000
+#: Rows that are put in order as a whole, else in windows of so many.
+_FEW_ROWS, _WHOLE, _WINDOW = 1 << 17, 1 << 30, 8192
+#: Microseconds of a call, an edge, each further 16 bytes of a row, a tile and 128 features; bytes of results stored in one.
+_START, _EDGE, _EDGE_VECTOR, _TILE, _STORED_RATE = 4.0, 4.8e-6, 2.0e-6, 42e-6, 2.5e6
+#: Blocks for which the registers suffice with a chain.
+_CHAIN, _CHAIN_BLOCKS = 2, 4
 
 
 class CountParams(ctypes.Structure):
@@ -153,14 +163,22 @@ class TileTuning(NamedTuple):
 
 
 def tuning_of(rows: int, nnz: int, features: int) -> CountTuning:
-    """What an H200 was quickest with.
+    """What an H200 was quickest with: teams as wide as rows are long, rows dealt out where they are short or few.
 
     Examples
     --------
-    >>> tuning_of(50_515, 1_638_396, 128).team
-    4
+    >>> [tuning_of(*size, 128).team for size in ((50_515, 1_638_396), (334_925, 1_686_092), (232_965, 114_615_892))]
+    [4, 1, 16]
     """
-    return CountTuning()
+    mean = nnz / max(1, rows)
+    if mean >= _LONG_ROWS:
+        return CountTuning(16, 8, 6, 5)
+    if mean >= _MIDDLING_ROWS and nnz >= _MANY_EDGES:
+        return CountTuning(4, 8, 7, 5, piece_team=16, span=256, longest=480)
+    across = shape_of_row(features, 16)[1]
+    team = max(1, (1 << max(0, min(4, int(mean / 8)).bit_length() - 1)) >> across)
+    window = _WHOLE if rows <= _FEW_ROWS else _WINDOW
+    return CountTuning(team, 8, 7, 4, piece_team=16, window=window, span=64 * team, longest=256)
 
 
 def shape_of_row(features: int, team: int) -> tuple[int, int, int]:
@@ -189,7 +207,7 @@ def constants(tuning: CountTuning, output: int, words: int, many: bool = False) 
         "BS_U": tuning.unroll,
         "BS_PLANES": tuning.planes,
         "BS_FEW": tuning.few,
-        "BS_BLOCKS": tuning.blocks,
+        "BS_BLOCKS": min(tuning.blocks, _CHAIN_BLOCKS) if output == _CHAIN else tuning.blocks,
     }
 
 
@@ -205,6 +223,44 @@ def tile_constants(tuning: TileTuning, output: int, words: int, width: int, many
         "BS_WIDTH": width,
         "BS_BLOCKS": tuning.blocks,
     }
+
+
+class Estimate(NamedTuple):
+    """A kernel that can compute a sum, and microseconds that it takes about."""
+
+    kernel: str
+    cost: float
+
+
+def estimates(
+    shape: tuple[int, int], nnz: int, features: int, *, tiles: int | None = None, output: str = "bits"
+) -> list[Estimate]:
+    """The kernels over edges ("csr") and over FRDC's tiles ("frdc"), the quicker one first by what was measured on an H200.
+
+    Parameters
+    ----------
+    shape, nnz
+        Of the pattern.
+    features : int
+    tiles : int, optional
+        Of the pattern's FRDC form, if there is one.
+    output : str
+        As for ``BinarySum``.
+
+    Examples
+    --------
+    >>> [e.kernel for e in estimates((372_474, 372_474), 24_574_995, 128, tiles=2_931_610)]
+    ['csr', 'frdc']
+    >>> [e.kernel for e in estimates((100_000, 100_000), 16_000_000, 128, tiles=1_000_000)]
+    ['frdc', 'csr']
+    """
+    stored = features / 8 if output == "bits" else 4.0 * features
+    moved = _START + shape[0] * stored / _STORED_RATE
+    vectors = packed_words(features, 1, "planes") / 4
+    found = [Estimate("csr", moved + nnz * (_EDGE + _EDGE_VECTOR * (vectors - 1)))]
+    if tiles is not None:
+        found.append(Estimate("frdc", moved + tiles * _TILE * max(0.5, features / 128)))
+    return sorted(found, key=lambda estimate: estimate.cost)
 
 
 def device_chain(
