@@ -19,21 +19,24 @@
 #define BS_BLANKS (BS_KIND == BS_FLOAT32 && BS_ACC == 0 && BS_WEIGHTS == 0 && BS_REDUCE == BS_SUM)
 #endif
 
+// BS_SEGMENTS: what stands behind a row is long, so that it should be in the code once.
+#ifndef BS_SEGMENTS
+#define BS_SEGMENTS ((BS_STEPS & ~(kBias | kRelu)) != 0)
+#endif
+
 #ifndef BS_SHARED_BLANKS
-#define BS_SHARED_BLANKS (BS_REDUCE != BS_MAX && (BS_WEIGHTS == 0 || BS_VALUE16))
+#define BS_SHARED_BLANKS (BS_REDUCE != BS_MAX && (BS_VALUE16 || (BS_WEIGHTS == 0 && (BS_KIND == BS_FLOAT16 || BS_KIND == BS_BFLOAT16))))
 #endif
 
 #ifndef BS_THREADS
 #define BS_THREADS 128
 #endif
-#define BS_HALVES (BS_KIND == BS_FLOAT16 || BS_KIND == BS_BFLOAT16 ? 2 : 1)
 // Blocks of a multiprocessor: what the registers suffice for, so that nothing is spilled.
 #ifndef BS_BLOCKS
 #define BS_HAS_MEAN (BS_REDUCE == BS_MEAN)
 #define BS_PLAIN (BS_KIND == BS_FLOAT32 && BS_ACC == 0 && BS_REDUCE == BS_SUM)
 #if BS_FINISH
-#define BS_BLOCKS_FITTING                                                                                                                  \
-    (BS_WEIGHTS == 2 || BS_BYTES > 16 / BS_HALVES || BS_HAS_TANH ? 5 - BS_HAS_MEAN : 6 - BS_HAS_MEAN + (BS_WEIGHTS == 0) + (BS_FINISH == 2))
+#define BS_BLOCKS_FITTING BS_FINISHED_BLOCKS
 #elif BS_V > 1
 #define BS_BLOCKS_FITTING 4
 #elif BS_PLAIN && BS_WEIGHTS == 0 && BS_ROW_SCALE == 0
@@ -77,6 +80,7 @@ struct Aggregate {
 #if BS_SIGNS
     Limits<BS_EACH> limits[BS_V];
 #endif
+    bool strange = false; // NaN was to become a sign
 
     __device__ __forceinline__ Aggregate(const SpmmParams &params, const Stretch &stretch) : p(params), at(stretch)
     {
@@ -189,7 +193,7 @@ struct Aggregate {
 #else
         const Limits<BS_EACH> limit = {};
 #endif
-        finish_vector(p, row, count, total, limit, out, start, lane, lanes, slice == p.slices - 1 && k == BS_V - 1);
+        finish_vector(p, row, count, total, limit, out, start, lane, lanes, slice == p.slices - 1 && k == BS_V - 1, strange);
 #else
         if (k == 0 || is_there(k))
             finish_row(p, row, count, total, result_of(row, k));
@@ -283,10 +287,13 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) spmm_csr(con
         if (unit >= p.units.streams)
             return;
         read_unit(p.units.table + together + unit, at);
-#if BS_FINISH
-        walk_segments<BS_U>(p.streams, at, sums);
-#else
-        walk<BS_U, BS_BLANKS>(p.streams, at, sums);
-#endif
+        if constexpr (BS_SEGMENTS)
+            walk_segments<BS_U>(p.streams, at, sums);
+        else
+            walk<BS_U, BS_BLANKS>(p.streams, at, sums);
     }
+#if BS_SIGNS
+    if (sums.strange)
+        *p.finish.nan = 1;
+#endif
 }

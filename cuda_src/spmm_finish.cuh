@@ -7,16 +7,30 @@
 
 // BS_FINISH: 0 the kernel stores its sums itself, 1 the chain and float32, 2 the signs of the sums, 3 signs after anything. A chain that
 // ends in a sign is monotone in the sum, so that the sign is a comparison with a limit of the column, which the host finds; what depends on
-// the row comes before. BS_HAS_TANH: the activation may be tanh, whose code is long.
+// the row comes before. BS_STEPS: which steps there are. They are known to the compiler, as rows are short: asking for each step, and
+// fetching what is not there, would take longer than the steps.
 #ifndef BS_FINISH
 #define BS_FINISH 0
 #endif
-#ifndef BS_HAS_TANH
-#define BS_HAS_TANH 0
+#ifndef BS_STEPS
+#define BS_STEPS 0
 #endif
 #define BS_SIGNS (BS_FINISH > 1)
 
-enum FinishAddend { kNoAddend = 0, kFloats = 1, kUnsignedBits = 2, kBipolarBits = 3 };
+enum FinishStep {
+    kOwnRow = 1,    // the chain's own factor of the row
+    kTheirRow = 2,  // the operands' factor of the row
+    kFloats = 4,    // an addend of float32
+    kBits = 8,      // an addend of one bit
+    kOwnColumn = 16,
+    kTheirColumn = 32,
+    kBias = 64,
+    kNorm = 128,
+    kRelu = 256,
+    kLeaky = 512,
+    kTanh = 1024,
+};
+static constexpr int kSteps = BS_STEPS;
 
 // Vectors over the columns are 16-byte aligned and readable up to the next multiple of 32 columns; null: no such step.
 struct Finish {
@@ -26,11 +40,10 @@ struct Finish {
     const float *limits; // sum >= limit, exclusive-or-ed to a bit of `flips`
     const unsigned *flips;
     int *nan; // becomes 1 when NaN was to become a sign
-    int addend_kind, addend_bytes; // of a row
+    int addend_bytes; // of a row
+    int bipolar;      // bits of the addend stand for -1 and 1
     int columns;                   // of the result
     int row_bytes;                 // of the result
-    int activation;
-    int steps; // whether anything is there between sums and float32
     float slope;
 };
 
@@ -54,88 +67,95 @@ template <int n> struct FloatRun {
 
 template <int n> BS_INLINE void times_columns(const float *scale, int column, float (&v)[n])
 {
-    if (scale) {
-        FloatRun<n> s;
-        s.load(scale + column);
+    FloatRun<n> s;
+    s.load(scale + column);
 #pragma unroll
-        for (int j = 0; j < n; j++)
-            v[j] = bs_mulf(v[j], s.v[j]);
-    }
+    for (int j = 0; j < n; j++)
+        v[j] = bs_mulf(v[j], s.v[j]);
 }
 
 template <int n> BS_INLINE void plus_columns(const float *term, int column, float (&v)[n])
 {
-    if (term) {
-        FloatRun<n> s;
-        s.load(term + column);
+    FloatRun<n> s;
+    s.load(term + column);
 #pragma unroll
-        for (int j = 0; j < n; j++)
-            v[j] = bs_addf(v[j], s.v[j]);
-    }
+    for (int j = 0; j < n; j++)
+        v[j] = bs_addf(v[j], s.v[j]);
+}
+
+template <int n> BS_INLINE void times_row(const float *scale, Index row, float (&v)[n])
+{
+    const float s = __ldg(scale + row);
+#pragma unroll
+    for (int j = 0; j < n; j++)
+        v[j] = bs_mulf(v[j], s);
 }
 
 // The addend is the caller's, of any width and alignment.
 template <int n> BS_INLINE void plus_addend(const Finish &f, Index row, int column, float (&v)[n])
 {
     const char *line = (const char *)f.addend + (bs_u64)row * (unsigned)f.addend_bytes;
-    if (f.addend_kind == kFloats) {
+    if constexpr (kSteps & kFloats) {
 #pragma unroll
         for (int j = 0; j < n; j++)
             v[j] = bs_addf(v[j], __ldg((const float *)line + min(column + j, f.columns - 1)));
-        return;
-    }
-    const unsigned bits = __ldg((const unsigned *)line + (column >> 5)) >> (column & 31);
+    } else {
+        const unsigned bits = __ldg((const unsigned *)line + (column >> 5)) >> (column & 31);
 #pragma unroll
-    for (int j = 0; j < n; j++) {
-        const float bit = (float)(bits >> j & 1);
-        v[j] = bs_addf(v[j], f.addend_kind == kBipolarBits ? 2.0f * bit - 1.0f : bit);
+        for (int j = 0; j < n; j++) {
+            const float bit = (float)(bits >> j & 1);
+            v[j] = bs_addf(v[j], f.bipolar ? 2.0f * bit - 1.0f : bit);
+        }
     }
 }
 
 // What comes before the chain's factors of the columns: factors of the operands, an addend, the chain's own factor of the row.
 template <int n> BS_INLINE void before_limits(const Finish &f, Index row, int column, float (&v)[n])
 {
-    const float own = f.row_scale[0] ? __ldg(f.row_scale[0] + row) : 1.0f;
-    const float theirs = f.row_scale[1] ? __ldg(f.row_scale[1] + row) : 1.0f;
-#pragma unroll
-    for (int j = 0; j < n; j++)
-        v[j] = bs_mulf(v[j], theirs);
-    times_columns(f.col_scale[1], column, v);
-    if (f.addend_kind)
+    if constexpr (kSteps & kTheirRow)
+        times_row(f.row_scale[1], row, v);
+    if constexpr (kSteps & kTheirColumn)
+        times_columns(f.col_scale[1], column, v);
+    if constexpr (kSteps & (kFloats | kBits))
         plus_addend(f, row, column, v);
-#pragma unroll
-    for (int j = 0; j < n; j++)
-        v[j] = bs_mulf(v[j], own);
+    if constexpr (kSteps & kOwnRow)
+        times_row(f.row_scale[0], row, v);
 }
 
-// n sums of a row from `column` on, a multiple of n, through the chain.
+// n sums of a row from `column` on, a multiple of n, through the chain. Where nothing is added, factors are multiplied with each other first.
 template <int n> BS_INLINE void apply_chain(const Finish &f, Index row, int column, float (&v)[n])
 {
-    if (!f.steps)
-        return;
-    if (f.addend_kind) {
-        before_limits(f, row, column, v);
-        times_columns(f.col_scale[0], column, v);
-    } else {
-        const float own = f.row_scale[0] ? __ldg(f.row_scale[0] + row) : 1.0f;
-        const float theirs = f.row_scale[1] ? __ldg(f.row_scale[1] + row) : 1.0f;
-        float scale[n];
-#pragma unroll
-        for (int j = 0; j < n; j++) {
-            v[j] = bs_mulf(v[j], bs_mulf(own, theirs));
-            scale[j] = 1.0f;
-        }
-        times_columns(f.col_scale[0], column, scale);
-        times_columns(f.col_scale[1], column, scale);
+    constexpr bool added = (kSteps & (kFloats | kBits)) != 0;
+    if constexpr (!added && (kSteps & kOwnRow) && (kSteps & kTheirRow)) {
+        const float scale = bs_mulf(__ldg(f.row_scale[0] + row), __ldg(f.row_scale[1] + row));
 #pragma unroll
         for (int j = 0; j < n; j++)
-            v[j] = bs_mulf(v[j], scale[j]);
+            v[j] = bs_mulf(v[j], scale);
+        if constexpr (kSteps & kTheirColumn && !(kSteps & kOwnColumn))
+            times_columns(f.col_scale[1], column, v);
+    } else if constexpr (!added && (kSteps & kOwnColumn) && (kSteps & kTheirColumn)) {
+        if constexpr (kSteps & (kOwnRow | kTheirRow))
+            times_row(f.row_scale[kSteps & kOwnRow ? 0 : 1], row, v);
+    } else {
+        before_limits(f, row, column, v);
     }
-    plus_columns(f.bias, column, v);
-    times_columns(f.bn_scale, column, v);
-    plus_columns(f.bn_shift, column, v);
-#if BS_HAS_TANH
-    if (f.activation == BS_TANH) {
+    if constexpr (!added && (kSteps & kOwnColumn) && (kSteps & kTheirColumn)) {
+        FloatRun<n> scale;
+        scale.load(f.col_scale[0] + column);
+        times_columns(f.col_scale[1], column, scale.v);
+#pragma unroll
+        for (int j = 0; j < n; j++)
+            v[j] = bs_mulf(v[j], scale.v[j]);
+    } else if constexpr (kSteps & kOwnColumn) {
+        times_columns(f.col_scale[0], column, v);
+    }
+    if constexpr (kSteps & kBias)
+        plus_columns(f.bias, column, v);
+    if constexpr (kSteps & kNorm) {
+        times_columns(f.bn_scale, column, v);
+        plus_columns(f.bn_shift, column, v);
+    }
+    if constexpr (kSteps & kTanh) {
 #pragma unroll 1
         for (int i = 0; i < n; i++) { // going round: long code stands once and registers need no index
             const float x = bs_tanhf(v[0]);
@@ -144,13 +164,10 @@ template <int n> BS_INLINE void apply_chain(const Finish &f, Index row, int colu
                 v[j] = v[j + 1];
             v[n - 1] = x;
         }
-    }
-#endif
-    if (f.activation == BS_RELU || f.activation == BS_LEAKY_RELU) {
-        const float slope = f.activation == BS_RELU ? 0.0f : f.slope;
+    } else if constexpr (kSteps & (kRelu | kLeaky)) {
 #pragma unroll
         for (int j = 0; j < n; j++)
-            v[j] = f.activation == BS_RELU ? bs_reluf(v[j]) : bs_leaky_reluf(v[j], slope);
+            v[j] = kSteps & kRelu ? bs_reluf(v[j]) : bs_leaky_reluf(v[j], f.slope);
     }
 }
 

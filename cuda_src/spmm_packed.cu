@@ -28,7 +28,7 @@
 #define BS_CODE_BYTES (BS_SHARED ? 1 : BS_LANE * BS_BITS / 8)
 // Blocks of a multiprocessor: what the registers suffice for, so that nothing is spilled.
 #ifndef BS_BLOCKS
-#define BS_BLOCKS_FITTING (7 - BS_MEAN - BS_HAS_TANH - (BS_LANE > 4 && BS_FINISH != 2) - (BS_WEIGHTS == 2))
+#define BS_BLOCKS_FITTING (7 - BS_MEAN - ((BS_STEPS & kTanh) != 0) - (BS_LANE > 4 && BS_FINISH != 2) - (BS_WEIGHTS == 2))
 #if defined(BS_LARGE) || __CUDA_ARCH__ != 900
 #define BS_BLOCKS (BS_BLOCKS_FITTING - 1)
 #else
@@ -80,6 +80,7 @@ struct PackedSums {
 #if BS_SIGNS
     Limits<BS_LANE> limits;
 #endif
+    bool strange = false; // NaN was to become a sign
 
     __device__ __forceinline__ PackedSums(const PackedParams &params, const Stretch &stretch) : p(params), at(stretch)
     {
@@ -196,7 +197,7 @@ struct PackedSums {
 #pragma unroll
             for (int j = 0; j < BS_LANE; j++) // what lies behind the row is no number
                 sums[j] = j < there ? sums[j] : 0.0f;
-        unsigned bits = signs_of(p.finish, limits, sums);
+        unsigned bits = signs_of(limits, sums, strange);
         if (there < BS_LANE)
             bits = there > 0 ? bits & ((1u << there) - 1) : 0;
         const bool last = slice == p.slices - 1;
@@ -281,4 +282,8 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) spmm_packed(
         read_unit(p.units.table + together + unit, at);
         walk_segments<BS_U>(p.streams, at, sums);
     }
+#if BS_SIGNS
+    if (sums.strange)
+        *p.finish.nan = 1;
+#endif
 }

@@ -4,6 +4,11 @@
 
 #include "spmm_finish.cuh"
 
+// BS_PADS: bytes of zeros behind a row: 0 none, 1 so few that lanes without a byte of their own can store one each, 2 any number.
+#ifndef BS_PADS
+#define BS_PADS 2
+#endif
+
 // What the sums of n columns are compared with.
 template <int n> struct Limits {
 #if BS_FINISH == 3
@@ -43,33 +48,38 @@ template <int n> struct Limits {
     }
 };
 
-// Bit j says whether v[j] is one; NaN is remembered.
-template <int n> BS_INLINE unsigned signs_of(const Finish &f, const Limits<n> &limits, const float (&v)[n])
+// Bit j says whether v[j] is one; `strange` becomes true when one is NaN.
+template <int n> BS_INLINE unsigned signs_of(const Limits<n> &limits, const float (&v)[n], bool &strange)
 {
     unsigned bits = 0;
-    float all = v[0]; // NaN if one of them is, and seldom else
 #pragma unroll
     for (int j = 0; j < n; j++) {
         bits |= limits.is_one(j, v[j]) ? 1u << j : 0u;
-        all = j ? all + v[j] : all;
+        strange = strange || v[j] != v[j];
     }
-    if (all != all)
-#pragma unroll
-        for (int j = 0; j < n; j++)
-            if (v[j] != v[j])
-                *f.nan = 1;
     return limits.flipped(bits);
 }
 
 // The lanes of this thread's group, as the warp numbers them.
 BS_INLINE unsigned group_mask(int lanes) { return (lanes == 32 ? ~0u : (1u << lanes) - 1) << ((int)threadIdx.x & 31 & -lanes); }
 
+// The lanes of the group, and of other groups those that happen to be here as well. All of a group come here together; a mask that the
+// compiler knows to be the same for all saves it from finding out for whom it is.
+BS_INLINE unsigned lanes_here(int lanes)
+{
+#ifdef BITSPARSE_EMULATED
+    return group_mask(lanes);
+#else
+    return __activemask();
+#endif
+}
+
 // Stores the signs of a group's part of a row, `n` bits of every lane side by side, at most eight; lane l has bits n * (start + l) and on.
 // Called by all lanes of the group together: those of a byte put it together, and one of them stores it. Lanes beyond the row bring
 // zeros. The call that reaches the row's end, `last`, sets the bytes behind it to zero.
 template <int n> BS_INLINE void store_signs(char *out, unsigned bits, unsigned start, int lane, int lanes, int row_bytes, bool last)
 {
-    const unsigned mask = group_mask(lanes);
+    const unsigned mask = lanes_here(lanes);
 #pragma unroll
     for (int d = 1; d < 8 / n; d *= 2) {
         if (d < lanes) {
@@ -78,11 +88,11 @@ template <int n> BS_INLINE void store_signs(char *out, unsigned bits, unsigned s
         }
     }
     // The first lane of a byte stores it; the others store zeros behind the row.
-    const int together = min(lanes, 8 / n), share = lanes / together, part = lane & (together - 1), turn = lane / together;
-    const int first = (int)start * n / 8, byte = first + part * share + turn;
-    if ((part == 0 || last) && byte < row_bytes)
+    const int part = lane & (8 / n - 1), share = max(lanes * n / 8, 1), first = (int)start * n / 8, byte = first + part * share + lane * n / 8;
+    if ((part == 0 || (BS_PADS && last)) && byte < row_bytes)
         out[byte] = part == 0 ? (char)bits : 0;
-    if (last)
+    if (BS_PADS > 1 && last)
+#pragma unroll 1
         for (int i = first + lanes + lane; i < row_bytes; i += lanes)
             out[i] = 0;
 }
@@ -100,7 +110,8 @@ template <int n> BS_INLINE void store_sign_words(char *out, unsigned bits, unsig
         else
             *(unsigned *)(out + byte) = bits;
     }
-    if (last)
+    if (BS_PADS && last)
+#pragma unroll 1
         for (int i = (int)(start + (unsigned)lanes) * (n / 8) + lane; i < row_bytes; i += lanes)
             out[i] = 0;
 }

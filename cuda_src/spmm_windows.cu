@@ -84,6 +84,7 @@ BS_INLINE void store_rows(const WindowsParams &p, bs_i64 row, unsigned start, in
     for (int r = 0; r < BS_ROWS; r++)
         s[r][0] = sum[r].x, s[r][1] = sum[r].y, s[r][2] = sum[r].z, s[r][3] = sum[r].w;
     const int column = (int)min(vector, p.vectors - 1) * 4;
+    bool strange = false;
 #pragma unroll 1
     for (int r = 0; r < BS_ROWS && row + r < p.rows; r++) {
         float v[4];
@@ -104,13 +105,15 @@ BS_INLINE void store_rows(const WindowsParams &p, bs_i64 row, unsigned start, in
 #if BS_SIGNS
         Limits<4> limits;
         limits.load(p.finish, column);
-        const unsigned bits = vector < p.vectors ? signs_of(p.finish, limits, v) : 0u;
+        const unsigned bits = vector < p.vectors ? signs_of(limits, v, strange) : 0u;
         store_signs<4>(out, bits, start, lane, lanes, p.finish.row_bytes, start + (unsigned)lanes >= p.vectors);
 #else
         if (vector < p.vectors)
             *(float4 *)(out + (bs_u64)vector * 16) = make_float4(v[0], v[1], v[2], v[3]);
 #endif
     }
+    if (BS_SIGNS && strange)
+        *p.finish.nan = 1;
 #endif
 }
 

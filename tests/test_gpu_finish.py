@@ -74,7 +74,13 @@ class Case:
             scale[:d] = cupy.asarray(self.scale)
             self.behind = Behind(given, encoding, scale)
         row_scale = cupy.asarray(self.theirs) if more else None
-        self.finish = Finish(self.params, (M, d), row_scale=row_scale, added=more, scaled=more)
+        self.finish = Finish(
+            self.params,
+            (M, d),
+            row_scale=row_scale,
+            added=("floats" if encoding is None else "bits") if more else None,
+            scaled=more,
+        )
 
     def chained(self, v: np.ndarray, sizes: bool = False) -> np.ndarray:
         """The chain in float64; with `sizes` a bound of what goes through it."""

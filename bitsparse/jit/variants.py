@@ -238,17 +238,21 @@ def _tiles() -> list[Variant]:
 def _finished() -> list[Variant]:
     """Float sums with a chain or signs behind them in the same kernel, and sums of packed features, which always have one."""
     csr = {"BS_KIND": 5, "BS_ACC": 0, "BS_BYTES": 16, "BS_REDUCE": 0, "BS_ROW_SCALE": 0, "BS_U": 8, "BS_V": 1}
+    added, bias, norm, relu, tanh = 4, 64, 128, 256, 1024  # enum FinishStep
     found = [
         ("spmm_csr.cu", csr | {"BS_FINISH": finish, "BS_WEIGHTS": weights} | more)
         for finish, weights, more in (
-            *((finish, weights, {}) for finish in (1, 2, 3) for weights in (0, 1)),
-            *((finish, 0, {"BS_REDUCE": 1}) for finish in (1, 3)),
-            (1, 0, {"BS_HAS_TANH": 1}),
+            *((finish, weights, {}) for finish in (2, 3) for weights in (0, 1)),
+            *((1, weights, {"BS_STEPS": bias | relu}) for weights in (0, 1)),
+            (1, 0, {"BS_STEPS": bias | relu, "BS_REDUCE": 1}),
+            (3, 0, {"BS_STEPS": added}),
+            (1, 0, {"BS_STEPS": bias | norm | tanh}),
             (2, 0, {"BS_KIND": 4, "BS_BYTES": 8}),
             (2, 0, {"BS_LARGE": 1}),
         )
     ]
-    found += [("spmm_windows.cu", {"BS_FINISH": finish, "BS_WEIGHTS": 0}) for finish in (1, 2, 3)]
+    found += [("spmm_windows.cu", {"BS_FINISH": finish, "BS_WEIGHTS": 0}) for finish in (2, 3)]
+    found += [("spmm_windows.cu", {"BS_FINISH": 1, "BS_WEIGHTS": 0, "BS_STEPS": bias | relu})]
     found += [
         (
             "spmm_packed.cu",

@@ -31,7 +31,7 @@ def float_product(
     mean: bool,
     params: EpilogueParams,
     plain: bool,
-    added: bool,
+    added: str | None,
     forced: str | None,
 ) -> tuple[_Run, str, Callable[[], bool]]:
     """The product, what an explanation says of it, and whether NaN was to become a bit.

@@ -165,7 +165,8 @@ class GpuAggregates:
             counted = operand.longest_row >= _EXACT
         # The chain of counters knows the factors of the features when it is made.
         scale = x.feature_scale if counted and not exact else None
-        joins = None if addend is None else addend.is_integer if counted else True
+        added = None if addend is None else "floats" if addend.encoding is None else "bits"
+        joins = None if addend is None else addend.is_integer if counted else added
         key = (kind, x.node_scale is None, x.feature_scale is None, id(scale) if scale is not None else 0, joins)
         made = self._made.get(key)
         if made is None:
@@ -174,13 +175,13 @@ class GpuAggregates:
             if len(self._made) >= _KEPT:
                 self._made.clear()
             if x.encoding is None:
-                made = self._floats(operand, x, addend is not None)
+                made = self._floats(operand, x, added)
             elif counted and exact:
                 made = self._integers(operand, x)
             elif counted:
                 made = self._counted(operand, x)
             else:
-                made = self._packed(operand, x, addend is not None)
+                made = self._packed(operand, x, added)
             self._made[key] = made
             operand.ready.renew()
         return made
@@ -286,7 +287,7 @@ class GpuAggregates:
         )
 
     # ---- float sums
-    def _packed(self, operand: CSROperand, x: Features, added: bool) -> Made:
+    def _packed(self, operand: CSROperand, x: Features, added: str | None) -> Made:
         """One-bit features with weights, with factors of columns, or with an addend before a chain."""
         packed, finishing = (backends.family(operand.device, name) for name in ("packed", "finish"))
         values, row_scale = weights_of(operand, self._mean)
@@ -314,10 +315,10 @@ class GpuAggregates:
 
         return Made(run, f"kernel csr, weights times signs, {lanes_of(sums.tuning)}", finish.nan_seen)
 
-    def _floats(self, operand: CSROperand, x: Features, added: bool) -> Made:
+    def _floats(self, operand: CSROperand, x: Features, added: str | None) -> Made:
         """Float features: the kernels of :func:`spmm`, with the chain in them."""
         finishing = backends.family(operand.device, "finish")
-        schedule, plain = operand.schedule, self._epilogue is None and not added
+        schedule, plain = operand.schedule, self._epilogue is None and added is None
         run, explain, nan_seen = float_product(
             self._function, operand, x, self._shape, self._mean, self._params, plain, added, self._float_kernel
         )

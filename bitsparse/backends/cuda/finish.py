@@ -14,7 +14,9 @@ from bitsparse.backends.params import EpilogueParams, packed_words
 
 __all__ = ["Behind", "Finish", "FinishStruct", "padded_columns"]
 
-_ACTIVATIONS = {None: 0, "relu": 1, "leaky_relu": 2, "tanh": 3}
+# The bits of enum FinishStep.
+_OWN_ROW, _THEIR_ROW, _FLOATS, _BITS, _OWN_COLUMN, _THEIR_COLUMN, _BIAS, _NORM = (1 << i for i in range(8))
+_ACTIVATIONS = {None: 0, "relu": 256, "leaky_relu": 512, "tanh": 1024}
 #: Largest sums that limits tell apart, if a chain stays finite up to there.
 _MOST = (3e38, 1e30, 1e18, 1e9, 1.0)
 #: Vectors over the columns are stored in whole blocks, so that kernels may read past their ends.
@@ -28,10 +30,7 @@ class FinishStruct(ctypes.Structure):
         ("row_scale", ctypes.c_void_p * 2),
         ("col_scale", ctypes.c_void_p * 2),
         *((name, ctypes.c_void_p) for name in ("addend", "bias", "bn_scale", "bn_shift", "limits", "flips", "nan")),
-        *(
-            (name, ctypes.c_int)
-            for name in ("addend_kind", "addend_bytes", "columns", "row_bytes", "activation", "steps")
-        ),
+        *((name, ctypes.c_int) for name in ("addend_bytes", "bipolar", "columns", "row_bytes")),
         ("slope", ctypes.c_float),
     )
 
@@ -76,8 +75,10 @@ class Finish:
         (rows, columns) of the product.
     row_scale : cupy.ndarray of float32 (rows,), optional
         The operand's, before an addend.
-    added, scaled : bool
-        Calls bring an addend, or factors of the columns.
+    added : {None, "floats", "bits"}
+        What calls bring as an addend.
+    scaled : bool
+        Calls bring factors of the columns.
 
     Attributes
     ----------
@@ -93,21 +94,28 @@ class Finish:
         shape: tuple[int, int],
         *,
         row_scale: Any = None,
-        added: bool = False,
+        added: str | None = None,
         scaled: bool = False,
     ) -> None:
         cupy = jit.require_cupy("bspmm")
         rows, columns = shape
         signs = params.out == "bits"
-        raw = self.struct = FinishStruct(columns=columns, activation=_ACTIVATIONS[params.activation])
-        raw.slope = params.negative_slope
+        raw = self.struct = FinishStruct(columns=columns, slope=params.negative_slope)
         names = ("bias", "bn_scale", "bn_shift", "col_scale")
         vectors = {name: getattr(params, name) for name in names if getattr(params, name) is not None}
         chained = bool(vectors) or params.activation is not None
-        raw.steps = int(chained or params.row_scale is not None or row_scale is not None or added or scaled)
-        self.mode = 1 if not signs else 3 if raw.steps else 2
+        steps = _FLOATS * (added == "floats") | _BITS * (added == "bits") | _THEIR_COLUMN * scaled
+        steps |= _OWN_ROW * (params.row_scale is not None) | _THEIR_ROW * (row_scale is not None)
+        self.mode = 1 if not signs else 3 if steps or chained else 2
         if self.mode == 3:
             vectors = dict(zip(("limits", "flips"), _limits(params, columns), strict=True))
+        else:
+            steps |= (
+                _OWN_COLUMN * ("col_scale" in vectors) | _BIAS * ("bias" in vectors) | _NORM * ("bn_scale" in vectors)
+            )
+            steps |= _ACTIVATIONS[params.activation]
+        #: What kernels are compiled with.
+        self.defines = {"BS_FINISH": self.mode} | ({"BS_STEPS": steps} if steps else {})
         width, upload = padded_columns(columns), []
         for vector in vectors.values():
             upload.append(np.zeros(width, np.float32))
@@ -136,11 +144,13 @@ class Finish:
         if self._flag is not None:
             raw.nan = self._flag.data.ptr
 
-    @property
-    def defines(self) -> dict[str, int]:
-        """What kernels are compiled with."""
-        tanh = self.mode == 1 and self.struct.activation == _ACTIVATIONS["tanh"]
-        return {"BS_FINISH": self.mode} | ({"BS_HAS_TANH": 1} if tanh else {})
+    def pads(self, lanes: int, runs: int, each: int) -> dict[str, int]:
+        """BS_PADS for groups of `lanes` lanes with `each` columns to a lane, `runs` times to a row."""
+        if self.mode == 1:
+            return {}
+        covered, last = -(-runs * lanes * each // 8), (runs - 1) * lanes * each // 8
+        row = self.struct.row_bytes
+        return {"BS_PADS": 0 if covered >= row else 1 if last + lanes >= row else 2}
 
     def nan_seen(self) -> bool:
         """Whether NaN was to become a sign since this was asked last; waits for the current stream."""
@@ -157,7 +167,7 @@ class Finish:
         addend = behind.addend
         if addend is not None:
             struct.addend, struct.addend_bytes = addend.data.ptr, addend.strides[0]
-            struct.addend_kind = 1 if behind.encoding is None else 3 if behind.encoding == "bipolar" else 2
+            struct.bipolar = int(behind.encoding == "bipolar")
 
 
 def _limits(params: EpilogueParams, columns: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

@@ -22,8 +22,8 @@ __all__ = ["BITS", "PackedSum", "PackedTuning", "packed_tuning"]
 BITS = (1, 2, 4, 8)
 _GRID_Y, _THREADS = 65535, 128
 _WEIGHTS = {"none": 0, "edge": 1, "general": 2}
-#: Columns up to which a lane holds four features, so that a warp walks one row and its groups do not wait for each other at row ends.
-_NARROW = 128
+#: Features from which a lane holds eight, not four: fewer instructions an edge against more groups in a warp.
+_WIDE = 64
 
 
 class _PackedParams(ctypes.Structure):
@@ -69,15 +69,15 @@ class PackedTuning(NamedTuple):
     limit: int | None = None
 
 
-def packed_tuning(features: int, general: bool = False) -> PackedTuning:
+def packed_tuning(features: int, bits: int = 1, general: bool = False) -> PackedTuning:
     """The tuning for rows of so many features, with factors of columns or without.
 
     Examples
     --------
-    >>> packed_tuning(128)[:2], packed_tuning(256)[:2], packed_tuning(256, True)[:2], packed_tuning(3)[:2]
-    ((4, 32), (8, 32), (4, 32), (4, 1))
+    >>> packed_tuning(128)[:2], packed_tuning(128, 4)[:2], packed_tuning(256, 1, True)[:2], packed_tuning(3)[:2]
+    ((8, 16), (4, 32), (4, 32), (4, 1))
     """
-    lane = 4 if features <= _NARROW or general else 8
+    lane = 8 if features >= (_WIDE if bits == 1 else 2 * _WIDE + 1) and not general else 4
     return PackedTuning(lane, min(32, 1 << (-(-features // lane) - 1).bit_length()))
 
 
@@ -129,7 +129,7 @@ class PackedSum:
         if bits not in BITS:
             raise KernelError(f"bspmm: packed features have {BITS} bits on the GPU, not {bits}; repack them")
         self.schedule, self.finish = schedule, finish
-        self.tuning = tuning = packed_tuning(features, weights == "general") if tuning is None else tuning
+        self.tuning = tuning = packed_tuning(features, bits, weights == "general") if tuning is None else tuning
         self._stream = cupy.cuda.get_current_stream
         self._lock = threading.Lock()
         self._workspaces: dict[int, tuple[Any, Any]] = {}
@@ -151,7 +151,8 @@ class PackedSum:
             self._slices,
         )
         defines = schedule.defines | {"BS_BITS": bits, "BS_LANE": tuning.lane, "BS_U": tuning.unroll}
-        defines |= {"BS_WEIGHTS": _WEIGHTS[weights]} | finish.defines
+        defines |= {"BS_WEIGHTS": _WEIGHTS[weights]}
+        defines |= finish.defines | finish.pads(tuning.lanes, self._slices, tuning.lane)
         if mean and finish.mode != 2:  # the sign of a mean is that of the sum
             defines["BS_MEAN"] = 1
         if tuning.blocks is not None:

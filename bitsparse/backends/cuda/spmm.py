@@ -163,7 +163,7 @@ class Spmm:
             head_width = columns // heads if weights == "head" else None
             tuning = tuning_of(columns, self._x_dtype.itemsize, alignment, self._acc.itemsize, head_width)
             sixteen = kind == EDGES and self._folded is None and self._value_dtype != self._acc
-            tuning = fitted(tuning, kind, edges_of_a_warp(schedule.nnz), sixteen)
+            tuning = fitted(tuning, kind, edges_of_a_warp(schedule.nnz), half, sixteen)
         self.tuning = tuning
         self._prepare(kind)
 
@@ -201,7 +201,7 @@ class Spmm:
         }
         if finish is not None:
             params.finish, params.out_bytes = finish.struct, finish.struct.row_bytes
-            defines |= finish.defines
+            defines |= finish.defines | finish.pads(tuning.lanes, self._slices * tuning.vectors, each)
         if tuning.blocks is not None:
             defines["BS_BLOCKS"] = tuning.blocks
         if self._indices is None:

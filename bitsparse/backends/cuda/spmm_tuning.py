@@ -83,7 +83,7 @@ def tuning_of(columns: int, itemsize: int, alignment: int, acc_itemsize: int, he
     return Tuning(width, _lanes_of(columns * itemsize // width))
 
 
-def fitted(tuning: Tuning, kind: int, share: float, sixteen: bool = False) -> Tuning:
+def fitted(tuning: Tuning, kind: int, share: float, halves: bool = False, sixteen: bool = False) -> Tuning:
     """What an H200 was quickest with: small blocks, and few edges in flight where groups are narrow and there is work for all warps.
 
     Parameters
@@ -92,19 +92,19 @@ def fitted(tuning: Tuning, kind: int, share: float, sixteen: bool = False) -> Tu
         Of the weights.
     share : float
         Edges for each warp.
-    sixteen : bool
-        Features and values have 16 bits.
+    halves, sixteen : bool
+        Features have 16 bits; so have the values.
 
     Examples
     --------
     >>> [fitted(Tuning(16, lanes), EDGES, share).unroll for lanes, share in ((4, 24), (4, 443), (8, 443))]
     [8, 4, 8]
-    >>> fitted(Tuning(16, 2), EDGES, 133, True)[:4], fitted(Tuning(16, 16), EDGES, 443, True)[:4]
+    >>> fitted(Tuning(16, 2), EDGES, 133, True, True)[:4], fitted(Tuning(16, 16), EDGES, 443, True, True)[:4]
     ((8, 4, 1, 4), (16, 16, 1, 4))
     """
     tuning = tuning._replace(threads=64)
-    if sixteen and tuning[:2] == (16, 2) and share < 200:
-        tuning = tuning._replace(bytes=8, lanes=4)
+    if halves and tuning[:2] == (16, 2) and not (sixteen and share >= 200):
+        tuning = tuning._replace(bytes=8, lanes=4)  # fewer groups in a warp, whose rows end at different edges
     most = 16 if sixteen and share < 2000 else 4
     if kind != NONE and (tuning.lanes <= 2 or (tuning.lanes <= most and share >= 64)):
         tuning = tuning._replace(unroll=4)

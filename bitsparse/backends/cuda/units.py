@@ -15,8 +15,8 @@ __all__ = ["Units", "UnitsParams", "edges_of_a_warp", "units_of"]
 WARPS = 28
 #: Edges of a piece at least, for each group that shares it: eight batches; and at most.
 _SHORTEST, _LONGEST = 64, 1024
-#: Edges and rows of a stream; at most so many where there is plenty to do.
-_LEAST_SPAN, _MOST_SPAN, _MOST_SPAN_OF_PLENTY = 8, 64, 512
+#: Edges and rows of a stream.
+_LEAST_SPAN, _MOST_SPAN = 8, 64
 #: Lanes from which groups are wide.
 _WIDE = 16
 #: Edges for each warp below which there is little to do, and from which there is plenty.
@@ -74,20 +74,21 @@ def limits_of(share: float, lanes: int) -> tuple[int, int]:
 
     An H200 was quickest with warps taking rows from about three batches of a group on, earlier where there is hardly work for all warps and
     later where there is plenty, and with pieces as long as what a warp gets to do in all: longer ones end last, shorter ones cost their
-    adding up.
+    adding up. Wide groups, of which few share a piece, take the shorter ones where there is a choice.
 
     Examples
     --------
     >>> limits_of(24, 4), limits_of(443, 4), limits_of(443, 32), limits_of(133, 32), limits_of(24, 32)
-    ((16, 256), (24, 512), (64, 512), (48, 128), (48, 64))
+    ((16, 256), (24, 512), (64, 256), (48, 128), (48, 64))
     """
-    least = _SHORTEST * min(4, 32 // lanes)
-    longest = min(_LONGEST, max(least, 1 << round(math.log2(max(share, 1.0)))))
+    power = math.log2(max(share, 1.0))
+    longest = 1 << (math.floor(power) if lanes >= _WIDE else round(power))
+    longest = min(_LONGEST, max(_SHORTEST * min(4, 32 // lanes), longest))
     if share >= _PLENTY:
-        return 256, longest
+        return 64, longest
     if lanes == 32:
         return (48 if share < 200 else 64), longest
-    return (16 if share < _LITTLE else 24 if lanes < _WIDE else 32), longest
+    return (16 if share < _LITTLE else 24 if lanes < _WIDE else 48), longest
 
 
 def span_of(work: int, lanes: int, warps: int, share: float) -> int:
@@ -99,8 +100,7 @@ def span_of(work: int, lanes: int, warps: int, share: float) -> int:
     (12, 64, 28)
     """
     groups = warps * 32 // lanes * (2 if lanes >= _WIDE and share >= _LITTLE else 1)
-    most = _MOST_SPAN_OF_PLENTY if share >= _PLENTY else _MOST_SPAN
-    return min(most, max(_LEAST_SPAN, round(work / groups / 4) * 4))
+    return min(_MOST_SPAN, max(_LEAST_SPAN, round(work / groups / 4) * 4))
 
 
 def units_of(
