@@ -31,21 +31,12 @@
 #ifndef BS_THREADS
 #define BS_THREADS 128
 #endif
-#define BS_HALVES (BS_KIND == BS_FLOAT16 || BS_KIND == BS_BFLOAT16 ? 2 : 1)
 // Blocks of a multiprocessor: what the registers suffice for, so that nothing is spilled.
 #ifndef BS_BLOCKS
 #define BS_HAS_MEAN (BS_REDUCE == BS_MEAN)
 #define BS_PLAIN (BS_KIND == BS_FLOAT32 && BS_ACC == 0 && BS_REDUCE == BS_SUM)
 #if BS_FINISH
-#if BS_WEIGHTS == 2 || BS_BYTES > 16 / BS_HALVES || BS_STEPS >= 1024 // tanh
-#define BS_BLOCKS_FITTING (5 - BS_HAS_MEAN)
-#elif BS_FINISH == 2
-#define BS_BLOCKS_FITTING (8 - (BS_WEIGHTS != 0) - (BS_PADS > 1))
-#elif BS_FINISH == 3
-#define BS_BLOCKS_FITTING (6 - BS_HAS_MEAN)
-#else
-#define BS_BLOCKS_FITTING (7 - 2 * (BS_WEIGHTS != 0) - BS_HAS_MEAN)
-#endif
+#define BS_BLOCKS_FITTING BS_FINISHED_BLOCKS
 #elif BS_V > 1
 #define BS_BLOCKS_FITTING 4
 #elif BS_PLAIN && BS_WEIGHTS == 0 && BS_ROW_SCALE == 0
