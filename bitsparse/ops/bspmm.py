@@ -142,7 +142,7 @@ def plan_bspmm(
     variant : str, optional
         As in :func:`bspmm`. By default x is one bit, or full precision where `dtype` is given.
     add : bool
-        Whether calls bring an addend.
+        Whether calls bring an addend, of float32 first of all.
     dtype : dtype, optional
         Of full-precision features to come: float16, bfloat16 or float32 (default). On a GPU their kernel is chosen and compiled now, as
         that of bipolar bits is; others' at their first call.

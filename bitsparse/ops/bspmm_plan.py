@@ -117,11 +117,12 @@ class BspmmPlan:
             return self.run(as_features(function, self._csr, x), add, out)
 
     def prepare(self, x: Features) -> None:
-        """Choose and compile for features like these, as far as no addend has a say in it."""
+        """Choose and compile for features like these, and an addend of float32 if there is one."""
         if self._gpu is not None and 0 not in self.shape:
             shape = self.shape
-            bits = Addend(x.data, "bipolar", x.family) if self._added else None
-            self._gpu.prepare(self._csr, x._replace(shape=(self._csr.shape[1], shape[1])), bits)
+            space: Any = interop.namespace(self._csr.indptr)
+            floats = Addend(space.empty((0, shape[1]), np.float32), None, x.family) if self._added else None
+            self._gpu.prepare(self._csr, x._replace(shape=(self._csr.shape[1], shape[1])), floats)
 
     def run(self, x: Features, add: Any, out: Any) -> Any:
         """The aggregate of features that fit the adjacency, on its device's current stream."""
