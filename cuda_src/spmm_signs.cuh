@@ -63,8 +63,9 @@ template <int n> BS_INLINE unsigned signs_of(const Limits<n> &limits, const floa
 // The lanes of this thread's group, as the warp numbers them.
 BS_INLINE unsigned group_mask(int lanes) { return (lanes == 32 ? ~0u : (1u << lanes) - 1) << ((int)threadIdx.x & 31 & -lanes); }
 
-// The lanes of the group, and of other groups those that happen to be here as well. All of a group come here together; a mask that the
-// compiler knows to be the same for all saves it from finding out for whom it is.
+// The lanes of the group, and of other groups those that happen to be here as well. All of a group come here together, as no branch parts
+// them; a mask that the compiler knows to be the same for all saves it from finding out for whom it is (MATCH and REDUX, also with
+// __syncwarp(group_mask)).
 BS_INLINE unsigned lanes_here(int lanes)
 {
 #ifdef BITSPARSE_EMULATED
