@@ -197,7 +197,7 @@ def tiled() -> dict[str, Any]:
     hub = rng.random((41, 1203)) < 0.01
     hub[17:20], hub[30:36] = True, False
     return {
-        "blocks": sp.block_diag([np.ones((n, n)) for n in (13, 1, 30, 8, 3)], format="csr"),
+        "blocks": sp.block_diag([sp.coo_array(np.ones((n, n))) for n in (13, 1, 30, 8, 3)], format="csr"),
         "hub": sp.csr_array(hub),
         "random": sp.random_array((67, 50), density=0.1, rng=rng, format="csr"),
         "empty": sp.csr_array((6, 9)),

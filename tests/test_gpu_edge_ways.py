@@ -16,7 +16,7 @@ import bitsparse as bs
 pytestmark = pytest.mark.gpu
 
 A = graphs()["square"]
-BLOCKS = sp.csr_array(sp.block_diag([np.ones((n, n)) for n in (21, 40, 13)], format="csr"))
+BLOCKS = sp.csr_array(sp.block_diag([sp.coo_array(np.ones((n, n))) for n in (21, 40, 13)], format="csr"))
 Call = Callable[..., Any]
 
 

@@ -141,6 +141,7 @@ def _headed(head: Any, x: Activation, room: Workspace) -> Steps:
         room.products.append(product)
         return lambda x, out: product(x, out=out)
     weights, bias = (interop.move(part, x.device) for part in head)
+    room.recordable = False
 
     def dense(x: Any, out: Any) -> None:
         interop.namespace(out).matmul(x, weights, out=out)

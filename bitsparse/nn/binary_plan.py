@@ -9,7 +9,7 @@ import numpy as np
 
 from bitsparse import _check, interop
 from bitsparse.arrays import BitTensor
-from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.errors import DTypeError, KernelError, ShapeError
 from bitsparse.nn.binary_products import Activation, activation_of, room_of, view
 from bitsparse.ops.places import working_with
 
@@ -31,6 +31,8 @@ class Workspace:
         self._memory: dict[str, Any] = {}
         #: The plans of all products, which know whether they met NaN.
         self.products: list[Any] = []
+        #: Whether a GPU can record the steps: CuPy records no call of cuBLAS.
+        self.recordable = True
 
     def reserve(self, name: str, kind: Activation) -> Callable[[], Any]:
         """A buffer that takes activations of a kind, to be asked for when all have been reserved."""
@@ -128,7 +130,8 @@ class BinaryPlan:
     def __call__(self, x: Any, out: Any = None) -> Any:
         """Logits of every node, ``(n, classes)`` float32, for features of the planned shape, dtype and precision.
 
-        On a GPU the first call for a pair of arrays `x` and `out` records a CUDA graph, later ones replay it.
+        On a GPU the first call for a pair of arrays `x` and `out` records a CUDA graph, later ones replay it; but with a head in full
+        precision, which cuBLAS multiplies, every call launches its kernels.
 
         Parameters
         ----------
@@ -140,6 +143,8 @@ class BinaryPlan:
         ------
         ShapeError, DTypeError, DeviceError, ValueError
             `x` or `out` is not what the plan is for.
+        KernelError
+            The model's head is in full precision, and the current stream records a graph.
         """
         if out is not None and self._recorded:
             again = self._known(x, out)
@@ -226,7 +231,12 @@ class BinaryPlan:
         if not isinstance(data, BitTensor) and not data.flags.c_contiguous:
             self._steps(interop.contiguous(data), target)
             return
-        if moved or graphs.is_capturing():
+        if graphs.is_capturing() and not self._workspace.recordable:
+            raise KernelError(
+                f"{self._name}: the head in full precision is multiplied by cuBLAS, which CuPy does not record in a CUDA graph; call the "
+                f"plan outside of the capture, or give the model a BinaryLinear head"
+            )
+        if moved or graphs.is_capturing() or not self._workspace.recordable:
             self._steps(data, target)
             return
         into = target

@@ -111,7 +111,7 @@ def _classes(space: Any, row_scale: Any, counts: Any) -> tuple[int, Any, Any]:
     """Number of classes of rows with equal keys, a row of each, and the class of each row."""
     key: Any = 0
     if row_scale is not None:  # bits of the scale, so that -0 and 0 are told apart and nothing is rounded
-        key = space.ascontiguousarray(row_scale, np.float32).view(np.int32).astype(np.int64) << 32
+        key = space.ascontiguousarray(space.asarray(row_scale, np.float32)).view(np.int32).astype(np.int64) << 32
     if counts is not None:
         key = key + counts.astype(np.int64)
     _, picked, class_of = space.unique(key, return_index=True, return_inverse=True)
