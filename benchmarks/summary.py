@@ -73,8 +73,10 @@ def row(bar: Bar) -> list[str]:
     """A line of the table."""
     mean = math.exp(sum(map(math.log, bar.cells.values())) / len(bar.cells))
     worst = min(bar.cells, key=bar.cells.__getitem__)
+    # To the two digits that are printed: times repeat to a percent.
     holds = all(
-        limit is None or value >= limit for value, limit in ((mean, bar.mean[0]), (bar.cells[worst], bar.worst[0]))
+        limit is None or round(value, 2) >= limit
+        for value, limit in ((mean, bar.mean[0]), (bar.cells[worst], bar.worst[0]))
     )
     judged = bar.mean[0] is not None or bar.worst[0] is not None
     numbers = [mean, *bar.mean, bar.cells[worst], *bar.worst]

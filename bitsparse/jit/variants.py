@@ -277,15 +277,16 @@ def _bspmm() -> list[Variant]:
     """Sums of one-bit features: int32, bits by one threshold or many, chain; words of a lane; 64-bit indices; teams for short, middling
     and long rows; tiles; and the two other ways to compute them.
     """
-    narrow = {"BS_TEAM": 1, "BS_PIECE_TEAM": 16, "BS_U": 8, "BS_PLANES": 7, "BS_FEW": 4, "BS_BLOCKS": 4}
-    middling = narrow | {"BS_TEAM": 4, "BS_BLOCKS": 5}
+    narrow = {"BS_TEAM": 2, "BS_PIECE_TEAM": 16, "BS_U": 8, "BS_PLANES": 7, "BS_FEW": 4, "BS_BLOCKS": 5}
+    alone, middling = narrow | {"BS_TEAM": 1}, narrow | {"BS_TEAM": 4}
     wide = middling | {"BS_TEAM": 16, "BS_PLANES": 6}
     outputs = [{"BS_OUT": 0, "BS_LIMITS": 0}, {"BS_OUT": 1, "BS_LIMITS": 0}, {"BS_OUT": 1, "BS_LIMITS": 1}]
-    chain = {"BS_OUT": 2, "BS_LIMITS": 0}
-    table = [narrow | out | {"BS_WORDS": words} for out in outputs[:2] for words in (4, 2, 1)]
-    table += [narrow | out | {"BS_WORDS": 4, "BS_LARGE": 1} for out in outputs[:2]]
+    chain = {"BS_OUT": 2, "BS_LIMITS": 0, "BS_BLOCKS": 4}
+    short = [outputs[0] | {"BS_BLOCKS": 4}, outputs[1]]
+    table = [narrow | out | {"BS_WORDS": words} for out in short for words in (4, 2, 1)]
+    table += [narrow | out | {"BS_WORDS": 4, "BS_LARGE": 1} for out in short]
     table += [narrow | out | {"BS_WORDS": 4} for out in (outputs[2], chain)]
-    table += [team | out | {"BS_WORDS": 4} for team in (middling, wide) for out in outputs[:2]]
+    table += [team | out | {"BS_WORDS": 4} for team in (alone, middling, wide) for out in outputs[:2]]
     found = [Variant("bspmm_count.cu", "bspmm_count", tuple(sorted(one.items()))) for one in table]
     tiles = {"BS_TEAM": 4, "BS_WORDS": 2, "BS_U": 4, "BS_PLANES": 7, "BS_WIDTH": 4, "BS_BLOCKS": 3}
     for out in outputs:

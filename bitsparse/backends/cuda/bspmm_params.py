@@ -39,10 +39,13 @@ _WARP = 32
 _LONG_ROWS, _MIDDLING_ROWS, _MANY_EDGES = 200, 48, 8_000_000
 #: Rows that are put in order as a whole, else in windows of so many.
 _FEW_ROWS, _WHOLE, _WINDOW = 1 << 17, 1 << 30, 8192
+#: For rows that are dealt out, by their mean lengths (below 16, 32, and longer ones): lanes that take edges of a row, edges in flight of a
+#: lane, blocks of a multiprocessor, edges for each lane from which a row is cut, edges of a piece.
+_DEALT = ((2, 8, 5, 64, 256), (2, 8, 5, 48, 512), (4, 8, 5, 48, 512))
 #: Microseconds of a call, an edge, each further 16 bytes of a row, a tile and 128 features; bytes of results stored in one.
 _START, _EDGE, _EDGE_VECTOR, _TILE, _STORED_RATE = 4.0, 4.8e-6, 2.0e-6, 42e-6, 2.5e6
-#: Blocks for which the registers suffice with a chain.
-_CHAIN, _CHAIN_BLOCKS = 2, 4
+#: Blocks for which the registers suffice with a chain, and with numbers from teams of two.
+_INTEGERS, _CHAIN, _NUMBERS_BLOCKS = 0, 2, 4
 
 
 class CountParams(ctypes.Structure):
@@ -168,7 +171,7 @@ def tuning_of(rows: int, nnz: int, features: int) -> CountTuning:
     Examples
     --------
     >>> [tuning_of(*size, 128).team for size in ((50_515, 1_638_396), (334_925, 1_686_092), (232_965, 114_615_892))]
-    [4, 1, 16]
+    [4, 2, 16]
     """
     mean = nnz / max(1, rows)
     if mean >= _LONG_ROWS:
@@ -176,9 +179,10 @@ def tuning_of(rows: int, nnz: int, features: int) -> CountTuning:
     if mean >= _MIDDLING_ROWS and nnz >= _MANY_EDGES:
         return CountTuning(4, 8, 7, 5, piece_team=16, span=256, longest=480)
     across = shape_of_row(features, 16)[1]
-    team = max(1, (1 << max(0, min(4, int(mean / 8)).bit_length() - 1)) >> across)
+    lanes, unroll, blocks, each, longest = _DEALT[(mean >= 16) + (mean >= 32)]
+    team = max(1, lanes >> across)
     window = _WHOLE if rows <= _FEW_ROWS else _WINDOW
-    return CountTuning(team, 8, 7, 4, piece_team=16, window=window, span=64 * team, longest=256)
+    return CountTuning(team, unroll, 7, blocks, piece_team=16, window=window, span=each * team, longest=longest)
 
 
 def shape_of_row(features: int, team: int) -> tuple[int, int, int]:
@@ -198,6 +202,7 @@ def shape_of_row(features: int, team: int) -> tuple[int, int, int]:
 
 def constants(tuning: CountTuning, output: int, words: int, many: bool = False) -> dict[str, int]:
     """What ``bspmm_count.cu`` is compiled with, for int32 indices; `many` if features have thresholds of their own."""
+    many_registers = output == _CHAIN or (output == _INTEGERS and tuning.team == 2)
     return {
         "BS_OUT": output,
         "BS_LIMITS": int(many),
@@ -207,7 +212,7 @@ def constants(tuning: CountTuning, output: int, words: int, many: bool = False) 
         "BS_U": tuning.unroll,
         "BS_PLANES": tuning.planes,
         "BS_FEW": tuning.few,
-        "BS_BLOCKS": min(tuning.blocks, _CHAIN_BLOCKS) if output == _CHAIN else tuning.blocks,
+        "BS_BLOCKS": min(tuning.blocks, _NUMBERS_BLOCKS) if many_registers else tuning.blocks,
     }
 
 
