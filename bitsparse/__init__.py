@@ -10,7 +10,7 @@ array([[6],
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bitsparse import _compiled as _compiled  # first: it explains a missing compiled part
 from bitsparse.arrays import FRDC, BitTensor, TCTiledCSR, load_npz, save_npz
@@ -19,9 +19,12 @@ from bitsparse.errors import BitsparseError, DeviceError, DTypeError, KernelErro
 from bitsparse.interop import use_stream
 from bitsparse.ops import (
     BatchNorm,
+    BmmPlan,
+    BspmmPlan,
     EdgeSample,
     Epilogue,
     MatmulPlan,
+    SampledPlan,
     SpmmPlan,
     add,
     aggregate_edges,
@@ -36,7 +39,10 @@ from bitsparse.ops import (
     edge_softmax,
     matmul,
     pack_bits,
+    plan_bmm,
+    plan_bspmm,
     plan_matmul,
+    plan_sampled_spmm,
     plan_spmm,
     quantization_error,
     quantize,
@@ -52,12 +58,15 @@ __all__ = [
     "BatchNorm",
     "BitTensor",
     "BitsparseError",
+    "BmmPlan",
+    "BspmmPlan",
     "DTypeError",
     "DeviceError",
     "EdgeSample",
     "Epilogue",
     "KernelError",
     "MatmulPlan",
+    "SampledPlan",
     "ShapeError",
     "SpmmPlan",
     "TCTiledCSR",
@@ -77,7 +86,10 @@ __all__ = [
     "load_npz",
     "matmul",
     "pack_bits",
+    "plan_bmm",
+    "plan_bspmm",
     "plan_matmul",
+    "plan_sampled_spmm",
     "plan_spmm",
     "quantization_error",
     "quantize",
@@ -87,18 +99,26 @@ __all__ = [
     "set_num_threads",
     "spmm",
     "stochastic_round",
+    "tune",
     "unpack_bits",
     "use_stream",
 ]
 
 if TYPE_CHECKING:
+    from bitsparse.nn import tune
+
     __version__: str
 
 
-def __getattr__(name: str) -> str:
+def __getattr__(name: str) -> Any:
     # Read from the installed metadata only when asked: importlib.metadata costs more than the rest of the import.
     if name == "__version__":
         from importlib.metadata import version
 
         return version("bitsparse")
+    if name == "tune":  # the networks are a layer of their own, above the arrays
+        from bitsparse.nn import tune
+
+        globals()["tune"] = tune
+        return tune
     raise AttributeError(f"module 'bitsparse' has no attribute {name!r}")

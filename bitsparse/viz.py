@@ -12,7 +12,7 @@ from bitsparse.backends.params import TILE_COLS, TILE_ROWS
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.graph.adjacency import pattern_of
 
-__all__ = ["spy", "tile_fill"]
+__all__ = ["pareto", "spy", "tile_fill"]
 
 #: Words looked at in one go.
 _CHUNK_WORDS = 1 << 22
@@ -141,15 +141,9 @@ def spy(x: Any, ax: Any = None) -> Any:
         raise ShapeError(f"spy: x has shape {shape}, so there is nothing to draw; pass an array with rows and columns")
     picture = _picture_of_entries(x) if sparse else _picture_of_bits(x)
     fill = picture.fill
-    try:
-        from matplotlib.colors import LogNorm
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != "matplotlib":
-            raise
-        raise ImportError("spy: matplotlib is not installed; run: pip install 'bitsparse[viz]'") from None
-    if ax is None:
-        ax = Figure(figsize=(6.4, 5.6), layout="constrained").subplots()
+    ax = _axes("spy", ax)
+    from matplotlib.colors import LogNorm
+
     rows, cols = shape
     filled = fill > 0
     least = 1.0 / (TILE_ROWS * TILE_COLS)
@@ -167,4 +161,77 @@ def spy(x: Any, ax: Any = None) -> Any:
     ax.set_xlabel("column")
     ax.set_ylabel("row")
     ax.figure.colorbar(image, ax=ax, label=f"fill of a {TILE_ROWS} x {TILE_COLS} tile", shrink=0.8)
+    return ax
+
+
+def _axes(function: str, ax: Any) -> Any:
+    """The caller's axes, or those of a new figure."""
+    try:
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "matplotlib":
+            raise
+        raise ImportError(f"{function}: matplotlib is not installed; run: pip install 'bitsparse[viz]'") from None
+    return Figure(figsize=(6.4, 5.6), layout="constrained").subplots() if ax is None else ax
+
+
+def pareto(tuned: Any, ax: Any = None) -> Any:
+    """Draw what :func:`bitsparse.tune` measured: time against accuracy, a circle's area for its bytes, a line along the quickest.
+
+    Parameters
+    ----------
+    tuned : Tuned
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; by default on a new figure (``ax.figure``), which no window shows.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    ImportError
+        matplotlib is not installed.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> from bitsparse import nn, viz
+    >>> one, two = nn.Candidate((), 0.81, 0.2, 900), nn.Candidate((), 0.80, 0.1, 500)
+    >>> found = SimpleNamespace(candidates=[one, two], pareto=[one, two], reference=one, best=two, device="cpu")
+    >>> viz.pareto(found).get_title()
+    '2 choices on cpu, 2 in the Pareto set'
+    """
+    ax = _axes("pareto", ax)
+    most = max(each.nbytes for each in tuned.candidates)
+    others = [each for each in tuned.candidates if each not in tuned.pareto]
+    for chosen, color, label in ((others, "0.7", "beaten"), (tuned.pareto, "C0", "Pareto set")):
+        if chosen:
+            ax.scatter(
+                [each.milliseconds for each in chosen],
+                [100 * each.accuracy for each in chosen],
+                s=[20 + 380 * each.nbytes / most for each in chosen],
+                color=color,
+                alpha=0.6,
+                label=label,
+            )
+    line: list[Any] = []  # the quickest at each accuracy; others are in the set for their bytes
+    for each in sorted(tuned.pareto, key=lambda each: (each.milliseconds, -each.accuracy)):
+        if not line or each.accuracy > line[-1].accuracy:
+            line.append(each)
+    ax.plot([each.milliseconds for each in line], [100 * each.accuracy for each in line], color="C0", linewidth=0.8)
+    for each, marker, label in ((tuned.reference, "+", "as given"), (tuned.best, "x", "chosen")):
+        ax.plot([each.milliseconds], [100 * each.accuracy], marker, color="C3", markersize=10, label=label)
+    ax.annotate(
+        "\n".join(map(str, tuned.best.settings)),
+        (tuned.best.milliseconds, 100 * tuned.best.accuracy),
+        textcoords="offset points",
+        xytext=(8, -14),
+        fontsize="small",
+    )
+    ax.set_xscale("log")
+    ax.set_title(f"{len(tuned.candidates)} choices on {tuned.device}, {len(tuned.pareto)} in the Pareto set")
+    ax.set_xlabel(f"milliseconds (area: bytes, up to {most / 1e6:.3g} MB)")
+    ax.set_ylabel("accuracy in per cent")
+    ax.legend(fontsize="small", loc="lower right", markerscale=0.5)
     return ax

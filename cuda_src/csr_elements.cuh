@@ -56,9 +56,11 @@ template <> struct Moved<1> {
 template <int n, class T> struct Vector {
     static const int bytes = n * (int)sizeof(T), moves = bytes > 16 ? bytes / 16 : 1;
     typedef typename Moved<bytes / moves>::Type Move;
+    typedef typename Moved<(bytes > 4 ? 4 : bytes)>::Type Word;
     union {
         Move moved[moves];
         T of[n];
+        Word words[bytes > 4 ? bytes / 4 : 1];
     };
 };
 
@@ -107,10 +109,24 @@ BS_INLINE unsigned bfloats_of(float low, float high)
 
 typedef Vector<BS_EACH, Element> Gathered;
 
+#if BS_KIND == BS_FLOAT16 || BS_KIND == BS_BFLOAT16
+// The lower half of a word, or the upper one if `i` is odd, which is a constant after unrolling.
+BS_INLINE float half_widened(unsigned both, int i)
+{
+#if BS_KIND == BS_FLOAT16
+    return float_of_half((unsigned short)(i & 1 ? both >> 16 : both));
+#else
+    return bs_float_of(i & 1 ? both & 0xffff0000u : both << 16);
+#endif
+}
+#endif
+
 // Element j, widened; j is a constant after unrolling.
 BS_INLINE Acc widened(const Gathered &v, int j, bool is_signed)
 {
-#if BS_KIND == BS_FLOAT16
+#if (BS_KIND == BS_FLOAT16 || BS_KIND == BS_BFLOAT16) && BS_BYTES > 2
+    return half_widened(v.words[j / 2], j); // in halves the compiler would shift pairs of words before it widens them
+#elif BS_KIND == BS_FLOAT16
     return float_of_half(v.of[j]);
 #elif BS_KIND == BS_BFLOAT16
     return bs_bf16_to_float(v.of[j]);

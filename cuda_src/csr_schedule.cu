@@ -56,7 +56,7 @@ extern "C" __global__ void __launch_bounds__(256) piece_edges(const SchedulePara
     p.first[piece] = p.indptr[row] + (Index)((piece - p.before[at]) * p.span);
 }
 
-// For each of `count` edges how far its row is behind that of the first edge of its 32 (edge_chunks.cuh), 255 if it is that or more.
+// For each of `count` edges how far its row is behind that of the first edge of its 32 (edge_ends.cuh), 255 if it is that or more.
 extern "C" __global__ void __launch_bounds__(256) rows_behind(const ScheduleParams p)
 {
     const bs_i64 edge = (bs_i64)blockIdx.x * blockDim.x + threadIdx.x;

@@ -50,10 +50,17 @@ struct Vector {
     };
 };
 
-// Bytes to row `row` of `bytes` each; the product has 64 bits always.
+// Bytes to row `row` of `bytes` each; the product has 64 bits always. In PTX, as the compiler makes four instructions of a product whose
+// second factor it has widened in front of a loop.
 BS_INLINE i64 row_offset(Index row, int bytes)
 {
-    return (i64)row * bytes;
+#ifdef BS_LARGE
+    return row * bytes;
+#else
+    i64 offset;
+    asm("mul.wide.u32 %0, %1, %2;" : "=l"(offset) : "r"(row), "r"(bytes));
+    return offset;
+#endif
 }
 
 // The same pointer, but in registers: else the compiler adds its parts again for every row, three instructions in place of one.

@@ -10,6 +10,13 @@
 #include "ptx.cuh"
 #include "scalar.h"
 
+// How vectors are read: past the coherent caches, unless the kernel itself may have written one.
+#ifdef BS_OWN_VECTORS
+#define BS_VECTOR_AT(at) (*(at))
+#else
+#define BS_VECTOR_AT(at) __ldg(at)
+#endif
+
 // The lane, found out where it is asked for: what is made of it should not stay in registers while a product runs.
 BS_INLINE int pinned_lane()
 {
@@ -71,14 +78,14 @@ BS_INLINE void load_values(const EpilogueVector &v, int batch, int first, int, i
 {
     x[0] = neutral;
     if (v.at)
-        x[0] = __ldg((const float *)((const char *)(v.at + (bs_i64)batch * v.batch_step) + (bs_i64)min(first, last) * v.step));
+        x[0] = BS_VECTOR_AT((const float *)((const char *)(v.at + (bs_i64)batch * v.batch_step) + (bs_i64)min(first, last) * v.step));
 }
 
 BS_INLINE void load_values(const EpilogueVector &v, int batch, int first, int jump, int last, float neutral, float (&x)[8])
 {
     const float *from = v.at + (bs_i64)batch * v.batch_step;
     if (v.padded) {
-        const float4 a = __ldg((const float4 *)(from + first)), b = __ldg((const float4 *)(from + first + jump));
+        const float4 a = BS_VECTOR_AT((const float4 *)(from + first)), b = BS_VECTOR_AT((const float4 *)(from + first + jump));
         x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w, x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
         return;
     }
@@ -88,7 +95,7 @@ BS_INLINE void load_values(const EpilogueVector &v, int batch, int first, int ju
     if (v.at)
 #pragma unroll
         for (int i = 0; i < 8; i++)
-            x[i] = __ldg((const float *)((const char *)from + (bs_i64)min(first + (i & 3) + (i & 4 ? jump : 0), last) * v.step));
+            x[i] = BS_VECTOR_AT((const float *)((const char *)from + (bs_i64)min(first + (i & 3) + (i & 4 ? jump : 0), last) * v.step));
 }
 
 // What the chain needs of the rows and of the columns of an octet: eight values along the packed axis, one across.

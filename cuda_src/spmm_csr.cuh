@@ -3,17 +3,22 @@
 #define BITSPARSE_SPMM_CSR_CUH
 
 #include "csr_elements.cuh"
+#include "csr_segments.cuh"
+#include "csr_units.cuh"
+#include "spmm_signs.cuh"
 
 // BS_ROW_SCALE: sums and means of floats are multiplied by a scale of the row.
 #define BS_SUM 0
 #define BS_MEAN 1
 #define BS_MAX 2
+#define BS_RUN (BS_EACH < 4 ? BS_EACH : 4) // sums that go through the chain together
 
 struct SpmmParams {
     Streams streams;
+    Units units;
     const void *x;      // (columns of the pattern, vectors * BS_EACH), rows contiguous
     void *out;          // (rows, vectors * BS_EACH) Out
-    const Acc *values;  // of the edges, (edges,) or (edges, heads)
+    const void *values; // of the edges, (edges,) or (edges, heads); with BS_VALUE16 elements as those of x
     const float *row_scale, *col_scale;
     Acc *partial;  // (pieces, slices, BS_V, lanes, BS_EACH)
     int *arrived;  // (pieces, slices, lanes): how many pieces of a row are there, at the first one's place; zeros before and after
@@ -22,10 +27,15 @@ struct SpmmParams {
     int slices;         // of BS_V * lanes vectors
     int heads, width;   // elements of a head
     int is_signed;
+#if BS_FINISH
+    Finish finish;
+#endif
 };
 
-// Sums of 16-bit floats are rounded back, means of integers are float32.
-#if BS_KIND == BS_FLOAT16 || BS_KIND == BS_BFLOAT16
+// Sums of 16-bit floats are rounded back unless a chain takes them, means of integers are float32.
+#if BS_FINISH
+typedef float Out;
+#elif BS_KIND == BS_FLOAT16 || BS_KIND == BS_BFLOAT16
 typedef unsigned short Out;
 #elif BS_REDUCE == BS_MEAN && BS_ACC >= 2
 typedef float Out;
@@ -109,5 +119,54 @@ BS_INLINE void finish_row(const SpmmParams &p, Index row, Index count, const Sum
 #endif
     store_vector(out, v);
 }
+
+// Blocks of a multiprocessor with something behind the sums.
+#define BS_HALVES (BS_KIND == BS_FLOAT16 || BS_KIND == BS_BFLOAT16 ? 2 : 1)
+#if BS_WEIGHTS == 2 || BS_BYTES > 16 / BS_HALVES || BS_STEPS >= 1024 // tanh
+#define BS_FINISHED_BLOCKS (5 - (BS_REDUCE == BS_MEAN))
+#elif BS_FINISH == 2
+#define BS_FINISHED_BLOCKS (8 - (BS_WEIGHTS != 0) - (BS_PADS > 1))
+#elif BS_FINISH == 3
+#define BS_FINISHED_BLOCKS (6 - (BS_REDUCE == BS_MEAN))
+#else
+#define BS_FINISHED_BLOCKS (7 - 2 * (BS_WEIGHTS != 0) - (BS_REDUCE == BS_MEAN))
+#endif
+
+#if BS_FINISH
+// The same through the chain, or as signs: BS_EACH sums from vector `start` + lane on. All lanes of a group call it together; those beyond
+// the row have vectors of `p.vectors` and more.
+BS_INLINE void finish_vector(
+    const SpmmParams &p, Index row, Index count, const Sums &sums, const Limits<BS_EACH> &limits, char *out, unsigned start, int lane, int lanes, bool last,
+    bool &strange)
+{
+    const unsigned vector = start + (unsigned)lane;
+    float v[BS_EACH];
+#pragma unroll
+    for (int j = 0; j < BS_EACH; j++)
+        v[j] = sums.of[j];
+#pragma unroll
+    for (int j = 0; j < BS_EACH; j += BS_RUN) {
+        float run[BS_RUN];
+#pragma unroll
+        for (int i = 0; i < BS_RUN; i++)
+            run[i] = v[j + i];
+        finish_sums(p.finish, row, count, BS_REDUCE == BS_MEAN, (int)(min(vector, p.vectors - 1) * BS_EACH) + j, run);
+#pragma unroll
+        for (int i = 0; i < BS_RUN; i++)
+            v[j + i] = run[i];
+    }
+#if BS_SIGNS
+    const unsigned bits = signs_of(limits, v, strange);
+    store_signs<BS_EACH>(out, vector < p.vectors ? bits : 0u, start, lane, lanes, p.finish.row_bytes, last);
+#else
+    Vector<BS_EACH, float> stored;
+#pragma unroll
+    for (int j = 0; j < BS_EACH; j++)
+        stored.of[j] = v[j];
+    if (vector < p.vectors)
+        store_vector(out, stored);
+#endif
+}
+#endif
 
 #endif

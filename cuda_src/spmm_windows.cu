@@ -7,6 +7,7 @@
 // Floor: entries * row bytes at 9 TB/s (the edges over their reuse), 40 issue slots an entry and 128 columns of x, the compulsory bytes.
 //
 // BS_WEIGHTS: 0 none, 1 a factor to an entry (of the column), 2 a value to each edge, stored for all eight rows of an entry.
+#include "spmm_signs.cuh"
 #include "spmm_windows.cuh"
 
 #define BS_THREADS 256
@@ -24,6 +25,9 @@ struct WindowsParams {
     bs_i64 rows;
     unsigned row_bytes, vectors; // of a row: bytes, and 16-byte vectors
     int count, shift, slices;
+#if BS_FINISH
+    Finish finish;
+#endif
 };
 
 BS_INLINE void add_vector(float4 &sum, const float4 &v)
@@ -65,7 +69,62 @@ BS_INLINE void store_row(const WindowsParams &p, bs_i64 row, unsigned vector, fl
     *(float4 *)(p.out + (bs_u64)row * p.row_bytes + (bs_u64)vector * 16) = sum;
 }
 
-extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_WEIGHTS ? 2 : 3) spmm_windows(const WindowsParams p)
+// The eight rows of a window, all lanes of a group together; those from p.vectors on are beyond the rows.
+BS_INLINE void store_rows(const WindowsParams &p, bs_i64 row, unsigned start, int lane, int lanes, const float4 (&sum)[BS_ROWS])
+{
+    const unsigned vector = start + (unsigned)lane;
+#if BS_FINISH == 0
+#pragma unroll
+    for (int r = 0; r < BS_ROWS; r++)
+        if (vector < p.vectors)
+            store_row(p, row + r, vector, sum[r]);
+#else
+    float s[BS_ROWS][4];
+#pragma unroll
+    for (int r = 0; r < BS_ROWS; r++)
+        s[r][0] = sum[r].x, s[r][1] = sum[r].y, s[r][2] = sum[r].z, s[r][3] = sum[r].w;
+    const int column = (int)min(vector, p.vectors - 1) * 4;
+    bool strange = false;
+#pragma unroll 1
+    for (int r = 0; r < BS_ROWS && row + r < p.rows; r++) {
+        float v[4];
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            v[j] = s[0][j];
+#pragma unroll
+        for (int q = 0; q < BS_ROWS - 1; q++) // going round: the chain stands in the code once
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                s[q][j] = s[q + 1][j];
+        if (BS_FINISH != 2 && p.counts)
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                v[j] = bs_divf(v[j], __ldg(p.counts + row + r));
+        finish_sums(p.finish, (Index)(row + r), 1, false, column, v);
+        char *const out = p.out + (bs_u64)(row + r) * (unsigned)p.finish.row_bytes;
+#if BS_SIGNS
+        Limits<4> limits;
+        limits.load(p.finish, column);
+        const unsigned bits = vector < p.vectors ? signs_of(limits, v, strange) : 0u;
+        store_signs<4>(out, bits, start, lane, lanes, p.finish.row_bytes, start + (unsigned)lanes >= p.vectors);
+#else
+        if (vector < p.vectors)
+            *(float4 *)(out + (bs_u64)vector * 16) = make_float4(v[0], v[1], v[2], v[3]);
+#endif
+    }
+    if (BS_SIGNS && strange)
+        *p.finish.nan = 1;
+#endif
+}
+
+// Blocks of a multiprocessor: what the registers suffice for, so that nothing is spilled.
+#if BS_WEIGHTS || (BS_FINISH % 2 && __CUDA_ARCH__ != 900)
+#define BS_BLOCKS 2
+#else
+#define BS_BLOCKS 3
+#endif
+
+extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) spmm_windows(const WindowsParams p)
 {
     const int lanes = 1 << p.shift, lane = (int)threadIdx.x & (lanes - 1), slice = (int)blockIdx.y;
     const bs_i64 index = (bs_i64)blockIdx.x * (BS_THREADS >> p.shift) + (threadIdx.x >> p.shift);
@@ -127,12 +186,8 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_WEIGHTS ? 2 : 3) spm
     }
     const bs_i64 row = (bs_i64)unit.window * BS_ROWS;
     const bs_u64 step = (bs_u64)p.slices * (unsigned)lanes; // vectors of one row of a slot
-    const bool inside = vector < p.vectors;
     if (unit.slot < 0) {
-#pragma unroll
-        for (int r = 0; r < BS_ROWS; r++)
-            if (inside)
-                store_row(p, row + r, vector, sum[r]);
+        store_rows(p, row, vector - (unsigned)lane, lane, lanes, sum);
         return;
     }
     float4 *slot = p.partial + (bs_u64)(unsigned)unit.slot * BS_ROWS * step + vector;
@@ -142,10 +197,15 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_WEIGHTS ? 2 : 3) spm
     __threadfence();
     const int first = unit.slot - unit.part;
     int *arrived = p.arrived + (bs_u64)(unsigned)first * step + vector;
+#if BS_SIGNS
+    if (!last_of_groups(arrived - lane, unit.parts, lane, lanes)) // the lanes of a byte have to come together
+        return;
+#else
     if (atomicAdd(arrived, 1) != unit.parts - 1)
         return;
     __threadfence();
     *arrived = 0; // for the next launch
+#endif
     // Part by part, all rows of one at a time: a load after the other would take a microsecond each.
     slot = p.partial + (bs_u64)(unsigned)first * BS_ROWS * step + vector;
 #pragma unroll
@@ -161,8 +221,5 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_WEIGHTS ? 2 : 3) spm
         for (int r = 0; r < BS_ROWS; r++)
             add_vector(sum[r], more[r]);
     }
-#pragma unroll
-    for (int r = 0; r < BS_ROWS; r++)
-        if (inside)
-            store_row(p, row + r, vector, sum[r]);
+    store_rows(p, row, vector - (unsigned)lane, lane, lanes, sum);
 }

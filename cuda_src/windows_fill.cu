@@ -23,6 +23,15 @@ struct WeighParams {
     bs_i64 count;           // edges, or entries
 };
 
+struct PlacesParams {
+    const WindowUnit *units;
+    const WindowEntry *entries;
+    const Index *indptr;
+    bs_u32 *places;
+    bs_i64 rows;
+    int count;
+};
+
 // A warp to a window, going round.
 extern "C" __global__ void __launch_bounds__(256) fill_windows(const FillParams p)
 {
@@ -53,4 +62,26 @@ extern "C" __global__ void __launch_bounds__(256) weigh_windows(const WeighParam
             p.weights[place] = p.col_scale ? bs_mulf(value, p.col_scale[p.entries[place / BS_ROWS].column]) : value;
         } else
             p.weights[i] = p.col_scale[p.entries[i].column];
+}
+
+// Where the edges of each row of each unit begin; a warp to a unit, going round. Once per pattern.
+extern "C" __global__ void __launch_bounds__(256) place_units(const PlacesParams p)
+{
+    const int lane = threadIdx.x & 31, step = (int)gridDim.x * (256 / 32);
+    for (int u = (int)blockIdx.x * (256 / 32) + threadIdx.x / 32; u < p.count; u += step) {
+        const WindowUnit unit = p.units[u];
+        const bs_u32 start = p.units[u - unit.part].entry;
+        bs_u32 before = 0; // of row `lane`
+        for (bs_u32 base = start; base < unit.entry; base += 32) {
+            const bs_u32 mask = base + lane < unit.entry ? p.entries[base + lane].rows : 0;
+#pragma unroll
+            for (int r = 0; r < BS_ROWS; r++) {
+                const bs_u32 found = __popc(__ballot_sync(~0u, mask >> r & 1));
+                before += lane == r ? found : 0;
+            }
+        }
+        if (lane < BS_ROWS)
+            p.places[(bs_i64)u * BS_ROWS + lane] =
+                (bs_u32)p.indptr[min((bs_i64)unit.window * BS_ROWS + lane, p.rows)] + before;
+    }
 }

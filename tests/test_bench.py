@@ -82,7 +82,7 @@ def test_a_suite_that_is_not_there(name: str, words: str) -> None:
     result = run("--suite", name)
     assert result.returncode == 2
     assert words in result.stderr
-    assert result.stderr.rstrip().endswith("the suites that exist: host, gemm, spmm")
+    assert result.stderr.rstrip().endswith("the suites that exist: host, gemm, spmm, binary, sampled")
 
 
 def test_the_host_suite_has_its_cases() -> None:

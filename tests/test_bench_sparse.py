@@ -120,6 +120,46 @@ def test_the_suite_has_its_cases() -> None:
     assert cells == sorted(cells, key=int)
 
 
+def test_the_suite_of_samples_has_its_cases() -> None:
+    import suite_sampled
+
+    names = [case.name for case in suite_sampled.cases(2)]
+    assert len(set(names)) == len(names)
+    graphs = ["COLLAB", "DD", "amazon_computers", "artist", "pubmed", "soc_slashdot0902"]
+    promised = {
+        f"sampled-{s}-{g}-D{d}-W{w}"
+        for s in ("sfs", "afs", "aes")
+        for g in graphs
+        for d in (16, 64, 128, 256)
+        for w in (16, 64, 256)
+    }
+    promised |= {f"sampled-{front}aes-proteins39-power_law-D128-W64" for front in ("", "int8-", "int4-")}
+    assert promised <= set(names)
+    assert suite_sampled.field_of("artist", 128, "sfs", 64) == 0.0812
+    assert suite_sampled.field_of("artist", 128, "aes", 64) == suite_sampled.field_of("artist", 128, "afs", 64)
+    assert suite_sampled.field_of("artist", 128, "uniform", 64) is None
+
+
+def test_the_summary_of_samples() -> None:
+    import summary_sampled
+
+    def record(case: str, ratio: float, **params: Any) -> dict[str, Any]:
+        facts = {"bits": None, "distinct": 0.3, "share": 0.6, "drawn_ms": 2.0} | params
+        return {"suite": "sampled", "case": case, "ratio": ratio, "params": facts}
+
+    records = [
+        record("sampled-aes-artist-D16-W16", 1.3, field_ms=3.0, field_ratio=1.5),
+        record("sampled-sfs-DD-D16-W16", 1.0, distinct=0.9, field_ms=2.0, field_ratio=1.0),
+        record("sampled-int8-aes-proteins39-power_law-D128-W64", 11.0, bits=8),
+    ]
+    cells = {bar.title.strip(): list(bar.cells.values()) for bar in summary_sampled.bars(records)}
+    assert cells["ES-SpMM in the field"] == [1.5, 1.0]
+    assert cells["aes"] == [1.5]
+    assert cells["all edges, fewer than half read"] == [1.0]
+    assert cells["proteins39, 8 bits"] == [11.0]
+    assert cells["drawn in every call, ES-SpMM"] == [1.5, 1.0]
+
+
 def test_measuring_may_add_parameters() -> None:
     params = {"m": 1}
 

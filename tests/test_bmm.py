@@ -92,6 +92,116 @@ def test_errors_say_what_to_do() -> None:
             call()
 
 
+# ---- batch norm in front of the sign, mean magnitudes, plans
+def chunked_mean(x: np.ndarray) -> np.ndarray:
+    """The stated order of additions, number by number."""
+    found = []
+    for row in np.abs(x.astype(np.float32)):
+        total = np.float32(0)
+        for start in range(0, row.size, 128):
+            group = np.zeros(128, np.float32)
+            part = row[start : start + 128]
+            group[: part.size] = part
+            while group.size > 1:
+                group = np.array([group[i] + group[i + 1] for i in range(0, group.size, 2)], np.float32)
+            total = total + group[0]
+        found.append(total / np.float32(row.size) if row.size else np.float32(0))
+    return np.array(found, np.float32)
+
+
+@pytest.mark.parametrize("k", [0, 1, 3, 127, 128, 129, 300])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, np.int16])
+def test_mean_magnitudes(k: int, dtype: type) -> None:
+    rng = np.random.default_rng(k)
+    a, w = (3 * rng.standard_normal((4, k))).astype(dtype), rng.standard_normal((k, 5))
+    means = np.full(4, np.nan, np.float32)
+    sums = bs.bmm(a, w, "FFB", absmean=means, epilogue=bs.Epilogue(bias=0.5))
+    assert np.array_equal(means, chunked_mean(a))
+    assert np.array_equal(sums.toarray(), signs(signs(a) @ signs(w) + 0.5))
+    packed = bs.pack_bits(w, encoding="bipolar", axis=-2)
+    chain = {"row_scale": rng.random(4), "bias": rng.standard_normal(5)}
+    got = bs.bmm(a, packed, row_absmean=True, epilogue=bs.Epilogue(**chain))
+    chain["row_scale"] = chain["row_scale"].astype(np.float32) * means
+    assert np.array_equal(got, bs.Epilogue(**chain)((signs(a) @ signs(w)).astype(np.int32)))
+    plain = bs.bmm(a, packed, row_absmean=True)
+    assert plain.dtype == np.float32
+    assert np.array_equal(plain, means[:, None] * (signs(a) @ signs(w)).astype(np.float32))
+
+
+def test_batch_norm_in_front_of_the_sign() -> None:
+    rng = np.random.default_rng(5)
+    a, w = rng.standard_normal((6, 40)).astype(np.float32), rng.standard_normal((40, 7))
+    packed = bs.pack_bits(w, encoding="bipolar", axis=-2)
+    norm = bs.BatchNorm(rng.standard_normal(40), rng.random(40) + 0.1, rng.standard_normal(40), rng.standard_normal(40))
+    scale = (norm.weight / np.sqrt(norm.var + norm.eps)).astype(np.float32)
+    shift = (norm.bias - norm.mean * (norm.weight / np.sqrt(norm.var + norm.eps))).astype(np.float32)
+    values = a * scale + shift
+    means = np.empty(6, np.float32)
+    assert np.array_equal(bs.bmm(a, packed, a_norm=norm, absmean=means), signs(values) @ signs(w))
+    assert np.array_equal(means, chunked_mean(values))
+    # A threshold for each column: exact also where subtracting it is not.
+    threshold = a[3].copy()
+    got = bs.bmm(a, packed, a_norm=(threshold, 1.0, 1.0, 0.0, 0.0))
+    assert np.array_equal(got, np.where(a >= threshold, 1, -1) @ signs(w))
+    batch = np.stack([a, -a])
+    assert np.array_equal(bs.bmm(batch, packed, a_norm=norm)[1], bs.bmm(-a, packed, a_norm=norm))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_plans(variant: str) -> None:
+    rng = np.random.default_rng(6)
+    a, w = rng.standard_normal((9, 40)).astype(np.float32), rng.standard_normal((40, 20))
+    one, two = operand(a, variant[0], -1), operand(w, variant[1], -2)
+    chain = bs.Epilogue(col_scale=rng.standard_normal(20), bias=rng.standard_normal(20))
+    plan = bs.plan_bmm(two, 9, variant, epilogue=chain)
+    want = bs.bmm(one, two, variant, epilogue=chain)
+    got = plan(one)
+    if variant[2] == "B":
+        assert np.array_equal(got.words, want.words)
+        out = bs.BitTensor(np.ones((9, 20), np.float32), 1, encoding="bipolar")
+        assert plan(one, out=out) is out
+        assert np.array_equal(out.words, want.words)
+    else:
+        assert np.array_equal(got, want)
+        out = np.full((9, 20), np.nan, np.float32)
+        assert plan(one, out=out) is out
+        assert np.array_equal(out, want)
+    assert (plan.shape, plan.device, plan.variant) == ((9, 20), "cpu", variant)
+    assert "9 x 40 x 20" in plan.explain()
+    plan.check()
+
+
+def test_errors_of_plans_and_options() -> None:
+    a, w = np.ones((2, 3), np.float32), np.ones((3, 2))
+    packed, bits = bs.pack_bits(w, encoding="bipolar", axis=-2), bs.pack_bits(a, encoding="bipolar")
+    plan = bs.plan_bmm(packed, 2)
+    cases: list[tuple[type[Exception], str, Any]] = [
+        (bs.DTypeError, "a_norm needs the values", lambda: bs.bmm(bits, packed, a_norm=(0.0, 1.0))),
+        (bs.DTypeError, "row_absmean needs the values", lambda: bs.bmm(bits, packed, row_absmean=True)),
+        (bs.DTypeError, "absmean needs the values", lambda: bs.bmm(bits, packed, absmean=np.empty(2, np.float32))),
+        (bs.ShapeError, "a_norm has shape", lambda: bs.bmm(a, packed, a_norm=(np.zeros(4), 1.0))),
+        (ValueError, "a_norm.var", lambda: bs.bmm(a, packed, a_norm=(0.0, -1.0))),
+        (ValueError, "a_norm must be a BatchNorm", lambda: bs.bmm(a, packed, a_norm=3.0)),
+        (bs.KernelError, "runs on a GPU", lambda: bs.bmm(a, packed, kernel="rows")),
+        (bs.KernelError, "'rows'", lambda: bs.plan_bmm(packed, 2, kernel="rows")),
+        (bs.ShapeError, "out has shape", lambda: bs.bmm(a, packed, absmean=np.empty(3, np.float32))),
+        (bs.DTypeError, "out has dtype", lambda: bs.bmm(a, packed, absmean=np.empty(2))),
+        (ValueError, "NaN", lambda: bs.bmm(np.full((2, 3), np.inf), packed, a_norm=(0.0, 1.0, 0.0))),
+        (bs.DTypeError, "plan is for float32", lambda: plan(a.astype(float))),
+        (bs.DTypeError, "plan is for 'FBF'", lambda: plan(bits)),
+        (bs.ShapeError, "plan is for", lambda: plan(a[:1])),
+        (bs.DTypeError, "drop it", lambda: bs.plan_bmm(packed, 2, "BBF", dtype=np.float32)),
+        (bs.ShapeError, "two dimensions", lambda: bs.plan_bmm(np.ones((2, 3, 2)), 2, "FFB")),
+        (ValueError, "FFF is an ordinary product", lambda: bs.plan_bmm(w, 2)),
+        (bs.DTypeError, "does not fit operands 'FB'", lambda: bs.plan_bmm(packed, 2, "FFB")),
+        (ValueError, "offset", lambda: bs.plan_bmm(packed.with_affine(1.0, 0.5), 2)),
+        (ValueError, "at least 0", lambda: bs.plan_bmm(packed, -1)),
+    ]
+    for kind, message, call in cases:
+        with pytest.raises(kind, match=message):
+            call()
+
+
 # ---- ADD
 def test_add_in_four_variants() -> None:
     rng = np.random.default_rng(3)

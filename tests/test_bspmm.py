@@ -431,3 +431,27 @@ def test_a_real_graph(cora: Any) -> None:
     want = A.astype(np.int32) @ x.toarray().astype(np.int32)
     assert np.array_equal(bs.bspmm(A, x), want)
     assert np.array_equal(bs.bspmm(A, x, "BBB").toarray(), np.where(want >= 0, 1, -1))
+
+
+@pytest.mark.parametrize("activation", [None, "relu", "leaky_relu", "tanh"])
+def test_limits_of_float_sums_are_where_the_chain_changes_its_sign(activation: Any) -> None:
+    """What a GPU compares float sums with: the chain itself, at the limit and at the floats beside it."""
+    from bitsparse.backends.cuda.finish import _limits
+    from bitsparse.backends.host import matmul as host_matmul
+    from bitsparse.backends.params import EpilogueParams
+
+    rng = np.random.default_rng(20)
+    vectors = [rng.standard_normal(70).astype(np.float32) for _ in range(4)]
+    vectors[0][:4], vectors[2][3:6] = (0, -0.0, 1e30, 1e-30), (0, 1e20, -1e-20)
+    names = ("col_scale", "bias", "bn_scale", "bn_shift")
+    chain = EpilogueParams(activation=activation, **dict(zip(names, vectors, strict=True)))
+    limits, words = _limits(chain, 70)
+    flips = np.unpackbits(words.view(np.uint8), bitorder="little")[:70].astype(bool)
+    near = [limits, np.nextafter(limits, np.float32(np.inf)), np.nextafter(limits, np.float32(-np.inf))]
+    sums = np.array(
+        [np.nan_to_num(v, nan=0, posinf=1, neginf=-1) for v in near] + [np.zeros(70), rng.standard_normal(70)]
+    )
+    sums = sums.astype(np.float32)
+    want = host_matmul.epilogue(sums, chain) >= 0
+    with np.errstate(invalid="ignore"):
+        assert np.array_equal((sums >= limits) ^ flips, want)

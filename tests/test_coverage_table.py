@@ -200,6 +200,9 @@ ROWS |= {
     "attention": Row(lambda x, b, f: bs.attention(SQUARE, x, x[:, 0], x[:, 1]), floats, attended, forms=False),
     "cosine_attention": Row(lambda x, b, f: bs.cosine_attention(SQUARE, x), numbers, cosines, forms=False),
     "sampled_spmm": Row(lambda x, b, f: bs.sampled_spmm(GRAPH, x, 9), floats, aggregated, forms=False),
+    "plan_sampled_spmm": Row(
+        lambda x, b, f: bs.plan_sampled_spmm(GRAPH, SHAPE[1], 9, dtype=x.dtype)(x), floats, aggregated, forms=False
+    ),
     "edge_sample": Row(
         lambda x, b, f: bs.edge_sample(sparse.csr_array(x) if x.dtype in (bool, "i4", "f4", "f8") else x, 140),
         lambda dtype, bits: dtype in ("bool", "int32", "float32", "float64"),
@@ -212,8 +215,20 @@ ROWS |= {
         lambda got, x, b: np.array_equal(got, np.where(x.astype(float) >= 0, 1, -1) @ SIGNS),
         forms=False,
     ),
+    "plan_bmm": Row(
+        lambda x, b, f: bs.plan_bmm(SIGNS, len(x), "FFB", dtype=x.dtype)(x),
+        numbers,
+        lambda got, x, b: np.array_equal(got.toarray() > 0, np.where(x.astype(float) >= 0, 1, -1) @ SIGNS >= 0),
+        forms=False,
+    ),
     "bspmm": Row(
         lambda x, b, f: bs.bspmm(GRAPH, x),
+        lambda dtype, bits: dtype in BELOW_FLOAT64,
+        lambda got, x, b: got.dtype == np.float32 and np.array_equal(got, GRAPH.toarray() @ x.astype(np.float32)),
+        forms=False,
+    ),
+    "plan_bspmm": Row(
+        lambda x, b, f: bs.plan_bspmm(GRAPH, x.shape[1], dtype=x.dtype)(x),
         lambda dtype, bits: dtype in BELOW_FLOAT64,
         lambda got, x, b: got.dtype == np.float32 and np.array_equal(got, GRAPH.toarray() @ x.astype(np.float32)),
         forms=False,
@@ -274,8 +289,12 @@ ON_GPU = {
     "choose_bits",
 }
 ON_GPU |= {"matmul", "plan_matmul", "Epilogue"}
+ON_GPU |= {"bmm", "plan_bmm"}
 ON_GPU |= {"spmm", "plan_spmm", "sddmm", "aggregate_edges", "edge_softmax", "attention", "cosine_attention"}
+ON_GPU |= {"bspmm", "plan_bspmm"}
 ON_GPU |= {"FRDC", "TCTiledCSR"}
+ON_GPU |= {"add", "concat"}
+ON_GPU |= {"sampled_spmm", "plan_sampled_spmm"}
 
 
 def to_gpu(x: np.ndarray) -> Any:
@@ -307,7 +326,8 @@ def test_cell_on_a_gpu(name: str, dtype: str, form: tuple[int, int, str], monkey
     if name.split(" ")[0] not in ON_GPU:
         expected += (bs.DeviceError,)
     with monkeypatch.context() as patch:
-        patch.setitem(globals(), "RIGHT", to_gpu(RIGHT))
+        for right in ("RIGHT", "SIGNS"):
+            patch.setitem(globals(), right, to_gpu(globals()[right]))
         for graph in ("GRAPH", "SQUARE"):
             patch.setitem(globals(), graph, bs.TCTiledCSR(globals()[graph]).to_device("cuda"))
         if expected:
@@ -325,7 +345,7 @@ def test_the_table_names_every_public_function() -> None:
         name
         for name in bs.__all__
         if callable(getattr(bs, name))
-        and not name.endswith(("threads", "stream", "npz", "Error", "Plan", "Norm", "Sample"))
+        and not name.endswith(("threads", "stream", "npz", "Error", "Plan", "Norm", "Sample", "tune"))
     }
     assert functions == {name.split(" ")[0] for name in ROWS}
     taken = [cell for cell in CELLS if ROWS[cell[0]].takes(cell[1], cell[2][0])]

@@ -215,9 +215,9 @@ def test_bad_input() -> None:
         lambda: bs.spmm(graph, x),
         lambda: bs.spmm(graph.to_device("cuda"), FLOATS),
         lambda: bs.bspmm(graph, signs),
-        lambda: bs.bmm(signs, signs.T),
+        lambda: bs.bspmm(graph.to_device("cuda"), FLOATS),
         lambda: bs.sampled_spmm(graph, x, width=2),
-        lambda: bs.sampled_spmm(graph.to_device("cuda"), x, width=2),
+        lambda: bs.sampled_spmm(graph.to_device("cuda"), FLOATS, width=2),
         lambda: there.tocsr(),
     ):
         with pytest.raises(bs.DeviceError, match=r"\.get\(\)"):

@@ -13,6 +13,8 @@ from test_gpu_bits import empty, raw, to_device, to_host
 from bitsparse.backends.cuda import edges as cuda_edges
 from bitsparse.backends.cuda import sddmm as cuda
 from bitsparse.backends.cuda.schedule import Schedule
+from bitsparse.backends.cuda.sddmm_windows import DotWindows, window_defines
+from bitsparse.backends.cuda.windows import Windows
 from bitsparse.backends.host import sddmm as host
 
 pytestmark = pytest.mark.gpu
@@ -56,7 +58,7 @@ def check_products(
         assert np.array_equal(got, want)
         return
     unit = UNITS["float64" if dtype == "float64" else "float32"]
-    bound = (-(-width // 16) + 8) * unit * abs(terms).sum(axis=-1) if op == "dot" else 0
+    bound = (-(-width // 8) + 8) * unit * abs(terms).sum(axis=-1) if op == "dot" else 0
     rounding = UNITS[dtype] * abs(want) + 2.0**-25 * (dtype == "float16")
     assert (abs(got.astype(np.longdouble) - want) <= bound + rounding).all()
 
@@ -98,27 +100,43 @@ def test_wide_indices(op: str) -> None:
 
 
 def test_variants_agree() -> None:
-    for steps, blocks, threads in ((2, 5, 256), (8, 2, 256), (4, 2, 512)):
-        check_products(GRAPHS["hubs"], 64, 1, "float32", "dot", steps=steps, blocks=blocks, threads=threads)
+    for steps, blocks in ((1, 10), (2, 8), (8, 4)):
+        for name, width in (("hubs", 64), ("many empty rows", 52), ("square", 301), ("hubs", 256)):
+            check_products(GRAPHS[name], width, 1, "float32", "dot", steps=steps, blocks=blocks)
 
 
-@pytest.mark.parametrize("interleaved", [False, True])
-def test_rows_brought_ahead(monkeypatch: pytest.MonkeyPatch, interleaved: bool) -> None:
-    monkeypatch.setattr(cuda, "_RESIDENT", 1)
-    for name, width, heads in (("hubs", 128, 1), ("many empty rows", 256, 1), ("square", 32, 4), ("square", 602, 1)):
-        for ahead in (0, 3):
-            check_products(GRAPHS[name], width, heads, "float32", "dot", ahead=ahead, interleaved=interleaved)
-
-
-def test_many_rows_in_one_chunk_and_long_runs_of_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_rows_among_edges_that_lie_together() -> None:
     rng = np.random.default_rng(3)
     A = pattern(
         [int(n) for n in rng.choice([0, 0, 1, 1, 2, 40], 3000)] + [0] * 300 + [1] + [0] * 700 + [2, 1, 0, 9], 300
     )
-    monkeypatch.setattr(cuda, "_RESIDENT", 1)
     check_products(A, 8, 1, "float32", "dot")
     check_products(A, 8, 3, "float32", "dot")
     check_products(A, 8, 1, "float32", "mul")
+
+
+def test_a_product_is_prepared_once_and_captured() -> None:
+    import cupy
+
+    A = GRAPHS["hubs"]
+    indptr, indices = on_device(A)
+    rng = np.random.default_rng(8)
+    x, y = (cupy.asarray(rng.standard_normal((n, 32), dtype=np.float32)) for n in A.shape)
+    for op, shape in (("dot", (A.nnz, 2)), ("mul", (A.nnz, 32))):
+        product = cuda.EdgeProduct(
+            Schedule(indptr, A.shape, A.nnz), indices, op=op, dtype="float32", columns=32, heads=2
+        )
+        want = cuda.sddmm(indptr, indices, A.shape, x, y, op=op, heads=2)
+        out = empty(shape, np.float32)
+        stream = cupy.cuda.Stream(non_blocking=True)
+        cupy.cuda.Device().synchronize()
+        with stream:
+            stream.begin_capture()
+            assert product(x, y, out) is out
+            graph = stream.end_capture()
+            graph.launch(stream)
+        stream.synchronize()
+        assert np.array_equal(raw(out).get(), raw(want).get())
 
 
 def test_heads_numbered_in_64_bits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,6 +169,38 @@ def test_nothing_to_do_and_unaligned_views() -> None:
     np.testing.assert_allclose(
         got, host.sddmm(A.indptr, A.indices, A.shape, x, x, op="dot", heads=1), rtol=1e-5, atol=1e-5
     )
+
+
+# ---- windows of eight rows
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("width", [4, 16, 20, 64, 100, 256])
+def test_dot_products_of_windows(width: int, wide: bool) -> None:
+    import cupy
+
+    for A in (
+        GRAPHS["hubs"],
+        GRAPHS["many empty rows"],
+        sp.block_diag([sp.coo_array(np.ones((n, n))) for n in (13, 1, 40, 8, 67)], format="csr"),
+        pattern([300, 0, 5, 700, 1, 299, 299, 298, 41, 3], 900),
+    ):
+        indptr, indices = on_device(A, wide)
+        rng = np.random.default_rng(width)
+        x, y = (rng.standard_normal((n, width)).astype(np.float32) for n in A.shape)
+        y[-1], x[0] = np.inf, np.nan  # only edges of these see them
+        product = DotWindows(Windows(indptr, indices, A.shape, part=64), indptr, width)
+        out = empty((A.nnz,), np.float32)
+        assert product(cupy.asarray(x), cupy.asarray(y), out) is out
+        rows, cols = ends(A)
+        with np.errstate(invalid="ignore"):
+            terms = x.astype(np.float64)[rows] * y.astype(np.float64)[cols]
+            want = terms.sum(axis=1)
+            odd = ~np.isfinite(want)
+            got, bound = to_host(out), (-(-width // 8) + 8) * UNITS["float32"] * abs(terms).sum(axis=1)
+        assert np.array_equal(np.isfinite(got), ~odd)
+        assert (abs(got[~odd] - want[~odd]) <= bound[~odd]).all()
+        again = empty((A.nnz,), np.float32)
+        product(cupy.asarray(x), cupy.asarray(y), again)
+        assert np.array_equal(raw(again).get(), raw(out).get())
 
 
 # ---- softmax
@@ -251,4 +301,6 @@ def test_usual_shapes_are_compiled_ahead() -> None:
     ):
         kind = dtype_of(dtype)
         defines = cuda.dot_defines(kind, 16, width * kind.itemsize // 16, heads)
-        assert ("sddmm_dot", tuple(sorted(defines.items()))) in listed, (dtype, width, heads)
+        assert ("sddmm_edges", tuple(sorted(defines.items()))) in listed, (dtype, width, heads)
+    for width in (16, 64, 128, 256, 100):
+        assert ("sddmm_windows", tuple(sorted(window_defines(width // 4).items()))) in listed, width

@@ -518,9 +518,6 @@ def refusals() -> dict[str, tuple[Callable[[Any, Any], Any], type[Exception], st
             bs.DeviceError,
             "source is on cpu",
         ),
-        "bspmm": (lambda A, x: bs.bspmm(A, x), bs.DeviceError, "bspmm: A is on cuda:0"),
-        "sampled_spmm": (lambda A, x: bs.sampled_spmm(A, x, 4), bs.DeviceError, "sampled_spmm: A is on cuda:0"),
-        "edge_sample": (lambda A, x: bs.edge_sample(A, 4), bs.DeviceError, "edge_sample: A is on cuda:0"),
         "dense A": (lambda A, x: bs.spmm(x, x), bs.DTypeError, "must be sparse"),
     }
 

@@ -300,3 +300,77 @@ def test_packed_features_and_strange_sums_are_refused() -> None:
         spmm(*arrays, nnz=1, acc_dtype="float32", packed=())
     with pytest.raises(KernelError, match="float32"):
         spmm(*arrays, nnz=1, acc_dtype="int32")
+
+
+@pytest.mark.parametrize("lanes", [1, 4, 16, 32])
+def test_rows_that_warps_take(lanes: int) -> None:
+    from bitsparse.backends.cuda.spmm import Tuning
+
+    rng = np.random.default_rng(21)
+    for name, limit, longest in (("hubs", 8, 32), ("square", 5, 64), ("wide", 0, 2048), ("one", 0, 4)):
+        graph = GRAPHS[name]
+        for index, reduce, dtype in (
+            ("int32", "sum", "float32"),
+            ("int64", "mean", "float32"),
+            ("int32", "max", "float32"),
+            ("int32", "sum", "int8"),
+        ):
+            acc = "int32" if dtype == "int8" else "float32"
+            x = features(rng, (graph.shape[1], 40), np.dtype(dtype))
+            values = rng.integers(-3, 4, graph.nnz).astype(acc)
+            tuning = Tuning(8 if dtype == "int8" else 16, lanes, 1, 8, None, 64, 16, longest, limit)
+            check(graph, x, index, acc_dtype=acc, reduce=reduce, values=values, tuning=tuning)
+            check(graph, x, index, acc_dtype=acc, reduce=reduce, tuning=tuning)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(("width", "lanes", "unroll", "columns"), [(16, 8, 8, 64), (8, 4, 4, 16), (2, 32, 8, 33)])
+def test_values_of_sixteen_bits(width: int, lanes: int, unroll: int, columns: int, dtype: str) -> None:
+    """Also with numbers that are not finite, which must not reach other rows."""
+    from bitsparse.backends.cuda.schedule import Schedule
+    from bitsparse.backends.cuda.spmm import Spmm, Tuning
+
+    rng = np.random.default_rng(22)
+    kind = dtype_of(dtype)
+    for name, limit, longest in (("hubs", 8, 512), ("square", 3, 64), ("wide", 0, 2048)):
+        graph = GRAPHS[name]
+        for weighted, finite, reduce in ((True, True, "sum"), (True, False, "mean"), (False, False, "sum")):
+            x = features(rng, (graph.shape[1], columns), kind)
+            values = (rng.random(graph.nnz) + 0.5).astype(kind) if weighted else None
+            if not finite:
+                x[3, 1], x[7, columns - 1], x[11, 0] = np.inf, np.nan, -np.inf
+                if values is not None:
+                    values[5::40] = np.inf
+            host = {"nnz": graph.nnz, "acc_dtype": "float32", "reduce": reduce}
+            wide = None if values is None else values.astype(np.float32)
+            want = host_spmm.spmm(graph.indptr, graph.indices, graph.shape, x, values=wide, **host)
+            with np.errstate(invalid="ignore"):
+                sizes = host_spmm.spmm(
+                    graph.indptr,
+                    graph.indices,
+                    graph.shape,
+                    np.abs(x.astype(np.float64)),
+                    values=None if values is None else values.astype(np.float64),
+                    **(host | {"acc_dtype": "float64"}),
+                )
+            product = Spmm(
+                Schedule(to_device(graph.indptr), graph.shape, graph.nnz),
+                to_device(graph.indices),
+                columns=columns,
+                x_dtype=kind,
+                acc_dtype="float32",
+                weights="edge" if weighted else "none",
+                value_dtype=kind if weighted else None,
+                reduce=reduce,
+                tuning=Tuning(width, lanes, 1, unroll, None, 64, 16, longest, limit),
+            )
+            out = to_device(np.full(want.shape, 0xA5A5, np.uint16)).view(kind)
+            for _ in range(2):
+                product(to_device(x), to_device(values), out)
+            close(
+                to_host(out),
+                want,
+                np.nan_to_num(sizes, nan=0.0, posinf=0.0),
+                np.diff(graph.indptr),
+                np.dtype(np.float32),
+            )

@@ -254,6 +254,28 @@ def test_out_and_empty_matrices() -> None:
     assert empty.tocsr().nnz == 0
 
 
+def test_a_plan_draws_the_same_sample_in_every_call() -> None:
+    rng = np.random.default_rng(4)
+    A, x = weighted(rng), rng.standard_normal((400, 9)).astype(np.float32)
+    for strategy, rescale in itertools.product(("aes", "uniform"), (False, True)):
+        seed = {"seed": 3} if strategy == "uniform" else {}
+        plan = bs.plan_sampled_spmm(A, 9, 16, strategy, rescale=rescale, **seed)
+        out = np.full((50, 9), np.nan, np.float32)
+        assert plan(x, out) is out
+        assert np.array_equal(out, bs.sampled_spmm(A, x, 16, strategy, rescale=rescale, **seed))
+        assert np.array_equal(plan(x), out)
+    q = bs.quantize(x, 4)
+    assert np.array_equal(bs.plan_sampled_spmm(A, 9, 16)(q), bs.sampled_spmm(A, q, 16))
+    entropy = bs.plan_sampled_spmm(A, 9, 3, "uniform")
+    assert np.array_equal(entropy(x), entropy(x))
+    assert (plan.device, plan.stored, plan.shape) == ("cpu", False, (50, 9))
+    assert "uniform of width 16" in plan.explain()
+    with pytest.raises(bs.ShapeError, match="the plan is for"):
+        plan(x[:, :8])
+    with pytest.raises(bs.KernelError, match="is for a GPU"):
+        bs.plan_sampled_spmm(A, 9, 16, kernel="csr")
+
+
 def test_errors_say_what_to_do() -> None:
     A, x = row_of(9), np.ones((9, 2), np.float32)
     cases: list[tuple[type[Exception], str, Any]] = [

@@ -18,8 +18,13 @@ __all__ = ["family"]
 _ON_GPU = (
     "attention",
     "bits",
+    "bmm",
+    "bspmm",
     "build",
+    "finish",
     "matmul",
+    "packed",
+    "sample",
     "sddmm",
     "spmm",
     "spmm_choice",

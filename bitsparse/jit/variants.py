@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import NamedTuple
 
 __all__ = ["ARCHS", "Variant", "variants"]
@@ -123,26 +124,21 @@ def _edges() -> list[Variant]:
     """
     table: list[tuple[str, str, dict[str, int]]] = []
     heads, large = {"BS_HEADS": 1}, {"BS_LARGE": 1}
-    dots: list[tuple[int, int, dict[str, int]]] = [(0, lanes, {}) for lanes in (4, 8, 16, 32)]
+    dots: list[tuple[int, int, dict[str, int]]] = [(0, lanes, {}) for lanes in (8, 16, 32)]
     dots += [(kind, lanes, {}) for kind in (1, 2) for lanes in (8, 16, 32)]
+    dots += [(0, 4, {"BS_BLOCKS": 12}), (0, 8, heads), (0, 16, heads), (0, 32, large)]
     dots += [
-        (0, 32, {"BS_ROUNDS": 2}),
-        (0, 32, {"BS_ROUNDS": 2, "BS_STEPS": 2, "BS_BLOCKS": 3}),
+        (0, 32, {"BS_ROUNDS": 2, "BS_BLOCKS": 6}),
         (0, 32, {"BS_ROUNDS": 0}),
-        (0, 8, heads),
-        (0, 16, heads),
+        (3, 32, {"BS_ROUNDS": 2, "BS_BLOCKS": 4}),
     ]
-    dots += [(3, 32, {"BS_ROUNDS": 2}), (0, 32, large)]
 
     def full(more: dict[str, int]) -> dict[str, int]:
         return {"BS_FULL": 1} if more.get("BS_ROUNDS", 1) else {}
 
+    usual = {"BS_ROUNDS": 1, "BS_STEPS": 4, "BS_BLOCKS": 8}
     table += [
-        (
-            "sddmm_dot.cu",
-            "sddmm_dot",
-            {"BS_TYPE": kind, "BS_LANES": lanes, "BS_ROUNDS": 1, "BS_STEPS": 4} | more | full(more),
-        )
+        ("sddmm_edges.cu", "sddmm_edges", usual | {"BS_TYPE": kind, "BS_LANES": lanes} | more | full(more))
         for kind, lanes, more in dots
     ]
     rows: list[tuple[int, int, dict[str, int]]] = [(0, 1, {}), (0, 2, {}), (0, 32, {}), (1, 16, {}), (0, 32, large)]
@@ -195,17 +191,14 @@ def _spmm() -> list[Variant]:
         for weights in (0, 1)
         for scaled in (0, 1)
     ]
-    hot += [{"BS_KIND": kind, "BS_WEIGHTS": 1, "BS_U": 4} for kind in (5, 4, 7)]
+    hot += [{"BS_WEIGHTS": 1, "BS_U": 4}]
+    few: tuple[dict[str, int], ...] = ({}, {"BS_U": 4}, {"BS_BYTES": 8, "BS_U": 4})
+    hot += [{"BS_KIND": kind, "BS_WEIGHTS": 1, "BS_VALUE16": 1, **more} for kind in (4, 7) for more in few]
     others = [{"BS_KIND": kind, **more} for kind in (5, 4, 7) for more in ({"BS_WEIGHTS": 2}, {"BS_REDUCE": 1})]
     others += [{"BS_REDUCE": 2}, {"BS_BYTES": 8}, {"BS_BYTES": 4}, {"BS_DIRECT": 1}]
-    others += [{"BS_KIND": kind, "BS_BYTES": 8, "BS_WEIGHTS": weights} for kind in (4, 7) for weights in (0, 1)]
+    others += [{"BS_KIND": kind, "BS_BYTES": 8} for kind in (4, 7)]
     others += [{"BS_LARGE": 1, "BS_WEIGHTS": weights} for weights in (0, 1)]
     others += [{"BS_KIND": 6, "BS_ACC": 1}, {"BS_KIND": 0, "BS_ACC": 2, "BS_BYTES": 8}]
-    for one in (*hot, *others):
-        whole = usual | one
-        plain = (whole["BS_KIND"], whole["BS_WEIGHTS"], whole["BS_REDUCE"], whole["BS_ROW_SCALE"]) == (5, 0, 0, 0)
-        if plain and "BS_LARGE" not in one:
-            one["BS_BLOCKS"] = 8
     found = [Variant("spmm_csr.cu", "spmm_csr", tuple(sorted((usual | more).items()))) for more in (*hot, *others)]
     schedules = [Variant("csr_schedule.cu", "stream_starts", tuple(index.items())) for index in ({}, {"BS_LARGE": 1})]
     return [*found, *schedules]
@@ -237,10 +230,135 @@ def _tiles() -> list[Variant]:
     return found
 
 
+def _finished() -> list[Variant]:
+    """Float sums with a chain or signs behind them in the same kernel, and sums of packed features, which always have one."""
+    csr = {"BS_KIND": 5, "BS_ACC": 0, "BS_BYTES": 16, "BS_REDUCE": 0, "BS_ROW_SCALE": 0, "BS_U": 8, "BS_V": 1}
+    added, bias, norm, relu, tanh = 4, 64, 128, 256, 1024  # enum FinishStep
+    found = [
+        ("spmm_csr.cu", csr | {"BS_FINISH": finish, "BS_WEIGHTS": weights} | more)
+        for finish, weights, more in (
+            *((finish, weights, {}) for finish in (2, 3) for weights in (0, 1)),
+            *((1, weights, {"BS_STEPS": bias | relu}) for weights in (0, 1)),
+            (1, 0, {"BS_STEPS": bias | relu, "BS_REDUCE": 1}),
+            (3, 0, {"BS_STEPS": added}),
+            (1, 0, {"BS_STEPS": bias | norm | tanh}),
+            (2, 0, {"BS_KIND": 4, "BS_BYTES": 8}),
+            (2, 0, {"BS_LARGE": 1}),
+        )
+    ]
+    found += [("spmm_windows.cu", {"BS_FINISH": finish, "BS_WEIGHTS": 0}) for finish in (2, 3)]
+    found += [("spmm_windows.cu", {"BS_FINISH": 1, "BS_WEIGHTS": 0, "BS_STEPS": bias | relu})]
+    found += [
+        (
+            "spmm_packed.cu",
+            {"BS_BITS": bits, "BS_LANE": lane, "BS_U": 8, "BS_FINISH": finish, "BS_WEIGHTS": weights} | more,
+        )
+        for bits, lane, finish, weights, more in (
+            *((1, lane, finish, 1, {"BS_BIPOLAR": 1}) for lane in (4, 8) for finish in (1, 2)),
+            *((1, 4, finish, 0, {"BS_BIPOLAR": 1}) for finish in (1, 3)),
+            (1, 4, 1, 2, {"BS_BIPOLAR": 1}),
+            *((bits, 4, 1, 1, {}) for bits in (2, 4, 8)),
+            (1, 4, 1, 1, {"BS_BIPOLAR": 1, "BS_LARGE": 1}),
+        )
+    ]
+    return [Variant(source, source[:-3], tuple(sorted(constants.items()))) for source, constants in found]
+
+
 def _windows() -> list[Variant]:
-    """Float32 sums over windows of eight rows: without weights, with one to a column, with one to an edge."""
+    """Float32 sums over windows of eight rows without weights, with one to a column, with one to an edge; dot products of them."""
     sums = [Variant("spmm_windows.cu", "spmm_windows", (("BS_WEIGHTS", kind),)) for kind in range(3)]
+    for lanes, full in ((8, True), (4, True), (8, False)):
+        constants = (*((("BS_FULL", 1),) if full else ()), ("BS_LANES", lanes))
+        sums.append(Variant("sddmm_windows.cu", "sddmm_windows", constants))
     return [*sums, *(Variant("windows_fill.cu", "fill_windows", large) for large in ((), (("BS_LARGE", 1),)))]
+
+
+def _bspmm() -> list[Variant]:
+    """Sums of one-bit features: int32, bits by one threshold or many, chain; words of a lane; 64-bit indices; teams for short, middling
+    and long rows; tiles; and the two other ways to compute them.
+    """
+    narrow = {"BS_TEAM": 2, "BS_PIECE_TEAM": 16, "BS_U": 8, "BS_PLANES": 7, "BS_FEW": 4, "BS_BLOCKS": 5}
+    alone, middling = narrow | {"BS_TEAM": 1}, narrow | {"BS_TEAM": 4}
+    wide = middling | {"BS_TEAM": 16, "BS_PLANES": 6}
+    outputs = [{"BS_OUT": 0, "BS_LIMITS": 0}, {"BS_OUT": 1, "BS_LIMITS": 0}, {"BS_OUT": 1, "BS_LIMITS": 1}]
+    chain = {"BS_OUT": 2, "BS_LIMITS": 0, "BS_BLOCKS": 4}
+    short = [outputs[0] | {"BS_BLOCKS": 4}, outputs[1]]
+    table = [narrow | out | {"BS_WORDS": words} for out in short for words in (4, 2, 1)]
+    table += [narrow | out | {"BS_WORDS": 4, "BS_LARGE": 1} for out in short]
+    table += [narrow | out | {"BS_WORDS": 4} for out in (outputs[2], chain)]
+    table += [team | out | {"BS_WORDS": 4} for team in (alone, middling, wide) for out in outputs[:2]]
+    found = [Variant("bspmm_count.cu", "bspmm_count", tuple(sorted(one.items()))) for one in table]
+    tiles = {"BS_TEAM": 4, "BS_WORDS": 2, "BS_U": 4, "BS_PLANES": 7, "BS_WIDTH": 4, "BS_BLOCKS": 3}
+    for out in outputs:
+        found.append(Variant("bspmm_tiles.cu", "bspmm_tiles", tuple(sorted((tiles | out).items()))))
+    methods = [{"BS_METHOD": method, "BS_OUT": out} for method, out in ((1, 0), (2, 1), (2, 2))]
+    return [*found, *(Variant("bspmm_methods.cu", "bspmm_methods", tuple(one.items())) for one in methods)]
+
+
+def _bmm() -> list[Variant]:
+    """Products of signs: float32, at other alignments, 16-bit floats, bits; the ways out; small results, batch norm, parts.
+
+    How many blocks share a multiprocessor is what ``backends.cuda.bmm.choose_tuning`` says: two where bits take more registers.
+    """
+    usual = {
+        "BS_KIND": 5,
+        "BS_VECTOR": 16,
+        "BS_ROWS": 64,
+        "BS_WARPS": 8,
+        "BS_AHEAD": 1,
+        "BS_STAGED": 1,
+        "BS_NEAR": 1,
+    }
+    kinds: list[dict[str, int]] = [{"BS_FINISH": way} for way in range(4)]
+    kinds += [{"BS_VECTOR": 8, "BS_FINISH": way} for way in (2, 3)]
+    kinds += [
+        {"BS_KIND": 4, "BS_VECTOR": 8, "BS_AHEAD": 2, "BS_FINISH": way, **more}
+        for way, more in ((2, {}), (3, {"BS_BFLOAT": 1}))
+    ]
+    kinds += [{"BS_KIND": 7, "BS_FINISH": way} for way in (0, 2, 3)]
+    kinds += [
+        {"BS_ROWS": 16, "BS_AHEAD": 2, "BS_FINISH": 3, "BS_BLOCKS": 2, "BS_STAGED": 0, **more}
+        for more in ({}, {"BS_NORM": 1, "BS_MEANS": 1})
+    ]
+    kinds += [{"BS_ROWS": 16, "BS_FINISH": 3, "BS_BLOCKS": 1, "BS_PARTS": 1, "BS_STAGED": 0}]
+    found = []
+    for arch, kind in product(ARCHS, kinds):
+        constants = usual | {"BS_BLOCKS": 2 if kind["BS_FINISH"] == 1 else 3} | kind
+        if arch in ("sm_100a", "sm_120a"):
+            constants["BS_BLOCKS"] = min(2, constants["BS_BLOCKS"])
+        if not constants["BS_STAGED"]:
+            del constants["BS_STAGED"]
+        found.append(Variant("bmm_rows.cu", "bmm_rows", tuple(sorted(constants.items())), arch))
+    return found
+
+
+def _sampled() -> list[Variant]:
+    """Sums over sampled edges: float32 and 16-bit floats, codes of 8 and 4 bits; without and with weights; drawn by rule or at random."""
+    usual = {
+        "BS_KIND": 5,
+        "BS_ACC": 0,
+        "BS_BYTES": 16,
+        "BS_LANES": 32,
+        "BS_U": 8,
+        "BS_WEIGHTS": 0,
+        "BS_THREADS": 128,
+        "BS_RANDOM": 0,
+    }
+    codes = {"BS_KIND": 0, "BS_ACC": 2, "BS_BYTES": 8, "BS_CODES": 8, "BS_LANES": 16}
+    table: list[dict[str, int]] = [
+        {"BS_LANES": lanes, "BS_WEIGHTS": weights} for lanes in (4, 32) for weights in (0, 1)
+    ]
+    table += [
+        {"BS_RANDOM": 1},
+        {"BS_LARGE": 1},
+        {"BS_LARGE": 1, "BS_WEIGHTS": 1, "BS_RANDOM": 1},
+        {"BS_KIND": 6, "BS_ACC": 1, "BS_WEIGHTS": 1},
+    ]
+    table += [{"BS_KIND": kind, "BS_BYTES": 8, "BS_WEIGHTS": 1} for kind in (4, 7)]
+    table += [codes, codes | {"BS_CODES": 4, "BS_BYTES": 4}, codes | {"BS_ACC": 0, "BS_WEIGHTS": 2}]
+    found = [Variant("sample_spmm.cu", "sample_spmm", tuple(sorted((usual | more).items()))) for more in table]
+    edges = [Variant("sample_edges.cu", "sample_edges", tuple(index.items())) for index in ({}, {"BS_LARGE": 1})]
+    return [*found, *edges]
 
 
 def variants() -> list[Variant]:
@@ -251,6 +369,6 @@ def variants() -> list[Variant]:
         for nb, group, only in ((1, (), None), *((nb, (("BS_WARPGROUP", 1),), "sm_90a") for nb in (1, 2, 4)))
     ]
     others = [("bits_stats.cu", "code_sums"), ("epilogue.cu", "epilogue_int32"), ("limits_memory.cu", "read_all")]
-    families = (_wgmma, _mma, _bits, _build, _edges, _spmm, _tiles, _windows)
+    families = (_wgmma, _mma, _bmm, _bits, _build, _edges, _spmm, _finished, _tiles, _windows, _bspmm, _sampled)
     found = [variant for family in families for variant in family()]
     return [*found, *(Variant(*other) for other in others), *rates]

@@ -76,6 +76,8 @@ class Propagation:
         self.pattern = pattern
         self.row_scale: NDArray[np.float32] = (1.0 / np.sqrt(pattern.sum(axis=1, dtype=np.float64))).astype(np.float32)
         self.col_scale: NDArray[np.float32] = (1.0 / np.sqrt(pattern.sum(axis=0, dtype=np.float64))).astype(np.float32)
+        #: What binary networks aggregate over, by device; see :mod:`bitsparse.nn.binary_graph`.
+        self._neighbours: dict[str, Any] = {}
 
     @cached_property
     def matrix(self) -> Any:

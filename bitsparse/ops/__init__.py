@@ -10,22 +10,27 @@ from bitsparse.ops.bits import (
     stochastic_round,
     unpack_bits,
 )
-from bitsparse.ops.bmm import bmm
-from bitsparse.ops.bspmm import bspmm
+from bitsparse.ops.bmm import bmm, plan_bmm
+from bitsparse.ops.bmm_plan import BmmPlan
+from bitsparse.ops.bspmm import BspmmPlan, bspmm, plan_bspmm
 from bitsparse.ops.combine import add, concat
 from bitsparse.ops.cosine_attention import cosine_attention
 from bitsparse.ops.epilogue import BatchNorm, Epilogue
 from bitsparse.ops.matmul import matmul, plan_matmul
 from bitsparse.ops.matmul_plan import MatmulPlan
-from bitsparse.ops.sample import EdgeSample, edge_sample, sampled_spmm
+from bitsparse.ops.sample import EdgeSample, edge_sample
+from bitsparse.ops.sampled_spmm import SampledPlan, plan_sampled_spmm, sampled_spmm
 from bitsparse.ops.sddmm import edge_softmax, sddmm
 from bitsparse.ops.spmm import SpmmPlan, aggregate_edges, plan_spmm, spmm
 
 __all__ = [
     "BatchNorm",
+    "BmmPlan",
+    "BspmmPlan",
     "EdgeSample",
     "Epilogue",
     "MatmulPlan",
+    "SampledPlan",
     "SpmmPlan",
     "add",
     "aggregate_edges",
@@ -40,7 +45,10 @@ __all__ = [
     "edge_softmax",
     "matmul",
     "pack_bits",
+    "plan_bmm",
+    "plan_bspmm",
     "plan_matmul",
+    "plan_sampled_spmm",
     "plan_spmm",
     "quantization_error",
     "quantize",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from bitsparse import _check, backends, interop
 from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.ops.csr_operand import CSROperand
+from bitsparse.ops.edge_ways import EdgeWay
 from bitsparse.ops.features import converted, native, plain_features
 from bitsparse.ops.operands import as_csr
 from bitsparse.ops.places import device_of_sparse, same_place, target_array, working_with
@@ -81,8 +83,16 @@ def attention(
            [4.],
            [0.]])
     """
+    given, slope = (x, source, target), cast(Any, negative_slope)
+    how = ("attention", slope) if isinstance(slope, (int, float)) else None
+    way = None if return_lse else EdgeWay.kept(A, how, given)
+    if way is not None and way.fits(given, out):
+        return way(given, out)
     with working_with(device_of_sparse(A), x, source, target, out):
-        return _attention("attention", A, x, source, target, negative_slope, out, return_lse)
+        result = _attention("attention", A, x, source, target, negative_slope, out, return_lse)
+        if not return_lse:
+            EdgeWay.learn(A, how, given, _short_way)
+        return result
 
 
 def _attention(
@@ -150,3 +160,15 @@ def _attention(
     if lse is None:
         return made
     return made, interop.from_array(lse.reshape(operand.shape[0], *features.shape[1:-1]), features.family, function)
+
+
+def _short_way(operand: CSROperand, how: tuple[Any, ...], x: Any, source: Any, target: Any) -> EdgeWay | None:
+    """The kernel itself, for features and scores of one floating dtype that it takes as they are."""
+    dtype, scores = x.dtype, np.dtype(np.float64 if x.dtype == np.float64 else np.float32)
+    if (source.dtype, target.dtype) != (scores, scores):
+        return None
+    heads, columns = x.shape[1] if x.ndim == 3 else 1, int(np.prod(x.shape[1:], dtype=np.int64))
+    product = backends.family(operand.device, "attention").AttentionProduct(
+        operand.schedule, operand.columns, dtype=dtype, columns=columns, heads=heads, factor=float(how[1])
+    )
+    return EdgeWay(operand, product, (x, source, target), (operand.shape[0], *x.shape[1:]), dtype)

@@ -14,6 +14,7 @@ from bitsparse.backends.params import packed_words
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops import letters
 from bitsparse.ops.epilogue import Epilogue
+from bitsparse.ops.features import converted
 
 __all__ = ["add", "concat"]
 
@@ -57,9 +58,6 @@ def add(a: Any, b: Any, variant: str | None = None, *, epilogue: Epilogue | None
             f"{function}: a is {'bits' if found[0] == 'B' else 'an array'} and b is {'bits' if found[1] == 'B' else 'an array'}, but both "
             f"have one precision; pass both as BitTensors, or both as arrays (x.toarray())"
         )
-    if found == "BB":
-        for name, x in (("a", a), ("b", b)):
-            _check.on_cpu(function, name, x.device)
     chosen = letters.checked(function, variant, found, epilogue)
     if chosen[:2] != found:
         raise DTypeError(f"{function}: variant {chosen!r} does not fit operands {found!r}; pass {found + chosen[2]!r}")
@@ -69,26 +67,44 @@ def add(a: Any, b: Any, variant: str | None = None, *, epilogue: Epilogue | None
     if found == "BB":
         for name, x in (("a", a), ("b", b)):
             _bipolar(function, name, x)
+        return _add_bits(a, b, chosen, epilogue, finish)
+    (left, one), (right, two) = (interop.as_array(x, function, name) for name, x in (("a", a), ("b", b)))
+    for name, x in (("a", left), ("b", right)):
+        _check.numeric(function, name, x)
+    device = _check.same_device(function, (interop.device_of(left), interop.device_of(right)))
+    family = interop.common_family([one, two])
+    with interop.working_on(device, family):
+        total = _sum(function, left, right) if finish is None else _float32(left) + _float32(right)
+        result = interop.from_array(total, family, function)
+        return result if finish is None else finish(result)
+
+
+def _add_bits(a: BitTensor, b: BitTensor, chosen: str, epilogue: Epilogue | None, finish: Epilogue | None) -> Any:
+    """ADD of signs: the or of the bits is the sign of their sum, as sign(0) = +1."""
+    device = _check.same_device("add", (a.device, b.device))
+    family = interop.common_family([a._family, b._family])
+    with interop.working_on(device, family):
         if chosen == "BBB" and epilogue is None:
-            other = b.repack(axis=a.axis, layout=a.layout)
-            family = interop.common_family([a._family, b._family])
+            other = b.repack(axis=a.axis, layout=a.layout)  # type: ignore[arg-type]
             return BitTensor._make(a.words | other.words, a.shape, 1, a.axis, a.layout, "bipolar", family)
-        family = interop.common_family([a._family, b._family])
-        total: Any = sum(_numbers(x).astype(np.int32) for x in (a, b))
-    else:
-        (left, one), (right, two) = (interop.as_numpy(x, function, name) for name, x in (("a", a), ("b", b)))
-        for name, x in (("a", left), ("b", right)):
-            _check.numeric(function, name, x)
-        family = interop.common_family([one, two])
-        total = _sum(function, left, right) if finish is None else left.astype(np.float32) + right.astype(np.float32)
-    result = interop.from_numpy(np.asarray(total), family, function)
-    return result if finish is None else finish(result)
+        total = sum(interop.as_array(x.toarray(np.int32), "add")[0] for x in (a, b))
+        result = interop.from_array(total, family, "add")
+        return result if finish is None else finish(result)
+
+
+def _float32(x: Array) -> Array:
+    return converted(x, np.dtype(np.float32))
 
 
 def _sum(function: str, left: Array, right: Array) -> Array:
     """Floats as NumPy adds them; integers in a type that cannot wrap (NumPy would wrap them, and or two bools)."""
     if left.dtype.kind not in "biu" or right.dtype.kind not in "biu":
-        return np.asarray(left + right)
+        if interop.namespace(left) is not np and "bfloat16" in (left.dtype.name, right.dtype.name):
+            # CuPy has no arithmetic for these; NumPy's own rounds a float32 sum, too.
+            wide = np.promote_types(left.dtype, right.dtype)
+            return converted(_float32(left) + _float32(right), wide)
+        total: Array = left + right
+        return total
     if max(left.dtype.itemsize, right.dtype.itemsize) < 4:
         return left.astype(np.int32) + right.astype(np.int32)
     for name, x in (("a", left), ("b", right)):
@@ -136,8 +152,6 @@ def concat(parts: Any, axis: int = -1) -> Any:
         raise DTypeError(
             f"{function}: {len(packed)} of {len(parts)} parts are BitTensors, but all have one precision; pack or unpack the others"
         )
-    for i, part in enumerate(packed):
-        _check.on_cpu(function, f"parts[{i}]", part.device)
     shapes = [a_shape(part) for part in parts]
     ndim = len(shapes[0])
     place = _check.integer(function, "axis", axis, -ndim, ndim - 1) % ndim
@@ -150,9 +164,12 @@ def concat(parts: Any, axis: int = -1) -> Any:
             )
     if packed:
         return _concat_bits(packed, place - ndim)
-    arrays = [interop.as_numpy(part, function, f"parts[{i}]") for i, part in enumerate(parts)]
+    arrays = [interop.as_array(part, function, f"parts[{i}]") for i, part in enumerate(parts)]
+    device = _check.same_device(function, [interop.device_of(array) for array, _ in arrays])
     family = interop.common_family([each for _, each in arrays])
-    return interop.from_numpy(np.concatenate([array for array, _ in arrays], axis=place), family, function)
+    with interop.working_on(device, family):
+        joined = interop.namespace(arrays[0][0]).concatenate([array for array, _ in arrays], axis=place)
+        return interop.from_array(joined, family, function)
 
 
 def _concat_bits(parts: list[BitTensor], axis: int) -> BitTensor:
@@ -167,26 +184,32 @@ def _concat_bits(parts: list[BitTensor], axis: int) -> BitTensor:
             raise ValueError(
                 f"{function}: a part has a scale or an offset, which the parts need not share; pass part.with_affine() and keep them apart"
             )
+    family = interop.common_family([part._family for part in parts])
+    with interop.working_on(_check.same_device(function, [part.device for part in parts]), family):
+        return _joined_bits(parts, axis, family)
+
+
+def _joined_bits(parts: list[BitTensor], axis: int, family: interop.Family) -> BitTensor:
+    first = parts[0]
     same = [part.repack(axis=first.axis, layout=first.layout) for part in parts]  # type: ignore[arg-type]
     shape = (*first.shape[: len(first.shape) + axis], sum(part.shape[axis] for part in same))
     shape = (*shape, *first.shape[len(first.shape) + axis + 1 :])
     if axis != first.axis:
         # Batch dimensions stand where they do in the logical shape; the outer axis comes right after them.
         words_axis = len(shape) + axis if axis < -2 else len(shape) - 2
-        words = np.concatenate([part.words for part in same], axis=words_axis)
+        words = interop.namespace(first.words).concatenate([part.words for part in same], axis=words_axis)
     else:
         fields = first.bits if first.layout == "rows" else 1
         words = _joined(
             [(part.words, part.shape[axis] * fields) for part in same],
             packed_words(shape[axis], first.bits, first.layout),
         )
-    family = interop.common_family([part._family for part in same])
     return BitTensor._make(words, shape, first.bits, first.axis, first.layout, first.encoding, family)
 
 
 def _joined(parts: list[tuple[NDArray[np.uint32], int]], width: int) -> NDArray[np.uint32]:
     """Runs of bits one behind the other: words and used bits of each, pad bits zero."""
-    out = np.zeros((*parts[0][0].shape[:-1], width), np.uint32)
+    out: NDArray[np.uint32] = interop.namespace(parts[0][0]).zeros((*parts[0][0].shape[:-1], width), np.uint32)
     at = 0
     for words, used in parts:
         n, word, shift = -(-used // 32), at // 32, np.uint32(at % 32)
@@ -209,10 +232,6 @@ def _bipolar(function: str, name: str, x: BitTensor) -> None:
             f"{function}: {name} holds {x.encoding} bits, but binary activations are bipolar (-1/+1); pass "
             f"BitTensor.from_words({name}.words, {name}.shape, 1, encoding='bipolar')"
         )
-
-
-def _numbers(x: BitTensor) -> Array:
-    return interop.as_numpy(x.toarray(), "add")[0]
 
 
 def addend(function: str, value: Any, shape: tuple[int, int]) -> tuple[Array, interop.Family]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from bitsparse import backends, interop
 from bitsparse.errors import ShapeError
+from bitsparse.ops.csr_operand import CSROperand
+from bitsparse.ops.edge_ways import EdgeWay
 from bitsparse.ops.features import converted, plain_features
 from bitsparse.ops.operands import as_csr
 from bitsparse.ops.places import device_of_sparse, same_place, target_array, working_with
@@ -66,8 +68,27 @@ def cosine_attention(A: Any, x: Any, *, beta: float = 1.0, out: Any = None, retu
     array([[1.5 , 0.25],
            [0.  , 1.  ]])
     """
+    factor = cast(Any, beta)
+    how = ("cosine_attention", factor) if isinstance(factor, (int, float)) else None
+    way = None if return_lse else EdgeWay.kept(A, how, (x,))
+    if way is not None and way.fits((x,), out):
+        return way((x,), out)
     with working_with(device_of_sparse(A), x, out):
-        return _cosine_attention("cosine_attention", A, x, beta, out, return_lse)
+        result = _cosine_attention("cosine_attention", A, x, beta, out, return_lse)
+        if not return_lse:
+            EdgeWay.learn(A, how, (x,), _short_way)
+        return result
+
+
+def _short_way(operand: CSROperand, how: tuple[Any, ...], x: Any) -> EdgeWay | None:
+    """The kernel itself."""
+    backend, (dtype, columns) = backends.family(operand.device, "attention"), (x.dtype, x.shape[1])
+    if not backend.fits_registers(dtype, columns):
+        return None
+    product = backend.AttentionProduct(
+        operand.schedule, operand.columns, dtype=dtype, columns=columns, factor=float(how[1]), cosine=True
+    )
+    return EdgeWay(operand, lambda x, out: product(x, None, None, out), (x,), x.shape, dtype)
 
 
 def _cosine_attention(function: str, A: Any, x: Any, beta: float, out: Any, return_lse: bool) -> Any:

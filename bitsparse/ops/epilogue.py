@@ -14,7 +14,7 @@ from bitsparse.backends.params import EpilogueParams, OperandParams
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops import schemes
 
-__all__ = ["BatchNorm", "Epilogue"]
+__all__ = ["BatchNorm", "Epilogue", "folded"]
 
 _ACTIVATIONS = ("relu", "leaky_relu", "tanh")
 
@@ -127,7 +127,7 @@ class Epilogue:
         slope = _floats("negative_slope", self.negative_slope)
         if slope.ndim:
             raise ShapeError(f"{name}: negative_slope must be a number, got shape {slope.shape}")
-        bn_scale, bn_shift = _folded(self.batch_norm)
+        bn_scale, bn_shift = folded(self.batch_norm)
         fixed = EpilogueParams(
             row_scale=_vector("row_scale", self.row_scale),
             col_scale=_vector("col_scale", self.col_scale),
@@ -314,31 +314,34 @@ def _vector(name: str, value: Any) -> NDArray[np.float32] | None:
     return None if value is None else _floats(name, value)
 
 
-def _folded(batch_norm: Any) -> tuple[NDArray[np.float32] | None, NDArray[np.float32] | None]:
+def folded(
+    batch_norm: Any, function: str = "Epilogue", what: str = "batch_norm"
+) -> tuple[NDArray[np.float32] | None, NDArray[np.float32] | None]:
+    """A batch norm as one factor and one addend, folded in float64 and stored as float32."""
     if batch_norm is None:
         return None, None
     if not isinstance(batch_norm, tuple) or not 2 <= len(batch_norm) <= 5:
         raise ValueError(
-            f"Epilogue: batch_norm must be a BatchNorm or (mean, var[, weight, bias, eps]), got {type(batch_norm).__name__}"
+            f"{function}: {what} must be a BatchNorm or (mean, var[, weight, bias, eps]), got {type(batch_norm).__name__}"
         )
     given = BatchNorm(*batch_norm)
     parts = []
     for name, value, default in zip(given._fields, given, (0.0, 1.0, 1.0, 0.0, 1e-5), strict=True):
-        array = interop.as_host(default if value is None else value, "Epilogue", f"batch_norm.{name}")
-        _check.numeric("Epilogue", f"batch_norm.{name}", array)
+        array = interop.as_host(default if value is None else value, function, f"{what}.{name}")
+        _check.numeric(function, f"{what}.{name}", array)
         parts.append(array.astype(np.float64))
     try:
         mean, var, weight, bias, eps = np.broadcast_arrays(*parts)
     except ValueError:
         shapes = ", ".join(str(part.shape) for part in parts)
         raise ShapeError(
-            f"Epilogue: batch_norm mean, var, weight, bias and eps have shapes {shapes}, which do not fit together"
+            f"{function}: {what} mean, var, weight, bias and eps have shapes {shapes}, which do not fit together"
         ) from None
     if (var + eps <= 0).any():
-        raise ValueError(f"Epilogue: batch_norm.var + eps must be positive, got {float((var + eps).min())}")
+        raise ValueError(f"{function}: {what}.var + eps must be positive, got {float((var + eps).min())}")
     with np.errstate(over="ignore", invalid="ignore"):  # reported below
         scale = weight / np.sqrt(var + eps)
         shift = (bias - mean * scale).astype(np.float32)
         scale = scale.astype(np.float32)
-    _check.finite("Epilogue", "batch_norm", bool(np.isfinite(scale).all() and np.isfinite(shift).all()))
+    _check.finite(function, what, bool(np.isfinite(scale).all() and np.isfinite(shift).all()))
     return scale, shift

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops.epilogue import Epilogue
 from bitsparse.ops.terms import operand_terms
 
-__all__ = ["MatmulPlan", "as_bits"]
+__all__ = ["MatmulPlan", "as_bits", "target_of"]
 
 #: The chain, and on a GPU what the operands contribute to it.
 _Chain = tuple[EpilogueParams, OperandParams | None]
@@ -191,38 +192,52 @@ class MatmulPlan:
 
     def _target(self, out: Any, *operands: Any) -> Any:
         """The NumPy or CuPy array behind ``out``, checked before anything is written."""
-        function, epilogue = self._function, self._epilogue
-        if epilogue is not None and epilogue.gives_bits:
-            if not isinstance(out, BitTensor):
-                raise DTypeError(
-                    f"{function}: the epilogue gives bits, so out must be a BitTensor, got {type(out).__name__}; pass out=None"
+        return target_of(self._function, self._epilogue, out, self.shape, self.acc_dtype, self.device, operands)
+
+
+def target_of(
+    function: str,
+    epilogue: Epilogue | None,
+    out: Any,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    device: str,
+    operands: Iterable[Any],
+) -> Any:
+    """The NumPy or CuPy array behind ``out``, into which a product goes: through the epilogue, or as sums of ``dtype``.
+
+    Checked before anything is written: what it is, where it is, and that it shares no memory with the operands' arrays.
+    """
+    if epilogue is not None and epilogue.gives_bits:
+        if not isinstance(out, BitTensor):
+            raise DTypeError(
+                f"{function}: the epilogue gives bits, so out must be a BitTensor, got {type(out).__name__}; pass out=None"
+            )
+        model = epilogue.wrap(next(iter(operands))[:0], shape, interop.NUMPY, function)
+        wanted = (model.shape, model.bits, model.axis, model.layout, model.encoding)
+        found = (out.shape, out.bits, out.axis, out.layout, out.encoding)
+        if found != wanted:
+            raise ShapeError(
+                f"{function}: out is (shape, bits, axis, layout, encoding) {found}, but the result is {wanted}"
+            )
+        for name in ("scale", "offset"):
+            mine, theirs = getattr(model, name), getattr(out, name)
+            if not (mine is theirs or (mine is not None and theirs is not None and np.array_equal(mine, theirs))):
+                raise ValueError(
+                    f"{function}: out has another {name} than the epilogue writes; make it with_affine(scale, offset)"
                 )
-            model = epilogue.wrap(self._left.words[:0], self.shape, interop.NUMPY, function)
-            wanted = (model.shape, model.bits, model.axis, model.layout, model.encoding)
-            found = (out.shape, out.bits, out.axis, out.layout, out.encoding)
-            if found != wanted:
-                raise ShapeError(
-                    f"{function}: out is (shape, bits, axis, layout, encoding) {found}, but the result is {wanted}"
-                )
-            for name in ("scale", "offset"):
-                mine, theirs = getattr(model, name), getattr(out, name)
-                if not (mine is theirs or (mine is not None and theirs is not None and np.array_equal(mine, theirs))):
-                    raise ValueError(
-                        f"{function}: out has another {name} than the epilogue writes; make it with_affine(scale, offset)"
-                    )
-            words = out.words
-            out._bitmap = out._sums = out._prepared = None
-        else:
-            if isinstance(out, BitTensor):
-                raise DTypeError(
-                    f"{function}: the result is an ordinary array, but out is a BitTensor; pass Epilogue(bits=...) or another out"
-                )
-            words = interop.writable_array(out, function)
-            dtype = self.acc_dtype if epilogue is None else np.dtype(np.float32)
-            _check.out_array(function, words, self.shape, dtype)
-        _check.same_device(function, (self.device, interop.device_of(words)))
-        _check.no_overlap(function, words, *operands)
-        return words
+        words = out.words
+        out._bitmap = out._sums = out._prepared = None
+    else:
+        if isinstance(out, BitTensor):
+            raise DTypeError(
+                f"{function}: the result is an ordinary array, but out is a BitTensor; pass Epilogue(bits=...) or another out"
+            )
+        words = interop.writable_array(out, function)
+        _check.out_array(function, words, shape, dtype if epilogue is None else np.dtype(np.float32))
+    _check.same_device(function, (device, interop.device_of(words)))
+    _check.no_overlap(function, words, *operands)
+    return words
 
 
 def _largest(bits: int, encoding: str) -> int:

@@ -1,4 +1,4 @@
-"""Edge sampling (AES-SpMM, ES-SpMM) and sums over sampled edges."""
+"""Edge sampling (AES-SpMM, ES-SpMM)."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
-from bitsparse.arrays.bit_tensor import BitTensor
-from bitsparse.backends.params import CodeFeatures
-from bitsparse.errors import DTypeError, ShapeError
-from bitsparse.ops.csr_operand import CSROperand
-from bitsparse.ops.features import Features, sum_dtypes
-from bitsparse.ops.operands import host_csr
+from bitsparse.arrays.indices import rows_of
+from bitsparse.ops.csr_operand import CSROperand, take_rows
+from bitsparse.ops.features import converted
+from bitsparse.ops.operands import as_csr
+from bitsparse.ops.places import device_of_sparse, working_with
 
-__all__ = ["EdgeSample", "edge_sample", "sampled_spmm"]
+__all__ = ["EdgeSample", "Strategy", "distinct_edges", "drawing_of", "edge_sample", "sampling_of"]
 
+Array = NDArray[Any]
 Strategy = Literal["aes", "afs", "sfs", "uniform"]
 STRATEGIES = ("aes", "afs", "sfs", "uniform")
-#: Codes of these widths lie whole in a word and are dequantised on the fly.
-CODE_BITS = (1, 2, 4, 8)
+#: Samplings that the pattern of a container keeps on a GPU.
+_KEPT = 8
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,13 @@ class EdgeSample:
 
     Attributes
     ----------
-    indptr : ndarray of int64, shape (m + 1,)
-        Where each row's samples start.
-    edges : ndarray of int64, shape (indptr[-1],)
+    indptr : array of int64, shape (m + 1,)
+        Where each row's samples start. All arrays are where the matrix is.
+    edges : array of int64, shape (indptr[-1],)
         Positions of the sampled edges in the matrix's sorted CSR, in sampling order. An edge drawn twice stands twice.
-    indices : ndarray of int32 or int64
+    indices : array of int32 or int64
         Their columns.
-    factors : ndarray of float32, shape (m,)
+    factors : array of float32, shape (m,)
         ``row_nnz / samples`` of each row, the optional rescaling; 1 for empty rows.
     shape : tuple of int
         Shape of the matrix.
@@ -51,10 +51,10 @@ class EdgeSample:
     <EdgeSample shape=(2, 9) strategy=aes width=4: 8 of 18 edges (44.4 %), 8 distinct>
     """
 
-    indptr: NDArray[np.int64]
-    edges: NDArray[np.int64]
-    indices: NDArray[Any]
-    factors: NDArray[np.float32]
+    indptr: Array
+    edges: Array
+    indices: Array
+    factors: Array
     shape: tuple[int, int]
     strategy: str
     width: int
@@ -66,11 +66,17 @@ class EdgeSample:
         return int(self.edges.size)
 
     @property
+    def device(self) -> str:
+        """Where the arrays are."""
+        return self._csr.device
+
+    @property
     def distinct(self) -> int:
         """Sampled edges, each counted once."""
-        seen = np.zeros(self._csr.nnz, bool)
+        space = interop.namespace(self.edges)
+        seen = space.zeros(self._csr.nnz, bool)
         seen[self.edges] = True
-        return int(np.count_nonzero(seen))
+        return int(space.count_nonzero(seen))
 
     @property
     def rate(self) -> float:
@@ -81,7 +87,8 @@ class EdgeSample:
         """The sampled matrix as :class:`scipy.sparse.csr_array`: repeats summed, the matrix's row and column scales multiplied in.
 
         Without values, scales and rescaling the entries count how often an edge was drawn (int32); else they are float32, or of the
-        matrix's own floating dtype.
+        matrix's own floating dtype. From a GPU comes a ``cupyx.scipy.sparse.csr_matrix``, which holds float32 and float64 only, so that
+        counts are float32 there.
 
         Parameters
         ----------
@@ -94,13 +101,13 @@ class EdgeSample:
         >>> bs.edge_sample(csr_array(np.ones((1, 9), dtype=bool)), 4).tocsr(rescale=True).data
         array([2.25, 2.25, 2.25, 2.25], dtype=float32)
         """
-        from scipy.sparse import csr_array
-
+        if self.device != "cpu":
+            return self._on_gpu(rescale)
         csr = self._csr
         lengths = np.diff(self.indptr)
         plain = csr.row_scale is None and csr.col_scale is None and not rescale
         if csr.values is None:
-            data: NDArray[Any] = np.ones(self.nnz, np.int32 if plain else np.float32)
+            data: Array = np.ones(self.nnz, np.int32 if plain else np.float32)
         else:
             data = csr.values[self.edges]
             data = data if plain or data.dtype.kind == "f" else data.astype(np.float32)
@@ -110,9 +117,26 @@ class EdgeSample:
             data = data * np.repeat(self.factors, lengths)
         if csr.row_scale is not None:
             data = data * np.repeat(csr.row_scale, lengths)
+        from scipy.sparse import csr_array
+
         result = csr_array((data, self.indices.copy(), self.indptr.copy()), shape=self.shape)
         result.sum_duplicates()
         return result
+
+    def _on_gpu(self, rescale: bool) -> Any:
+        from cupyx.scipy.sparse import csr_matrix
+
+        csr = self._csr
+        starts, edges, counts = distinct_edges(self.indptr, self.edges)
+        indices, space = csr.columns[edges], interop.namespace(edges)
+        data = space.ones(edges.size, np.float32) if counts is None else counts
+        if csr.values is not None:
+            taken = take_rows(csr.values, edges)
+            data = converted(taken, np.float64 if taken.dtype.itemsize == 8 else np.float32) * data
+        rows = rows_of(starts)
+        for scale, at in ((csr.col_scale, indices), (self.factors if rescale else None, rows), (csr.row_scale, rows)):
+            data = data if scale is None else data * scale[at]
+        return csr_matrix((data, indices, starts.astype(indices.dtype)), shape=self.shape)
 
     def __repr__(self) -> str:
         return (
@@ -138,7 +162,8 @@ def edge_sample(
     Parameters
     ----------
     A : sparse (m, n)
-        TCTiledCSR, FRDC, any :mod:`scipy.sparse` array or a one-bit BitTensor.
+        TCTiledCSR, FRDC, a one-bit BitTensor, any :mod:`scipy.sparse` array, or a matrix of ``cupyx.scipy.sparse``. It is sampled where
+        it is, to the same edges everywhere.
     width : int
         At least 1. AES-SpMM calls it the shared memory width and uses 16 to 1024.
     strategy : {"aes", "afs", "sfs", "uniform"}
@@ -157,6 +182,8 @@ def edge_sample(
         A width below 1, an unknown strategy, or a seed for a strategy without chance.
     DTypeError
         `A` is not sparse.
+    KernelError
+        "uniform" of more than 2**31 - 1 edges of a row on a GPU.
 
     Examples
     --------
@@ -166,95 +193,66 @@ def edge_sample(
     (array([0, 9, 8, 7]), array([0, 7, 4, 1]), array([0, 1, 2, 3]))
     """
     function = "edge_sample"
-    csr = host_csr(function, A)
-    plan = _plan(function, width, strategy, seed, stream)
-    indptr, edges = backends.family("cpu", "sample").sample_edges(csr.indptr, **plan)
-    indices: Any = csr.indices
-    lengths, samples = np.diff(csr.indptr), np.diff(indptr)
-    factors = np.where(samples > 0, lengths.astype(np.float32) / np.maximum(samples, 1).astype(np.float32), 1)
-    return EdgeSample(
-        indptr, edges, indices[edges], factors.astype(np.float32), csr.shape, plan["strategy"], plan["width"], csr
-    )
+    sampling = sampling_of(function, width, strategy, seed, stream)
+    with working_with(device_of_sparse(A)):
+        csr = as_csr(function, A)
+        if csr.device != "cpu":
+            return _on_gpu(csr, sampling)
+        indptr, edges = backends.family("cpu", "sample").sample_edges(csr.indptr, **sampling)
+        lengths, samples = np.diff(csr.indptr), np.diff(indptr)
+        factors = np.where(samples > 0, lengths.astype(np.float32) / np.maximum(samples, 1).astype(np.float32), 1)
+        found = csr.columns[edges]
+        return _made(csr, sampling, indptr, edges, found, factors.astype(np.float32))
 
 
-def sampled_spmm(
-    A: Any,
-    x: Any,
-    width: int,
-    strategy: Strategy = "aes",
-    *,
-    rescale: bool = False,
-    seed: int | None = None,
-    stream: int = 0,
-    out: Any = None,
-) -> Any:
-    """Sum of sampled neighbours' features: ``edge_sample(A, width, strategy).tocsr(rescale) @ x`` without storing the sample.
+def _made(csr: CSROperand, sampling: dict[str, Any], indptr: Any, edges: Any, indices: Any, factors: Any) -> EdgeSample:
+    return EdgeSample(indptr, edges, indices, factors, csr.shape, sampling["strategy"], sampling["width"], csr)
 
-    AES-SpMM's kernel (Algorithm 1), with its quantised features (section 3.1): codes of 8 bits or fewer are read packed and dequantised on
-    the way (Eq. 2).
 
-    Parameters
-    ----------
-    A : sparse (m, n)
-        As in :func:`edge_sample`; its values and its row and column scales are applied.
-    x : array (n, d) of float16, bfloat16, float32 or float64, or BitTensor (n, d)
-        A BitTensor of 1, 2, 4 or 8 bits stands for its real values (scale and offset applied), fastest in ``layout="rows"``, ``axis=-1``.
-    width, strategy, seed, stream
-        As in :func:`edge_sample`.
-    rescale : bool, default False
-        Multiply each row's sum by ``row_nnz / samples``, which undoes the loss of mass (the paper leaves it out).
-    out : array (m, d), optional
-        Where to write; C-contiguous, of the result's dtype. Also returned.
+def _on_gpu(csr: CSROperand, sampling: dict[str, Any]) -> EdgeSample:
+    csr.ready.wait()
+    drawing = drawing_of(csr, sampling)
+    edges, columns = drawing.edges(sampling["seed"], sampling["stream"], csr.indices)
+    made = _made(csr, sampling, drawing.starts.astype(np.int64), edges, columns, drawing.factors(np.float32))
+    csr.ready.renew()
+    return made
 
-    Returns
-    -------
-    array (m, d)
-        In the family of `x` and, as for :func:`spmm`, of the common dtype of `x` and A's values: float64 is summed in float64, everything
-        else in float32 (16-bit results are rounded once at the end). Float32 for a BitTensor.
 
-    Raises
-    ------
-    ShapeError, DTypeError, ValueError
-        Operands that do not fit, or options as in :func:`edge_sample`.
-
-    Notes
-    -----
-    Terms are added in sampling order, one rounding a product and a sum, the same bits for any number of threads: |error| <=
-    (samples + 4) u sum |a x| with u = 2^-24, or 2^-53 for float64.
+def distinct_edges(starts: Array, edges: Array) -> tuple[Array, Array, Array | None]:
+    """A sample in the order of the edges, each once: starts of the rows, edges, and how often each was drawn (float32) if any was twice.
 
     Examples
     --------
-    >>> from scipy.sparse import csr_array
-    >>> A = csr_array(np.ones((1, 8), dtype=bool))
-    >>> x = np.arange(8, dtype=np.float32)[:, None]
-    >>> bs.sampled_spmm(A, x, 4, "sfs"), bs.sampled_spmm(A, x, 4, "sfs", rescale=True)
-    (array([[6.]], dtype=float32), array([[12.]], dtype=float32))
+    >>> distinct_edges(np.array([0, 4, 5]), np.array([3, 0, 3, 1, 4]))
+    (array([0, 3, 4]), array([0, 1, 3, 4]), array([1., 1., 2., 1.], dtype=float32))
     """
-    function = "sampled_spmm"
-    csr = host_csr(function, A)
-    plan = _plan(function, width, strategy, seed, stream)
-    data, family, dtype, acc = _features(function, csr, x)
-    result = (
-        backends.family("cpu", "sample")
-        .gather(
-            csr.indptr,
-            csr.indices,
-            data,
-            **plan,
-            **{name: _as(getattr(csr, name), acc) for name in ("values", "col_scale", "row_scale")},
-            rescale=bool(rescale),
-        )
-        .astype(dtype, copy=False)
-    )
-    if out is None:
-        return interop.from_numpy(result, family, function)
-    target = interop.writable_numpy(out, function)
-    _check.out_array(function, target, result.shape, result.dtype)
-    target[...] = result
-    return out
+    space: Any = interop.namespace(edges)
+    edges = space.sort(edges)  # rows keep to themselves
+    first = space.ones(edges.size, np.bool_)
+    first[1:] = edges[1:] != edges[:-1]
+    if bool(first.all()):
+        return starts, edges, None
+    at, before = space.flatnonzero(first), space.zeros(edges.size + 1, starts.dtype)
+    before[1:] = space.cumsum(first, dtype=starts.dtype)
+    ends = space.full(at.size + 1, edges.size, np.int64)
+    ends[:-1] = at
+    return before[starts], edges[at], (ends[1:] - ends[:-1]).astype(np.float32)
 
 
-def _plan(function: str, width: Any, strategy: Any, seed: Any, stream: Any) -> dict[str, Any]:
+def drawing_of(csr: CSROperand, sampling: dict[str, Any]) -> Any:
+    """How many edges of each row of an operand on a GPU are sampled, kept with its pattern; the caller waits before and renews after."""
+    made: dict[Any, Any] = csr.prepared.setdefault("drawings", {})
+    key = (sampling["width"], sampling["strategy"])
+    if key not in made:
+        if len(made) >= _KEPT:
+            made.clear()
+        family = backends.family(csr.device, "sample")
+        made[key] = family.Drawing(csr.indptr, csr.shape, csr.nnz, width=key[0], strategy=key[1])
+    return made[key]
+
+
+def sampling_of(function: str, width: Any, strategy: Any, seed: Any, stream: Any) -> dict[str, Any]:
+    """The options of a sampling, checked; entropy where a seed is wanted and none was given."""
     name = _check.choice(function, "strategy", strategy, STRATEGIES)
     size = _check.integer(function, "width", width, 1, 1 << 48)
     stream = _check.integer(function, "stream", stream, 0, (1 << 32) - 1)
@@ -268,44 +266,3 @@ def _plan(function: str, width: Any, strategy: Any, seed: Any, stream: Any) -> d
                 f"strategy='uniform' or seed=None"
             )
     return {"width": size, "strategy": name, "seed": number, "stream": stream}
-
-
-def _features(function: str, csr: CSROperand, x: Any) -> tuple[Any, interop.Family, np.dtype[Any], np.dtype[Any]]:
-    """Float rows, or codes with their affine map; the family of the result, its dtype and that of its sums."""
-    single = np.dtype(np.float32)
-    if not isinstance(x, BitTensor):
-        array, family = interop.as_numpy(x, function, "x")
-        _check.numeric(function, "x", array, "f")
-        _fits(function, csr, array.shape)
-        plain = Features(array, array.shape, array.dtype, None, family)
-        dtype, acc = sum_dtypes(function, plain, csr.values, csr.row_scale is not None or csr.col_scale is not None, 0)
-        return np.ascontiguousarray(array, acc), family, dtype, acc
-    _check.on_cpu(function, "x", x.device)
-    _fits(function, csr, x.shape)
-    if x.bits not in CODE_BITS:
-        raise DTypeError(
-            f"{function}: x has {x.bits} bits, but codes of {', '.join(map(str, CODE_BITS))} bits are dequantised on the fly; "
-            f"quantize to one of these, or pass x.dequantize()"
-        )
-    packed = x.repack(axis=-1, layout="rows")
-    scale, offset = x.scale, x.offset
-    if scale is not None or offset is not None:
-        # both, as dequantize applies them: fl(fl(q * scale) + offset)
-        scale = np.ones((), np.float32) if scale is None else scale
-        offset = np.zeros((), np.float32) if offset is None else offset
-    return CodeFeatures(packed.words, x.shape[1], x.bits, x.encoding, scale, offset), x._family, single, single
-
-
-def _fits(function: str, csr: CSROperand, shape: tuple[int, ...]) -> None:
-    if len(shape) != 2:
-        raise ShapeError(
-            f"{function}: x has shape {shape}, but features have 2 dimensions (nodes, features); aggregate batches one by one"
-        )
-    if csr.shape[1] != shape[0]:
-        raise ShapeError(
-            f"{function}: A has {csr.shape[1]} columns but x has {shape[0]} rows; pass one row of features per column of A"
-        )
-
-
-def _as(part: NDArray[Any] | None, dtype: np.dtype[Any]) -> NDArray[Any] | None:
-    return None if part is None else np.ascontiguousarray(part, dtype)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
 from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.ops.csr_operand import CSROperand
+from bitsparse.ops.edge_ways import EdgeWay, edge_product, is_kept
 from bitsparse.ops.features import Features, converted, exact_accumulator, native, plain_features
 from bitsparse.ops.operands import as_csr
 from bitsparse.ops.places import device_of_sparse, same_place, target_array, working_with
@@ -57,8 +61,10 @@ def sddmm(A: Any, x: Any, y: Any = None, *, op: Literal["dot", "add", "mul"] = "
     -----
     A dot product of D terms is summed in 16 interleaved lanes (8 for float64) that are then folded in halves, every step rounded once: the
     bits depend neither on threads nor on the processor, and with u = 2**-24 (2**-53) the error is at most
-    ``(ceil(D / 16) + 5) * u * sum |x y|`` (with 8 in place of 16 for float64). On a GPU elements are dealt
-    out otherwise and steps are fused: the bound there has 8 in place of 5. 16-bit floats are computed in float32 and rounded once.
+    ``(ceil(D / 16) + 5) * u * sum |x y|`` (with 8 in place of 16 for float64). On a GPU elements are dealt out otherwise and steps are
+    fused: the bound there is ``(ceil(D / 8) + 8) * u * sum |x y|``. Which kernel sums there, and so the last bits, may differ between
+    graphs and between a container, which keeps what is prepared for it, and a foreign matrix; for one of them it is always the same.
+    16-bit floats are computed in float32 and rounded once.
 
     Examples
     --------
@@ -68,8 +74,27 @@ def sddmm(A: Any, x: Any, y: Any = None, *, op: Literal["dot", "add", "mul"] = "
     >>> bs.sddmm(A, x)
     array([11., 17., 39.])
     """
+    given, name = (x,) if y is None else (x, y), cast(Any, op)
+    how = ("sddmm", name) if isinstance(name, str) else None
+    way = EdgeWay.kept(A, how, given)
+    if way is not None and way.fits(given, out):
+        return way(given, out)
     with working_with(device_of_sparse(A), x, y, out):
-        return _sddmm("sddmm", A, x, y, op, out)
+        result = _sddmm("sddmm", A, x, y, op, out)
+        EdgeWay.learn(A, how, given, partial(_short_way, A))
+        return result
+
+
+def _short_way(A: Any, operand: CSROperand, how: tuple[Any, ...], x: Any, y: Any = None) -> EdgeWay | None:
+    """The kernel itself, for features of one floating dtype."""
+    columns, heads = int(np.prod(x.shape[1:], dtype=np.int64)), x.shape[1] if x.ndim == 3 else 1
+    if (y is not None and y.dtype != x.dtype) or not is_kept(A, operand, heads):
+        return None
+    product = edge_product(operand, how[1], x.dtype, columns, heads)
+    shape = (operand.nnz, *(x.shape[1:-1] if how[1] == "dot" else x.shape[1:]))
+    if y is not None:
+        return EdgeWay(operand, product, (x, y), shape, x.dtype)
+    return EdgeWay(operand, lambda x, out: product(x, x, out), (x,), shape, x.dtype)
 
 
 def _sddmm(function: str, A: Any, x: Any, y: Any, op: str, out: Any) -> Any:
@@ -99,6 +124,9 @@ def _sddmm(function: str, A: Any, x: Any, y: Any, op: str, out: Any) -> Any:
     a, b = (converted(side.data.reshape(side.shape[0], left.columns), compute) for side in (left, right))
     if 0 in shape:
         result = interop.namespace(a).empty(shape, dtype)
+    elif left.columns and is_kept(A, operand, heads):
+        product = edge_product(operand, op, compute, left.columns, heads)
+        result = converted(_into_aligned(product, a, b, shape, compute, direct), dtype)
     else:
         with operand.division() as how:
             flat = backends.family(device, "sddmm").sddmm(
@@ -117,6 +145,21 @@ def _sddmm(function: str, A: Any, x: Any, y: Any, op: str, out: Any) -> Any:
         return interop.from_array(result, interop.common_family((left.family, right.family)), function)
     if target is not None and direct is None and operand.order is None:
         target[...] = result
+    return out
+
+
+def _into_aligned(
+    product: Callable[..., Any], x: Array, y: Array, shape: tuple[int, ...], dtype: np.dtype[Any], out: Array | None
+) -> Array:
+    """A product of arrays that are copied where they are not aligned as it wants."""
+    x, y = interop.aligned(x), interop.aligned(y)
+    made: Any = out
+    if made is None or made.data.ptr % 16:
+        made = interop.namespace(x).empty(shape, dtype)
+    product(x, y, made)
+    if out is None or made is out:
+        return cast(Array, made)
+    out[...] = made
     return out
 
 
@@ -179,8 +222,21 @@ def edge_softmax(A: Any, scores: Any, *, out: Any = None) -> Any:
     >>> bs.edge_softmax(A, np.array([0.0, 0.0, 5.0]))
     array([0.5, 0.5, 1. ])
     """
+    how = ("edge_softmax",)
+    way = EdgeWay.kept(A, how, (scores,))
+    if way is not None and way.fits((scores,), out):
+        return way((scores,), out)
     with working_with(device_of_sparse(A), scores, out):
-        return _edge_softmax("edge_softmax", A, scores, out)
+        result = _edge_softmax("edge_softmax", A, scores, out)
+        EdgeWay.learn(A, how, (scores,), _short_softmax)
+        return result
+
+
+def _short_softmax(operand: CSROperand, how: tuple[Any, ...], scores: Any) -> EdgeWay | None:
+    """The kernel itself."""
+    heads = scores.size // operand.nnz
+    run = backends.family(operand.device, "sddmm").EdgeSoftmax(operand.schedule, dtype=scores.dtype, heads=heads)
+    return EdgeWay(operand, run, (scores,), scores.shape, scores.dtype, in_place=True)
 
 
 def _edge_softmax(function: str, A: Any, scores: Any, out: Any) -> Any:
@@ -198,8 +254,12 @@ def _edge_softmax(function: str, A: Any, scores: Any, out: Any) -> Any:
         compute = dtype  # these kernels widen 16-bit floats themselves
     target = None if out is None else target_array(function, out, given.shape, dtype, device, ())
     canonical = interop.contiguous(converted(operand.edge_values(function, "scores", native(given)), compute))
-    # A GPU's kernels may write over their scores.
-    direct = target if device != "cpu" and operand.order is None else None
+    # A GPU's kernels may write over their scores, but not beside them.
+    direct = None
+    if device != "cpu" and operand.order is None and target is not None:
+        start, other = (cast(Any, array).data.ptr for array in (target, canonical))
+        apart = start >= other + canonical.nbytes or start + target.nbytes <= other
+        direct = target if apart or start == other else None
     if given.size:
         flat = canonical.reshape(operand.nnz, -1)
         with operand.division() as how:

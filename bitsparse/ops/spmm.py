@@ -7,6 +7,7 @@ from typing import Any, Literal
 from bitsparse import _check
 from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.errors import ShapeError
+from bitsparse.ops.edge_ways import EdgeWay
 from bitsparse.ops.features import as_features
 from bitsparse.ops.operands import as_csr, incidence_csr
 from bitsparse.ops.places import device_of_sparse, working_with
@@ -112,6 +113,11 @@ def spmm(
         short = ShortWay.kept(A, x, how)
         if short is not None and short.fits(x, out):
             return short(x, out)
+    brought, given = (function, *how), (x, values)
+    if keep and values is not None:
+        way = EdgeWay.kept(A, brought, given)
+        if way is not None and way.fits(given, out):
+            return way(given, out)
     with working_with(device_of_sparse(A), x, values, out):
         features = as_features(function, "x", x)
         operand = as_csr(function, A)
@@ -119,6 +125,8 @@ def spmm(
         result = plan._run(features, values, out)
         if keep and values is None and features.data is x:
             ShortWay.keep(A, x, how, plan._prepare(features.dtype))
+        if values is not None:
+            EdgeWay.learn(A, brought, given, plan._with_values)
         return result
 
 

@@ -15,7 +15,7 @@ from bitsparse.errors import KernelError
 from bitsparse.ops.csr_operand import CSROperand
 from bitsparse.ops.features import converted
 
-__all__ = ["GpuProducts", "Product", "ShortWay"]
+__all__ = ["GpuProducts", "Product", "ShortWay", "windows_of"]
 
 Array = NDArray[Any]
 #: Kinds of product that the pattern of a container keeps.
@@ -173,7 +173,7 @@ class GpuProducts:
                 operand.indices is not None,
             )
             operand.ready.wait()
-            kernel, height, why = self._chosen(operand, kind, keep)
+            kernel, height, why = self.chosen(operand, kind, keep)
             made = (
                 self._csr(operand, kind, acc, weights, heads)
                 if kernel == "csr"
@@ -185,7 +185,7 @@ class GpuProducts:
             operand.ready.renew()
         return found
 
-    def _chosen(self, operand: CSROperand, kind: Any, keep: bool) -> tuple[str, int, str]:
+    def chosen(self, operand: CSROperand, kind: Any, keep: bool) -> tuple[str, int, str]:
         """Kernel, height of its windows and why."""
         choice = backends.family(operand.device, "spmm_choice")
         refused = choice.refusals(kind, operand.shape, operand.nnz)
@@ -222,9 +222,14 @@ class GpuProducts:
     def _csr(self, operand: CSROperand, kind: Any, acc: np.dtype[Any], weights: Array | None, heads: int) -> Product:
         """An edge at a time. Arrays of an unusual alignment have products of their own, made when they first come."""
         backend, choice = (backends.family(operand.device, name) for name in ("spmm", "spmm_choice"))
-        fixed = converted(weights, acc) if kind.fixed and weights is not None else None
-        made: dict[int, Any] = {}
         row_scale, col_scale = self._row_scale, self._col_scale
+        # Values of 16 bits go with such features as they are, unless scales become part of them.
+        narrow = None
+        if weights is not None and row_scale is None and col_scale is None:
+            narrow = backend.value_dtype_of(weights.dtype, kind.dtype, weights.ndim)
+        brought_in = acc if narrow is None else narrow
+        fixed = converted(weights, brought_in) if kind.fixed and weights is not None else None
+        made: dict[int, Any] = {}
         if fixed is not None and acc.kind == "f" and kind.reduce == "sum" and not kind.per_head:
             # Scales of known values are made part of them, once.
             if col_scale is not None:
@@ -246,6 +251,7 @@ class GpuProducts:
                     acc_dtype=acc,
                     heads=heads,
                     weights=brought,
+                    value_dtype=narrow,
                     row_scale=row_scale,
                     col_scale=col_scale,
                     reduce=kind.reduce,
@@ -257,7 +263,7 @@ class GpuProducts:
         usual = at(16)
 
         def run(x: Array, values: Array | None, out: Array | None) -> Array:
-            given = fixed if fixed is not None or values is None else converted(values, acc)
+            given = fixed if fixed is not None or values is None else converted(values, brought_in)
             result: Array = at(choice.alignment_of(x, out, usual.dtype))(x, given, out)
             return result
 
@@ -265,9 +271,7 @@ class GpuProducts:
 
     def _windows(self, operand: CSROperand, kind: Any, weights: Array | None) -> Product:
         """Windows of eight rows on the CUDA cores; arrays of an unusual alignment are copied."""
-        windows = _prepared(
-            operand, "windows", lambda family: family.Windows(operand.indptr, operand.indices, operand.shape)
-        )
+        windows = windows_of(operand)
         space: Any = interop.namespace(operand.indptr)
         col_scale, row_scale, rows = self._col_scale, self._row_scale, operand.shape[0]
         fixed = counts = None
@@ -321,6 +325,11 @@ class GpuProducts:
 
         how = precision if kind.dtype == np.float32 else kind.dtype
         return Product(run, f", {how}, {height} rows, {tiles.stats.reuse:.2f} edges to a row of features that is read")
+
+
+def windows_of(operand: CSROperand) -> Any:
+    """Windows of eight rows of the pattern, made once."""
+    return _prepared(operand, "windows", lambda family: family.Windows(operand.indptr, operand.indices, operand.shape))
 
 
 def _prepared(operand: CSROperand, family: str, make: Callable[[Any], Any], *key: int) -> Any:

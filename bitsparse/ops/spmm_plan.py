@@ -11,6 +11,7 @@ from bitsparse import _check, backends, interop
 from bitsparse.backends.params import SEGMENT
 from bitsparse.errors import KernelError, ShapeError
 from bitsparse.ops.csr_operand import CSROperand
+from bitsparse.ops.edge_ways import EdgeWay
 from bitsparse.ops.features import Features, as_features, converted, native, sum_dtypes
 from bitsparse.ops.places import same_place, target_array, working_with
 from bitsparse.ops.spmm_gpu import GpuProducts, ShortWay
@@ -125,6 +126,22 @@ class SpmmPlan:
         if data_dtype == wanted and not wide:
             self._short = ShortWay(self._operand, product.run, wanted, self._inner, result_dtype)
         return self._short
+
+    def _with_values(self, operand: CSROperand, how: tuple[Any, ...], x: Any, values: Any) -> EdgeWay | None:
+        """The kernel itself, for CuPy arrays of features and of values for every edge that are summed as they are."""
+        if self._products is None or 0 in self.shape or values is operand.values:
+            return None
+        dtype, acc, result_dtype = self._dtypes(as_features(self._function, "x", x), values)
+        if not dtype == result_dtype == x.dtype:
+            return None
+        heads = x.shape[1] if values.ndim == 2 else 1
+        run = self._products.product(operand, dtype, acc, values, heads, self._keep).run
+        flat, flat_out = (operand.shape[1], self._columns), (operand.shape[0], self._columns)
+
+        def call(x: Any, values: Any, out: Any) -> None:
+            run(x.reshape(flat), values, out.reshape(flat_out))
+
+        return EdgeWay(operand, call, (x, values), self.shape, dtype, scaled=True)
 
     def _dtypes(self, x: Features, weights: Array | None) -> tuple[np.dtype[Any], np.dtype[Any], np.dtype[Any]]:
         """(dtype of a sum, of its accumulators, of the result)."""

@@ -65,7 +65,7 @@ def lop3(a, op, parts, args):
 
 def prmt(a, op, parts, args):
     d, x, y, s = (a.ref(v) for v in args)
-    return f"{d} = __byte_perm({x}, {y}, {s});"
+    return f"{d} = emu_prmt({x}, {y}, {s});"
 
 
 def call(template):

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from bitsparse import jit
 from bitsparse.backends.cuda import edges, geometry
-from bitsparse.backends.cuda.schedule import Cut, Schedule, StreamsParams
+from bitsparse.backends.cuda.schedule import Schedule, StreamsParams
 from bitsparse.backends.cuda.sddmm import edge_softmax, sddmm
 
-__all__ = ["attention", "cosine_attention", "inverse_norms", "layout"]
+__all__ = ["AttentionProduct", "attention", "cosine_attention", "fits_registers", "inverse_norms", "layout"]
 
 #: Edges of a row at a time, vectors of a row to a lane at most, lanes of a row's norm.
 _STEPS, _MOST_PARTS, _NORM_LANES = 8, 4, 32
@@ -140,10 +141,17 @@ def attention(
     span, longest : int, optional
         How the rows are cut up, see :meth:`Schedule.cut`.
     """
-    heads = source.shape[1]
-    source, target = (geometry.contiguous(part) for part in (source, target))
-    given = {"source": source.data.ptr, "target": target.data.ptr, "factor": negative_slope}
-    return _run(indptr, indices, shape, x, heads, given, False, None, out, lse, schedule, steps, blocks, span, longest)
+    cupy = jit.require_cupy("attention")
+    heads, nnz = source.shape[1], int(indices.size)
+    x, source, target = (geometry.contiguous(part) for part in (x, source, target))
+    result = cupy.empty((shape[0], x.shape[1]), x.dtype) if out is None else out
+    if nnz == 0 or 0 in result.shape:
+        return _nothing(result, lse)
+    schedule = edges.schedule_of(schedule, indptr, shape, nnz)
+    how: dict[str, Any] = {"steps": steps, "blocks": blocks, "span": span, "longest": longest}
+    kind = {"dtype": x.dtype, "columns": x.shape[1], "heads": heads, "factor": negative_slope}
+    product = AttentionProduct(schedule, indices, alignment=edges.vector_bytes(16, 1, (x, result)), **kind, **how)
+    return product(x, source, target, result, lse=lse)
 
 
 def cosine_attention(
@@ -165,16 +173,121 @@ def cosine_attention(
 
     A row of zeros has the cosine 0 with every other. Rows of more than 2 KiB go through :func:`sddmm`, :func:`edge_softmax` and ``spmm``.
     """
-    x = geometry.contiguous(x)
-    schedule = edges.schedule_of(schedule, indptr, shape, int(indices.size))
-    inverse = inverse_norms(x, schedule.workspace("norms", x.shape[:1], edges.sum_dtype(x.dtype)))
-    row_bytes = x.shape[1] * x.dtype.itemsize
-    vector = edges.vector_bytes(row_bytes, x.dtype.itemsize, (x,))
-    if row_bytes // vector > 32 * _MOST_PARTS:
+    cupy = jit.require_cupy("cosine_attention")
+    x, nnz = geometry.contiguous(x), int(indices.size)
+    schedule = edges.schedule_of(schedule, indptr, shape, nnz)
+    if not fits_registers(x.dtype, x.shape[1], edges.vector_bytes(16, 1, (x,))):
+        inverse = inverse_norms(x, schedule.workspace("norms", x.shape[:1], edges.sum_dtype(x.dtype)))
         return _composed(indptr, indices, shape, x, inverse, beta, out, lse, schedule)
-    given = {"source": inverse.data.ptr, "target": x.data.ptr, "inverse": inverse.data.ptr, "factor": beta}
-    lowest = abs(beta) if abs(beta) <= _SAFE_BETA else None
-    return _run(indptr, indices, shape, x, 1, given, True, lowest, out, lse, schedule, steps, blocks, span, longest)
+    result = cupy.empty(x.shape, x.dtype) if out is None else out
+    if nnz == 0 or 0 in result.shape:
+        return _nothing(result, lse)
+    how: dict[str, Any] = {"steps": steps, "blocks": blocks, "span": span, "longest": longest}
+    kind = {"dtype": x.dtype, "columns": x.shape[1], "factor": beta, "cosine": True}
+    product = AttentionProduct(schedule, indices, alignment=edges.vector_bytes(16, 1, (x, result)), **kind, **how)
+    return product(x, None, None, result, lse=lse)
+
+
+def fits_registers(dtype: Any, columns: int, alignment: int = 16) -> bool:
+    """Whether rows of so many columns fit into the registers of a warp, so that cosines are computed in one pass.
+
+    Examples
+    --------
+    >>> fits_registers(np.float32, 512), fits_registers(np.float32, 516)
+    (True, False)
+    """
+    row_bytes, itemsize = columns * np.dtype(dtype).itemsize, np.dtype(dtype).itemsize
+    return bool(row_bytes // edges.vector_bytes(row_bytes | alignment, itemsize, ()) <= 32 * _MOST_PARTS)
+
+
+def _nothing(result: Any, lse: Any) -> Any:
+    """The results of no edges."""
+    edges.fill(result, 0)
+    if lse is not None:
+        lse.fill(-np.inf)
+    return result
+
+
+class AttentionProduct:
+    """Attention in one pass, prepared for one pattern and features of one kind: ``product(x, source, target, out)``.
+
+    Building it compiles the kernels and cuts the pattern up; the first call on a stream allocates what such calls work in, later ones
+    allocate nothing. It may be shared by threads and streams.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        Of a pattern with edges.
+    indices : cupy.ndarray
+        As `indptr` of the schedule.
+    dtype : dtype
+    columns, heads : int
+        Of the features, all heads together; not 0.
+    factor : float
+        The negative slope, or beta if `cosine`.
+    cosine : bool
+        Scores are cosines of the features (see :func:`cosine_attention`), so that calls bring none.
+    alignment : int
+        Bytes of which the addresses of features and results are multiples, at most 16.
+    steps, blocks, span, longest : int, optional
+        See :func:`attention`.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        indices: Any,
+        *,
+        dtype: Any,
+        columns: int,
+        factor: float,
+        heads: int = 1,
+        cosine: bool = False,
+        alignment: int = 16,
+        steps: int | None = None,
+        blocks: int | None = None,
+        span: int | None = None,
+        longest: int | None = None,
+    ) -> None:
+        self._schedule, self._indices, self._cosine = schedule, indices, cosine
+        self._sums, self._lock = edges.sum_dtype(dtype), threading.Lock()
+        part_bytes, itemsize = columns // heads * np.dtype(dtype).itemsize, np.dtype(dtype).itemsize
+        vector = edges.vector_bytes(part_bytes | alignment, itemsize, ())
+        made = layout(dtype, vector, columns, heads, cosine, large=schedule.large, steps=steps, blocks=blocks)
+        cut = schedule.cut(made.lanes, span=span, longest=longest)
+        params = self._params = AttentionParams(schedule.params(cut, indices, made.lanes), factor=factor)
+        bounded = cosine and abs(factor) <= _SAFE_BETA
+        params.lowest, params.bounded = abs(factor) if bounded else np.finfo(self._sums).min, int(bounded)
+        params.heads, params.vectors, params.head_vectors = heads, made.vectors, made.head_vectors
+        grid = (-(-cut.units * made.lanes // _THREADS), made.slices, 1)
+        self._launch = jit.kernel("attention_csr.cu", "attention", made.defines).launch(grid, _THREADS, params)
+        self._partial = (cut.pieces, 2 * heads + columns)
+        self._join: Any = None
+        if cut.pieces:
+            rows = self._rows = AttentionRowsParams(schedule.params(cut, None, made.lanes))
+            rows.heads, rows.vectors, rows.head_elements = heads, columns, columns // heads
+            defines = {"BS_TYPE": edges.element_type(dtype), "BS_VECTOR": itemsize, "BS_LANES": 1} | schedule.defines
+            threads = min(256, -(-columns // 32) * 32)
+            self._join = jit.kernel("attention_rows.cu", "join_pieces", defines).launch(cut.pieces, threads, rows)
+
+    def __call__(self, x: Any, source: Any, target: Any, out: Any, lse: Any = None) -> Any:
+        """The weighted sums of C-contiguous features, in `out`; `source` and `target` are None for cosines."""
+        if self._cosine:
+            source = inverse = inverse_norms(x, self._schedule.workspace("norms", x.shape[:1], self._sums))
+            target = x
+        partial = None if self._join is None else self._schedule.workspace("attention", self._partial, self._sums)
+        with self._lock:
+            params = self._params
+            params.x, params.out, params.lse = x.data.ptr, out.data.ptr, None if lse is None else lse.data.ptr
+            params.source, params.target = source.data.ptr, target.data.ptr
+            params.inverse = inverse.data.ptr if self._cosine else None
+            params.partial = None if partial is None else partial.data.ptr
+            self._launch()
+            if partial is not None:
+                rows = self._rows
+                rows.out, rows.lse, rows.partial = params.out, params.lse, params.partial
+                self._join()
+        return out
 
 
 def inverse_norms(x: Any, out: Any = None) -> Any:
@@ -193,59 +306,6 @@ def inverse_norms(x: Any, out: Any = None) -> Any:
     blocks = -(-x.shape[0] * lanes // _THREADS)
     jit.kernel("attention_rows.cu", "inverse_norms", defines).launch(blocks, _THREADS, params)()
     return result
-
-
-def _run(
-    indptr: Any,
-    indices: Any,
-    shape: tuple[int, int],
-    x: Any,
-    heads: int,
-    given: dict[str, Any],
-    cosine: bool,
-    lowest: float | None,
-    out: Any,
-    lse: Any,
-    schedule: Schedule | None,
-    steps: int | None,
-    blocks: int | None,
-    span: int | None,
-    longest: int | None,
-) -> Any:
-    cupy = jit.require_cupy("attention")
-    x = geometry.contiguous(x)
-    result = cupy.empty((shape[0], x.shape[1]), x.dtype) if out is None else out
-    nnz, sums = int(indices.size), edges.sum_dtype(x.dtype)
-    if nnz == 0 or 0 in result.shape:
-        edges.fill(result, 0)
-        if lse is not None:
-            lse.fill(-np.inf)
-        return result
-    schedule = edges.schedule_of(schedule, indptr, shape, nnz)
-    part_bytes = x.shape[1] // heads * x.dtype.itemsize
-    vector = edges.vector_bytes(part_bytes, x.dtype.itemsize, (x, result))
-    made = layout(x.dtype, vector, x.shape[1], heads, cosine, large=schedule.large, steps=steps, blocks=blocks)
-    cut = schedule.cut(made.lanes, span=span, longest=longest)
-    params = AttentionParams(schedule.params(cut, indices, made.lanes), x.data.ptr, result.data.ptr, **given)
-    params.lse = None if lse is None else lse.data.ptr
-    params.lowest, params.bounded = np.finfo(sums).min if lowest is None else lowest, int(lowest is not None)
-    params.heads, params.vectors, params.head_vectors = heads, made.vectors, made.head_vectors
-    partial = schedule.workspace("attention", (cut.pieces, 2 * heads + x.shape[1]), sums) if cut.pieces else None
-    params.partial = None if partial is None else partial.data.ptr
-    grid = (-(-cut.units * made.lanes // _THREADS), made.slices, 1)
-    jit.kernel("attention_csr.cu", "attention", made.defines).launch(grid, _THREADS, params)()
-    if partial is not None:
-        _join(schedule, cut, made, x, heads, result, lse, partial)
-    return result
-
-
-def _join(schedule: Schedule, cut: Cut, made: Layout, x: Any, heads: int, result: Any, lse: Any, partial: Any) -> None:
-    params = AttentionRowsParams(schedule.params(cut, None, made.lanes), None, result.data.ptr)
-    params.lse, params.partial = None if lse is None else lse.data.ptr, partial.data.ptr
-    params.heads, params.vectors, params.head_elements = heads, x.shape[1], x.shape[1] // heads
-    defines = {"BS_TYPE": edges.element_type(x.dtype), "BS_VECTOR": x.dtype.itemsize, "BS_LANES": 1}
-    threads = min(256, -(-x.shape[1] // 32) * 32)
-    jit.kernel("attention_rows.cu", "join_pieces", defines | schedule.defines).launch(cut.pieces, threads, params)()
 
 
 def _composed(

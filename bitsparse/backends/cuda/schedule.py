@@ -109,6 +109,14 @@ def whole_batches(rows: int, nnz: int, lanes: int) -> bool:
     return lanes == 32 or (edges > _BATCH and (1 - _BATCH / edges) ** (32 // lanes) > _OFTEN)
 
 
+def _summed(counts: Any, dtype: Any) -> Any:
+    """Sums of the counts in front of each and of all of them."""
+    cupy = jit.require_cupy("schedule")
+    before = cupy.zeros(int(counts.size) + 1, dtype)
+    before[1:] = cupy.cumsum(counts)
+    return before
+
+
 class Schedule:
     """How the kernels walk one CSR pattern; made once for a pattern and kept by its owner, as the arrays must not change.
 
@@ -119,15 +127,17 @@ class Schedule:
     shape : tuple of int
     nnz : int
 
-    A cut is made when it is first asked for, with at most two synchronisations, and kept.
+    A cut is made when it is first asked for, with at most three synchronisations, and kept.
     """
 
     def __init__(self, indptr: Any, shape: tuple[int, int], nnz: int) -> None:
         self.indptr, self.shape, self.nnz = indptr, (int(shape[0]), int(shape[1])), int(nnz)
         self._cuts: dict[tuple[int, int], Cut] = {}
+        #: What ``units.py`` made of the pattern, by its settings.
+        self.units: dict[tuple[Any, ...], Any] = {}
         self._edge_rows: tuple[Any, Any] | None = None
         self._workspaces: dict[tuple[Any, ...], dict[int, Any]] = {}
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
 
     @property
     def large(self) -> bool:
@@ -144,7 +154,8 @@ class Schedule:
         """Bytes of all that was made, on the device."""
         tables = 0 if self._edge_rows is None else sum(int(table.nbytes) for table in self._edge_rows)
         spaces = sum(int(space.nbytes) for kind in self._workspaces.values() for space in kind.values())
-        return tables + spaces + sum(cut.nbytes for cut in self._cuts.values())
+        units = {id(units): int(units.table.nbytes) for units in self.units.values()}
+        return tables + spaces + sum(units.values()) + sum(cut.nbytes for cut in self._cuts.values())
 
     def cut(self, lanes: int, *, warps: int = _WARPS, span: int | None = None, longest: int | None = None) -> Cut:
         """The cut for groups of `lanes` lanes (a power of two up to 32), or of a given span and length of pieces.
@@ -153,28 +164,29 @@ class Schedule:
         """
         chosen = choose_cut(self.shape[0], self.nnz, lanes, jit.capability().multiprocessors, warps)
         key = (span or chosen[0], longest or chosen[1])
-        with self._lock:
+        with self.lock:
             if key not in self._cuts:
                 self._cuts[key] = self._make(*key)
             return self._cuts[key]
 
     def params(self, cut: Cut, indices: Any, lanes: int) -> StreamsParams:
         """The argument of a kernel. `indices` is None, or a C-contiguous array aligned to 16 bytes."""
-        return StreamsParams(
-            self.indptr.data.ptr,
-            None if indices is None else indices.data.ptr,
-            cut.starts.data.ptr,
-            cut.piece_row.data.ptr,
-            cut.piece_first.data.ptr,
-            cut.streams,
-            cut.pieces,
-            cut.longest,
-            lanes.bit_length() - 1,
-            whole_batches(self.shape[0], self.nnz, lanes),
+        found = self.walk_params(indices, lanes, cut.longest)
+        found.starts, found.piece_row, found.piece_first = (
+            array.data.ptr for array in (cut.starts, cut.piece_row, cut.piece_first)
         )
+        found.streams, found.pieces = cut.streams, cut.pieces
+        return found
+
+    def walk_params(self, indices: Any, lanes: int, longest: int) -> StreamsParams:
+        """The same for kernels that are told their stretches otherwise (``units.py``)."""
+        found = StreamsParams(self.indptr.data.ptr, None if indices is None else indices.data.ptr)
+        found.longest, found.shift = longest, lanes.bit_length() - 1
+        found.whole = whole_batches(self.shape[0], self.nnz, lanes)
+        return found
 
     def edge_rows(self) -> tuple[Any, Any]:
-        """Where the rows of edges are found, for kernels that deal out edges (``edge_chunks.cuh``); made once.
+        """Where the rows of edges are found, for kernels that deal out edges (``edge_ends.cuh``); made once.
 
         Returns
         -------
@@ -183,7 +195,7 @@ class Schedule:
         behind : cupy.ndarray (nnz,), uint8
             For each edge, its row less that of the first edge of its 32, or 255 if that is more.
         """
-        with self._lock:
+        with self.lock:
             if self._edge_rows is None:
                 cupy = jit.require_cupy("schedule")
                 edges = cupy.arange(-(-self.nnz // 32) + 1, dtype=self.indptr.dtype) * 32
@@ -197,7 +209,7 @@ class Schedule:
         """Memory of calls on the current stream, the same for every call with these arguments: a captured graph holds its address."""
         cupy = jit.require_cupy("schedule")
         stream = cupy.cuda.get_current_stream().ptr
-        with self._lock:
+        with self.lock:
             spaces = self._workspaces.setdefault((name, shape, str(dtype)), {})
             if stream not in spaces:
                 # A capture begins after a synchronisation and cannot allocate: it takes over what calls have worked in before.
@@ -207,28 +219,47 @@ class Schedule:
 
     def _make(self, span: int, longest: int) -> Cut:
         cupy = jit.require_cupy("schedule")
-        rows, dtype = self.shape[0], self.indptr.dtype
         lengths = self.indptr[1:] - self.indptr[:-1]
-        long_rows = cupy.flatnonzero(lengths > longest).astype(dtype)
-        long_count, pieces, away = int(long_rows.size), 0, 0
-        edges_before = piece_row = piece_first = cupy.empty(0, dtype)
-        if long_count:
-            before = cupy.zeros((2, long_count + 1), dtype)
-            each = lengths[long_rows]
-            before[0, 1:] = cupy.cumsum(each)
-            before[1, 1:] = cupy.cumsum((each + (longest - 1)) // longest)
-            away, pieces = (int(n) for n in before[:, -1].get())
-            edges_before = before[0]
-            piece_row, piece_first = cupy.empty(pieces, dtype), cupy.empty(pieces, dtype)
-            self._launch("piece_edges", pieces, long_rows, before[1], piece_row, piece_first, pieces, longest)
-        count = -(-(self.nnz - away + rows) // span)
-        starts = cupy.empty(count + 1 + 2 * long_count, dtype)
-        self._launch("stream_starts", count + 1, long_rows, edges_before, starts, None, count, span)
-        if long_count:
-            starts[count + 1 : count + 1 + long_count] = long_rows
-            starts[count + 1 + long_count :] = long_rows + 1
+        long_rows = cupy.flatnonzero(lengths > longest).astype(self.indptr.dtype)
+        each = (lengths[long_rows] + (longest - 1)) // longest
+        piece_row, piece_first = self.pieces_of(long_rows, each, longest)
+        starts = self.stream_starts(span, long_rows, lengths[long_rows])
+        return Cut(
+            starts,
+            piece_row,
+            piece_first,
+            int(starts.size) - 1,
+            int(piece_row.size),
+            int(long_rows.size),
+            span,
+            longest,
+        )
+
+    def pieces_of(self, long_rows: Any, each: Any, longest: int) -> tuple[Any, Any]:
+        """Rows and first edges of the pieces of long rows, of which they have `each`."""
+        cupy = jit.require_cupy("schedule")
+        dtype, count = self.indptr.dtype, int(long_rows.size)
+        if not count:
+            return cupy.empty(0, dtype), cupy.empty(0, dtype)
+        before = _summed(each, dtype)
+        pieces = int(before[-1].get())
+        piece_row, piece_first = cupy.empty(pieces, dtype), cupy.empty(pieces, dtype)
+        self._launch("piece_edges", pieces, long_rows, before, piece_row, piece_first, pieces, longest)
+        return piece_row, piece_first
+
+    def stream_starts(self, span: int, away: Any, edges: Any) -> Any:
+        """First rows of streams of about `span` edges and rows; each of the rows `away`, of so many `edges`, is one of its own."""
+        cupy = jit.require_cupy("schedule")
+        rows, dtype, gone = self.shape[0], self.indptr.dtype, int(away.size)
+        before = _summed(edges, dtype)
+        count = -(-(self.nnz - (int(before[-1].get()) if gone else 0) + rows) // span)
+        starts = cupy.empty(count + 1 + 2 * gone, dtype)
+        self._launch("stream_starts", count + 1, away, before, starts, None, count, span)
+        if gone:
+            starts[count + 1 : count + 1 + gone] = away
+            starts[count + 1 + gone :] = away + 1
             starts = cupy.sort(starts)
-        return Cut(starts, piece_row, piece_first, int(starts.size) - 1, pieces, long_count, span, longest)
+        return starts
 
     def _launch(
         self, name: str, items: int, long_rows: Any, before: Any, out: Any, first: Any, count: int, span: int

@@ -12,10 +12,13 @@ import numpy as np
 from bitsparse import jit
 from bitsparse.backends.cuda import geometry
 from bitsparse.backends.cuda.build_checks import rows_of
+from bitsparse.backends.cuda.finish import Behind, Finish, FinishStruct
 from bitsparse.backends.cuda.schedule import Schedule, StreamsParams
+from bitsparse.backends.cuda.spmm_tuning import EDGES, GENERAL, NONE, SIXTEEN, Tuning, fitted, tuning_of, value_dtype_of
+from bitsparse.backends.cuda.units import UnitsParams, edges_of_a_warp, units_of
 from bitsparse.errors import KernelError
 
-__all__ = ["Spmm", "Tuning", "longest_row", "spmm", "tuning_of"]
+__all__ = ["Spmm", "Tuning", "longest_row", "spmm", "tuning_of", "value_dtype_of"]
 
 _SOURCE = "spmm_csr.cu"
 _REDUCES = {"sum": 0, "mean": 1, "max": 2}
@@ -25,10 +28,6 @@ _KINDS = {"float16": 4, "float32": 5, "float64": 6, "bfloat16": 7} | {
 }
 #: Columns of the grid along y; the slices beyond them go along z.
 _GRID_Y = 65535
-#: Threads of a block at most, and warps of a multiprocessor with the usual registers.
-_THREADS, _WARPS = 128, 28
-#: Weights of edges, as BS_WEIGHTS has them.
-_NONE, _EDGES, _GENERAL = range(3)
 
 
 class _SpmmParams(ctypes.Structure):
@@ -36,87 +35,17 @@ class _SpmmParams(ctypes.Structure):
 
     _fields_ = (
         ("streams", StreamsParams),
+        ("units", UnitsParams),
         *((name, ctypes.c_void_p) for name in ("x", "out", "values", "row_scale", "col_scale", "partial", "arrived")),
         *((name, ctypes.c_uint) for name in ("vectors", "row_bytes", "out_bytes")),
         *((name, ctypes.c_int) for name in ("slices", "heads", "width", "is_signed")),
     )
 
 
-class Tuning(NamedTuple):
-    """What may be chosen about a product; every choice gives the same sums but for the pieces of long rows.
+class _FinishedParams(_SpmmParams):
+    """The same with a finish behind the sums."""
 
-    Attributes
-    ----------
-    bytes : int
-        A lane loads so many at once: 16, 8, 4, 2 or 1. Rows and addresses must be multiples.
-    lanes : int
-        Of a group, which walks a stream: a power of two up to 32.
-    vectors : int
-        Of a lane: a slice of the columns has ``vectors * lanes`` vectors.
-    unroll : int
-        Edges in flight, a multiple of 4.
-    blocks : int or None
-        Blocks of 128 threads that a multiprocessor must hold, which bounds the registers; None for as many as can be.
-    threads : int
-        Of a block, 32 to 128.
-    span, longest : int or None
-        Edges and rows of a stream, edges of a piece of a long row; None for what suits the pattern.
-    """
-
-    bytes: int
-    lanes: int
-    vectors: int = 1
-    unroll: int = 8
-    blocks: int | None = None
-    threads: int = _THREADS
-    span: int | None = None
-    longest: int | None = None
-
-
-def _lanes_of(vectors: int) -> int:
-    """Lanes of a group for rows of so many vectors: as many as there are, unless a quarter of them would have nothing to do.
-
-    Examples
-    --------
-    >>> [_lanes_of(n) for n in (1, 4, 16, 25, 32, 33, 40, 64)]
-    [1, 4, 16, 32, 32, 8, 16, 32]
-    """
-    lanes = min(32, 1 << (vectors - 1).bit_length())
-    while lanes > 8 and vectors > 32 and -(-vectors // lanes) * lanes * 3 > vectors * 4:
-        lanes //= 2
-    return lanes
-
-
-def tuning_of(columns: int, itemsize: int, alignment: int, acc_itemsize: int, head_width: int | None = None) -> Tuning:
-    """The tuning for rows of `columns` elements whose addresses are multiples of `alignment`.
-
-    With `head_width` no vector may reach into two heads, as their weights differ.
-
-    Examples
-    --------
-    >>> tuning_of(128, 4, 16, 4).lanes, tuning_of(100, 2, 16, 4), tuning_of(3, 4, 16, 4).bytes
-    (32, Tuning(bytes=8, lanes=32, vectors=1, unroll=8, blocks=None, threads=128, span=None, longest=None), 4)
-    """
-    width = 16
-    while (
-        columns * itemsize % width
-        or alignment % width
-        or width // itemsize * acc_itemsize > 32
-        or (head_width is not None and head_width * itemsize % width)
-    ) and width > itemsize:
-        width //= 2
-    if itemsize == 2 and width == 16 and 16 <= columns * itemsize // 8 <= 32:
-        width = 8  # wider groups: fewer of them in a warp, whose rows end at different edges
-    return Tuning(width, _lanes_of(columns * itemsize // width))
-
-
-def _fitted(tuning: Tuning, kind: int, plain: bool) -> Tuning:
-    """What an H200 was quickest with for a kind of weights: small blocks with weights, few edges in flight where groups are narrow."""
-    if plain:
-        return tuning._replace(blocks=8)
-    if kind == _NONE:
-        return tuning
-    return tuning._replace(threads=64, unroll=4 if tuning.lanes <= 2 else tuning.unroll)
+    _fields_ = (("finish", FinishStruct),)
 
 
 def longest_row(indptr: Any, nnz: int) -> int:
@@ -155,17 +84,21 @@ class Spmm:
         As for :func:`spmm`.
     weights : "none", "edge" or "head"
         What calls bring as `values`: nothing, an array (nnz,), or (nnz, heads).
+    value_dtype : dtype, optional
+        Of values per edge: `acc_dtype` unless given, or the features' own where that has 16 bits.
     alignment : int
         Bytes of which the addresses of features and results are multiples, at most 16.
     fold : bool
         Keep the scales of the columns, and those of the rows of a sum with them, as weights of the edges (calls without `values`): no
         second gather, and nothing to fetch at the end of a row.
     tuning : Tuning, optional
+    finish : Finish, optional
+        What becomes of the sums; scales of the rows are its own matter.
 
     Attributes
     ----------
     tuning : Tuning
-    cut : Cut
+    cut : Units
     dtype : numpy.dtype
         Of the result.
     """
@@ -180,51 +113,57 @@ class Spmm:
         acc_dtype: Any,
         heads: int = 1,
         weights: str = "none",
+        value_dtype: Any = None,
         row_scale: Any = None,
         col_scale: Any = None,
         reduce: str = "sum",
         alignment: int = 16,
         fold: bool = True,
         tuning: Tuning | None = None,
+        finish: Finish | None = None,
     ) -> None:
         cupy = self._cupy = jit.require_cupy("spmm")
         self.schedule, self.columns, self.heads = schedule, columns, heads
         self._x_dtype, self._acc = np.dtype(x_dtype), np.dtype(acc_dtype)
         self._reduce, self._weights = reduce, weights
-        half = self._x_dtype.name in ("float16", "bfloat16")
+        self._value_dtype = self._acc if value_dtype is None else np.dtype(value_dtype)
+        half = self._x_dtype.name in SIXTEEN
         self.dtype = self._x_dtype if half else self._acc
         if reduce == "mean" and self._acc.kind == "i":
             self.dtype = np.dtype(np.float32)
         if self._acc.name not in _ACCS or self._kind_name not in _KINDS:
             raise KernelError(f"spmm: there is no kernel for {self._x_dtype} summed in {self._acc} on the GPU")
-        self.shape = (schedule.shape[0], columns)
+        self.shape: tuple[int, ...] = (schedule.shape[0], columns)
+        self._finish = finish
+        if finish is not None:
+            self.shape, self.dtype = finish.out_shape, finish.out_dtype
         self._stream = cupy.cuda.get_current_stream
         self._lock = threading.Lock()
         self._workspaces: dict[int, _Workspace] = {}
         self._kernel: Any = None
-        if 0 in self.shape:
+        if 0 in (schedule.shape[0], columns):
             return
         self._indices = None if indices is None else _aligned(indices)
         self._row_scale, self._col_scale = (
             None if scale is None else geometry.contiguous(scale.astype(np.float32, copy=False))
             for scale in (row_scale, col_scale)
         )
-        kind = {"none": _NONE, "edge": _EDGES, "head": _GENERAL}[weights]
+        kind = {"none": NONE, "edge": EDGES, "head": GENERAL}[weights]
         self._folded = None
-        if kind == _NONE and self._col_scale is not None and fold and not (reduce == "max" and row_scale is not None):
+        if kind == NONE and self._col_scale is not None and fold and not (reduce == "max" and row_scale is not None):
             columns_of = self._indices if self._indices is not None else slice(0, schedule.nnz)
             self._folded, self._col_scale = self._col_scale[columns_of].astype(self._acc, copy=False), None
             if self._row_scale is not None and reduce == "sum":
                 scales = self._row_scale.astype(self._acc, copy=False)
                 self._folded, self._row_scale = self._folded * scales[rows_of(schedule.indptr, schedule.nnz)], None
-            kind = _EDGES
+            kind = EDGES
         if self._col_scale is not None or (reduce == "max" and self._row_scale is not None):
-            kind = _GENERAL
+            kind = GENERAL
         if tuning is None:
             head_width = columns // heads if weights == "head" else None
             tuning = tuning_of(columns, self._x_dtype.itemsize, alignment, self._acc.itemsize, head_width)
-            plain = kind == _NONE and reduce == "sum" and self._row_scale is None and not schedule.large
-            tuning = _fitted(tuning, kind, plain and self._x_dtype == np.float32)
+            sixteen = kind == EDGES and self._folded is None and self._value_dtype != self._acc
+            tuning = fitted(tuning, kind, edges_of_a_warp(schedule.nnz), half, sixteen)
         self.tuning = tuning
         self._prepare(kind)
 
@@ -234,12 +173,15 @@ class Spmm:
 
     def _prepare(self, weights: int) -> None:
         tuning, schedule = self.tuning, self.schedule
-        self.cut = schedule.cut(tuning.lanes, warps=_WARPS, span=tuning.span, longest=tuning.longest)
+        self.cut = units_of(schedule, tuning.lanes, span=tuning.span, limit=tuning.limit, longest=tuning.longest)
         each = tuning.bytes // self._x_dtype.itemsize
         vectors = self.columns // each
         self._slices = -(-vectors // (tuning.lanes * tuning.vectors))
         self._each, self._slot = each, self._slices * tuning.vectors * tuning.lanes
-        params = self._params = _SpmmParams(schedule.params(self.cut, self._indices, tuning.lanes))
+        finish = self._finish
+        params = self._params = (_SpmmParams if finish is None else _FinishedParams)(
+            schedule.walk_params(self._indices, tuning.lanes, self.cut.longest), self.cut.params()
+        )
         params.row_scale = None if self._row_scale is None else self._row_scale.data.ptr
         params.col_scale = None if self._col_scale is None else self._col_scale.data.ptr
         params.values = None if self._folded is None else self._folded.data.ptr
@@ -257,11 +199,16 @@ class Spmm:
             "BS_U": tuning.unroll,
             "BS_V": tuning.vectors,
         }
+        if finish is not None:
+            params.finish, params.out_bytes = finish.struct, finish.struct.row_bytes
+            defines |= finish.defines | finish.pads(tuning.lanes, self._slices * tuning.vectors, each)
         if tuning.blocks is not None:
             defines["BS_BLOCKS"] = tuning.blocks
         if self._indices is None:
             defines["BS_DIRECT"] = 1
-        blocks = -(-self.cut.units * tuning.lanes // tuning.threads)
+        if weights == EDGES and self._folded is None and self._value_dtype != self._acc:
+            defines["BS_VALUE16"] = 1
+        blocks = -(-self.cut.warps(tuning.lanes) * 32 // tuning.threads)
         across = -(-self._slices // _GRID_Y)
         self._kernel = jit.kernel(_SOURCE, "spmm_csr", defines).launch(
             (blocks, -(-self._slices // across), across), tuning.threads, params
@@ -270,7 +217,7 @@ class Spmm:
         self._made = self._cupy.cuda.Event(disable_timing=True)
         self._made.record()
 
-    def __call__(self, x: Any, values: Any = None, out: Any = None) -> Any:
+    def __call__(self, x: Any, values: Any = None, out: Any = None, behind: Behind | None = None) -> Any:
         """The product with `x` (columns of the pattern, columns), C-contiguous and of the kind prepared for."""
         if out is None:
             out = self._cupy.empty(self.shape, self.dtype)
@@ -278,7 +225,7 @@ class Spmm:
             return out
         x = geometry.contiguous(x)
         if values is not None:
-            values = _aligned(values.astype(self._acc, copy=False))
+            values = _aligned(values if values.dtype == self._value_dtype else values.astype(self._value_dtype))
         with self._lock:
             stream = self._stream().ptr
             work = self._workspaces.get(stream) or self._on_stream(stream)
@@ -287,6 +234,8 @@ class Spmm:
             if values is not None:
                 params.values = values.data.ptr
             params.partial, params.arrived = work.partial.data.ptr, work.arrived.data.ptr
+            if self._finish is not None:
+                self._finish.aim(params.finish, behind)
             self._kernel(stream)
         return out
 
@@ -351,7 +300,7 @@ def spmm(
         raise KernelError(f"spmm: {x.dtype} cannot be summed in {acc}")
     item = max(1, x.dtype.itemsize)
     address = math.gcd(16, x.data.ptr)
-    result_item = item if x.dtype.name in ("float16", "bfloat16") else acc.itemsize
+    result_item = item if x.dtype.name in SIXTEEN else acc.itemsize
     if out is not None:  # a vector of results is as many elements
         address = min(address, math.gcd(16, out.data.ptr) * item // result_item if out.data.ptr % 16 else 16)
     product = Spmm(
@@ -362,6 +311,7 @@ def spmm(
         acc_dtype=acc,
         heads=heads,
         weights="none" if values is None else "edge" if values.ndim == 1 else "head",
+        value_dtype=None if values is None else value_dtype_of(values.dtype, x.dtype, values.ndim),
         row_scale=row_scale,
         col_scale=col_scale,
         reduce=reduce,

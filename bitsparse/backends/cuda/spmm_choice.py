@@ -36,21 +36,19 @@ _SIXTEEN = ("float16", "bfloat16")
 
 # Fitted to times on an H200 (COLLAB, DD, ss_pkustk04, web_notredame, artist, communities of reddit's size; 16 to 256 columns), in
 # microseconds and rates per microsecond.
-_START, _MEMORY_RATE = 3.0, 4.0e6
-#: Rows and bytes gathered edge by edge; of 16-bit features so much, rows being as many bytes, times length / (length + this).
-_ROWS_RATE, _BYTES_RATE, _SIXTEEN_RATE, _SIXTEEN_BYTES = 8.5e4, 9.0e6, 9.5e6, 125
-#: The L1 finds what edges near each other share: faster by this times what windows of 8 rows share beyond 1, up to a limit by row bytes.
-_L1_GAIN, _L1_LEAST, _L1_BYTES, _L1_MOST = 0.42, 1.6, 570, 2.5
-#: What weights cost edge by edge, and more of it the more the L1 serves; rows of few bytes pay more.
-_EDGE_WEIGHT, _EDGE_WEIGHT_NARROW = 0.1, 0.15
+_START, _MEMORY_RATE = 5.0, 4.0e6
+#: Edge by edge: the start, microseconds of a row of features, bytes of such rows; the latter two for elements of 32 and of 16 bits.
+_EDGES_START, _ROW, _BYTES_RATE = 3.7, {4: 3.5e-6, 2: 4.5e-6}, {4: 14.0e6, 2: 10.8e6}
+#: The L1 finds bytes that near edges share: faster by this times what windows of 8 rows share beyond 1, up to a limit by row bytes.
+_L1_GAIN, _L1_LEAST, _L1_BYTES = 0.174, 2.1, 3000
 #: An entry of a window of 8 rows, and each of its columns; without and with weights.
-_WINDOW = ((1.0e-5, 4.0e-7), (1.8e-5, 7.4e-7))
+_WINDOW = ((1.0e-5, 4.0e-7), (1.6e-5, 7.4e-7))
 _TILE = {8: (2.1e-5, 1.9e-6, 3.1e-6, 1.66e-7), 16: (2.0e-5, 1.9e-6, 3.25e-6, 2.28e-7)}
 _TILE_WEIGHED = 1.38
 #: Shares of the compulsory bytes' time that come on top, edge by edge and in windows.
-_EDGES_MOVED, _WINDOWS_MOVED = 0.4, 0.6
-#: Windows must be quicker by this where less than so much is shared, as windows are uneven there.
-_MARGIN, _SURE = 1.15, 2.5
+_EDGES_MOVED, _WINDOWS_MOVED = 0.64, 0.6
+#: Windows must be quicker by so much (second) where less than so much is shared (first), as they are uneven there.
+_MARGINS = {"windows": (4.5, 1.15), "tiles": (2.5, 1.3)}
 
 
 class Kind(NamedTuple):
@@ -216,7 +214,7 @@ def estimates(kind: Kind, shape: tuple[int, int], nnz: int, shared: dict[int, Sh
     >>> collab = {8: Shared(5_280_977, {}), 16: Shared(2_993_592, {8: 384_335}), 32: Shared(1_725_948, {8: 220_830})}
     >>> size = (372_474, 372_474), 24_574_995
     >>> [(e.kernel, e.height, round(e.cost)) for e in estimates(Kind(np.float32, 128), *size, collab)]
-    [('windows', 8, 398), ('csr', 0, 611)]
+    [('windows', 8, 400), ('csr', 0, 716)]
     >>> estimates(Kind(np.float32, 128, precision="tf32"), *size, collab)[0][:2]
     ('tiles', 32)
     """
@@ -224,13 +222,13 @@ def estimates(kind: Kind, shape: tuple[int, int], nnz: int, shared: dict[int, Sh
     sharing = nnz / max(1, shared[8].entries)
     row_bytes = kind.columns * np.dtype(kind.dtype).itemsize
     moved = (sum(shape) * row_bytes + 4 * nnz * (1 + weighted)) / _MEMORY_RATE
-    made = [Estimate("csr", 0, _START + _edges_us(kind, nnz, row_bytes, sharing) + _EDGES_MOVED * moved)]
+    made = [Estimate("csr", 0, _edges_us(kind, nnz, row_bytes, sharing) + _EDGES_MOVED * moved)]
     above = _START + _WINDOWS_MOVED * moved
-    margin = _MARGIN if sharing < _SURE else 1.0
+    margins = {kernel: more if sharing < sure else 1.0 for kernel, (sure, more) in _MARGINS.items()}
     if "windows" not in refused and (kind.fixed or not weighted):
         entry, column = _WINDOW[weighted]
         cost = shared[8].entries * (entry + column * kind.columns)
-        made.append(Estimate("windows", 8, margin * (above + cost)))
+        made.append(Estimate("windows", 8, margins["windows"] * (above + cost)))
     if "tiles" not in refused:
         group = group_of(kind.dtype)
         base, by_row, column, column_by_row = _TILE[group]
@@ -238,18 +236,13 @@ def estimates(kind: Kind, shape: tuple[int, int], nnz: int, shared: dict[int, Sh
         for height in _HEIGHTS if kind.columns >= _WIDE and not weighted else _HEIGHTS[:1]:
             each = base + by_row * height + split * kind.columns * (column + column_by_row * height)
             cost = shared[height].groups[group] * each * (_TILE_WEIGHED if weighted else 1.0)
-            made.append(Estimate("tiles", height, margin * (above + cost)))
+            made.append(Estimate("tiles", height, margins["tiles"] * (above + cost)))
     return sorted(made, key=lambda estimate: estimate.cost)
 
 
 def _edges_us(kind: Kind, nnz: int, row_bytes: int, sharing: float) -> float:
-    """Gathering a row of features for every edge, some of them from the L1."""
-    rate = _BYTES_RATE
-    if np.dtype(kind.dtype).itemsize == 2:
-        rate = _SIXTEEN_RATE * row_bytes / (row_bytes + _SIXTEEN_BYTES)
-    most = min(_L1_MOST, _L1_LEAST + row_bytes / _L1_BYTES)
+    """Gathering a row of features for every edge, some of its bytes from the L1; weights hardly matter."""
+    item = 2 if np.dtype(kind.dtype).itemsize == 2 else 4
+    most = _L1_LEAST + row_bytes / _L1_BYTES
     gain = min(most, 1 + _L1_GAIN * max(0.0, sharing - 1))
-    weight = 1.0
-    if kind.values is not None:
-        weight += _EDGE_WEIGHT * gain + (_EDGE_WEIGHT_NARROW if row_bytes <= 64 else 0)
-    return weight * nnz * max(1 / _ROWS_RATE, row_bytes / rate) / gain
+    return _EDGES_START + nnz * (_ROW[item] + row_bytes / _BYTES_RATE[item] / gain)

@@ -11,6 +11,7 @@ import numpy as np
 from bitsparse import jit
 from bitsparse.backends.cuda.build_checks import THREADS, launch, streaming
 from bitsparse.backends.cuda.build_windows import cells_of
+from bitsparse.backends.cuda.finish import Behind, Finish, FinishStruct
 
 __all__ = ["BATCH", "ROWS", "Windows"]
 
@@ -30,6 +31,12 @@ class WindowsParams(ctypes.Structure):
         *((name, ctypes.c_uint32) for name in ("row_bytes", "vectors")),
         *((name, ctypes.c_int) for name in ("count", "shift", "slices")),
     )
+
+
+class _FinishedParams(WindowsParams):
+    """The same with a finish behind the sums."""
+
+    _fields_ = (("finish", FinishStruct),)
 
 
 class FillParams(ctypes.Structure):
@@ -95,6 +102,11 @@ class Windows:
         self._lock = threading.Lock()
 
     @property
+    def units(self) -> Any:
+        """``WindowUnit`` of ``spmm_windows.cuh``, one a row: whole windows, or parts of those with many columns."""
+        return self._units
+
+    @property
     def nbytes(self) -> int:
         """Bytes on the device, without values."""
         return int(self.entries.nbytes + self._place.nbytes + self._units.nbytes)
@@ -112,7 +124,17 @@ class Windows:
         launch("windows_fill.cu", "weigh_windows", np.dtype(np.int32), streaming(params.count), params)
         return out
 
-    def run(self, x: Any, out: Any, *, weights: Any = None, row_scale: Any = None, counts: Any = None) -> Any:
+    def run(
+        self,
+        x: Any,
+        out: Any,
+        *,
+        weights: Any = None,
+        row_scale: Any = None,
+        counts: Any = None,
+        finish: Finish | None = None,
+        behind: Behind | None = None,
+    ) -> Any:
         """Write the sums into `out` and return it; nothing is allocated from the second call with one width on a stream.
 
         Parameters
@@ -123,13 +145,16 @@ class Windows:
             From :meth:`weigh`.
         row_scale, counts : cupy.ndarray of float32 (rows,), optional
             Sums are divided by the counts, then multiplied by the scales.
+        finish : Finish, optional
+            What becomes of the sums instead, after the counts; `behind` is what this call brings along for it.
         """
         vectors = x.shape[1] // 4
         if not (self._count and vectors):
             return out
         lanes = min(32, 1 << (vectors - 1).bit_length())
         slices = -(-vectors // lanes)
-        params = WindowsParams(x.data.ptr, out.data.ptr, self._units.data.ptr, self.entries.data.ptr)
+        pointers = (x.data.ptr, out.data.ptr, self._units.data.ptr, self.entries.data.ptr)
+        params = WindowsParams(*pointers) if finish is None else _FinishedParams(*pointers)
         for name, array in (("weights", weights), ("row_scale", row_scale), ("counts", counts)):
             setattr(params, name, None if array is None else array.data.ptr)
         params.rows, params.row_bytes, params.vectors = self.shape[0], 16 * vectors, vectors
@@ -137,7 +162,11 @@ class Windows:
         if self._slots:
             params.partial, params.arrived = (part.data.ptr for part in self._workspace(slices * lanes))
         kind = 0 if weights is None else weights.ndim
-        kernel = jit.kernel("spmm_windows.cu", "spmm_windows", {"BS_WEIGHTS": kind})
+        defines = {"BS_WEIGHTS": kind}
+        if finish is not None:
+            params.finish, defines = finish.struct, defines | finish.defines
+            finish.aim(params.finish, behind)
+        kernel = jit.kernel("spmm_windows.cu", "spmm_windows", defines)
         kernel.launch((-(-self._count // (THREADS // lanes)), slices, 1), THREADS, params)()
         return out
 

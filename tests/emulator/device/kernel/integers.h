@@ -23,7 +23,7 @@ static inline unsigned __vminu2(unsigned x, unsigned y)
     return (high & 0xffff0000u) | (low & 0xffff);
 }
 
-static inline unsigned __byte_perm(unsigned x, unsigned y, unsigned s)
+static inline unsigned emu_prmt(unsigned x, unsigned y, unsigned s)
 {
     const unsigned long long v = (unsigned long long)y << 32 | x;
     unsigned r = 0;
@@ -33,6 +33,8 @@ static inline unsigned __byte_perm(unsigned x, unsigned y, unsigned s)
     }
     return r;
 }
+// The instruction repeats a byte's sign where bit 3 of its selector is set; the intrinsic does not.
+static inline unsigned __byte_perm(unsigned x, unsigned y, unsigned s) { return emu_prmt(x, y, s & 0x7777u); }
 static inline unsigned __funnelshift_l(unsigned lo, unsigned hi, unsigned s)
 {
     return (unsigned)((((unsigned long long)hi << 32 | lo) << (s & 31)) >> 32);

@@ -5,6 +5,7 @@
 #include <limits.h>
 #define __CUDACC__ 1
 #define __CUDACC_RTC__ 1
+#define BITSPARSE_EMULATED 1 // threads are fibers: which of them are at the same place cannot be asked
 #define __device__
 #define __host__
 #define __forceinline__ inline __attribute__((always_inline))

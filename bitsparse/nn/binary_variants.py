@@ -1,0 +1,119 @@
+"""BitGNN's letters for whole layers, as in "FBB+BBB": what each product reads, with which weights, and what it hands on (section 3.1.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise, product
+from typing import NamedTuple
+
+__all__ = ["ADD_VARIANTS", "CHAIN_VARIANTS", "Setting", "consistent", "parse", "sequences"]
+
+#: BMM+BSpMM, as in a GCN: activation, weight and output; activation, adjacency and output.
+CHAIN_VARIANTS = tuple(f"{x}B{p}+{p}B{q}" for x, p, q in product("FB", repeat=3))
+#: BMM+BSpMM+ADD, as in GraphSAGE: the sum takes aggregate and own features in one precision.
+ADD_VARIANTS = tuple(f"{x}B{p}+{p}B{q}+{q}{q}{r}" for x, p, q, r in product("FB", repeat=4))
+
+
+class Setting(NamedTuple):
+    """How one layer computes.
+
+    ``variant`` is one of CHAIN_VARIANTS or ADD_VARIANTS. ``scaled``: whether the adjacency's scales (``D^-1/2`` on both sides) are applied,
+    which only full-precision messages allow: signs are counted over the plain pattern.
+    """
+
+    variant: str
+    scaled: bool = False
+
+    @property
+    def reads(self) -> str:
+        """Letter of the layer's input."""
+        return self.variant[0]
+
+    @property
+    def message(self) -> str:
+        """Letter of what is aggregated."""
+        return self.variant[2]
+
+    @property
+    def aggregate(self) -> str:
+        """Letter of the aggregate."""
+        return self.variant[6]
+
+    @property
+    def gives(self) -> str:
+        """Letter of the layer's output."""
+        return self.variant[-1]
+
+    def reading(self, letter: str) -> Setting:
+        """The same for an input of that letter."""
+        return self._replace(variant=letter + self.variant[1:])
+
+    def __str__(self) -> str:
+        return self.variant + (" scaled" if self.scaled else "")
+
+
+def parse(function: str, known: Sequence[str], wanted: Sequence[object], layers: int, scales: bool) -> list[Setting]:
+    """Settings of all layers from variants or settings, checked: known letters, and each layer reads what the one before gives.
+
+    A bare variant is scaled if the model scales at all and its messages are full precision.
+
+    >>> parse("BinaryGCN", CHAIN_VARIANTS, ["FBB+BBB", "BBF+FBF"], 2, True)
+    [Setting(variant='FBB+BBB', scaled=False), Setting(variant='BBF+FBF', scaled=True)]
+    """
+    if isinstance(wanted, str) or len(wanted) != layers:
+        raise ValueError(
+            f"{function}: variants must name one variant for each of the {layers} layers, got {wanted!r}; pass for example "
+            f"{[known[0]] * layers}"
+        )
+    settings = []
+    for i, each in enumerate(wanted):
+        variant, scaled = each if isinstance(each, tuple) else (each, None)
+        if variant not in known:
+            raise ValueError(f"{function}: variants[{i}] must be one of {', '.join(known)}, got {variant!r}")
+        setting = Setting(variant, False)
+        allowed = scales and setting.message == "F"
+        if scaled and not allowed:
+            why = "its messages are one bit" if scales else "it has no scales"
+            raise ValueError(f"{function}: variants[{i}] {variant!r} cannot be scaled, as {why}; pass scaled=False")
+        settings.append(Setting(variant, allowed if scaled is None else bool(scaled)))
+    for i in range(1, layers):
+        if settings[i].reads != settings[i - 1].gives:
+            raise ValueError(
+                f"{function}: layer {i - 1} ({settings[i - 1].variant}) gives {settings[i - 1].gives}, but layer {i} "
+                f"({settings[i].variant}) reads {settings[i].reads}; make the letters equal"
+            )
+    return settings
+
+
+def consistent(settings: Sequence[Setting]) -> list[Setting]:
+    """The same with every layer reading what the one before gives.
+
+    >>> [str(s) for s in consistent([Setting("FBB+BBB"), Setting("FBF+FBF", True)])]
+    ['FBB+BBB', 'BBF+FBF scaled']
+    """
+    made = list(settings)
+    for i in range(1, len(made)):
+        made[i] = made[i].reading(made[i - 1].gives)
+    return made
+
+
+def sequences(known: Sequence[str], layers: int, first: str, last: str, scales: bool) -> Iterator[list[Setting]]:
+    """Every consistent choice for all layers that reads `first` and gives `last`.
+
+    >>> sum(1 for _ in sequences(CHAIN_VARIANTS, 2, "F", "F", False))
+    8
+    """
+    for given in product("FB", repeat=layers - 1):
+        letters = (first, *given, last)
+        choices = [_between(known, a, b, scales) for a, b in pairwise(letters)]
+        yield from (list(each) for each in product(*choices))
+
+
+def _between(known: Sequence[str], reads: str, gives: str, scales: bool) -> list[Setting]:
+    found = []
+    for variant in known:
+        if variant[0] == reads and variant[-1] == gives:
+            if scales and variant[2] == "F":
+                found.append(Setting(variant, True))
+            found.append(Setting(variant, False))
+    return found

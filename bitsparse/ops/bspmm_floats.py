@@ -1,0 +1,143 @@
+"""Aggregation of float features on a GPU with an epilogue or an addend: the kernels of :func:`spmm`, with the chain in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import backends, interop
+from bitsparse.arrays.indices import rows_of
+from bitsparse.backends.params import EpilogueParams
+from bitsparse.ops.bspmm_operands import Features
+from bitsparse.ops.csr_operand import CSROperand
+from bitsparse.ops.features import converted
+from bitsparse.ops.spmm_gpu import GpuProducts, windows_of
+
+__all__ = ["float_product", "weights_of"]
+
+Array = NDArray[Any]
+#: ``run(x, behind, out)`` of features and what a call brings along for the finish.
+_Run = Callable[[Array, Any, Array | None], Array]
+
+
+def float_product(
+    function: str,
+    operand: CSROperand,
+    x: Features,
+    shape: tuple[int, int],
+    mean: bool,
+    params: EpilogueParams,
+    plain: bool,
+    added: str | None,
+    forced: str | None,
+) -> tuple[_Run, str, Callable[[], bool]]:
+    """The product, what an explanation says of it, and whether NaN was to become a bit.
+
+    Features of 16 bits are summed, and come out, in float32; kernels on the matrix units would round them to 16 bits first.
+    """
+    dtype, reduce = x.data.dtype, "mean" if mean else "sum"
+    weights = operand.values
+    products = GpuProducts.kept(function, operand, shape[1], reduce, "fp32", "csr" if dtype.itemsize == 2 else forced)
+    if plain and dtype == np.float32:
+        made = products.product(operand, dtype, np.dtype(np.float32), weights, 1, True)
+        return lambda x, behind, out: made.run(x, None, out), made.explain, lambda: False
+    choice, finishing = (backends.family(operand.device, name) for name in ("spmm_choice", "finish"))
+    kind = choice.Kind(
+        dtype,
+        shape[1],
+        reduce,
+        "fp32",
+        None if weights is None else np.dtype(np.float32),
+        weights is not None,
+        False,
+        operand.col_scale is not None,
+        operand.indices is not None,
+    )
+    kernel, _, why = products.chosen(operand, kind, True)
+    factors = None
+    if kernel == "windows" and weights is None and operand.col_scale is not None:
+        factors, values, row_scale = (
+            operand.col_scale,
+            None,
+            operand.row_scale,
+        )  # a factor to a column, not one to an edge
+    else:
+        values, row_scale = weights_of(operand, mean)
+    finish = finishing.Finish(params, shape, row_scale=row_scale, added=added)
+    run = (
+        _in_windows(operand, kind, values, factors, finish)
+        if kernel == "windows"
+        else _by_edges(operand, kind, values, finish)
+    )
+    result = "float32" if params.out == "float" else "signs"
+    return run, f"kernel {kernel} ({why}), then the chain and {result} in the same kernel", finish.nan_seen
+
+
+def weights_of(operand: CSROperand, mean: bool) -> tuple[Array | None, Array | None]:
+    """Float32 weights of the edges with the factors of the columns, and of the rows of sums, in them; factors of rows that remain."""
+    values = None if operand.values is None else converted(operand.values, np.float32)
+    if operand.col_scale is not None:
+        scales = converted(operand.col_scale, np.float32)[operand.columns]
+        values = scales if values is None else values * scales
+    row_scale = None if operand.row_scale is None else interop.contiguous(converted(operand.row_scale, np.float32))
+    if values is not None and row_scale is not None and not mean:
+        values, row_scale = values * row_scale[rows_of(operand.indptr)], None
+    return None if values is None else interop.aligned(values), row_scale
+
+
+def _by_edges(operand: CSROperand, kind: Any, values: Array | None, finish: Any) -> _Run:
+    """An edge at a time. Arrays of an unusual alignment have products of their own, made when they first come."""
+    backend, choice = (backends.family(operand.device, name) for name in ("spmm", "spmm_choice"))
+    schedule, indices, ready = operand.schedule, operand.indices, operand.ready
+    made: dict[int, Any] = {}
+
+    def at(alignment: int) -> Any:
+        if alignment not in made:
+            ready.wait()
+            made[alignment] = backend.Spmm(
+                schedule,
+                indices,
+                columns=kind.columns,
+                x_dtype=kind.dtype,
+                acc_dtype=np.dtype(np.float32),
+                weights="none" if values is None else "edge",
+                reduce=kind.reduce,
+                alignment=alignment,
+                finish=finish,
+            )
+            ready.renew()
+        return made[alignment]
+
+    at(16)
+
+    def run(x: Array, behind: Any, out: Array | None) -> Array:
+        floats = None if finish.out_dtype != np.float32 else out
+        result: Array = at(choice.alignment_of(x, floats, np.float32))(x, values, out, behind)
+        return result
+
+    return run
+
+
+def _in_windows(operand: CSROperand, kind: Any, values: Array | None, col_scale: Array | None, finish: Any) -> _Run:
+    """Windows of eight rows on the CUDA cores; arrays of an unusual alignment are copied."""
+    windows = windows_of(operand)
+    space: Any = interop.namespace(operand.indptr)
+    factors = None if values is None and col_scale is None else windows.weigh(values, col_scale)
+    counts = None
+    if kind.reduce == "mean":
+        counts = space.maximum(operand.indptr[1:] - operand.indptr[:-1], 1).astype(np.float32)
+
+    def run(x: Array, behind: Any, out: Array | None) -> Array:
+        given, made = interop.aligned(x), cast(Any, out)
+        if made is None or made.data.ptr % 16:
+            made = space.empty(finish.out_shape, finish.out_dtype)
+        windows.run(given, made, weights=factors, counts=counts, finish=finish, behind=behind)
+        if out is None or made is out:
+            return cast(Array, made)
+        out[...] = made
+        return out
+
+    return run

@@ -1,0 +1,167 @@
+"""Sums over sampled edges on a GPU: drawn anew in every call, or over a sample that is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import _check, backends, interop
+from bitsparse.backends.params import CodeFeatures
+from bitsparse.ops.csr_operand import CSROperand, take_rows
+from bitsparse.ops.features import converted
+from bitsparse.ops.sample import distinct_edges, drawing_of
+from bitsparse.ops.spmm_gpu import GpuProducts
+from bitsparse.ops.spmm_plan import KERNELS
+
+__all__ = ["DrawnSums", "StoredSums"]
+
+Array = NDArray[Any]
+Run = Callable[[Array, Array | None, Array | None], Array]
+#: Kinds of sums that the pattern of a container keeps.
+_KEPT = 8
+#: The sampling that leaves nothing out.
+_EVERY_EDGE = {"width": 1 << 48, "strategy": "sfs", "seed": 0, "stream": 0}
+
+
+class DrawnSums:
+    """Sums that draw their samples as they go: ``sums(csr, x, acc, sampling, out)``, one kernel for each kind of features.
+
+    It holds the operand's arrays but not what the container keeps, so that the container can keep it without a cycle.
+    """
+
+    def __init__(self, csr: CSROperand, drawing: Any, rescale: bool) -> None:
+        self.drawing, self._rescale = drawing, rescale
+        self._factors = (csr.values, csr.col_scale, csr.row_scale)
+        self._made: dict[Any, Any] = {}
+
+    @classmethod
+    def kept(cls, csr: CSROperand, sampling: dict[str, Any], rescale: bool) -> DrawnSums:
+        """What a container keeps for sums of this kind, or new ones. Containers of one pattern may differ in values and scales."""
+        made: dict[Any, DrawnSums] = csr.prepared.setdefault("sampled sums", {})
+        key = (sampling["width"], sampling["strategy"], rescale)
+        found = made.get(key)
+        mine = (csr.values, csr.col_scale, csr.row_scale)
+        if found is not None and all(one is other for one, other in zip(found._factors, mine, strict=True)):
+            return found
+        csr.ready.wait()
+        if len(made) >= _KEPT:
+            made.clear()
+        made[key] = cls(csr, drawing_of(csr, sampling), rescale)
+        csr.ready.renew()
+        return made[key]
+
+    def explain(self) -> list[str]:
+        """What a call does."""
+        total, edges = self.drawing.total, self.drawing.nnz
+        return [f"{total} samples, {100 * total / max(1, edges):.1f} % of the edges, drawn in every call"]
+
+    def prepare(
+        self, csr: CSROperand, dtype: np.dtype[Any], acc: np.dtype[Any], sampling: dict[str, Any], columns: int
+    ) -> tuple[CSROperand, Run]:
+        """Compile for aligned features of a dtype; whose sum a call is, and ``run(x, values, out)`` of such features."""
+        self._at(csr, dtype, acc, columns, 16)
+        return csr, lambda x, _, out: self(csr, x, acc, sampling, out)
+
+    def _at(self, csr: CSROperand, kind: Any, acc: np.dtype[Any], columns: int, alignment: int) -> Any:
+        """For features of a dtype, or codes of a kind."""
+        key = (kind, columns, alignment)
+        if key not in self._made:
+            if len(self._made) >= _KEPT:
+                self._made.clear()
+            csr.ready.wait()
+            values, col_scale, row_scale = self._factors
+            self._made[key] = backends.family(csr.device, "sample").SampledSum(
+                self.drawing,
+                csr.indices,
+                columns=columns,
+                x_dtype=kind,
+                values=None if values is None else converted(values, acc),
+                col_scale=col_scale,
+                row_scale=row_scale,
+                rescale=self._rescale,
+                alignment=alignment,
+            )
+            csr.ready.renew()
+        return self._made[key]
+
+    def __call__(
+        self, csr: CSROperand, x: Array | CodeFeatures, acc: np.dtype[Any], sampling: dict[str, Any], out: Array | None
+    ) -> Array:
+        """The sums of the rows of `x`, contiguous and of the result's dtype, or codes."""
+        csr.ready.wait()
+        if isinstance(x, CodeFeatures):
+            kind = backends.family(csr.device, "sample").Codes.of(x)
+            product = self._at(csr, kind, np.dtype(np.float32), x.features, 16)
+        else:
+            alignment = backends.family(csr.device, "spmm_choice").alignment_of(x, out, x.dtype)
+            product = self._at(csr, x.dtype, acc, int(x.shape[1]), alignment)
+        result: Array = product(x, out, seed=sampling["seed"], stream=sampling["stream"])
+        return result
+
+
+class StoredSums:
+    """Sums over one sample, kept as a sparse matrix in canonical order: products by the kernels of :func:`spmm`.
+
+    An edge drawn several times is kept once and weighted with how often, which is exact; or, where there are no weights else, as often as
+    it was drawn. Codes are gathered packed.
+    """
+
+    def __init__(
+        self,
+        function: str,
+        csr: CSROperand,
+        drawing: Any,
+        columns: int,
+        sampling: dict[str, Any],
+        rescale: bool,
+        kernel: str | None,
+    ) -> None:
+        forced = _check.kernel(function, kernel, KERNELS)
+        csr.ready.wait()
+        drawn = drawing.edges(sampling["seed"], sampling["stream"], columns=False)[0]
+        starts, edges, weights = distinct_edges(drawing.starts, drawn)
+        if weights is not None and csr.values is None and forced in (None, "csr"):
+            # Reading some edges twice takes less than reading a weight for each.
+            starts, edges, weights, forced = drawing.starts, interop.namespace(drawn).sort(drawn), None, "csr"
+        row_scale = csr.row_scale
+        if rescale:
+            factors = drawing.factors(np.float32)
+            row_scale = factors if row_scale is None else factors * row_scale
+        found = csr.columns[edges]
+        if csr.values is not None:
+            taken = take_rows(csr.values, edges)
+            wide = np.dtype(np.float64 if taken.dtype.itemsize == 8 else np.float32)
+            weights = converted(taken, wide) if weights is None else converted(taken, wide) * weights
+        self._operand = CSROperand(starts, found, weights, row_scale, csr.col_scale, csr.shape, count=int(edges.size))
+        self._products = GpuProducts(function, self._operand, columns, "sum", "fp32", forced)
+        self._drawn, self._edges = drawing.total, drawing.nnz
+        csr.ready.renew()
+        self._operand.ready.renew()
+
+    def explain(self) -> list[str]:
+        """What a call does."""
+        kept, share = self._operand.nnz, 100 * self._drawn / max(1, self._edges)
+        first = f"{self._drawn} samples, {share:.1f} % of the edges, kept as {kept} of them"
+        return [first, *self._products.explain()]
+
+    def _product(self, dtype: np.dtype[Any], acc: np.dtype[Any]) -> Any:
+        return self._products.product(self._operand, dtype, acc, self._operand.values, 1, True)
+
+    def prepare(
+        self, csr: CSROperand, dtype: np.dtype[Any], acc: np.dtype[Any], sampling: dict[str, Any], columns: int
+    ) -> tuple[CSROperand, Run]:
+        """Choose and compile the kernel; whose sum a call is, and ``run(x, values, out)`` of features of this dtype."""
+        return self._operand, self._product(dtype, acc).run
+
+    def __call__(
+        self, csr: CSROperand, x: Array | CodeFeatures, acc: np.dtype[Any], sampling: dict[str, Any], out: Array | None
+    ) -> Array:
+        """The sums of the rows of `x`, contiguous and of the result's dtype, or codes."""
+        self._operand.ready.wait()
+        if isinstance(x, CodeFeatures):
+            return DrawnSums.kept(self._operand, _EVERY_EDGE, False)(self._operand, x, acc, _EVERY_EDGE, out)
+        result: Array = self._product(x.dtype, acc).run(x, self._operand.values, out)
+        return result
