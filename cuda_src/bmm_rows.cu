@@ -10,7 +10,8 @@
 //
 // Compile-time: BS_KIND (the dtype, see bits_elements.cuh; 7: bits), BS_BFLOAT (of 16 bits), BS_VECTOR (bytes of a load), BS_TINY (rows of
 // fewer than four elements), BS_ROWS, BS_WARPS, BS_AHEAD, BS_BLOCKS (of a multiprocessor at a time), BS_STREAM (X will not stay in the L2),
-// BS_MEANS (mean magnitudes of the rows), BS_STAGED (W in shared memory), BS_NEAR (and the vectors over the columns), BS_PARTS (the contraction axis in parts), BS_NORM (a factor and an
+// BS_MEANS (mean magnitudes of the rows), BS_STAGED (W in shared memory), BS_NEAR (and the vectors over the columns), BS_PARTS (the contraction
+// axis in parts), BS_NORM (a factor and an
 // addend for each feature come before the sign), BS_FINISH: 0 stores the int32 sums, 1 goes through epilogue.cuh, 2 compares with a threshold
 // for each column and packs the bits along the row, 3 goes through the commonest chains where the sums are.
 // Floor: the bytes of X at the memory's rate. See benchmarks/NOTES.md.

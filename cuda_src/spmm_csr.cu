@@ -1,8 +1,10 @@
 // Sums, means and maxima of gathered rows over the edges of a CSR pattern, on the CUDA cores: y[i] = reduce over edges (i, j) of w x[j].
 //
 // A group of 2^shift lanes walks a stretch of rows (csr_streams.cuh), or the groups of a warp share a row of many edges (csr_units.cuh);
-// lane l of a group holds vectors l, l + lanes, ... (BS_V of them) of a slice of the columns, BS_U edges in flight. Slices of the columns run one after another (grid y), so that a slice of x may stay in the L2.
-// The sums of a warp's groups are added in a tree. Rows in pieces: every piece stores its sums, and whichever piece is the last to arrive adds them up in order; no float is added atomically.
+// lane l of a group holds vectors l, l + lanes, ... (BS_V of them) of a slice of the columns, BS_U edges in flight. Slices of the columns run one
+// after another (grid y), so that a slice of x may stay in the L2.
+// The sums of a warp's groups are added in a tree. Rows in pieces: every piece stores its sums, and whichever piece is the last to arrive adds
+// them up in order; no float is added atomically.
 //
 // Floor: edges * row bytes at 9 TB/s (rows of 64 bytes and more, x in the L2), edges at 150 G/s below that, and the compulsory bytes.
 //

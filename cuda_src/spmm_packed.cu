@@ -2,7 +2,8 @@
 //
 // Features are integers of BS_BITS bits side by side along their axis, the "rows" layout; of one bit these are the same bytes as planes. A
 // group of 2^shift lanes walks a stretch of rows (csr_streams.cuh), or the groups of a warp share a row of many edges (csr_units.cuh). A lane
-// holds BS_LANE features, side by side, and so gathers BS_LANE * BS_BITS bits of a neighbour at once, BS_U edges in flight. Nothing is unpacked on the way: a sign is exclusive-or-ed to the
+// holds BS_LANE features, side by side, and so gathers BS_LANE * BS_BITS bits of a neighbour at once, BS_U edges in flight. Nothing is unpacked on
+// the way: a sign is exclusive-or-ed to the
 // weight, an integer becomes the fraction of a float whose exponent is then taken off, both exactly.
 //
 // Floor: edges at 155 G/s (rows below 64 bytes, x in the L2), three instructions a feature and edge, and the compulsory bytes.
