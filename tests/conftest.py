@@ -31,6 +31,22 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("bitsparse")
 
 
+# ---- real graphs
+def _find_data() -> tuple[Path | None, str]:
+    named = os.environ.get("BITSPARSE_DATA")
+    if named:
+        if not Path(named).is_dir():
+            raise pytest.UsageError(f"BITSPARSE_DATA names {named!r}, which is not a folder")
+        return Path(named), f"{named} (from BITSPARSE_DATA)"
+    beside = ROOT.parent / "shared" / "data"
+    if beside.is_dir():
+        return beside, f"{beside} (beside the checkout)"
+    return None, "seeded synthetic graphs (set BITSPARSE_DATA to a folder of NAME.npz to use real ones)"
+
+
+DATA, DATA_SAYS = _find_data()
+
+
 # ---- what can run here
 def _gpu_present() -> bool:
     if importlib.util.find_spec("cupy") is None:
@@ -51,6 +67,7 @@ def _available() -> dict[str, bool]:
     return {
         "gpu": gpu,
         "hopper": gpu and _hopper_present(),
+        "cora": DATA is not None and (DATA / "cora.npz").is_file(),
         "torch": importlib.util.find_spec("torch") is not None,
         "jax": importlib.util.find_spec("jax") is not None,
     }
@@ -71,22 +88,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if dropped:
         config.hook.pytest_deselected(items=dropped)
         items[:] = kept
-
-
-# ---- real graphs
-def _find_data() -> tuple[Path | None, str]:
-    named = os.environ.get("BITSPARSE_DATA")
-    if named:
-        if not Path(named).is_dir():
-            raise pytest.UsageError(f"BITSPARSE_DATA names {named!r}, which is not a folder")
-        return Path(named), f"{named} (from BITSPARSE_DATA)"
-    beside = ROOT.parent / "shared" / "data"
-    if beside.is_dir():
-        return beside, f"{beside} (beside the checkout)"
-    return None, "seeded synthetic graphs (set BITSPARSE_DATA to a folder of NAME.npz to use real ones)"
-
-
-DATA, DATA_SAYS = _find_data()
 
 
 def pytest_report_header() -> list[str]:

@@ -166,8 +166,8 @@ def test_tables_take_only_their_own_parts(tmp_path: Path) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("columns", [1, 31, 128, 200])
 def test_bits_are_compared(columns: int) -> None:
-    cupy = pytest.importorskip("cupy")
     import binary_gpu
+    import cupy
 
     floats = cupy.asarray(np.random.default_rng(0).standard_normal((5, columns), dtype=np.float32))
     words = bs.pack_bits(floats, encoding="bipolar").words
@@ -188,8 +188,8 @@ def test_bits_are_compared(columns: int) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("index", ["int32", "int64"])
 def test_sums_of_some_rows(index: str) -> None:
-    cupy = pytest.importorskip("cupy")
     import cases_papers_gpu
+    import cupy
 
     indptr, indices = (a.astype(index) for a in synthetic_csr((300, 2400), device="cuda"))
     x = np.random.default_rng(1).standard_normal((300, 128), dtype=np.float32)
@@ -205,8 +205,8 @@ def test_sums_of_some_rows(index: str) -> None:
 
 @pytest.mark.gpu
 def test_a_network_of_the_tables() -> None:
-    cupy = pytest.importorskip("cupy")
     import binary_models
+    import cupy
 
     indptr, indices = synthetic_csr((300, 2400), device="cuda")
     x = cupy.asarray(np.random.default_rng(0).standard_normal((300, 100), dtype=np.float32))

@@ -214,7 +214,8 @@ class GpuAggregates:
 
         def run(x: Features, addend: Addend | None, out: Array | None) -> Array:
             if addend is None:
-                return sums(x.data, out)  # type: ignore[no-any-return]
+                counted: Array = sums(x.data, out)
+                return counted
             if addend.encoding is not None:
                 given = bits.unpack(
                     addend.data, shape, 1, axis=-1, layout="planes", encoding=addend.encoding, dtype=np.int32
@@ -226,9 +227,9 @@ class GpuAggregates:
                 raise DTypeError(
                     f"{self._function}: out has dtype {out.dtype}, but the sums are {given.dtype}; pass out=None or an array of that dtype"
                 )
-            found = space.add(sums(x.data), given)
+            found: Array = space.add(sums(x.data), given)
             if out is None:
-                return found  # type: ignore[no-any-return]
+                return found
             out[...] = found
             return out
 
@@ -262,7 +263,8 @@ class GpuAggregates:
         scale = x.feature_scale  # kept, as its address is what the product is known by
 
         def run(x: Features, addend: Addend | None, out: Array | None, _scale: Any = scale) -> Array:
-            return sums(x.data, out)  # type: ignore[no-any-return]
+            found: Array = sums(x.data, out)
+            return found
 
         return Made(run, f"kernel {self._method} ({self._why(operand)}), {how}", sums.nan_seen)
 
