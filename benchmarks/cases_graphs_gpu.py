@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from statistics import median
 
 import numpy as np
 from field import MEMORY_RATE
+from gpu_timing import wall_ms
 from sparse_gpu import cell_of, in_turns, matrix_of
 from suite_spmm import run_plan
 
@@ -40,7 +40,7 @@ def cases(name: str, columns: int) -> list[Case]:
 
 def translation(name: str) -> Prepared:
     """A graph's translation."""
-    cupy = jit.require_cupy("suite spmm")
+    jit.require_cupy("suite spmm")
     matrix = matrix_of(name)
     params = matrix.facts()
     host_ms = None
@@ -57,18 +57,10 @@ def translation(name: str) -> Prepared:
     components = [getattr(made, part) for part in bs.TCTiledCSR.component_names]
     moved = int(matrix.pattern_bytes + sum(array.nbytes for array in components if array is not None))
 
-    def once() -> float:
-        cupy.cuda.runtime.deviceSynchronize()
-        start = time.perf_counter()
-        found = bs.TCTiledCSR.from_csr_arrays(matrix.indptr, matrix.indices, matrix.shape)
-        cupy.cuda.runtime.deviceSynchronize()
-        seconds = time.perf_counter() - start
-        del found
-        return 1e3 * seconds
+    build = partial(bs.TCTiledCSR.from_csr_arrays, matrix.indptr, matrix.indices, matrix.shape)
 
     def measure(protocol: Protocol) -> tuple[float, float | None]:
-        once()
-        return median(once() for _ in range(min(REPETITIONS, protocol.repetitions))), host_ms
+        return wall_ms(build, min(REPETITIONS, protocol.repetitions)), host_ms
 
     peer = None if host_ms is None else "bitsparse on the CPU"
     return Prepared(lambda: None, None, peer, params, moved, 1e3 * moved / MEMORY_RATE, measure=measure)

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from statistics import median
 from typing import Any
 
 import numpy as np
 from binary_gpu import check_bits, explained, function, poison
 from binary_gpu import let_go as let_go_of_features
 from field import MEMORY_RATE, gather_ms
+from gpu_timing import wall_ms
 from sparse_gpu import Timed, drop_all, in_turns, matrix_of
 
 import bitsparse as bs
@@ -137,7 +137,7 @@ def sums_of(indptr: Any, indices: Any, words: Any, rows: Any) -> Any:
 # ---- arrays
 def conversion(name: str) -> Prepared:
     """A graph's blocks of 4 x 4 bits."""
-    cupy = jit.require_cupy("suite binary")
+    jit.require_cupy("suite binary")
     matrix = matrix_of(name)
     made = bs.FRDC.from_csr_arrays(matrix.indptr, matrix.indices, matrix.shape)
     params, host_ms = matrix.facts() | {"tiles": int(made.tiles.size)}, None
@@ -152,18 +152,10 @@ def conversion(name: str) -> Prepared:
     moved = int(matrix.pattern_bytes + made.indptr.nbytes + made.indices.nbytes + made.tiles.nbytes)
     params["frdc_bytes"] = moved - matrix.pattern_bytes
 
-    def once() -> float:
-        cupy.cuda.runtime.deviceSynchronize()
-        start = time.perf_counter()
-        found = bs.FRDC.from_csr_arrays(matrix.indptr, matrix.indices, matrix.shape)
-        cupy.cuda.runtime.deviceSynchronize()
-        seconds = time.perf_counter() - start
-        del found
-        return 1e3 * seconds
+    build = partial(bs.FRDC.from_csr_arrays, matrix.indptr, matrix.indices, matrix.shape)
 
     def measure(protocol: Protocol) -> tuple[float, float | None]:
-        once()
-        return median(once() for _ in range(min(REPETITIONS, protocol.repetitions))), host_ms
+        return wall_ms(build, min(REPETITIONS, protocol.repetitions)), host_ms
 
     peer = None if host_ms is None else "bitsparse on the CPU"
     return Prepared(lambda: None, None, peer, params, moved, 1e3 * moved / MEMORY_RATE, measure=measure)

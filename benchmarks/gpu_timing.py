@@ -7,6 +7,7 @@ divided by the number of calls. A cold time comes from a graph whose calls take 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from statistics import median
@@ -27,6 +28,23 @@ COLD_BYTES = 256 << 20
 REPETITIONS = 9
 #: Kernels among which the library's cost model chooses.
 CHOICE = ("planes", "digits")
+
+
+def wall_ms(make: Callable[[], object], repetitions: int) -> float:
+    """Median of the milliseconds by the clock of what allocates and waits, such as a constructor; one call goes ahead."""
+    cupy = jit.require_cupy("benchmarks")
+
+    def once() -> float:
+        cupy.cuda.runtime.deviceSynchronize()
+        start = time.perf_counter()
+        made = make()
+        cupy.cuda.runtime.deviceSynchronize()
+        seconds = time.perf_counter() - start
+        del made
+        return 1e3 * seconds
+
+    once()
+    return median(once() for _ in range(repetitions))
 
 
 def machine(threads: int, commit: str | None) -> Machine:
