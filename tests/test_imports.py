@@ -125,12 +125,14 @@ def test_the_walk_sees_real_imports() -> None:
 
 @pytest.mark.parametrize("module", PYTHON_MODULES)
 def test_gpu_and_framework_imports_stay_in_their_place(module: str) -> None:
-    """Only backends.cuda, jit and interop know cupy; nothing imports torch or jax; reference imports no compiled code."""
+    """Only backends.cuda, jit and interop know cupy (in functions); none torch or jax; reference no compiled code."""
     names = {name for name, _ in imports_of(module)}
     tops = {name.split(".")[0] for name in names}
     assert not tops & {"torch", "jax", "jaxlib"}
     if not module.startswith(("bitsparse.backends.cuda", "bitsparse.jit", "bitsparse.interop")):
         assert "cupy" not in tops
+    eager = {name for name, inside in imports_of(module) if not inside and name.split(".")[0] == "cupy"}
+    assert not eager, f"{module} imports {eager} when it is imported: it must come without CuPy"
     if module.startswith("bitsparse.backends.reference"):
         assert not any(name.startswith("bitsparse._ext") or "host" in name for name in names)
 
