@@ -362,7 +362,7 @@ def test_demo_never_falls_back_to_another_device(graph_file, capsys, monkeypatch
 
 @pytest.mark.parametrize("form", ["frdc", "tiled"])
 def test_demo_on_a_gpu_names_the_adjacency_it_can_have(graph_file, capsys, monkeypatch, form):
-    monkeypatch.setattr("bitsparse.cli.demo._need_gpu", lambda device: None)
+    monkeypatch.setattr("bitsparse.cli.demo.need_gpu", lambda device: None)
     code, out, err = run(capsys, "demo", "--graph", str(graph_file), "--device", "cuda", "--adjacency", form)
     assert (code, out) == (2, "")
     assert f"adjacency '{form}' has no kernels on 'cuda'" in one_line(err)
