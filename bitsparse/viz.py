@@ -263,9 +263,10 @@ def quality(found: Any, axes: Any = None) -> Any:
     Examples
     --------
     >>> from bitsparse import nn, viz
-    >>> cells = [nn.QualityCell(None, None, 32, 81.0, 0.0, 0.0, 1.0, 1.0, 900), nn.QualityCell("aes", 16, 32, 80.5, 0.0, 0.5, 0.4, 2.5, 300)]
+    >>> whole = nn.QualityCell(None, None, 32, 81.0, 0.0, 0.0, 1.0, 1.0, 900)
+    >>> cells = whole, nn.QualityCell("aes", 16, 32, 80.5, 0.0, 0.5, 0.4, 2.5, 300)
     >>> rate = nn.SamplingRate("aes", 16, 0.3, 0.3, (0.0,) * 20 + (1.0,))
-    >>> axes = viz.quality(nn.Quality("GCN", "cpu", tuple(cells), (rate,), {8: 0.01}, 4))
+    >>> axes = viz.quality(nn.Quality("GCN", "cpu", cells, (rate,), {8: 0.01}, 4))
     >>> [ax.get_title() for ax in axes]
     ['GCN, all edges: 81.00 %', 'sampling rate, aes', 'speed on cpu']
     """
@@ -277,10 +278,9 @@ def quality(found: Any, axes: Any = None) -> Any:
         axes = figure.subplots(1, 3)
     strategies = list(dict.fromkeys(one.strategy for one in found.rates))
     narrow = sorted({one.bits for one in found.cells if one.bits < 32}, reverse=True)
-    lines = [(name, 32, f"C{i}", "-") for i, name in enumerate(strategies)]
-    lines += [
-        (name, bits, "C0", style) for name in strategies[:1] for bits, style in zip(narrow, _DASHES, strict=False)
-    ]
+    lines: list[tuple[str, int, str, Any]] = [(name, 32, f"C{i}", "-") for i, name in enumerate(strategies)]
+    for bits, style in zip(narrow, _DASHES, strict=False):
+        lines += [(name, bits, "C0", style) for name in strategies[:1]]
     for name, bits, color, style in lines:
         chosen = [one for one in found.cells if (one.strategy, one.bits) == (name, bits)]
         label = f"{name}, {'float32' if bits == 32 else f'{bits} bits'}"

@@ -2,14 +2,14 @@
 
 ``bitsparse quality --json`` prints one object::
 
-    {"graph", "seeds", "hidden", "results": [{"model", "device", "cells": [...], "rates": [...], "errors": {...},
+    {"graph", "seeds", "hidden", "rescale", "results": [{"model", "device", "cells": [...], "rates": [...], "errors": {...},
      "chosen_bits", "least_width"}, ...]}
 
-with one result for each model; see :class:`bitsparse.nn.Quality`. A cell is ``{"strategy", "width", "bits", "accuracy", "accuracy_std",
-"loss", "ms", "speedup", "gathered"}``: accuracies in per cent of the test nodes (mean and population deviation over the seeds), ``loss`` in
-points below full precision over all edges, ``ms`` of the aggregations of both layers, ``speedup`` over that of all edges in float32, and the
-bytes of features that they read. The first cell is full precision over all edges. A rate is ``{"strategy", "width", "kept", "distinct",
-"cdf"}``. Training is on the CPU.
+with one result for each model; see :class:`bitsparse.nn.Quality`. A cell is ``{"strategy", "width", "bits", "accuracy",
+"accuracy_std", "loss", "ms", "speedup", "gathered"}``: accuracies in per cent of the test nodes (mean and population deviation over the
+seeds), ``loss`` in points below full precision over all edges, ``ms`` of the aggregations of both layers, ``speedup`` the same of all edges
+in float32 over it, and the bytes of features that they read. The first cell is full precision over all edges. A rate is ``{"strategy",
+"width", "kept", "distinct", "cdf"}``. Training is on the CPU.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def add_parser(commands: Any) -> None:
         nargs="?",
         const="",
         metavar="FILE",
-        help="also draw accuracy, rates and speed (default file: GRAPH-MODEL-quality.png; of a given one the model's name precedes the ending)",
+        help="also draw accuracy, rates and speed (default: GRAPH-MODEL-quality.png; of two models each has its own file)",
     )
     parser.set_defaults(run=_quality)
 
@@ -103,7 +103,8 @@ def _quality(args: argparse.Namespace) -> None:
                 _plot(results[-1], data.name, kind, args.plot, only=len(models) == 1)
     if args.json:
         records = [found.record() for found in results]
-        print(json.dumps({"graph": data.name, "seeds": args.seeds, "hidden": args.hidden, "results": records}))
+        facts = {"graph": data.name, "seeds": args.seeds, "hidden": args.hidden, "rescale": args.rescale}
+        print(json.dumps(facts | {"results": records}))
     else:
         print(f"{data!r}".removeprefix("GraphData(").removesuffix(")"))
         print("\n\n".join(_table(found, args) for found in results))
@@ -145,7 +146,7 @@ def _table(found: Quality, args: argparse.Namespace) -> str:
         times = ["-" if one.ms is None else f"{one.ms:.4f}", "-" if one.speedup is None else f"{one.speedup:.2f}x"]
         name, width = one.strategy or "all edges", "-" if one.width is None else str(one.width)
         share = kept.get((name, one.width or 0), "100.0")
-        rows.append([name, width, str(one.bits), share, accuracy, f"{-one.loss:+.2f}", *times])
+        rows.append([name, width, str(one.bits), share, accuracy, f"{0.0 - round(one.loss, 2):+.2f}", *times])
     headings = ("edges", "W", "bits", "kept %", "accuracy %", "points", "ms", "speed")
     lines = [f"\n{found.model}, {args.hidden} hidden units, {found.device}", "", format_table(headings, rows), ""]
     errors = ", ".join(f"{bits}: {error:.3f}" for bits, error in found.errors.items())
@@ -153,9 +154,9 @@ def _table(found: Quality, args: argparse.Namespace) -> str:
     chosen = "more than 8" if found.chosen_bits is None else str(found.chosen_bits)
     lines.append(f"choose_bits: {chosen} (error at most 0.3)")
     if "aes" in args.strategies:
-        width = found.least_width()
-        first = "no width measured" if width is None else f"from W = {width} on"
-        lines.append(f"aes costs less than 1 point {'' if width is not None else 'at '}{first}")
+        least = found.least_width()
+        where = "at no width measured" if least is None else f"from W = {least} on"
+        lines.append(f"aes costs less than 1 point {where}{', rescaled' if args.rescale else ''}")
     return "\n".join(lines)
 
 
