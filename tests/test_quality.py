@@ -130,7 +130,7 @@ def test_sampled_networks_refuse_what_does_not_fit(task):
         nn.SampledNetwork(sage, task.graphs[0], task.features, 8)
     with pytest.raises(DTypeError, match="object over a graph"):
         nn.SampledNetwork(object(), task.graphs[0], task.features, 8)
-    with pytest.raises(ShapeError, match=r"features have shape \(300, 2\)"):
+    with pytest.raises(ShapeError, match=r"features have shape \(300, 2\), but graph and model read \(300, 30\)"):
         nn.SampledNetwork(gcn, task.graphs[0], nn.Features(np.ones((300, 2))), 8)
     with pytest.raises(ValueError, match="bits must be 32, 8, 4, 2, 1, got 3"):
         nn.SampledNetwork(gcn, task.graphs[0], task.features, 8, bits=3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.nn.gcn import GCN
 from bitsparse.nn.inputs import Features, Propagation
 from bitsparse.nn.sage import SAGE, MeanNeighbours
-from bitsparse.nn.sampled import FULL, SampledNetwork, operand_of
+from bitsparse.nn.sampled import FULL, Layers, SampledNetwork, operand_of, plans_of
 from bitsparse.nn.tuner_timing import call_milliseconds
 from bitsparse.ops import choose_bits, edge_sample, quantization_error, quantize
 from bitsparse.ops.places import working_with
@@ -254,20 +254,21 @@ def sampling_quality(
     settings += [(one.strategy, one.width, one.kept) for one in rates]
     cells: list[QualityCell] = []
     right: list[float] = []
+    layers = {
+        count: [Layers(function, model, graph, features, count, device) for model in trained] for count in narrow
+    }  # of all widths
     for name, width, kept in settings:
+        sample: dict[str, Any] = {"rescale": rescale, "seed": seed if name == "uniform" else None}
+        plans = plans_of(function, trained[0], operand, width, cast(Strategy, name), **sample)
         for count in narrow:
-            options: dict[str, Any] = {"rescale": rescale} if width is not None else {}
-            options |= {"strategy": name} if name is not None else {}
-            options |= {"seed": seed} if name == "uniform" else {}
             networks = (
-                SampledNetwork(model, graph, features, width, bits=count, device=device, operand=operand, **options)
-                for model in trained
+                SampledNetwork.joined(one, plans, operand, width, cast(Strategy, name)) for one in layers[count]
             )
             found, ms = [], None
             for network in networks:
                 if timed and ms is None:
                     ms = _milliseconds(network)
-                logits = interop.as_array(network(), function)[0]
+                logits = network()
                 found.append(100 * float((interop.move(logits, "cpu").argmax(axis=1) == truth)[chosen].mean()))
             right = right or found
             loss = float(np.mean(np.subtract(right, found)))

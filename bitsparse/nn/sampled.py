@@ -20,7 +20,7 @@ from bitsparse.ops.places import working_with
 from bitsparse.ops.sample import Strategy
 from bitsparse.ops.sampled_spmm import CODE_BITS
 
-__all__ = ["FULL", "SampledNetwork", "operand_of"]
+__all__ = ["FULL", "Layers", "SampledNetwork", "operand_of", "plans_of"]
 
 #: Bits of what is not quantised.
 FULL = 32
@@ -46,6 +46,102 @@ def operand_of(graph: Propagation | MeanNeighbours, device: str = "cpu") -> TCTi
     )
     moved: TCTiledCSR = made if device == "cpu" else made.to_device(device)
     return moved
+
+
+def plans_of(
+    function: str,
+    model: GCN | SAGE,
+    operand: TCTiledCSR,
+    width: int | None,
+    strategy: Strategy,
+    *,
+    rescale: bool = False,
+    seed: int | None = None,
+) -> list[Any]:
+    """Prepared aggregations of a model's layers, over a sample or, for no width, over all edges."""
+    make: Callable[..., Any] = partial(plan_spmm, operand)
+    if width is not None:
+        size = _check.integer(function, "width", width, 1)
+        make = partial(plan_sampled_spmm, operand, width=size, strategy=strategy, rescale=rescale, seed=seed)
+    return [make(n=weights.shape[1]) for _, weights, _ in model.steps]
+
+
+class Layers:
+    """A trained network with its features in some bits, on a device: everything but the aggregations.
+
+    Attributes
+    ----------
+    model : GCN or SAGE
+    bits : int
+    device : str
+    """
+
+    def __init__(
+        self,
+        function: str,
+        model: GCN | SAGE,
+        graph: Propagation | MeanNeighbours,
+        features: Features,
+        bits: int,
+        device: str,
+    ) -> None:
+        kinds = {GCN: Propagation, SAGE: MeanNeighbours}
+        if not isinstance(graph, kinds.get(type(model), ())):
+            raise DTypeError(
+                f"{function}: a model of {type(model).__name__} over a graph of {type(graph).__name__}; pass a GCN with a Propagation, or "
+                f"a SAGE with MeanNeighbours"
+            )
+        wanted = graph.pattern.shape[0], model.w1.shape[0]
+        if features.shape != wanted:
+            raise ShapeError(
+                f"{function}: features have shape {features.shape}, but graph and model read {wanted}; pass those that it was trained on"
+            )
+        if bits != FULL and bits not in CODE_BITS:
+            raise ValueError(f"{function}: bits must be {FULL}, {', '.join(map(str, CODE_BITS[::-1]))}, got {bits!r}")
+        self.model, self.bits, self.device = model, int(bits), device
+        x = features.normalized if bits == FULL else features.rounded(self.bits)
+        self._ranges = [] if bits == FULL else self._calibrated(graph, features.normalized)
+        own, weights, bias = model.steps[0]
+        #: What the first layer aggregates, and what is added to it.
+        with working_with(device):
+            self._first = self._stored(self._there(x @ weights), 0)
+            self._more = self._there(bias if own is None else x @ own + bias)
+            self._rest = [tuple(map(self._there, step)) for step in model.steps[1:]]
+
+    def run(self, plans: Sequence[Any]) -> list[Any]:
+        """What each layer aggregates, as it is stored, and the logits."""
+        stored = [self._first]
+        z = plans[0](self._first) + self._more
+        for layer, (own, weights, bias) in enumerate(self._rest, 1):
+            hidden = z * (z > 0)
+            stored.append(self._stored(hidden @ weights, layer))
+            z = plans[layer](stored[-1]) + bias
+            if own is not None:
+                z = z + hidden @ own
+        return [*stored, z]
+
+    def _calibrated(self, graph: Propagation | MeanNeighbours, x: Any) -> list[Any]:
+        """Ranges of the messages of each layer, ``(low, high)`` of shape (1, columns), from the network in full precision."""
+        matrix, found, hidden = graph.matrix, [], x
+        sample = np.random.default_rng(0).permutation(matrix.shape[0])[:_SAMPLE]
+        for own, weights, bias in self.model.steps:
+            messages = hidden @ weights
+            step, low = uniform_grid(messages[sample].astype(np.float64), self.bits)
+            high = low + step * (2**self.bits - 1)
+            found.append(tuple(self._there(end.astype(np.float32)[None]) for end in (low, high)))
+            z = matrix @ messages + bias
+            hidden = np.maximum(z if own is None else z + hidden @ own, 0)
+        return found
+
+    def _stored(self, messages: Any, layer: int) -> Any:
+        if self.bits == FULL:
+            return messages
+        return quantize(
+            messages, self.bits, rounding="nearest", granularity="col", layout="rows", range=self._ranges[layer]
+        )
+
+    def _there(self, array: Any) -> Any:
+        return array if array is None or self.device == "cpu" else interop.move(array, self.device)
 
 
 class SampledNetwork:
@@ -106,87 +202,45 @@ class SampledNetwork:
         operand: TCTiledCSR | None = None,
     ) -> None:
         name = "SampledNetwork"
-        kinds = {GCN: Propagation, SAGE: MeanNeighbours}
-        if not isinstance(graph, kinds.get(type(model), ())):
-            raise DTypeError(
-                f"{name}: a model of {type(model).__name__} over a graph of {type(graph).__name__}; pass a GCN with a Propagation, or a "
-                f"SAGE with MeanNeighbours"
-            )
-        nodes = graph.pattern.shape[0]
-        if features.shape != (nodes, model.w1.shape[0]):
-            raise ShapeError(
-                f"{name}: features have shape {features.shape}, but the graph has {nodes} nodes and the model reads "
-                f"{model.w1.shape[0]} features; pass those that it was trained on"
-            )
-        if bits != FULL and bits not in CODE_BITS:
-            raise ValueError(f"{name}: bits must be {FULL}, {', '.join(map(str, CODE_BITS[::-1]))}, got {bits!r}")
-        self.model, self.width, self.strategy, self.bits = model, width, strategy, int(bits)
-        self.device = interop.parse_device(device, name)
-        self.operand = operand_of(graph, self.device) if operand is None else operand
-        if width is None:
-            make: Callable[..., Any] = partial(plan_spmm, self.operand)
-        else:
-            width = _check.integer(name, "width", width, 1)
-            make = partial(plan_sampled_spmm, self.operand, width=width, strategy=strategy, rescale=rescale, seed=seed)
-        self.plans = [make(n=weights.shape[1]) for _, weights, _ in model.steps]
-        x = features.normalized if bits == FULL else features.rounded(int(bits))
-        own, weights, bias = model.steps[0]
-        self._ranges = self._calibrated(graph, x) if bits < FULL else []
-        #: What the first layer aggregates, and what is added to it.
-        self._first = self._there(x @ weights), self._there(bias if own is None else x @ own + bias)
-        self._rest = [tuple(map(self._there, step)) for step in model.steps[1:]]
+        place = interop.parse_device(device, name)
+        self.width, self.strategy = width, strategy
+        self.layers = Layers(name, model, graph, features, bits, place)
+        self.operand = operand_of(graph, place) if operand is None else operand
+        self.plans: Sequence[Any] = plans_of(name, model, self.operand, width, strategy, rescale=rescale, seed=seed)
+
+    @classmethod
+    def joined(
+        cls, layers: Layers, plans: Sequence[Any], operand: TCTiledCSR, width: int | None, strategy: Strategy
+    ) -> SampledNetwork:
+        """The network of prepared layers and plans, which other networks may share."""
+        self = object.__new__(cls)
+        self.layers, self.plans, self.operand, self.width, self.strategy = layers, plans, operand, width, strategy
+        return self
+
+    @property
+    def device(self) -> str:
+        """Where the layers run."""
+        return self.layers.device
+
+    @property
+    def bits(self) -> int:
+        """Of features, 32 for float32."""
+        return self.layers.bits
 
     def __call__(self) -> Any:
         """Logits of every node, ``(n, classes)`` float32: a NumPy array, or one on the device."""
         with working_with(self.device):
-            return self._run()[-1]
+            return self.layers.run(self.plans)[-1]
 
     def aggregations(self) -> Sequence[Callable[[], Any]]:
-        """The aggregations of each layer as they run, from packed features into a result that is there: what is to be timed."""
+        """The aggregations of each layer as they run, from stored features into a result that is there: what is to be timed."""
         with working_with(self.device):
             calls = []
-            for plan, messages in zip(self.plans, self._run()[:-1], strict=True):
-                out = plan(messages)
-                calls.append(partial(plan, messages, out=out))
+            for plan, messages in zip(self.plans, self.layers.run(self.plans)[:-1], strict=True):
+                calls.append(partial(plan, messages, out=plan(messages)))
             return calls
-
-    def _run(self) -> list[Any]:
-        """What each layer aggregates, as it is stored, and the logits."""
-        messages, more = self._first
-        stored = [self._stored(messages, 0)]
-        z = self.plans[0](stored[0]) + more
-        for layer, (own, weights, bias) in enumerate(self._rest, 1):
-            hidden = z * (z > 0)
-            stored.append(self._stored(hidden @ weights, layer))
-            z = self.plans[layer](stored[-1]) + bias
-            if own is not None:
-                z = z + hidden @ own
-        return [*stored, z]
-
-    def _calibrated(self, graph: Propagation | MeanNeighbours, x: Any) -> list[Any]:
-        """Ranges of the messages of each layer, ``(low, high)`` of shape (1, columns), from the network in full precision."""
-        matrix, found, hidden = graph.matrix, [], x
-        sample = np.random.default_rng(0).permutation(matrix.shape[0])[:_SAMPLE]
-        for own, weights, bias in self.model.steps:
-            messages = hidden @ weights
-            step, low = uniform_grid(messages[sample].astype(np.float64), self.bits)
-            high = low + step * (2**self.bits - 1)
-            found.append(tuple(self._there(end.astype(np.float32)[None]) for end in (low, high)))
-            z = matrix @ messages + bias
-            hidden = np.maximum(z if own is None else z + hidden @ own, 0)
-        return found
-
-    def _stored(self, messages: Any, layer: int) -> Any:
-        if self.bits == FULL:
-            return messages
-        return quantize(
-            messages, self.bits, rounding="nearest", granularity="col", layout="rows", range=self._ranges[layer]
-        )
-
-    def _there(self, array: Any) -> Any:
-        return array if array is None or self.device == "cpu" else interop.move(array, self.device)
 
     def __repr__(self) -> str:
         edges = "all edges" if self.width is None else f"{self.strategy} of width {self.width}"
         bits = "float32" if self.bits == FULL else f"{self.bits} bits"
-        return f"<SampledNetwork {type(self.model).__name__} {edges}, {bits}, {self.device}>"
+        return f"<SampledNetwork {type(self.layers.model).__name__} {edges}, {bits}, {self.device}>"
