@@ -104,9 +104,9 @@ def figure_6(rows: _Rows) -> str:
     first = rows[0]["params"]
     text = (
         f"Two-layer networks of 16 hidden units, trained in full precision over all edges, {first['seeds']} seeds; cora, citeseer and "
-        "pubmed on their public split, the others on as many random ones of 20 training nodes a class. Points of test accuracy against the same "
-        "networks over all edges in float32 (means over the seeds). *Rescaled*: sums are multiplied by a node's edges over its samples, "
-        "so that a mean stays a mean; the paper leaves that out. 8 and 4 bits: input features and messages of both layers.\n\n"
+        "pubmed on their public split, the others on as many random ones of 20 training nodes a class. Points of test accuracy against "
+        "the same networks over all edges in float32 (means over the seeds). *Rescaled*: sums are multiplied by a node's edges over its "
+        "samples, so that a mean stays a mean; the paper leaves that out. 8, 4 and 2 bits: input features and messages of both layers.\n\n"
     )
     sections = []
     for rescale in (False, True):
@@ -181,8 +181,8 @@ def figure_7(rows: _Rows) -> str:
                 cells = [f"{of[w]['ratio']:.2f}x" if w in of else "-" for w in WIDTHS]
                 body.append([name_of(first["params"]), what[0].upper(), bits, f"{first['peer_ms']:.4f}", *cells])
     text = (
-        "cuSPARSE's time over ours, 64 columns. The paper, against cuSPARSE on an RTX 4090: 1.72x (GCN) and 1.82x (GraphSAGE) on average on "
-        "the small graphs; 25.87x at most, on proteins with GraphSAGE, where AFS has 15.06x.\n\n"
+        "cuSPARSE's time over ours, 64 columns. The paper, against cuSPARSE on an RTX 4090: 1.72x (GCN) and 1.82x (GraphSAGE) on average "
+        "on the small graphs; 25.87x at most, on proteins with GraphSAGE, where AFS has 15.06x.\n\n"
     )
     head = ["graph", "edges", "features", "cuSPARSE, ms", *(f"W = {w}" for w in WIDTHS)]
     return measured(rows) + text + table(head, body, 3)

@@ -31,7 +31,7 @@ from bitsparse import jit
 from bitsparse.bench import Case, Prepared, Protocol
 from bitsparse.datasets import synthetic_csr
 
-__all__ = ["cases", "field_of", "machine"]
+__all__ = ["cases", "field_of", "held", "machine", "sampled_reference"]
 
 SAMPLES = (16, 64, 256)
 STRATEGIES = ("sfs", "afs", "aes", "uniform")
@@ -88,7 +88,7 @@ def sampled(name: str, columns: int, strategy: Any, width: int, *, bits: int | N
     seed: dict[str, Any] = {"seed": 0} if strategy == "uniform" else {}
     features = x if bits is None else bs.quantize(x, bits, layout="rows")
     sample = bs.edge_sample(matrix.tiled, width, strategy, **seed)
-    reference = _reference(cell, sample.tocsr(), x if bits is None else features.dequantize())
+    reference = sampled_reference(cell, sample.tocsr(), x if bits is None else features.dequantize())
     sides, errors = [], []
     for store in (True, False):
         plan = bs.plan_sampled_spmm(matrix.tiled, columns, width, strategy, store=store, **seed)
@@ -149,7 +149,7 @@ def field_of(graph: str, columns: int, strategy: str, width: int) -> float | Non
     return min(found, default=None)
 
 
-def _reference(cell: Cell, matrix: Any, x: Any) -> Any:
+def sampled_reference(cell: Cell, matrix: Any, x: Any) -> Any:
     """The float64 product of the sampled matrix with the features."""
     cupy = jit.require_cupy("suite sampled")
     out = cupy.full((matrix.shape[0], cell.columns), np.nan, np.float64)
