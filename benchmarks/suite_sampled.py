@@ -11,13 +11,17 @@ Where this suite differs from the protocol of ``run.py`` it does as suite ``spmm
   product of cuSPARSE of all edges.
 - ``params.kept`` is the share of the edges that are drawn, repeats counted, ``params.distinct`` of those that are read; ``floor_ms`` is
   that of suite ``spmm`` for the latter.
+- The other cases stand in the files of ``MORE``: sums of packed integers over all edges, products with quantisation on the way, copies
+  to the GPU, stochastic rounding.
 
 ``python3 benchmarks/summary_sampled.py FILE`` makes means and worst cells of the records.
 """
 
 from __future__ import annotations
 
+import importlib
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,6 +40,9 @@ __all__ = ["cases", "field_of", "held", "machine", "sampled_reference"]
 SAMPLES = (16, 64, 256)
 STRATEGIES = ("sfs", "afs", "aes", "uniform")
 PROTEINS = (132_534, 39_561_252)
+#: Files with further cases, those that are there.
+MORE = ("cases_codes_gpu", "cases_qgemm_gpu", "cases_transfer_gpu", "cases_rounding_gpu")
+HERE = Path(__file__).resolve().parent
 _held: dict[str, Matrix | None] = {}
 
 
@@ -56,6 +63,8 @@ def cases(threads: int) -> list[Case]:
             for strategy in ("aes", "uniform"):
                 case = f"sampled-{front}{strategy}-proteins39-{kind}-D128-W64"
                 table.append(Case(case, partial(sampled, f"proteins39-{kind}", 128, strategy, 64, bits=bits)))
+    for module in (importlib.import_module(name) for name in MORE if (HERE / f"{name}.py").is_file()):
+        table += module.cases()
     return table
 
 
