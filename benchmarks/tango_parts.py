@@ -16,6 +16,7 @@ from sparse_gpu import Matrix, Timed, in_turns
 from bitsparse import jit
 from bitsparse.bench import Record, Unavailable
 from bitsparse.datasets import SIZES, synthetic_csr
+from bitsparse.errors import BitsparseError
 
 __all__ = ["GRAPHS", "measurements"]
 
@@ -112,7 +113,8 @@ def normal(seed: int, shape: tuple[int, ...]) -> Any:
 def close(case: str, got: Any, wanted: Any, terms: Any, tolerance: float = TOLERANCE) -> None:
     """Refuse a wrong result; ``terms`` is how many numbers each sum has."""
     cupy = jit.require_cupy("tango")
-    error = float((cupy.abs(got - wanted) / cupy.sqrt(cupy.maximum(terms, 1))).max().get()) if got.size else 0.0
+    root = cupy.sqrt(cupy.maximum(cupy.asarray(terms), 1))
+    error = float((cupy.abs(got - wanted) / root).max().get()) if got.size else 0.0
     if not error <= tolerance:
         raise AssertionError(f"{case}: the result is wrong, error {error:.2e} but {tolerance:.0e} is allowed")
 
@@ -161,8 +163,8 @@ def products(part: Part, bits: int, widths: Sequence[int]) -> Iterator[_Record]:
         nodes = part.matrix.shape[0]
         x, w = normal(0, (nodes, columns)), normal(1, (columns, columns))
         out = cupy.empty((nodes, columns), np.float32)
-        scale = float(cupy.abs(x).max().get()) / (2 ** (bits - 1) - 1)
-        found, given = quantized(x, w, bits, out), quantized(x, w, bits, out, np.float32(scale))
+        scale = np.float32(cupy.abs(x).max().get()) / np.float32(2 ** (bits - 1) - 1)
+        found, given = quantized(x, w, bits, out), quantized(x, w, bits, out, scale)
         peers = [dense(x, w, "float32"), dense(x, w, "float32", tf32=True), dense(x, w, "float16")]
         ms, given_ms, *rest = part.times([found, given, *peers])
         params = {"D": columns, "bits": bits, "given_ms": given_ms, "fp32_ms": rest[0], "tf32_ms": rest[1]}
@@ -260,7 +262,7 @@ def of_heads(part: Part, heads: int, columns: int) -> _Record:
     try:
         narrow = Timed(partial(bs.spmm, matrix.tiled, codes, values=values, out=out), "spmm, 8 bits")
         params["int8_ms"] = part.times([narrow])[0]
-    except bs.errors.BitsparseError as reason:
+    except BitsparseError as reason:
         params["int8"] = str(reason)
     return part.record(
         f"{heads}x{columns}", params, ms, sides[1].name, peer_ms, int(x.nbytes + out.nbytes + values.nbytes)
