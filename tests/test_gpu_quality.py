@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
 from bitsparse import nn
+from bitsparse.cli import main
 
 pytestmark = pytest.mark.gpu
 
@@ -26,7 +29,7 @@ def task():
 
 
 @pytest.mark.parametrize("which", [0, 1])
-@pytest.mark.parametrize(("width", "bits"), [(None, 32), (8, 32), (8, 8), (8, 2)])
+@pytest.mark.parametrize(("width", "bits"), [(None, 32), (None, 4), (8, 32), (8, 8), (8, 2)])
 def test_sampled_networks_are_those_of_the_cpu(task, which, width, bits):
     models, graphs, features, _, _ = task
     options = {"bits": bits, "rescale": True} if width is not None else {"bits": bits}
@@ -67,3 +70,18 @@ def test_sampling_rates_of_what_lies_there(task):
     graph = task[1][0]
     for strategy in ("aes", "sfs"):
         assert nn.sampling_rate(operand_of(graph, "cuda"), 8, strategy) == nn.sampling_rate(graph.pattern, 8, strategy)
+
+
+def test_the_command(tmp_path, capsys):
+    n, rng = 90, np.random.default_rng(2)
+    labels = np.arange(n) % 2
+    near = np.triu(rng.random((n, n)) < np.where(labels[:, None] == labels, 0.2, 0.05), 1)
+    graph = sp.csr_array(near | near.T)
+    x = (rng.random((n, 8)) + 3 * (np.arange(8) % 2 == labels[:, None])).astype(np.float32)
+    np.savez(tmp_path / "two.npz", indptr=graph.indptr, indices=graph.indices, features=x, labels=labels)
+    options = ["--widths", "4", "--strategies", "aes", "--bits", "8", "--epochs", "20", "--model", "gcn", "--json"]
+    assert main(["quality", "--graph", str(tmp_path / "two.npz"), "--device", "cuda", *options]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["results"]
+    assert found["device"].startswith("cuda")
+    assert [(one["width"], one["bits"]) for one in found["cells"]] == [(None, 32), (None, 8), (4, 32), (4, 8)]
+    assert all(one["ms"] > 0 for one in found["cells"])

@@ -140,6 +140,16 @@ def test_sampled_networks_refuse_what_does_not_fit(task):
         nn.SampledNetwork(gcn, task.graphs[0], task.features, 8, seed=1)
 
 
+def test_all_layers_and_calls_share_one_random_sample(task):
+    network = nn.SampledNetwork(task.models[0], task.graphs[0], task.features, 4, "uniform")
+    np.testing.assert_array_equal(network(), network())
+    ones = [np.ones((300, plan.shape[1]), np.float32) for plan in network.plans]
+    first, second = (plan(x)[:, 0] for plan, x in zip(network.plans, ones, strict=True))
+    np.testing.assert_array_equal(first, second)
+    other = nn.SampledNetwork(task.models[0], task.graphs[0], task.features, 4, "uniform")
+    assert (other() != network()).any()
+
+
 # ---- the report
 def test_sampling_rates_are_those_of_the_sample():
     ones = sp.csr_array(np.tri(40, dtype=bool))  # rows of 1 to 40 edges

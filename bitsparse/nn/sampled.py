@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -62,6 +63,8 @@ def plans_of(
     make: Callable[..., Any] = partial(plan_spmm, operand)
     if width is not None:
         size = _check.integer(function, "width", width, 1)
+        if strategy == "uniform" and seed is None:
+            seed = secrets.randbits(64)  # of all layers
         make = partial(plan_sampled_spmm, operand, width=size, strategy=strategy, rescale=rescale, seed=seed)
     return [make(n=weights.shape[1]) for _, weights, _ in model.steps]
 
@@ -160,7 +163,7 @@ class SampledNetwork:
     width : int, optional
         Edges per node, as in :func:`edge_sample`; None takes all of them.
     strategy, rescale, seed
-        As in :func:`sampled_spmm`.
+        As in :func:`sampled_spmm`; all layers share one sample.
     bits : {32, 8, 4, 2, 1}
         Of features; 32 leaves them float32.
     device : str, default "cpu"
