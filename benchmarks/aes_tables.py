@@ -43,6 +43,10 @@ HEAD = """# AES-SpMM's figures, again
 Made by `python3 benchmarks/aes.py` from its records; the protocol stands there. The paper (Song, Wang, Luo, Wu, Tang: AES-SpMM, 2025)
 prints its figures without numbers; what its text says of them is quoted. Graphs marked * are seeded synthetic ones of the sizes of the
 graphs named, not the graphs themselves. W is the width of the sample, edges of a node at most.
+
+![Figures 5 and 6](aes-figures.png)
+
+Figures 5 and 6, drawn by `benchmarks/aes_plot.py`: sampling rates; accuracies with rescaled sums, dotted without rescaling.
 """
 
 

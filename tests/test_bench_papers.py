@@ -130,6 +130,24 @@ def test_the_document_of_tango_puts_the_paper_beside() -> None:
     assert tango_tables.line_of(records[0]).startswith("figure-10-arxiv")
 
 
+def test_the_recorded_figures_are_drawn(tmp_path: Path) -> None:
+    import aes_plot
+
+    assert aes_plot.main(["--out", str(tmp_path / "figures.png")]) == 0
+    assert (tmp_path / "figures.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_recorded_accuracies_hold_what_is_documented() -> None:
+    lines = (BENCHMARKS / "results" / "h200" / "aes.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [one["params"] for one in map(json.loads, lines) if one["params"]["part"] == "figure-6"]
+    assert len({(row["graph"], row["model"]) for row in rows}) == 10
+    for row in rows:
+        losses = {(s, w, b): loss for s, w, b, _, _, loss in row["cells"]}
+        width = 32 if row["rescale"] else 64
+        assert losses["aes", width, 32] < 1.0
+        assert losses["aes", width, 8] - losses["aes", width, 32] < 0.3
+
+
 @pytest.mark.parametrize("module", ["aes", "tango"])
 def test_the_modules_of_a_paper_can_be_imported_without_a_gpu(module: str) -> None:
     for part in ("parts", "tables"):
