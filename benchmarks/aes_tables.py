@@ -92,7 +92,7 @@ def figure_5(rows: _Rows) -> str:
     text = (
         "Sampled edges over all edges by AES, in per cent, repeats counted; in brackets the share of the nodes with edges that keep all of "
         "theirs. The records hold the whole distributions. The paper: above 80 % already at W = 16 for cora, pubmed and arxiv, below 10 % "
-        "at W = 16 or 32 for the large ones. Its arxiv has undirected edges, half as many as here.\n\n"
+        "at W = 16 or 32 for the large ones. Its arxiv is the graph itself with undirected edges, half as many as the stand-in has.\n\n"
     )
     body = []
     for graph in dict.fromkeys(p["graph"] for p in chosen):

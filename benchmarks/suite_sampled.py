@@ -11,8 +11,8 @@ Where this suite differs from the protocol of ``run.py`` it does as suite ``spmm
   product of cuSPARSE of all edges.
 - ``params.kept`` is the share of the edges that are drawn, repeats counted, ``params.distinct`` of those that are read; ``floor_ms`` is
   that of suite ``spmm`` for the latter.
-- The other cases stand in the files of ``MORE``: sums of packed integers over all edges, products with quantisation on the way, copies
-  to the GPU, stochastic rounding.
+- The other cases stand in the files of ``MORE``: sums of packed integers over all edges, products of packed integers per edge, products
+  with quantisation on the way, copies to the GPU, stochastic rounding.
 
 ``python3 benchmarks/summary_sampled.py FILE`` makes means and worst cells of the records.
 """
@@ -41,7 +41,7 @@ SAMPLES = (16, 64, 256)
 STRATEGIES = ("sfs", "afs", "aes", "uniform")
 PROTEINS = (132_534, 39_561_252)
 #: Files with further cases, those that are there.
-MORE = ("cases_codes_gpu", "cases_qgemm_gpu", "cases_transfer_gpu", "cases_rounding_gpu")
+MORE = ("cases_codes_gpu", "cases_sddmm_codes", "cases_qgemm_gpu", "cases_transfer_gpu", "cases_rounding_gpu")
 HERE = Path(__file__).resolve().parent
 _held: dict[str, Matrix | None] = {}
 
