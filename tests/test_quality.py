@@ -225,6 +225,13 @@ def test_the_report_refuses_what_does_not_fit(task):
     ):
         with pytest.raises(error, match=message):
             nn.sampling_quality(models, graph, *given, mask, **options)
+    with pytest.raises(DTypeError, match="graph is a csr_array"):
+        nn.sampling_quality(task.models[0], task.adjacency, *given, task.test)
+    with pytest.raises(DTypeError, match="SAGE over a graph of Propagation"):
+        nn.sampling_quality(task.models[1], graph, *given, task.test)
+    other = nn.train_gcn(graph, *given, task.train, hidden=4, epochs=1)
+    with pytest.raises(ShapeError, match=r"\(30, 16\).*\(30, 4\)"):
+        nn.sampling_quality([task.models[0], other], graph, *given, task.test)
 
 
 def test_times_and_pictures(task):

@@ -241,6 +241,16 @@ def sampling_quality(
     trained = list(models) if isinstance(models, Sequence) else [models]
     if not trained:
         raise ValueError(f"{function}: models holds none; pass at least one trained GCN or SAGE")
+    if not isinstance(graph, (Propagation, MeanNeighbours)):
+        raise DTypeError(
+            f"{function}: graph is a {type(graph).__name__}; pass Propagation(adjacency) for a GCN, MeanNeighbours(adjacency) for a SAGE"
+        )
+    sizes_of = [tuple(weights.shape for _, weights, _ in model.steps) for model in trained]
+    if len(set(sizes_of)) > 1:
+        raise ShapeError(
+            f"{function}: models have weights of shapes {sizes_of[0]} and {next(o for o in sizes_of if o != sizes_of[0])}; "
+            f"compare networks of one size"
+        )
     truth, chosen = _masked(function, graph.pattern.shape[0], np.asarray(labels), np.asarray(mask))
     names: list[Any] = [_check.choice(function, "strategy", one, STRATEGIES) for one in dict.fromkeys(strategies)]
     sizes = sorted({_check.integer(function, "width", one, 1) for one in widths})
