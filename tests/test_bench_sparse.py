@@ -162,11 +162,11 @@ def test_the_summary_of_samples() -> None:
                 ("codes-spmm-int4-weighted-artist-D128", 1.2),
                 ("sddmm-int8-artist-D128", 1.9),
                 ("sddmm-int8-add-artist-D128", 1.8),
-                ("rounding-copy-268435456", 0.9),
-                ("rounding-cupy-268435456", 6.0),
+                ("rounding-f32-8bit-copy-rows-8192x8192", 0.9),
+                ("rounding-f32-8bit-cupy-rows-8192x8192", 6.0),
                 ("qgemm-169343x512x512-tf32off", 7.0),
                 ("qgemm-169343x512x512-tf32on", 1.2),
-                ("transfer-int8-169343x512", 3.9),
+                ("transfer-pinned-arxiv-128", 3.9),
                 ("codes-spmm-int8-COLLAB-D128", None),
             )
         ),
@@ -181,7 +181,8 @@ def test_the_summary_of_samples() -> None:
     assert cells["spmm of 4 bits, our float32"] == [3.4]
     assert cells["8 and 4 bits, codes out"] == [2.2]
     assert cells["8 and 4 bits, weighted"] == [1.2]
-    assert cells["sddmm of 8 bits, our float32"] == [1.9, 1.8]
+    assert cells["sddmm of 8 bits, our float32"] == [1.9]
+    assert cells["sums written per edge"] == [1.8]
     assert cells["stochastic rounding, a copy's rate"] == [0.9]
     assert cells["stochastic rounding, cupy.random"] == [6.0]
     assert cells["quantised GEMM, cuBLAS fp32"] == [7.0]
