@@ -11,13 +11,17 @@ Where this suite differs from the protocol of ``run.py`` it does as suite ``spmm
   product of cuSPARSE of all edges.
 - ``params.kept`` is the share of the edges that are drawn, repeats counted, ``params.distinct`` of those that are read; ``floor_ms`` is
   that of suite ``spmm`` for the latter.
+- The other cases stand in the files of ``MORE``: sums of packed integers over all edges, products of packed integers per edge, products
+  with quantisation on the way, copies to the GPU, stochastic rounding.
 
 ``python3 benchmarks/summary_sampled.py FILE`` makes means and worst cells of the records.
 """
 
 from __future__ import annotations
 
+import importlib
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,11 +35,14 @@ from bitsparse import jit
 from bitsparse.bench import Case, Prepared, Protocol
 from bitsparse.datasets import synthetic_csr
 
-__all__ = ["cases", "field_of", "machine"]
+__all__ = ["cases", "field_of", "held", "machine", "sampled_reference"]
 
 SAMPLES = (16, 64, 256)
 STRATEGIES = ("sfs", "afs", "aes", "uniform")
 PROTEINS = (132_534, 39_561_252)
+#: Files with further cases, those that are there.
+MORE = ("cases_codes_gpu", "cases_sddmm_codes", "cases_qgemm_gpu", "cases_transfer_gpu", "cases_rounding_gpu")
+HERE = Path(__file__).resolve().parent
 _held: dict[str, Matrix | None] = {}
 
 
@@ -56,6 +63,8 @@ def cases(threads: int) -> list[Case]:
             for strategy in ("aes", "uniform"):
                 case = f"sampled-{front}{strategy}-proteins39-{kind}-D128-W64"
                 table.append(Case(case, partial(sampled, f"proteins39-{kind}", 128, strategy, 64, bits=bits)))
+    for module in (importlib.import_module(name) for name in MORE if (HERE / f"{name}.py").is_file()):
+        table += module.cases()
     return table
 
 
@@ -88,7 +97,7 @@ def sampled(name: str, columns: int, strategy: Any, width: int, *, bits: int | N
     seed: dict[str, Any] = {"seed": 0} if strategy == "uniform" else {}
     features = x if bits is None else bs.quantize(x, bits, layout="rows")
     sample = bs.edge_sample(matrix.tiled, width, strategy, **seed)
-    reference = _reference(cell, sample.tocsr(), x if bits is None else features.dequantize())
+    reference = sampled_reference(cell, sample.tocsr(), x if bits is None else features.dequantize())
     sides, errors = [], []
     for store in (True, False):
         plan = bs.plan_sampled_spmm(matrix.tiled, columns, width, strategy, store=store, **seed)
@@ -149,7 +158,7 @@ def field_of(graph: str, columns: int, strategy: str, width: int) -> float | Non
     return min(found, default=None)
 
 
-def _reference(cell: Cell, matrix: Any, x: Any) -> Any:
+def sampled_reference(cell: Cell, matrix: Any, x: Any) -> Any:
     """The float64 product of the sampled matrix with the features."""
     cupy = jit.require_cupy("suite sampled")
     out = cupy.full((matrix.shape[0], cell.columns), np.nan, np.float64)

@@ -12,12 +12,14 @@ from bitsparse.backends.params import TILE_COLS, TILE_ROWS
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.graph.adjacency import pattern_of
 
-__all__ = ["pareto", "spy", "tile_fill"]
+__all__ = ["pareto", "quality", "spy", "tile_fill"]
 
 #: Words looked at in one go.
 _CHUNK_WORDS = 1 << 22
 #: Cells of a picture along its longer side: where an array has more tiles, each cell stands for several.
 _CELLS = 512
+#: Lines of features in 8, 4, 2, 1 bits.
+_DASHES = ("--", "-.", ":", (0, (5, 1)))
 _BITS_SET = np.array([value.bit_count() for value in range(256)], dtype=np.uint8)
 
 
@@ -235,3 +237,75 @@ def pareto(tuned: Any, ax: Any = None) -> Any:
     ax.set_ylabel("accuracy in per cent")
     ax.legend(fontsize="small", loc="lower right", markerscale=0.5)
     return ax
+
+
+def quality(found: Any, axes: Any = None) -> Any:
+    """Draw what :func:`bitsparse.nn.sampling_quality` measured: accuracy by width, sampling rates of the nodes, speed by width.
+
+    Strategies are lines in float32; other bits are dashed lines of the first strategy, and so are the sampling rates drawn. The dotted
+    line is full precision over all edges.
+
+    Parameters
+    ----------
+    found : Quality
+    axes : sequence of three matplotlib.axes.Axes, optional
+        Where to draw; by default on a new figure (``axes[0].figure``), which no window shows.
+
+    Returns
+    -------
+    array of three matplotlib.axes.Axes
+
+    Raises
+    ------
+    ImportError
+        matplotlib is not installed.
+
+    Examples
+    --------
+    >>> from bitsparse import nn, viz
+    >>> whole = nn.QualityCell(None, None, 32, 81.0, 0.0, 0.0, 1.0, 1.0, 900)
+    >>> cells = whole, nn.QualityCell("aes", 16, 32, 80.5, 0.0, 0.5, 0.4, 2.5, 300)
+    >>> rate = nn.SamplingRate("aes", 16, 0.3, 0.3, (0.0,) * 20 + (1.0,))
+    >>> axes = viz.quality(nn.Quality("GCN", "cpu", cells, (rate,), {8: 0.01}, 4))
+    >>> [ax.get_title() for ax in axes]
+    ['GCN, all edges: 81.00 %', 'sampling rate, aes', 'speed on cpu']
+    """
+    first = _axes("quality", None if axes is None else axes[0])
+    if axes is None:
+        figure = first.figure
+        figure.clear()
+        figure.set_size_inches(15.0, 4.6)
+        axes = figure.subplots(1, 3)
+    strategies = list(dict.fromkeys(one.strategy for one in found.rates))
+    narrow = sorted({one.bits for one in found.cells if one.bits < 32}, reverse=True)
+    lines: list[tuple[str, int, str, Any]] = [(name, 32, f"C{i}", "-") for i, name in enumerate(strategies)]
+    for bits, style in zip(narrow, _DASHES, strict=False):
+        lines += [(name, bits, "C0", style) for name in strategies[:1]]
+    for name, bits, color, style in lines:
+        chosen = [one for one in found.cells if (one.strategy, one.bits) == (name, bits)]
+        label = f"{name}, {'float32' if bits == 32 else f'{bits} bits'}"
+        widths = [one.width for one in chosen]
+        axes[0].plot(widths, [one.accuracy for one in chosen], style, color=color, marker=".", label=label)
+        if all(one.speedup is not None for one in chosen):
+            axes[2].plot(widths, [one.speedup for one in chosen], style, color=color, marker=".", label=label)
+    for i, rate in enumerate(one for one in found.rates if one.strategy == strategies[0]):
+        steps = np.linspace(0, 100, len(rate.cdf))
+        label = f"W = {rate.width}, {100 * rate.kept:.0f} % kept"
+        axes[1].step(steps, rate.cdf, where="post", color=f"C{i}", label=label)
+    axes[0].axhline(found.full.accuracy, color="0.5", linestyle=":")
+    axes[2].axhline(1.0, color="0.5", linestyle=":")
+    axes[0].set_title(f"{found.model}, all edges: {found.full.accuracy:.2f} %")
+    axes[1].set_title(f"sampling rate, {strategies[0]}" if strategies else "sampling rate")
+    axes[2].set_title(f"speed on {found.device}")
+    for ax, x, y in (
+        (axes[0], "width", "accuracy in per cent"),
+        (axes[1], "sampling rate of a node, per cent", "share of the nodes"),
+        (axes[2], "width", "time over all edges in float32 / time"),
+    ):
+        ax.set_xlabel(x)
+        ax.set_ylabel(y)
+        if x == "width":
+            ax.set_xscale("log", base=2)
+        if ax.get_legend_handles_labels()[0]:
+            ax.legend(fontsize="small")
+    return axes

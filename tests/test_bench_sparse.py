@@ -134,6 +134,8 @@ def test_the_suite_of_samples_has_its_cases() -> None:
         for w in (16, 64, 256)
     }
     promised |= {f"sampled-{front}aes-proteins39-power_law-D128-W64" for front in ("", "int8-", "int4-")}
+    large = ["artist", "DD", "COLLAB", "reddit-power_law", "products-communities"]
+    promised |= {f"codes-spmm-int{bits}-{g}-D{d}" for bits in (8, 4) for g in large for d in (128, 256)}
     assert promised <= set(names)
     assert suite_sampled.field_of("artist", 128, "sfs", 64) == 0.0812
     assert suite_sampled.field_of("artist", 128, "aes", 64) == suite_sampled.field_of("artist", 128, "afs", 64)
@@ -151,6 +153,23 @@ def test_the_summary_of_samples() -> None:
         record("sampled-aes-artist-D16-W16", 1.3, field_ms=3.0, field_ratio=1.5),
         record("sampled-sfs-DD-D16-W16", 1.0, distinct=0.9, field_ms=2.0, field_ratio=1.0),
         record("sampled-int8-aes-proteins39-power_law-D128-W64", 11.0, bits=8),
+        *(
+            {"suite": "sampled", "case": case, "ratio": ratio, "params": {}}
+            for case, ratio in (
+                ("codes-spmm-int8-artist-D128", 2.4),
+                ("codes-spmm-int4-DD-D128", 3.4),
+                ("codes-spmm-int8-out-artist-D128", 2.2),
+                ("codes-spmm-int4-weighted-artist-D128", 1.2),
+                ("sddmm-int8-artist-D128", 1.9),
+                ("sddmm-int8-add-artist-D128", 1.8),
+                ("rounding-f32-8bit-copy-rows-8192x8192", 0.9),
+                ("rounding-f32-8bit-cupy-rows-8192x8192", 6.0),
+                ("qgemm-169343x512x512-tf32off", 7.0),
+                ("qgemm-169343x512x512-tf32on", 1.2),
+                ("transfer-pinned-arxiv-128", 3.9),
+                ("codes-spmm-int8-COLLAB-D128", None),
+            )
+        ),
     ]
     cells = {bar.title.strip(): list(bar.cells.values()) for bar in summary_sampled.bars(records)}
     assert cells["ES-SpMM in the field"] == [1.5, 1.0]
@@ -158,6 +177,17 @@ def test_the_summary_of_samples() -> None:
     assert cells["all edges, fewer than half read"] == [1.0]
     assert cells["proteins39, 8 bits"] == [11.0]
     assert cells["drawn in every call, ES-SpMM"] == [1.5, 1.0]
+    assert cells["spmm of 8 bits, our float32"] == [2.4]
+    assert cells["spmm of 4 bits, our float32"] == [3.4]
+    assert cells["8 and 4 bits, codes out"] == [2.2]
+    assert cells["8 and 4 bits, weighted"] == [1.2]
+    assert cells["sddmm of 8 bits, our float32"] == [1.9]
+    assert cells["sums written per edge"] == [1.8]
+    assert cells["stochastic rounding, a copy's rate"] == [0.9]
+    assert cells["stochastic rounding, cupy.random"] == [6.0]
+    assert cells["quantised GEMM, cuBLAS fp32"] == [7.0]
+    assert cells["quantised GEMM, cuBLAS TF32"] == [1.2]
+    assert cells["transfer of 8 bits, float32"] == [3.9]
 
 
 def test_measuring_may_add_parameters() -> None:

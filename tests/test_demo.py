@@ -125,19 +125,23 @@ def test_features_refuse_what_is_not_a_matrix_of_numbers():
 
 
 # ---- training
-def test_gradient_agrees_with_differences(trained):
-    from bitsparse.nn.gcn import _Trained
+@pytest.mark.parametrize("own", [False, True])
+def test_gradient_agrees_with_differences(trained, own):
+    from bitsparse.nn.training import TwoLayers
 
-    ids = np.flatnonzero(trained.train)
-    net = _Trained(trained.graph, trained.features, ids, trained.labels[ids], 3, 0.0)
+    ids, matrix = np.flatnonzero(trained.train), trained.graph.matrix
+    net = TwoLayers(matrix, trained.features.csr, ids, trained.labels[ids], 3, 0.0, own)
     rng = np.random.default_rng(4)
-    shapes = [(trained.raw.shape[1], 4), (4,), (4, 3), (3,)]
+    inputs = trained.raw.shape[1]
+    shapes = [(inputs, 4), (4,), (4, 3), (3,), *([(inputs, 4), (4, 3)] if own else [])]
     params = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
 
     def loss(given):
-        w1, b1, w2, b2 = (part.astype(np.float64) for part in given)
-        p, x = trained.graph.matrix.astype(np.float64), trained.features.csr.astype(np.float64)
-        logits = (p @ (np.maximum(p @ (x @ w1) + b1, 0) @ w2) + b2)[ids]
+        w1, b1, w2, b2, *more = (part.astype(np.float64) for part in given)
+        p, x = matrix.astype(np.float64), trained.features.csr.astype(np.float64)
+        s1, s2 = more or (0 * w1, 0 * w2)
+        hidden = np.maximum(p @ (x @ w1) + x @ s1 + b1, 0)
+        logits = (p @ (hidden @ w2) + hidden @ s2 + b2)[ids]
         return float(np.mean(np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(ids.size), trained.labels[ids]]))
 
     gradients = net.gradients(params, rng)
@@ -362,7 +366,7 @@ def test_demo_never_falls_back_to_another_device(graph_file, capsys, monkeypatch
 
 @pytest.mark.parametrize("form", ["frdc", "tiled"])
 def test_demo_on_a_gpu_names_the_adjacency_it_can_have(graph_file, capsys, monkeypatch, form):
-    monkeypatch.setattr("bitsparse.cli.demo._need_gpu", lambda device: None)
+    monkeypatch.setattr("bitsparse.cli.demo.need_gpu", lambda device: None)
     code, out, err = run(capsys, "demo", "--graph", str(graph_file), "--device", "cuda", "--adjacency", form)
     assert (code, out) == (2, "")
     assert f"adjacency '{form}' has no kernels on 'cuda'" in one_line(err)

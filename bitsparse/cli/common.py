@@ -7,9 +7,15 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["need", "positive", "progress", "save_spy"]
+from bitsparse import jit
+from bitsparse.errors import BitsparseError, DeviceError
+
+if TYPE_CHECKING:
+    from bitsparse.datasets import GraphData
+
+__all__ = ["load_task", "need", "need_gpu", "positive", "progress", "save_spy"]
 
 
 def positive(text: str) -> int:
@@ -48,3 +54,42 @@ def save_spy(matrix: Any, name: str, path: str) -> Path:
     axes.set_title(f"{name}: {axes.get_title()}", fontsize="medium")
     axes.figure.savefig(file, dpi=150)
     return file
+
+
+def need_gpu(device: str) -> None:
+    """Refuse before the training, and say what is missing."""
+    try:
+        jit.capability()
+        jit.nvrtc_version()
+    except BitsparseError as error:
+        raise DeviceError(f"device {device!r} is not available: {error}; or use --device cpu") from error
+
+
+def load_task(command: str, path: str | None, *, generate: bool) -> GraphData:
+    """The graph asked for, with features, labels and a split; what had to be made up is said on stderr."""
+    from bitsparse import datasets
+
+    data = datasets.digits() if path is None else datasets.read(path)
+    if generate:
+        data = data.with_generated()
+        print(f"bitsparse {command}: features and labels of {data.name} are made up (seed 0)", file=sys.stderr)
+    for name, part in (
+        ("features (x_indptr, x_indices, x_data, x_shape, or features)", data.x),
+        ("labels", data.labels),
+    ):
+        if part is None:
+            raise ValueError(
+                f"graph {data.name!r} has no {name}, which training needs; add them to the file, or make some up with --generate"
+            )
+    if data.num_classes < 2:
+        raise ValueError(f"graph {data.name!r} has labels of {data.num_classes} classes, but at least 2 are needed")
+    if data.train_mask is None:
+        data = data.with_split()
+        print(
+            f"bitsparse {command}: {data.name} has no masks; split at random, 20 training nodes per class (seed 0)",
+            file=sys.stderr,
+        )
+    for name, mask in (("train_mask", data.train_mask), ("test_mask", data.test_mask)):
+        if mask is None or not mask.any():
+            raise ValueError(f"graph {data.name!r}: {name} selects no node; select some")
+    return data

@@ -25,8 +25,7 @@ import numpy as np
 
 from bitsparse import jit
 from bitsparse.backends import host
-from bitsparse.cli.common import need, positive, progress, save_spy
-from bitsparse.errors import BitsparseError, DeviceError
+from bitsparse.cli.common import load_task, need, need_gpu, positive, progress, save_spy
 from bitsparse.nn.aggregate import ADJACENCIES, chosen_adjacency
 
 if TYPE_CHECKING:
@@ -123,10 +122,10 @@ def _demo(args: argparse.Namespace) -> None:
     from bitsparse import nn
 
     if args.device != "cpu":
-        _need_gpu(args.device)
+        need_gpu(args.device)
     if args.plot is not None:
         need("matplotlib", "--plot", "viz")
-    data = _load(args.graph, generate=args.generate)
+    data = load_task("demo", args.graph, generate=args.generate)
     graph, features = nn.Propagation(data.adjacency), nn.Features(data.x)
     form = chosen_adjacency(args.adjacency or "auto", graph.pattern.shape[0], graph.pattern.nnz, args.device)
     settings = [_Setting(bits, []) for bits in (32, *dict.fromkeys(args.bits))]
@@ -146,45 +145,6 @@ def _demo(args: argparse.Namespace) -> None:
         print(json.dumps({"graph": data.name, "device": args.device, "results": results} | asked))
     else:
         print(_table(data, args.seeds, args.device, form, results))
-
-
-def _need_gpu(device: str) -> None:
-    """Refuse before the training, and say what is missing."""
-    try:
-        jit.capability()
-        jit.nvrtc_version()
-    except BitsparseError as error:
-        raise DeviceError(f"device {device!r} is not available: {error}; or use --device cpu") from error
-
-
-def _load(path: str | None, *, generate: bool) -> GraphData:
-    """The graph asked for, with features, labels and a split."""
-    from bitsparse import datasets
-
-    data = datasets.digits() if path is None else datasets.read(path)
-    if generate:
-        data = data.with_generated()
-        print(f"bitsparse demo: features and labels of {data.name} are made up (seed 0)", file=sys.stderr)
-    for name, part in (
-        ("features (x_indptr, x_indices, x_data, x_shape, or features)", data.x),
-        ("labels", data.labels),
-    ):
-        if part is None:
-            raise ValueError(
-                f"graph {data.name!r} has no {name}, which training needs; add them to the file, or make some up with --generate"
-            )
-    if data.num_classes < 2:
-        raise ValueError(f"graph {data.name!r} has labels of {data.num_classes} classes, but at least 2 are needed")
-    if data.train_mask is None:
-        data = data.with_split()
-        print(
-            f"bitsparse demo: {data.name} has no masks; split at random, 20 training nodes per class (seed 0)",
-            file=sys.stderr,
-        )
-    for name, mask in (("train_mask", data.train_mask), ("test_mask", data.test_mask)):
-        if mask is None or not mask.any():
-            raise ValueError(f"graph {data.name!r}: {name} selects no node; select some")
-    return data
 
 
 def _measure(

@@ -224,6 +224,20 @@ class Features:
             )
         return self._quantized[bits]
 
+    def rounded(self, bits: int) -> Any:
+        """The values of :meth:`quantized`, in the form of `normalized`: sparse features without negative values stay sparse."""
+        low, high, used = self._ranges(bits)
+        if self._dense or low.any():
+            from scipy import sparse
+
+            dense = self.quantized(bits).dequantize()
+            return dense if self._dense else sparse.csr_array(dense)
+        made, top = self.csr.copy(), np.float32(2**used - 1)
+        lengths = np.diff(made.indptr)
+        codes = np.minimum(np.rint(self._raw.data.astype(np.float32) / np.repeat(high, lengths) * top), top)
+        made.data = codes * np.repeat(high / top * self.row_factor, lengths)
+        return made
+
     def _ranges(self, bits: int) -> tuple[NDArray[np.float32], NDArray[np.float32], int]:
         """Lower and upper end of each row, and the bits to store."""
         raw, n = self._raw, self.shape[0]

@@ -1,0 +1,40 @@
+"""AES-SpMM's figures again (Song et al., 2025: Figures 5, 6 and 7, Table 3), on the same axes: ours, and what the paper prints.
+
+    python3 benchmarks/aes.py [--only figure-5 table-3 ...] [--records FILE] [--out FILE] [--repetitions N]
+
+- ``figure-5`` and ``figure-6`` are no times and run anywhere, only when named: sampling rates from the degrees (without a GPU not of the
+  two largest graphs), and accuracies of a GCN and a GraphSAGE that are trained here, on the CPU (half an hour).
+- ``figure-7`` and ``table-3`` are measured on the GPU at hand.
+
+After each part its records, one JSON object a line, take the place of the old ones in ``--records``, and ``--out`` (by default
+docs/aes-tables.md) is written anew from all of them.
+
+Real are cora, citeseer, pubmed, amazon_computers and coauthor_cs (files of ``graphs.py``). Of the paper's other graphs there are no public
+files here: marked * stand synthetic ones of their sizes, of the kind ``communities`` (proteins with the 39 561 252 entries that the
+paper counts), which have no labels and so no accuracies. Figure 7 is a product ``D^-1/2 A D^-1/2 X`` of 64 columns, as in the suite
+``sampled``: a stored sample, replayed in turns with the fastest right product of cuSPARSE. Table 3 is the share of copying the features,
+from page-locked memory, in copying plus one inference of a two-layer GCN of 64 hidden units (dense products by cuBLAS).
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+PARTS = ["figure-5", "figure-6", "figure-7", "table-3"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, and write records and tables."""
+    # The folder of a script is not always searched (PYTHONSAFEPATH), so what lies beside it is imported late.
+    sys.path[:] = [*sys.path, *({str(HERE)} - set(sys.path))]
+    driver, parts, tables = (importlib.import_module(name) for name in ("paper_tables", "aes_parts", "aes_tables"))
+    status: int = driver.run("AES", PARTS, parts.measurements, tables.line_of, tables.document, arguments, PARTS[2:])
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

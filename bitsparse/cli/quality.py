@@ -1,0 +1,168 @@
+"""``bitsparse quality``: what sampled edges and narrow features cost a trained network, and what they save.
+
+``bitsparse quality --json`` prints one object::
+
+    {"graph", "seeds", "hidden", "rescale", "results": [{"model", "device", "cells": [...], "rates": [...], "errors": {...},
+     "chosen_bits", "least_width"}, ...]}
+
+with one result for each model; see :class:`bitsparse.nn.Quality`. A cell is ``{"strategy", "width", "bits", "accuracy",
+"accuracy_std", "loss", "ms", "speedup", "gathered"}``: accuracies in per cent of the test nodes (mean and population deviation over the
+seeds), ``loss`` in points below full precision over all edges, ``ms`` of the aggregations of both layers, ``speedup`` the same of all edges
+in float32 over it, and the bytes of features that they read. The first cell is full precision over all edges. A rate is ``{"strategy",
+"width", "kept", "distinct", "cdf"}``. Training is on the CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bitsparse.bench import format_table
+from bitsparse.cli.common import load_task, need, need_gpu, positive, progress
+
+if TYPE_CHECKING:
+    from bitsparse.datasets import GraphData
+    from bitsparse.nn import Quality
+
+__all__ = ["add_parser"]
+
+_MODELS = ("gcn", "sage")
+_STRATEGIES = ("aes", "afs", "sfs", "uniform")
+_WIDTHS = (16, 32, 64, 128, 256, 512, 1024)
+_BITS = (32, 8, 4, 2)
+_NARROW = (32, 8, 4, 2, 1)
+_EPOCHS = 200
+
+
+def add_parser(commands: Any) -> None:
+    """Declare the command."""
+    parser = commands.add_parser(
+        "quality",
+        help="accuracy, sampling rate and speed of sampled edges and features of few bits",
+        description="Train a two-layer GCN and GraphSAGE, run them over edges sampled to several widths and on features of few bits, and "
+        "compare test accuracy (per cent), the share of the edges that is kept, and milliseconds of the aggregations.",
+    )
+    parser.add_argument(
+        "--graph",
+        metavar="FILE",
+        help="a graph with features and labels, in any form that `bitsparse inspect` reads (default: nearest neighbours of "
+        "scikit-learn's digits)",
+    )
+    parser.add_argument("--model", nargs="+", choices=_MODELS, default=list(_MODELS), help="networks (default: both)")
+    parser.add_argument(
+        "--widths",
+        nargs="+",
+        type=positive,
+        default=list(_WIDTHS),
+        metavar="W",
+        help="edges per node (default: 16 to 1024)",
+    )
+    parser.add_argument(
+        "--strategies", nargs="+", choices=_STRATEGIES, default=list(_STRATEGIES), help="ways to sample (default: all)"
+    )
+    parser.add_argument(
+        "--bits", nargs="+", type=int, choices=_NARROW, default=list(_BITS), help="of features (default: 32 8 4 2)"
+    )
+    parser.add_argument("--rescale", action="store_true", help="multiply sums by the edges of a node over its samples")
+    parser.add_argument("--seeds", type=positive, default=1, metavar="N", help="train N times, with seeds 0..N-1")
+    parser.add_argument("--hidden", type=positive, default=16, metavar="N", help="hidden units (default: 16)")
+    parser.add_argument("--epochs", type=positive, default=_EPOCHS, metavar="N", help=f"default: {_EPOCHS}")
+    parser.add_argument(
+        "--generate", action="store_true", help="make up features and labels, for graphs that come without them"
+    )
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cpu", help="where the sampled networks run (default: cpu)"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+    parser.add_argument(
+        "--plot",
+        nargs="?",
+        const="",
+        metavar="FILE",
+        help="also draw accuracy, rates and speed (default: GRAPH-MODEL-quality.png; of two models each has its own file)",
+    )
+    parser.set_defaults(run=_quality)
+
+
+def _quality(args: argparse.Namespace) -> None:
+    if args.device != "cpu":
+        need_gpu(args.device)
+    if args.plot is not None:
+        need("matplotlib", "--plot", "viz")
+    data = load_task("quality", args.graph, generate=args.generate)
+    models = list(dict.fromkeys(args.model))
+    results = []
+    settings = (1 + len(set(args.widths)) * len(set(args.strategies))) * len({32, *args.bits})
+    with progress(len(models) * (args.seeds * args.epochs + settings), "step") as advance:
+        for kind in models:
+            results.append(_measured(kind, data, args, advance))
+            if args.plot is not None:
+                _plot(results[-1], data.name, kind, args.plot, only=len(models) == 1)
+    if args.json:
+        records = [found.record() for found in results]
+        facts = {"graph": data.name, "seeds": args.seeds, "hidden": args.hidden, "rescale": args.rescale}
+        print(json.dumps(facts | {"results": records}))
+    else:
+        print(f"{data!r}".removeprefix("GraphData(").removesuffix(")"))
+        print("\n\n".join(_table(found, args) for found in results))
+
+
+def _measured(kind: str, data: GraphData, args: argparse.Namespace, advance: Any) -> Quality:
+    from bitsparse import nn
+
+    features = nn.Features(data.x)
+    graph: Any
+    train: Any
+    graph, train = (
+        (nn.Propagation(data.adjacency), nn.train_gcn)
+        if kind == "gcn"
+        else (nn.MeanNeighbours(data.adjacency), nn.train_sage)
+    )
+    options = {"hidden": args.hidden, "epochs": args.epochs, "progress": advance}
+    models = [train(graph, features, data.targets, data.train_mask, seed=seed, **options) for seed in range(args.seeds)]
+    return nn.sampling_quality(
+        models,
+        graph,
+        features,
+        data.targets,
+        data.test_mask,
+        widths=args.widths,
+        strategies=args.strategies,
+        bits=args.bits,
+        rescale=args.rescale,
+        device=args.device,
+        progress=advance,
+    )
+
+
+def _table(found: Quality, args: argparse.Namespace) -> str:
+    kept = {(rate.strategy, rate.width): f"{100 * rate.kept:.1f}" for rate in found.rates}
+    rows = []
+    for one in found.cells:
+        accuracy = f"{one.accuracy:.2f}" + (f" +- {one.accuracy_std:.2f}" if args.seeds > 1 else "")
+        times = ["-" if one.ms is None else f"{one.ms:.4f}", "-" if one.speedup is None else f"{one.speedup:.2f}x"]
+        name, width = one.strategy or "all edges", "-" if one.width is None else str(one.width)
+        share = kept.get((name, one.width or 0), "100.0")
+        rows.append([name, width, str(one.bits), share, accuracy, f"{0.0 - round(one.loss, 2):+.2f}", *times])
+    headings = ("edges", "W", "bits", "kept %", "accuracy %", "points", "ms", "speed")
+    lines = [f"\n{found.model}, {args.hidden} hidden units, {found.device}", "", format_table(headings, rows), ""]
+    errors = ", ".join(f"{bits}: {error:.3f}" for bits, error in found.errors.items())
+    lines.append(f"quantisation error of the first layer's aggregate by bits: {errors}")
+    chosen = "more than 8" if found.chosen_bits is None else str(found.chosen_bits)
+    lines.append(f"choose_bits: {chosen} (error at most 0.3)")
+    if "aes" in args.strategies:
+        least = found.least_width()
+        where = "at no width measured" if least is None else f"from W = {least} on"
+        lines.append(f"aes costs less than 1 point {where}{', rescaled' if args.rescale else ''}")
+    return "\n".join(lines)
+
+
+def _plot(found: Quality, name: str, kind: str, path: str, *, only: bool) -> None:
+    file = Path(path or f"{name}-{kind}-quality.png")
+    if path and not only:
+        file = file.with_name(f"{file.stem}-{kind}{file.suffix}")
+    found.plot()[0].figure.savefig(file, dpi=150)
+    print(f"bitsparse quality: wrote {file}", file=sys.stderr)

@@ -1,0 +1,156 @@
+"""Training of the two-layer networks in NumPy: forward and backward pass written out, Adam, and the checks of what is trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse.errors import DTypeError, ShapeError
+
+__all__ = ["Array", "TwoLayers", "adam", "checked", "fit", "glorot"]
+
+Array = NDArray[np.float32]
+
+
+class TwoLayers:
+    """Gradients of the loss of ``P H W2 + H S2 + b2`` with ``H = relu(P X W1 + X S1 + b1)``.
+
+    Parameters are ``[w1, b1, w2, b2]``, with `own` followed by ``[s1, s2]``, the weights of a node's own features; else there are none.
+    Only nodes within two hops of a training node take part in the gradient, so only they are computed.
+    """
+
+    def __init__(
+        self, matrix: Any, x: Any, train: NDArray[Any], labels: NDArray[Any], classes: int, dropout: float, own: bool
+    ) -> None:
+        outer = matrix[train]
+        near = np.union1d(outer.indices, train) if own else np.unique(outer.indices)
+        inner = matrix[near]
+        far = np.union1d(inner.indices, near) if own else np.unique(inner.indices)
+        self.own, self.near_in_far, self.train_in_near = own, np.searchsorted(far, near), np.searchsorted(near, train)
+        self.p2, self.p1, self.x = outer[:, near].tocsr(), inner[:, far].tocsr(), x[far]
+        self.p2_t, self.p1_t, self.x_t = self.p2.T.tocsr(), self.p1.T.tocsr(), self.x.T.tocsr()
+        # Where each value of x lies in its transpose: dropout draws new values every epoch, the pattern stays.
+        numbered = self.x.copy()
+        numbered.data = np.arange(self.x.nnz)
+        self.order = numbered.T.tocsr().data
+        self.values = self.x.data.copy()
+        self.target = np.zeros((train.size, classes), np.float32)
+        self.target[np.arange(train.size), labels] = 1
+        self.dropout = np.float32(dropout)
+
+    def kept(self, rng: np.random.Generator, size: Any) -> Array:
+        """Inverted dropout: 0, or the inverse of the share kept."""
+        kept = rng.random(size, dtype=np.float32) >= self.dropout
+        return np.asarray(kept / (np.float32(1) - self.dropout), dtype=np.float32)
+
+    def gradients(self, params: list[Array], rng: np.random.Generator) -> list[Array]:
+        """Gradient of the mean cross entropy for every parameter."""
+        w1, b1, w2, b2, *own = params
+        self.x.data = self.values * self.kept(rng, self.values.size)
+        self.x_t.data = self.x.data[self.order]
+        z = self.p1 @ (self.x @ w1) + b1
+        if own:
+            z += (self.x @ own[0])[self.near_in_far]
+        kept = self.kept(rng, z.shape)
+        hidden = np.maximum(z, 0) * kept
+        logits = self.p2 @ (hidden @ w2) + b2
+        if own:
+            logits += hidden[self.train_in_near] @ own[1]
+        e = np.exp(logits - logits.max(axis=1, keepdims=True))
+        d_logits = (e / e.sum(axis=1, keepdims=True) - self.target) / np.float32(len(e))
+        d_hw = self.p2_t @ d_logits
+        d_hidden = d_hw @ w2.T
+        if own:
+            d_hidden[self.train_in_near] += d_logits @ own[1].T
+        d_z = d_hidden * kept * (z > 0)
+        found = [self.x_t @ (self.p1_t @ d_z), d_z.sum(axis=0), hidden.T @ d_hw, d_logits.sum(axis=0)]
+        if own:
+            spread = np.zeros((self.x.shape[0], d_z.shape[1]), np.float32)
+            spread[self.near_in_far] = d_z
+            found += [self.x_t @ spread, hidden[self.train_in_near].T @ d_logits]
+        return found
+
+
+def fit(
+    net: TwoLayers,
+    params: list[Array],
+    rng: np.random.Generator,
+    *,
+    epochs: int,
+    learning_rate: float,
+    weight_decay: float,
+    bias: bool,
+    progress: Callable[[], object] | None,
+) -> None:
+    """Train the parameters in place; weight decay on the first layer only, as Kipf and Welling do."""
+    step = adam(params, learning_rate)
+    first = (0, 4) if net.own else (0,)
+    for _ in range(epochs):
+        gradients = net.gradients(params, rng)
+        for i in first:
+            gradients[i] += np.float32(weight_decay) * params[i]
+        if not bias:
+            gradients[1], gradients[3] = np.zeros_like(params[1]), np.zeros_like(params[3])
+        step(gradients)
+        if progress is not None:
+            progress()
+
+
+def adam(
+    params: list[Array], learning_rate: float, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8
+) -> Callable[[list[Array]], None]:
+    """One step of Adam (Kingma and Ba 2015, Algorithm 1) on ``params``, in place."""
+    first, second = [np.zeros_like(p) for p in params], [np.zeros_like(p) for p in params]
+    count = 0
+
+    def step(gradients: list[Array]) -> None:
+        nonlocal count
+        count += 1
+        rate = learning_rate * np.sqrt(1 - betas[1] ** count) / (1 - betas[0] ** count)
+        shift = eps * np.sqrt(1 - betas[1] ** count)
+        for p, g, m, v in zip(params, gradients, first, second, strict=True):
+            m += np.float32(1 - betas[0]) * (g - m)
+            v += np.float32(1 - betas[1]) * (g * g - v)
+            p -= np.float32(rate) * m / (np.sqrt(v) + np.float32(shift))
+
+    return step
+
+
+def glorot(rng: np.random.Generator, rows: int, cols: int) -> Array:
+    """Initial weights (Glorot and Bengio 2010, Eq. 16)."""
+    limit = np.sqrt(6.0 / (rows + cols))
+    return rng.uniform(-limit, limit, (rows, cols)).astype(np.float32)
+
+
+def checked(
+    function: str, nodes: int, rows: int, labels: NDArray[Any], mask: NDArray[Any], dropout: float
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Labels, and the numbers of the training nodes."""
+    n = nodes
+    if rows != n:
+        raise ShapeError(
+            f"{function}: the graph has {n} nodes, but the features have {rows} rows; give one row per node"
+        )
+    for name, array, kinds, kind in (("labels", labels, "iu", "integers"), ("train_mask", mask, "b", "bool")):
+        if array.shape != (n,):
+            raise ShapeError(
+                f"{function}: {name} has shape {array.shape}, but the graph has {n} nodes; pass one value per node"
+            )
+        if array.dtype.kind not in kinds:
+            raise DTypeError(
+                f"{function}: {name} has dtype {array.dtype}, but {kind} is needed; convert it with astype"
+            )
+    train = np.flatnonzero(mask)
+    if not train.size:
+        raise ValueError(f"{function}: train_mask selects no node; select at least one per class")
+    if int(labels[train].min()) < 0:
+        bare = int(train[np.argmin(labels[train])])
+        raise ValueError(
+            f"{function}: train_mask selects node {bare}, whose label is {int(labels[bare])}; select labelled nodes only"
+        )
+    if not 0 <= dropout < 1:
+        raise ValueError(f"{function}: dropout must lie in [0, 1), got {dropout}")
+    return labels.astype(np.int64), train
