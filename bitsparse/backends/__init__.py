@@ -26,6 +26,7 @@ _ON_GPU = (
     "packed",
     "sample",
     "sddmm",
+    "sddmm_codes",
     "spmm",
     "spmm_choice",
     "stats",

@@ -16,6 +16,7 @@ from bitsparse.ops.edge_ways import EdgeWay, edge_product, is_kept
 from bitsparse.ops.features import Features, converted, exact_accumulator, native, plain_features
 from bitsparse.ops.operands import as_csr
 from bitsparse.ops.places import device_of_sparse, same_place, target_array, working_with
+from bitsparse.ops.sddmm_codes import code_pair
 
 __all__ = ["edge_softmax", "sddmm"]
 
@@ -101,8 +102,9 @@ def _sddmm(function: str, A: Any, x: Any, y: Any, op: str, out: Any) -> Any:
     _check.choice(function, "op", op, OPS)
     operand = as_csr(function, A)
     operand.has_edges(function)
-    left = plain_features(function, "x", x)
-    right = left if y is None else plain_features(function, "y", y)
+    codes = code_pair(x, y, op)
+    left = plain_features(function, "x", x) if codes is None else codes.left
+    right = left if y is None else plain_features(function, "y", y) if codes is None else codes.right
     device = same_place(function, [("A", operand.device), ("x", left.device), ("y", right.device)])
     for name, side, rows, what in (("x", left, operand.shape[0], "rows"), ("y", right, operand.shape[1], "columns")):
         if side.shape[0] != rows:
@@ -121,26 +123,30 @@ def _sddmm(function: str, A: Any, x: Any, y: Any, op: str, out: Any) -> Any:
     target = None if out is None else target_array(function, out, shape, dtype, device, (left.data, right.data))
     direct = target if operand.order is None and compute == dtype else None
     columns = heads if op == "dot" else left.columns
-    a, b = (converted(side.data.reshape(side.shape[0], left.columns), compute) for side in (left, right))
     if 0 in shape:
-        result = interop.namespace(a).empty(shape, dtype)
-    elif left.columns and is_kept(A, operand, heads):
-        product = edge_product(operand, op, compute, left.columns, heads)
-        result = converted(_into_aligned(product, a, b, shape, compute, direct), dtype)
+        result = interop.namespace(left.data).empty(shape, dtype)
+    elif codes is not None:
+        made = codes.into(operand, is_kept(A, operand, heads), shape, dtype, direct)
+        result = operand.to_caller(made, None if direct is not None else target)
     else:
-        with operand.division() as how:
-            flat = backends.family(device, "sddmm").sddmm(
-                operand.indptr,
-                operand.columns,
-                operand.shape,
-                a,
-                b,
-                op=op,
-                heads=heads,
-                out=None if direct is None else direct.reshape(operand.nnz, columns),
-                **how,
-            )
-        result = operand.to_caller(converted(flat.reshape(shape), dtype), None if direct is not None else target)
+        a, b = (converted(side.data.reshape(side.shape[0], left.columns), compute) for side in (left, right))
+        if left.columns and is_kept(A, operand, heads):
+            product = edge_product(operand, op, compute, left.columns, heads)
+            result = converted(_into_aligned(product, a, b, shape, compute, direct), dtype)
+        else:
+            with operand.division() as how:
+                flat = backends.family(device, "sddmm").sddmm(
+                    operand.indptr,
+                    operand.columns,
+                    operand.shape,
+                    a,
+                    b,
+                    op=op,
+                    heads=heads,
+                    out=None if direct is None else direct.reshape(operand.nnz, columns),
+                    **how,
+                )
+            result = operand.to_caller(converted(flat.reshape(shape), dtype), None if direct is not None else target)
     if out is None:
         return interop.from_array(result, interop.common_family((left.family, right.family)), function)
     if target is not None and direct is None and operand.order is None:
