@@ -11,6 +11,7 @@ Where this suite differs from the protocol of ``run.py`` it does as suite ``spmm
   product of cuSPARSE of all edges.
 - ``params.kept`` is the share of the edges that are drawn, repeats counted, ``params.distinct`` of those that are read; ``floor_ms`` is
   that of suite ``spmm`` for the latter.
+- ``sddmm-int...`` are products per edge of packed integers, see ``cases_sddmm_codes.py``.
 
 ``python3 benchmarks/summary_sampled.py FILE`` makes means and worst cells of the records.
 """
@@ -20,6 +21,7 @@ from __future__ import annotations
 from functools import cache, partial
 from typing import Any
 
+import cases_sddmm_codes
 import numpy as np
 from cusparse import SparseProduct
 from field import GRAPHS, entries, vendor_ms
@@ -56,6 +58,7 @@ def cases(threads: int) -> list[Case]:
             for strategy in ("aes", "uniform"):
                 case = f"sampled-{front}{strategy}-proteins39-{kind}-D128-W64"
                 table.append(Case(case, partial(sampled, f"proteins39-{kind}", 128, strategy, 64, bits=bits)))
+    table += cases_sddmm_codes.cases()
     return table
 
 

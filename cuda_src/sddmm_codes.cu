@@ -9,7 +9,7 @@
 
 #define GROUPS (32 / BS_LANES)
 #define BATCHES (BS_LANES / BS_STEPS)
-#ifdef BS_LARGE
+#if defined(BS_LARGE) || defined(BS_COLUMNS)
 #define BS_BLOCKS 3
 #else
 #define BS_BLOCKS 4

@@ -34,7 +34,7 @@ def sddmm(A: Any, x: Any, y: Any = None, *, op: Literal["dot", "add", "mul"] = "
     x : array (M,), (M, D) or (M, H, D), or BitTensor
         Features of the rows: integers, float16, bfloat16, float32 or float64. A BitTensor stands for its integers, or for the real values
         if it has a scale or an offset (TANGO section 3.3 dequantises on the fly for the same reason: sums of differently scaled integers
-        mean nothing).
+        mean nothing). On a GPU two BitTensors of up to 8 bits are gathered as they are packed (``layout="rows"`` needs no copy).
     y : array (N,), (N, D) or (N, H, D), or BitTensor, optional
         Features of the columns; `x` by default.
     op : {"dot", "add", "mul"}
@@ -67,6 +67,11 @@ def sddmm(A: Any, x: Any, y: Any = None, *, op: Literal["dot", "add", "mul"] = "
     graphs and between a container, which keeps what is prepared for it, and a foreign matrix; for one of them it is always the same.
     16-bit floats are computed in float32 and rounded once.
 
+    Of two BitTensors on a GPU, integers, sums and products have the host's bits. Dot products of real values come from exact integer sums:
+    their error is at most ``8 * u * sum (|s q| + |o|) (|t r| + |p|)`` for ends of the real values ``s q + o`` and ``t r + p``. Dot products
+    whose scale or offset depends on the column are no matter of integers: those BitTensors are dequantised before, as are those of more
+    than 8 bits.
+
     Examples
     --------
     >>> import scipy.sparse as sp
@@ -74,6 +79,9 @@ def sddmm(A: Any, x: Any, y: Any = None, *, op: Literal["dot", "add", "mul"] = "
     >>> x = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
     >>> bs.sddmm(A, x)
     array([11., 17., 39.])
+    >>> q = bs.quantize(x, 8, scheme="symmetric", layout="rows")
+    >>> bs.sddmm(A, q).round(1)
+    array([11. , 17. , 39.1], dtype=float32)
     """
     given, name = (x,) if y is None else (x, y), cast(Any, op)
     how = ("sddmm", name) if isinstance(name, str) else None

@@ -120,8 +120,6 @@ def _packed(x: BitTensor, bits: int) -> tuple[Any, str]:
         found = interop.aligned(x.repack(axis=-1, layout="rows").words)
         return found, x.encoding
     backend = backends.family(x.device, "bits")
-    values = backend.unpack(
-        x.words, x.shape, x.bits, axis=x.axis, layout=x.layout, encoding=x.encoding, dtype=x.dtype
-    )
+    values = backend.unpack(x.words, x.shape, x.bits, axis=x.axis, layout=x.layout, encoding=x.encoding, dtype=x.dtype)
     encoding = "signed" if x.encoding == "bipolar" else x.encoding
     return backend.pack(values, bits, axis=-1, layout="rows", encoding=encoding), encoding

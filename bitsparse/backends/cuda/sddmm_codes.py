@@ -146,8 +146,9 @@ class CodesProduct:
 
     Building it compiles the kernel and prepares the pattern; calls allocate nothing. It may be shared by threads and streams.
 
-    Sums of products are exact int32, which the caller has made sure of. Real values of a dot product come from the exact sums of products and,
-    with offsets, of the integers of each row, in at most six roundings; those of sums and products are what dequantising each end gives.
+    Sums of products are exact int32, which the caller has made sure of. Real values of a dot product come from the exact sums of products
+    and, with offsets, of the integers of each row, in at most six roundings; those of sums and products are what dequantising each end
+    gives.
 
     Parameters
     ----------
