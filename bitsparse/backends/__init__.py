@@ -27,6 +27,7 @@ _ON_GPU = (
     "sample",
     "sddmm",
     "sddmm_codes",
+    "short_rows",
     "spmm",
     "spmm_choice",
     "stats",
