@@ -198,10 +198,28 @@ def test_variants_agree() -> None:
         same(to_host(product(*ends, out)), want)
 
 
+def test_later_calls_give_the_same() -> None:
+    A, rng = GRAPHS["square"], np.random.default_rng(10)
+    there = bs.TCTiledCSR(A).to_device("cuda")
+    for op in ("dot", "mul"):
+        for along in ("tensor", "row"):
+            for _ in range(3):  # other integers, scales and offsets of the same kind
+                x, y = (affine(rng, codes(rng, (81, 20), 8, "signed"), along) for _ in "xy")
+                check(A, x, y, op, there)
+        check(A, x, None, op, there)
+        check(A, codes(rng, (81, 20), 8, "signed"), x, op, there)
+    assert len(there._prepared["code ways"]) == 6
+    far = bs.TCTiledCSR(A, index_dtype=np.int64).to_device("cuda")
+    check(A, x, y, "dot", far)
+
+
 def test_wrong_calls() -> None:
     A, rng = GRAPHS["square"], np.random.default_rng(9)
     there = bs.TCTiledCSR(A).to_device("cuda")
     x = codes(rng, (81, 8), 8, "unsigned").to_device("cuda")
+    bs.sddmm(there, x)
+    with pytest.raises(ValueError, match="op"):
+        bs.sddmm(there, x, op=["dot"])
     with pytest.raises(bs.ShapeError, match="sddmm: A has 81 columns but y has 80 rows"):
         bs.sddmm(there, x, codes(rng, (80, 8), 8, "unsigned").to_device("cuda"))
     with pytest.raises(bs.ShapeError, match="all but the first"):

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
 from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.ops import sddmm_codes
 from bitsparse.ops.csr_operand import CSROperand
 from bitsparse.ops.edge_ways import EdgeWay, edge_product, is_kept
 from bitsparse.ops.features import Features, converted, exact_accumulator, native, plain_features
 from bitsparse.ops.operands import as_csr
 from bitsparse.ops.places import device_of_sparse, same_place, target_array, working_with
-from bitsparse.ops.sddmm_codes import code_pair
 
 __all__ = ["edge_softmax", "sddmm"]
 
@@ -88,9 +88,13 @@ def sddmm(A: Any, x: Any, y: Any = None, *, op: Literal["dot", "add", "mul"] = "
     way = EdgeWay.kept(A, how, given)
     if way is not None and way.fits(given, out):
         return way(given, out)
+    quick = sddmm_codes.quick_call(A, x, y, op, out)
+    if quick is not None:
+        return quick
     with working_with(device_of_sparse(A), x, y, out):
         result = _sddmm("sddmm", A, x, y, op, out)
         EdgeWay.learn(A, how, given, partial(_short_way, A))
+        sddmm_codes.learn(A, x, y, op)
         return result
 
 
@@ -110,7 +114,7 @@ def _sddmm(function: str, A: Any, x: Any, y: Any, op: str, out: Any) -> Any:
     _check.choice(function, "op", op, OPS)
     operand = as_csr(function, A)
     operand.has_edges(function)
-    codes = code_pair(x, y, op)
+    codes = sddmm_codes.code_pair(x, y, op)
     left = plain_features(function, "x", x) if codes is None else codes.left
     right = left if y is None else plain_features(function, "y", y) if codes is None else codes.right
     device = same_place(function, [("A", operand.device), ("x", left.device), ("y", right.device)])

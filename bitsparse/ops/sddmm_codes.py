@@ -11,10 +11,13 @@ from numpy.typing import NDArray
 
 from bitsparse import backends, interop
 from bitsparse.arrays.bit_tensor import BitTensor
+from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.ops.csr_operand import CSROperand
+from bitsparse.ops.edge_ways import EdgeWay, is_kept
 from bitsparse.ops.features import Features, largest_magnitude
+from bitsparse.ops.operands import as_csr
 
-__all__ = ["CodePair", "code_pair"]
+__all__ = ["CodePair", "code_pair", "learn", "quick_call"]
 
 Array = NDArray[Any]
 #: Products of packed integers that a pattern keeps.
@@ -41,8 +44,8 @@ class CodePair:
     left: Features
     right: Features
 
-    def product(self, operand: CSROperand, kept: bool) -> Callable[[Array], Array]:
-        """``product(out)`` for a pattern with edges; what is prepared for it is kept with it if it may be."""
+    def product(self, operand: CSROperand, kept: bool) -> Callable[[Any, Any, Array], Array]:
+        """``product(x, y, out)`` of such ends for a pattern with edges; what is prepared for it is kept with it if it may be."""
         shape = self.left.shape
         heads = shape[1] if len(shape) == 3 else 1
         backend = backends.family(operand.device, "sddmm_codes")
@@ -54,15 +57,15 @@ class CodePair:
                     made.clear()
                 made[kind] = backend.CodesProduct(how["schedule"], operand.columns, kind)
                 operand.ready.renew()
-        run = made[kind]
-        return lambda out: run(self.x, self.y, out)
+        run: Callable[[Any, Any, Array], Array] = made[kind]
+        return run
 
     def into(self, operand: CSROperand, kept: bool, shape: tuple[int, ...], dtype: Any, out: Array | None) -> Array:
         """The results in edge order, in `out` if it is given."""
         made: Any = out
         if made is None or made.data.ptr % 16:
             made = interop.namespace(operand.indptr).empty(shape, dtype)
-        self.product(operand, kept)(made)
+        self.product(operand, kept)(self.x, self.y, made)
         if out is not None and made is not out:
             out[...] = made
             made = out
@@ -92,13 +95,66 @@ def code_pair(x: Any, y: Any, op: str) -> CodePair | None:
     ends = []
     for one in (x,) if y is x else (x, y):
         words, encoding = _packed(one, bits)
-        parts = (None if part is None else _placed(part, one.ndim) for part in (one.scale, one.offset))
-        end = backend.CodeEnds(words.reshape(-1, words.shape[-1]), encoding, *parts)
+        end = _end(backend, one, words, encoding)
         dtype = np.dtype(np.float32) if end.is_real else one.dtype
         limit = largest_magnitude(np.empty(0, one.dtype))
         ends.append((end, Features(words, one.shape, dtype, None, one._family, limit)))
     (first, left), (second, right) = ends[0], ends[-1]
     return CodePair(op, bits, first, second, left, right)
+
+
+def quick_call(A: Any, x: Any, y: Any, op: Any, out: Any) -> Any:
+    """The result of a call like an earlier one on a GPU, whose way A keeps; None for all others."""
+    ways = A._prepared.get("code ways") if isinstance(A, SparseArray) and A._prepared else None
+    y = x if y is None else y
+    if not ways or x.__class__ is not BitTensor or y.__class__ is not BitTensor or not isinstance(op, str):
+        return None
+    way = ways.get(_key(x, y, op))
+    if way is None or not way.fits((x._words, y._words), out):
+        return None
+    backend = backends.family(x.device, "sddmm_codes")
+    return way([_end(backend, one, one._words) for one in (x, y)], out)
+
+
+def learn(A: Any, x: Any, y: Any, op: str) -> None:
+    """Keep the way of a call that was right with a container on a GPU, if it brought packed integers that are gathered as they are."""
+    y = x if y is None else y
+    if (
+        not isinstance(A, SparseArray)
+        or A.device == "cpu"
+        or x.__class__ is not BitTensor
+        or y.__class__ is not BitTensor
+    ):
+        return
+    ways = A._prepared.setdefault("code ways", {})
+    key = _key(x, y, op)
+    operand = as_csr("sddmm", A)
+    heads = x.shape[1] if x.ndim == 3 else 1
+    if key in ways or operand.nnz == 0 or 0 in x.shape or not is_kept(A, operand, heads):
+        return
+    pair = code_pair(x, y, op)
+    if pair is None:
+        return
+    for one in (x, y):
+        if (one.bits, one.axis, one.layout) != (pair.bits, -1, "rows") or one._family.name not in ("numpy", "cupy"):
+            return
+    real = pair.x.is_real or pair.y.is_real
+    shape = (operand.nnz, *(x.shape[1:-1] if op == "dot" else x.shape[1:]))
+    if len(ways) >= _KEPT:
+        ways.clear()
+    dtype = np.dtype(np.float32 if real else np.int32)
+    ways[key] = EdgeWay(operand, pair.product(operand, True), (x._words, y._words), shape, dtype)
+
+
+def _key(x: BitTensor, y: BitTensor, op: str) -> tuple[Any, ...]:
+    parts = (None if part is None else part.shape for one in (x, y) for part in (one._scale, one._offset))
+    return (op, x._kind, y._kind, *parts)
+
+
+def _end(backend: Any, x: BitTensor, words: Any, encoding: str | None = None) -> Any:
+    """One end for the kernels."""
+    parts = (None if part is None else _placed(part, x.ndim) for part in (x.scale, x.offset))
+    return backend.CodeEnds(words, encoding or x.encoding, *parts)
 
 
 def _has_kernel(x: BitTensor, part: Any, op: str) -> bool:

@@ -48,7 +48,7 @@ class CodeEnds(NamedTuple):
 
     Attributes
     ----------
-    words : cupy.ndarray of uint32 (nodes * heads, words)
+    words : cupy.ndarray of uint32 (nodes, words) or (nodes, heads, words)
         Rows layout, C-contiguous and aligned to 16 bytes.
     encoding : {"unsigned", "signed", "bipolar"}
     scale, offset : cupy.ndarray of float32, optional
