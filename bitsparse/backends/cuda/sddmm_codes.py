@@ -70,11 +70,15 @@ class CodeEnds(NamedTuple):
         """Whether scale or offset depend on the column."""
         return any(part is not None and part.shape[2] > 1 for part in (self.scale, self.offset))
 
+    @property
+    def form(self) -> tuple[Any, ...]:
+        """What the steps of scale and offset depend on."""
+        return tuple(None if part is None else (part.shape, part.strides) for part in (self.scale, self.offset))
+
     def fill(self, side: _Side) -> None:
-        """Write the affine map into a kernel's argument."""
+        """Write the steps of scale and offset into a kernel's argument."""
         for name in ("scale", "offset"):
             part = getattr(self, name)
-            setattr(side, name, None if part is None else part.data.ptr)
             for i, axis in enumerate(("node", "head", "column")):
                 varies = part is not None and part.shape[i] > 1
                 setattr(side, f"{name}_{axis}", part.strides[i] // 4 if varies else 0)
@@ -165,6 +169,7 @@ class CodesProduct:
         # The arrays whose addresses the launch has are held by this.
         self._schedule, self._indices = edges.widened(schedule, geometry.contiguous(indices), kind.heads)
         schedule, self._lock = self._schedule, threading.Lock()
+        self._forms: list[Any] = [None, None]
         rows, behind = schedule.edge_rows()
         arrays = (schedule.indptr, self._indices, rows, behind)
         params = self._params = _Params(*(array.data.ptr for array in arrays))
@@ -188,7 +193,12 @@ class CodesProduct:
         with self._lock:
             params = self._params
             params.x, params.y, params.out = x.words.data.ptr, y.words.data.ptr, out.data.ptr
-            x.fill(params.left)
-            y.fill(params.right)
+            for i, (end, side) in enumerate(((x, params.left), (y, params.right))):
+                side.scale = None if end.scale is None else end.scale.data.ptr
+                side.offset = None if end.offset is None else end.offset.data.ptr
+                form = end.form
+                if form != self._forms[i]:  # hardly ever, and it takes longer than all else here
+                    end.fill(side)
+                    self._forms[i] = form
             self._launch()
         return out
