@@ -23,6 +23,8 @@ Array = NDArray[Any]
 Run = Callable[[Array, Array | None, Array | None], Array]
 #: Kernels for a sample that is kept.
 SAMPLE_KERNELS = (*KERNELS, "short")
+#: Columns up to which a sample takes the last of them unless another is asked for: none, as long as it has not been timed.
+SHORT_COLUMNS = 0
 #: Kinds of sums that the pattern of a container keeps.
 _KEPT = 8
 #: The sampling that leaves nothing out.
@@ -139,10 +141,10 @@ class StoredSums:
             wide = np.dtype(np.float64 if taken.dtype.itemsize == 8 else np.float32)
             weights = converted(taken, wide) if weights is None else converted(taken, wide) * weights
         self._operand = CSROperand(starts, found, weights, row_scale, csr.col_scale, csr.shape, count=int(edges.size))
-        self._function, self._columns, self._short = function, columns, None
-        self._is_short = forced == "short"
-        products = None if self._is_short else forced
-        self._products = GpuProducts(function, self._operand, columns, "sum", "fp32", products)
+        self._function, self._columns, self._asked = function, columns, kernel
+        self._short: Any = None
+        others = None if forced == "short" else forced
+        self._products = GpuProducts(function, self._operand, columns, "sum", "fp32", others)
         self._drawn, self._edges = drawing.total, drawing.nnz
         csr.ready.renew()
         self._operand.ready.renew()
@@ -151,26 +153,30 @@ class StoredSums:
         """What a call does."""
         kept, share = self._operand.nnz, 100 * self._drawn / max(1, self._edges)
         first = f"{self._drawn} samples, {share:.1f} % of the edges, kept as {kept} of them"
-        if self._is_short:
-            return [first, "float32: kernel short (forced)"]
+        if self._short is not None:
+            return [first, f"float32: kernel short ({'forced' if self._asked else 'few columns'})"]
         return [first, *self._products.explain()]
 
     def _run(self, dtype: np.dtype[Any], acc: np.dtype[Any]) -> Run:
         """``run(x, values, out)`` for features of this dtype."""
-        if self._is_short:
+        if self._asked == "short" or (self._asked is None and self._columns <= SHORT_COLUMNS):
             short = self._short_sum(dtype)
-            return lambda x, _, out: short(x, out)
+            if short is not None:
+                return lambda x, _, out: cast(Array, short(x, out))
         run: Run = self._products.product(self._operand, dtype, acc, self._operand.values, 1, True).run
         return run
 
-    def _short_sum(self, dtype: np.dtype[Any]) -> Callable[[Array, Array | None], Array]:
-        """Rows dealt out by their length."""
+    def _short_sum(self, dtype: np.dtype[Any]) -> Any:
+        """Rows dealt out by their length; None if they cannot be and nobody insists."""
         operand = self._operand
         family = backends.family(operand.device, "short_rows")
-        why = family.refusal(self._columns, dtype, operand.longest_row, operand.nnz)
+        why = family.refusal(self._columns, dtype, operand.longest_row, operand.nnz + 3 * operand.shape[0])
+        if why is not None and self._asked is None:
+            return None
         if why is not None:
             raise KernelError(f"{self._function}: kernel 'short' cannot compute this: {why}; pass kernel=None")
         if self._short is None:
+            operand.ready.wait()
             weights = operand.values
             if operand.col_scale is not None:
                 factors = operand.col_scale[operand.columns]
@@ -178,7 +184,8 @@ class StoredSums:
             self._short = family.ShortSum(
                 operand.indptr, operand.columns, self._columns, values=weights, row_scale=operand.row_scale
             )
-        return cast(Callable[[Array, "Array | None"], Array], self._short)
+            operand.ready.renew()
+        return self._short
 
     def prepare(
         self, csr: CSROperand, dtype: np.dtype[Any], acc: np.dtype[Any], sampling: dict[str, Any], columns: int
