@@ -194,16 +194,15 @@ def _codes() -> list[Variant]:
         (4, 8, 4, real | mixed | {"BS_OFFSETS": 1, "BS_HEADS": 1}),
         (8, 32, 4, real | {"BS_ROUNDS": 0, "BS_LARGE": 1}),
     ]
-    found = []
+    table: list[tuple[str, dict[str, int]]] = []
     for bits, lanes, steps, more in dots:
         constants = words | {"BS_CODES": bits, "BS_LANES": lanes, "BS_STEPS": steps, "BS_ROUNDS": 1, "BS_BLOCKS": 8}
         constants |= {"BS_LEFT": 1, "BS_RIGHT": 1} | more | ({"BS_FULL": 1} if more.get("BS_ROUNDS", 1) else {})
-        found.append(Variant("sddmm_edges.cu", "sddmm_edges", tuple(sorted(constants.items()))))
-    rows: tuple[dict[str, int], ...] = ({}, real, real | {"BS_COLUMNS": 1}, real | {"BS_HEADS": 1, "BS_LARGE": 1})
-    for extra in rows:
-        constants = words | {"BS_CODES": 8, "BS_LANES": 32, "BS_STEPS": 2} | extra
-        found.append(Variant("sddmm_codes.cu", "sddmm_codes", tuple(sorted(constants.items()))))
-    return found
+        table.append(("sddmm_edges", constants))
+    rows = words | {"BS_CODES": 8, "BS_LANES": 32, "BS_STEPS": 2}
+    for extra in ({}, real, real | {"BS_COLUMNS": 1}, real | {"BS_HEADS": 1, "BS_LARGE": 1}):
+        table.append(("sddmm_codes", rows | extra))
+    return [Variant(f"{name}.cu", name, tuple(sorted(constants.items()))) for name, constants in table]
 
 
 def _spmm() -> list[Variant]:
