@@ -4,7 +4,8 @@ Where this suite differs from the protocol of ``run.py`` it does as suite ``spmm
 
 - ``sampled-{strategy}-{graph}-D{D}-W{W}`` is ``plan(x, out=y)`` of :func:`bitsparse.plan_sampled_spmm` of a pattern and float32 features,
   which keeps the sample; ``params.drawn_ms`` is the same with ``store=False``, where every call draws it, ``params.short_ms`` with
-  ``kernel="short"``. The peer is our own product of all edges, ``bitsparse.plan_spmm``. ``int8-`` in front of the strategy: features of 8 bits with one scale and one offset.
+  ``kernel="short"``. The peer is our own product of all edges, ``bitsparse.plan_spmm``. ``int8-`` in front of the strategy: features of
+  8 bits with one scale and one offset.
 - ``params.field_ms`` is ES-SpMM's time of the same strategy and width in ``field-h200.csv`` (for AES its accuracy-first one: no code of
   AES-SpMM is public), times cuSPARSE's float32 time here over the table's; ``params.field_ratio`` is that over ours.
 - ``proteins39`` is the synthetic graph of that name with 39 561 252 stored entries, as AES-SpMM counts them; the peer is the fastest right
