@@ -2,7 +2,11 @@
 #ifndef BITSPARSE_EDGE_ENDS_CUH
 #define BITSPARSE_EDGE_ENDS_CUH
 
+#ifdef BS_CODES
+#include "edge_codes.cuh"
+#else
 #include "edge_vectors.cuh"
+#endif
 
 struct EdgesParams {
     const Index *indptr, *indices;
@@ -12,8 +16,12 @@ struct EdgesParams {
     char *out;
     i64 edges, warps;
     int heads;
-    int vectors; // of a head's part of a row
+    int vectors; // of a head's part of a row; of its results, for sums and products of codes
     int product; // of two elements, else their sum
+#ifdef BS_CODES
+    int row_bytes, columns; // of a head's part of a row: packed bytes, integers
+    CodeSide left, right;
+#endif
 };
 
 // What is loaded of an edge, all of it under way together.
@@ -41,6 +49,21 @@ BS_INLINE Index row_of(const EdgesParams &p, Index edge, const Ends &ends)
         }
     }
     return row;
+}
+
+// The edge of a lane's pair of edge and head, and its head. With heads, 32 edges are those of as many warps.
+BS_INLINE Index edge_of(const EdgesParams &p, i64 warp, int &head)
+{
+    const int lane = threadIdx.x & 31;
+#ifdef BS_HEADS
+    const Index block = (Index)((u32)warp / (u32)p.heads);
+    const u32 pair = ((u32)warp - (u32)block * (u32)p.heads) * 32 + lane, behind = pair / (u32)p.heads;
+    head = (int)(pair - behind * (u32)p.heads);
+#else
+    const Index block = (Index)warp, behind = lane;
+    head = 0;
+#endif
+    return min((Index)32 * block + (Index)behind, (Index)p.edges - 1);
 }
 
 #endif

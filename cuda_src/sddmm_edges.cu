@@ -7,6 +7,8 @@
 //
 // Floor: the gathers of y at the rate of the L2, and x, the indices and the result from memory once.
 //
+// Rows may be packed integers of 1 to 8 bits (BS_CODES, edge_codes.cuh), whose bytes or bits are multiplied as they are.
+//
 // BS_ROUNDS: vectors of a head's part of a row to a lane, 0 if they are many. BS_FULL: every lane has so many.
 // BS_BLOCKS: blocks of a multiprocessor, bounds registers.
 #include "edge_ends.cuh"
@@ -54,6 +56,11 @@ BS_INLINE void take_if(bool fresh, const Vector &from, Vector &to)
 #endif
 }
 
+#ifndef BS_CODES
+typedef Sum Sums; // of a pair's products; of codes see edge_codes.cuh
+
+BS_INLINE Sums no_sums() { return 0; }
+
 BS_INLINE Sum add_products(const Vector &a, const Vector &b, bool inside, Sum sum)
 {
     Sum with = sum;
@@ -63,20 +70,11 @@ BS_INLINE Sum add_products(const Vector &a, const Vector &b, bool inside, Sum su
     return inside ? with : sum;
 }
 
-// The edge of a lane's pair, and its head. With heads, 32 edges are those of as many warps.
-BS_INLINE Index edge_of(const EdgesParams &p, i64 warp, int &head)
+template <int lanes, int count> BS_INLINE Sums sums_of_lanes(Sums (&part)[count], int lane)
 {
-    const int lane = threadIdx.x & 31;
-#ifdef BS_HEADS
-    const Index block = (Index)((u32)warp / (u32)p.heads);
-    const u32 pair = ((u32)warp - (u32)block * (u32)p.heads) * 32 + lane, behind = pair / (u32)p.heads;
-    head = (int)(pair - behind * (u32)p.heads);
-#else
-    const Index block = (Index)warp, behind = lane;
-    head = 0;
-#endif
-    return min((Index)32 * block + (Index)behind, (Index)p.edges - 1);
+    return transposed_sum<lanes, count>(part, lane);
 }
+#endif
 
 extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) sddmm_edges(const EdgesParams p)
 {
@@ -106,22 +104,25 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) sddmm_edges(
     const Ends ends = load_ends(p, edge);
     // ---- which parts of x and y the lane's pair meets
     Index own = row_of(p, edge, ends), mine = ends.col;
+#ifdef BS_REAL
+    const NodeMap left_map = map_of(p.left, own, head), right_map = map_of(p.right, mine, head);
+#endif
 #ifdef BS_HEADS
     mine = mine * p.heads + head;
     own = own * p.heads + head;
 #endif
     __syncwarp();
-    Sum result = 0;
+    Sums result = no_sums();
 #pragma unroll 1
     for (int batch = 0; batch < BATCHES; batch++) {
-        Sum sum[BS_STEPS];
+        Sums sum[BS_STEPS];
         Index row[BS_STEPS], col[BS_STEPS];
 #pragma unroll
         for (int s = 0; s < BS_STEPS; s++) {
             const int from = batch * BATCH + place_of(s, group);
             row[s] = __shfl_sync(~0u, own, from);
             col[s] = __shfl_sync(~0u, mine, from);
-            sum[s] = 0;
+            sum[s] = no_sums();
         }
 #if BS_ROUNDS
         Vector right[BS_STEPS][ROUNDS], fresh[BS_STEPS][ROUNDS];
@@ -169,16 +170,26 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) sddmm_edges(
         }
         __syncwarp();
 #endif
-        const Sum made = transposed_sum<BS_LANES, BS_STEPS>(sum, lane);
+        const Sums made = sums_of_lanes<BS_LANES, BS_STEPS>(sum, lane);
         result = t % BATCHES == batch ? made : result;
     }
     // Of batch t % BATCHES the lane was left with the result of step t / BATCHES.
     const int place = t % BATCHES * BATCH + place_of(t / BATCHES, group);
+#ifdef BS_CODES
+    complete(result, p.columns);
+#ifdef BS_REAL
+    const Element made = (Element)bs_bits_of(real_dot(result, handed(left_map, place), handed(right_map, place), p.columns));
+#else
+    const Element made = result.dot;
+#endif
+#else
+    const Element made = narrow(result);
+#endif
 #ifdef BS_HEADS
     const i64 pair = 32 * warp + place, pairs = p.edges * p.heads;
 #else
     const Index pair = (Index)(32 * warp) + place, pairs = (Index)p.edges;
 #endif
     if (pair < pairs)
-        ((Element *)p.out)[pair] = narrow(result);
+        ((Element *)p.out)[pair] = made;
 }

@@ -136,6 +136,7 @@ def test_the_suite_of_samples_has_its_cases() -> None:
     promised |= {f"sampled-{front}aes-proteins39-power_law-D128-W64" for front in ("", "int8-", "int4-")}
     large = ["artist", "DD", "COLLAB", "reddit-power_law", "products-communities"]
     promised |= {f"codes-spmm-int{bits}-{g}-D{d}" for bits in (8, 4) for g in large for d in (128, 256)}
+    promised |= {f"sddmm-int{b}-{g}-D{d}" for b in (8, 4) for g in graphs for d in (64, 128, 256)}
     assert promised <= set(names)
     assert suite_sampled.field_of("artist", 128, "sfs", 64) == 0.0812
     assert suite_sampled.field_of("artist", 128, "aes", 64) == suite_sampled.field_of("artist", 128, "afs", 64)

@@ -180,6 +180,14 @@ ROWS |= {
         ),
         forms=False,
     ),
+    "sddmm of BitTensors": Row(
+        lambda x, b, f: bs.sddmm(SQUARE, bs.pack_bits(x, b, **f)),
+        integers_only,
+        lambda got, x, b: (
+            got.dtype == np.int32
+            and np.array_equal(got, (packed_values(x, b)[EDGE_ROW] * packed_values(x, b)[SQUARE.indices]).sum(axis=1))
+        ),
+    ),
     "aggregate_edges": Row(
         lambda x, b, f: bs.aggregate_edges(SQUARE, edge_rows(x)),
         numbers,

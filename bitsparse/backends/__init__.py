@@ -26,6 +26,8 @@ _ON_GPU = (
     "packed",
     "sample",
     "sddmm",
+    "sddmm_codes",
+    "short_rows",
     "spmm",
     "spmm_choice",
     "stats",

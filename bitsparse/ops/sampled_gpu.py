@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
 from bitsparse.backends.params import CodeFeatures
+from bitsparse.errors import KernelError
 from bitsparse.ops.csr_operand import CSROperand, take_rows
 from bitsparse.ops.features import converted
 from bitsparse.ops.sample import distinct_edges, drawing_of
 from bitsparse.ops.spmm_gpu import GpuProducts
 from bitsparse.ops.spmm_plan import KERNELS
 
-__all__ = ["DrawnSums", "StoredSums"]
+__all__ = ["SAMPLE_KERNELS", "DrawnSums", "StoredSums"]
 
 Array = NDArray[Any]
 Run = Callable[[Array, Array | None, Array | None], Array]
+#: Kernels for a sample that is kept.
+SAMPLE_KERNELS = (*KERNELS, "short")
+#: Columns up to which a sample takes the last of them unless another is asked for: none, as long as it has not been timed.
+SHORT_COLUMNS = 0
 #: Kinds of sums that the pattern of a container keeps.
 _KEPT = 8
 #: The sampling that leaves nothing out.
@@ -119,13 +124,13 @@ class StoredSums:
         rescale: bool,
         kernel: str | None,
     ) -> None:
-        forced = _check.kernel(function, kernel, KERNELS)
+        forced = _check.kernel(function, kernel, SAMPLE_KERNELS)
         csr.ready.wait()
         drawn = drawing.edges(sampling["seed"], sampling["stream"], columns=False)[0]
         starts, edges, weights = distinct_edges(drawing.starts, drawn)
-        if weights is not None and csr.values is None and forced in (None, "csr"):
+        if weights is not None and csr.values is None and forced in (None, "csr", "short"):
             # Reading some edges twice takes less than reading a weight for each.
-            starts, edges, weights, forced = drawing.starts, interop.namespace(drawn).sort(drawn), None, "csr"
+            starts, edges, weights, forced = drawing.starts, interop.namespace(drawn).sort(drawn), None, forced or "csr"
         row_scale = csr.row_scale
         if rescale:
             factors = drawing.factors(np.float32)
@@ -136,7 +141,10 @@ class StoredSums:
             wide = np.dtype(np.float64 if taken.dtype.itemsize == 8 else np.float32)
             weights = converted(taken, wide) if weights is None else converted(taken, wide) * weights
         self._operand = CSROperand(starts, found, weights, row_scale, csr.col_scale, csr.shape, count=int(edges.size))
-        self._products = GpuProducts(function, self._operand, columns, "sum", "fp32", forced)
+        self._function, self._columns, self._asked = function, columns, kernel
+        self._short: Any = None
+        others = None if forced == "short" else forced
+        self._products = GpuProducts(function, self._operand, columns, "sum", "fp32", others)
         self._drawn, self._edges = drawing.total, drawing.nnz
         csr.ready.renew()
         self._operand.ready.renew()
@@ -145,16 +153,45 @@ class StoredSums:
         """What a call does."""
         kept, share = self._operand.nnz, 100 * self._drawn / max(1, self._edges)
         first = f"{self._drawn} samples, {share:.1f} % of the edges, kept as {kept} of them"
+        if self._short is not None:
+            return [first, f"float32: kernel short ({'forced' if self._asked else 'few columns'})"]
         return [first, *self._products.explain()]
 
-    def _product(self, dtype: np.dtype[Any], acc: np.dtype[Any]) -> Any:
-        return self._products.product(self._operand, dtype, acc, self._operand.values, 1, True)
+    def _run(self, dtype: np.dtype[Any], acc: np.dtype[Any]) -> Run:
+        """``run(x, values, out)`` for features of this dtype."""
+        if self._asked == "short" or (self._asked is None and self._columns <= SHORT_COLUMNS):
+            short = self._short_sum(dtype)
+            if short is not None:
+                return lambda x, _, out: cast(Array, short(x, out))
+        run: Run = self._products.product(self._operand, dtype, acc, self._operand.values, 1, True).run
+        return run
+
+    def _short_sum(self, dtype: np.dtype[Any]) -> Any:
+        """Rows dealt out by their length; None if they cannot be and nobody insists."""
+        operand = self._operand
+        family = backends.family(operand.device, "short_rows")
+        why = family.refusal(self._columns, dtype, operand.longest_row, operand.nnz + 3 * operand.shape[0])
+        if why is not None and self._asked is None:
+            return None
+        if why is not None:
+            raise KernelError(f"{self._function}: kernel 'short' cannot compute this: {why}; pass kernel=None")
+        if self._short is None:
+            operand.ready.wait()
+            weights = operand.values
+            if operand.col_scale is not None:
+                factors = operand.col_scale[operand.columns]
+                weights = factors if weights is None else converted(weights, np.float32) * factors
+            self._short = family.ShortSum(
+                operand.indptr, operand.columns, self._columns, values=weights, row_scale=operand.row_scale
+            )
+            operand.ready.renew()
+        return self._short
 
     def prepare(
         self, csr: CSROperand, dtype: np.dtype[Any], acc: np.dtype[Any], sampling: dict[str, Any], columns: int
     ) -> tuple[CSROperand, Run]:
         """Choose and compile the kernel; whose sum a call is, and ``run(x, values, out)`` of features of this dtype."""
-        return self._operand, self._product(dtype, acc).run
+        return self._operand, self._run(dtype, acc)
 
     def __call__(
         self, csr: CSROperand, x: Array | CodeFeatures, acc: np.dtype[Any], sampling: dict[str, Any], out: Array | None
@@ -163,5 +200,4 @@ class StoredSums:
         self._operand.ready.wait()
         if isinstance(x, CodeFeatures):
             return DrawnSums.kept(self._operand, _EVERY_EDGE, False)(self._operand, x, acc, _EVERY_EDGE, out)
-        result: Array = self._product(x.dtype, acc).run(x, self._operand.values, out)
-        return result
+        return self._run(x.dtype, acc)(x, self._operand.values, out)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
 from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.ops import sddmm_codes
 from bitsparse.ops.csr_operand import CSROperand
 from bitsparse.ops.edge_ways import EdgeWay, edge_product, is_kept
 from bitsparse.ops.features import Features, converted, exact_accumulator, native, plain_features
@@ -33,7 +34,7 @@ def sddmm(A: Any, x: Any, y: Any = None, *, op: Literal["dot", "add", "mul"] = "
     x : array (M,), (M, D) or (M, H, D), or BitTensor
         Features of the rows: integers, float16, bfloat16, float32 or float64. A BitTensor stands for its integers, or for the real values
         if it has a scale or an offset (TANGO section 3.3 dequantises on the fly for the same reason: sums of differently scaled integers
-        mean nothing).
+        mean nothing). On a GPU two BitTensors of up to 8 bits are gathered as they are packed (``layout="rows"`` needs no copy).
     y : array (N,), (N, D) or (N, H, D), or BitTensor, optional
         Features of the columns; `x` by default.
     op : {"dot", "add", "mul"}
@@ -66,6 +67,11 @@ def sddmm(A: Any, x: Any, y: Any = None, *, op: Literal["dot", "add", "mul"] = "
     graphs and between a container, which keeps what is prepared for it, and a foreign matrix; for one of them it is always the same.
     16-bit floats are computed in float32 and rounded once.
 
+    Of two BitTensors on a GPU, integers, sums and products have the host's bits. Dot products of real values come from exact integer sums:
+    their error is at most ``8 * u * sum (|s q| + |o|) (|t r| + |p|)`` for ends of the real values ``s q + o`` and ``t r + p``. Dot products
+    whose scale or offset depends on the column are no matter of integers: those BitTensors are dequantised before, as are those of more
+    than 8 bits.
+
     Examples
     --------
     >>> import scipy.sparse as sp
@@ -73,15 +79,22 @@ def sddmm(A: Any, x: Any, y: Any = None, *, op: Literal["dot", "add", "mul"] = "
     >>> x = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
     >>> bs.sddmm(A, x)
     array([11., 17., 39.])
+    >>> q = bs.quantize(x, 8, scheme="symmetric", layout="rows")
+    >>> bs.sddmm(A, q).round(1)
+    array([11. , 16.9, 39.2], dtype=float32)
     """
     given, name = (x,) if y is None else (x, y), cast(Any, op)
     how = ("sddmm", name) if isinstance(name, str) else None
     way = EdgeWay.kept(A, how, given)
     if way is not None and way.fits(given, out):
         return way(given, out)
+    quick = sddmm_codes.quick_call(A, x, y, op, out)
+    if quick is not None:
+        return quick
     with working_with(device_of_sparse(A), x, y, out):
         result = _sddmm("sddmm", A, x, y, op, out)
         EdgeWay.learn(A, how, given, partial(_short_way, A))
+        sddmm_codes.learn(A, x, y, op)
         return result
 
 
@@ -101,8 +114,9 @@ def _sddmm(function: str, A: Any, x: Any, y: Any, op: str, out: Any) -> Any:
     _check.choice(function, "op", op, OPS)
     operand = as_csr(function, A)
     operand.has_edges(function)
-    left = plain_features(function, "x", x)
-    right = left if y is None else plain_features(function, "y", y)
+    codes = sddmm_codes.code_pair(x, y, op)
+    left = plain_features(function, "x", x) if codes is None else codes.left
+    right = left if y is None else plain_features(function, "y", y) if codes is None else codes.right
     device = same_place(function, [("A", operand.device), ("x", left.device), ("y", right.device)])
     for name, side, rows, what in (("x", left, operand.shape[0], "rows"), ("y", right, operand.shape[1], "columns")):
         if side.shape[0] != rows:
@@ -121,26 +135,30 @@ def _sddmm(function: str, A: Any, x: Any, y: Any, op: str, out: Any) -> Any:
     target = None if out is None else target_array(function, out, shape, dtype, device, (left.data, right.data))
     direct = target if operand.order is None and compute == dtype else None
     columns = heads if op == "dot" else left.columns
-    a, b = (converted(side.data.reshape(side.shape[0], left.columns), compute) for side in (left, right))
     if 0 in shape:
-        result = interop.namespace(a).empty(shape, dtype)
-    elif left.columns and is_kept(A, operand, heads):
-        product = edge_product(operand, op, compute, left.columns, heads)
-        result = converted(_into_aligned(product, a, b, shape, compute, direct), dtype)
+        result = interop.namespace(left.data).empty(shape, dtype)
+    elif codes is not None:
+        made = codes.into(operand, is_kept(A, operand, heads), shape, dtype, direct)
+        result = operand.to_caller(made, None if direct is not None else target)
     else:
-        with operand.division() as how:
-            flat = backends.family(device, "sddmm").sddmm(
-                operand.indptr,
-                operand.columns,
-                operand.shape,
-                a,
-                b,
-                op=op,
-                heads=heads,
-                out=None if direct is None else direct.reshape(operand.nnz, columns),
-                **how,
-            )
-        result = operand.to_caller(converted(flat.reshape(shape), dtype), None if direct is not None else target)
+        a, b = (converted(side.data.reshape(side.shape[0], left.columns), compute) for side in (left, right))
+        if left.columns and is_kept(A, operand, heads):
+            product = edge_product(operand, op, compute, left.columns, heads)
+            result = converted(_into_aligned(product, a, b, shape, compute, direct), dtype)
+        else:
+            with operand.division() as how:
+                flat = backends.family(device, "sddmm").sddmm(
+                    operand.indptr,
+                    operand.columns,
+                    operand.shape,
+                    a,
+                    b,
+                    op=op,
+                    heads=heads,
+                    out=None if direct is None else direct.reshape(operand.nnz, columns),
+                    **how,
+                )
+            result = operand.to_caller(converted(flat.reshape(shape), dtype), None if direct is not None else target)
     if out is None:
         return interop.from_array(result, interop.common_family((left.family, right.family)), function)
     if target is not None and direct is None and operand.order is None:

@@ -68,6 +68,13 @@ def prmt(a, op, parts, args):
     return f"{d} = emu_prmt({x}, {y}, {s});"
 
 
+def dp4a(a, op, parts, args):
+    d, x, y, c = (a.ref(v) for v in args)
+    kinds = ["signed char" if kind.startswith("s") else "unsigned char" for kind in parts[1:3]]
+    terms = " + ".join(f"({kinds[0]})({x} >> {i}) * ({kinds[1]})({y} >> {i})" for i in (0, 8, 16, 24))
+    return f"{d} = {c} + {terms};"
+
+
 def call(template):
     def emit(a, op, parts, args):
         values = [a.address(v) if v.startswith("[") else a.ref(v) for v in args]

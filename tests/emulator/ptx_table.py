@@ -26,6 +26,7 @@ TABLE = [
     ("mul", ptx_scalar.mul),
     ("lop3", ptx_scalar.lop3),
     ("prmt", ptx_scalar.prmt),
+    ("dp4a", ptx_scalar.dp4a),
     ("shf", ptx_scalar.shf),
     ("popc.b32", ptx_scalar.popc("__popc")),
     ("popc.b64", ptx_scalar.popc("__popcll")),
