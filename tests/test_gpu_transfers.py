@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 import scipy.sparse as sp
 
 import bitsparse as bs
-from bitsparse import interop
+from bitsparse import graph, interop
 from bitsparse.interop import pinned
 
 pytestmark = pytest.mark.gpu
@@ -122,8 +123,8 @@ def test_arrays_on_a_stream_of_the_callers() -> None:
     locked = interop.pinned_empty(here.words.shape, np.uint32)
     locked[...] = here.words
     quick = bs.BitTensor.from_words(locked, here.shape, 8, layout="rows", scale=here.scale, offset=here.offset)
-    graph = bs.TCTiledCSR(sp.random(3000, 3000, 0.05, "csr", random_state=0, dtype=np.float32), row_scale=np.ones(3000))
-    for array in (here, quick, graph):
+    tiled = bs.TCTiledCSR(sp.random(3000, 3000, 0.05, "csr", random_state=0, dtype=np.float32), row_scale=np.ones(3000))
+    for array in (here, quick, tiled):
         there = array.to_device("cuda", stream=stream)
         assert there.device == "cuda:0"
         event = stream.record()
@@ -290,3 +291,50 @@ def test_downloads_that_cannot_be() -> None:
         down.download(cupy.zeros((3, 2)).T, np.zeros((2, 3)))
     with pytest.raises(ValueError, match="slots=0"):
         interop.Downloader("cuda", slots=0)
+
+
+# -- batches of subgraphs ---------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("features", ["none", "floats", "tensor", "col"])
+def test_a_batch_moves_in_one_copy(features: str) -> None:
+    a = sp.random(90, 90, 0.1, "csr", random_state=0)
+    labels = RNG.integers(0, 4, 90)
+    x: Any = RNG.normal(size=(90, 33)).astype(np.float32)
+    given = {"none": None, "floats": x}.get(features)
+    if given is None and features != "none":
+        given = bs.quantize(x, 4, granularity=features)  # type: ignore[arg-type]
+    with interop.Uploader("cuda") as up:
+        for here in graph.batch(a, labels, given, parts_per_batch=2):
+            before = copies()
+            there = here.to_device("cuda")
+            assert before is None or copies() == before + 1
+            sent = up.upload(here.buffer)
+            with sent as buffer:
+                compare(here.placed(buffer), here)
+            compare(there, here)
+            assert (there.device, here.device) == ("cuda:0", "cpu")
+            compare(there, there.to_device("cpu"))
+            assert there.to_device("cuda") is there
+            compare(here.to_device("cuda", stream=cp().cuda.get_current_stream()), here)
+
+
+def copies() -> int | None:
+    """Copies to the device so far; None on a real one."""
+    emulator = sys.modules.get("emulator")
+    return None if emulator is None else emulator.counts()["to_device"]
+
+
+def compare(there: Any, here: Any) -> None:
+    assert there.adjacency.device == "cuda:0"
+    np.testing.assert_array_equal(there.adjacency.words.get(), here.adjacency.words)
+    np.testing.assert_array_equal(there.tile_bitmap.get(), here.tile_bitmap)
+    assert (there.edges, there.dropped, there.nbytes) == (here.edges, here.dropped, here.nbytes)
+    if here.features is None:
+        assert there.features is None
+    elif isinstance(here.features, bs.BitTensor):
+        assert there.features.words.data.ptr - there.buffer.data.ptr == there.sections["features"][0]
+        got = there.features.get()
+        assert got.words.tobytes() == here.features.words.tobytes()
+        np.testing.assert_array_equal(got.scale, here.features.scale)
+        np.testing.assert_array_equal(got.offset, here.features.offset)
+    else:
+        np.testing.assert_array_equal(there.features.get(), here.features)
