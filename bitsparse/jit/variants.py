@@ -102,7 +102,12 @@ def _bits() -> list[Variant]:
     table += [("bits_range.cu", "range_rows", {"BS_KIND": kind}) for kind in (0, 3, *floats)]
     table += [("bits_round.cu", "round_stochastically", {"BS_KIND": kind}) for kind in floats]
     found = [Variant(source, name, tuple(sorted(constants.items()))) for source, name, constants in table]
-    return [*found, Variant("bits_words.cu", "turn_planes"), Variant("bits_error.cu", "relative_error")]
+    return [
+        *found,
+        Variant("bits_words.cu", "turn_planes"),
+        Variant("bits_error.cu", "relative_error"),
+        Variant("bits_content.cu", "content_sum"),
+    ]
 
 
 def _build() -> list[Variant]:

@@ -18,6 +18,7 @@ from bitsparse.ops.cosine_attention import cosine_attention
 from bitsparse.ops.epilogue import BatchNorm, Epilogue
 from bitsparse.ops.matmul import matmul, plan_matmul
 from bitsparse.ops.matmul_plan import MatmulPlan
+from bitsparse.ops.quant_cache import CacheInfo, QuantCache
 from bitsparse.ops.sample import EdgeSample, edge_sample
 from bitsparse.ops.sampled_spmm import SampledPlan, plan_sampled_spmm, sampled_spmm
 from bitsparse.ops.sddmm import edge_softmax, sddmm
@@ -27,9 +28,11 @@ __all__ = [
     "BatchNorm",
     "BmmPlan",
     "BspmmPlan",
+    "CacheInfo",
     "EdgeSample",
     "Epilogue",
     "MatmulPlan",
+    "QuantCache",
     "SampledPlan",
     "SpmmPlan",
     "add",
