@@ -97,6 +97,10 @@ def _bits() -> list[Variant]:
         for index in ({}, {"BS_LARGE": 1})
     ]
     table += [
+        ("bits_stochastic.cu", "stochastic_rows", found)
+        for found in ({"BS_KIND": 4}, {"BS_KIND": 5}, {"BS_KIND": 5, "BS_LARGE": 1})
+    ]
+    table += [
         ("bits_decode.cu", "decode_rows", found) for found in (*decode, *({"BS_LARGE": 1} | decode[k] for k in (0, 5)))
     ]
     table += [("bits_range.cu", "range_rows", {"BS_KIND": kind}) for kind in (0, 3, *floats)]
