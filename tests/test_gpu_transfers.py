@@ -133,6 +133,25 @@ def test_arrays_on_a_stream_of_the_callers() -> None:
     assert quick.to_device("cuda").get().words.tobytes() == here.words.tobytes()
 
 
+def test_only_answers_come_home() -> None:
+    """Choosing bits asks for the range once and for one error a candidate."""
+    emulator = sys.modules.get("emulator")
+    for scheme, granularity in (("symmetric", "tensor"), ("affine", "tensor"), ("symmetric", "row")):
+        x = RNG.normal(size=(40, 100)).astype(np.float32)
+        there: Any = cp().asarray(x)
+        way: dict[str, Any] = {"scheme": scheme, "granularity": granularity, "threshold": 0.1}
+        want = bs.choose_bits(x, **way)
+        before = emulator.counts()["to_host"] if emulator else 0
+        assert bs.choose_bits(there, **way) == want
+        if emulator and granularity == "tensor":
+            assert emulator.counts()["to_host"] - before == 1 + (want - 1)
+        before = emulator.counts()["to_host"] if emulator else 0
+        bs.quantize(there, 8, scheme=scheme, rounding="stochastic", seed=1, layout="rows")  # type: ignore[arg-type]
+        assert not emulator or emulator.counts()["to_host"] == before + 1
+        with pytest.raises(ValueError, match=r"choose_bits: .*NaN"):
+            bs.choose_bits(there * np.float32("nan"))
+
+
 # -- uploads ----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("kind", ["ordinary", "staging", "memmap", "mixed"])
 @pytest.mark.parametrize("slots", [1, 2, 3])
