@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -50,8 +51,26 @@ def test_any_strides_and_dtypes() -> None:
     x = RNG.normal(size=(700, 900))
     for source in (x, x.T, x[::2, 1:], x.astype(np.float16), x[:, :1] > 0, np.float32(3.5)):
         there = interop.move(np.asarray(source), "cuda:0")
+        assert isinstance(there, cp().ndarray)
         assert there.dtype == np.asarray(source).dtype
         np.testing.assert_array_equal(there.get(), source)
+
+
+def test_bfloat16() -> None:
+    x = RNG.normal(size=(900, 700)).astype(ml_dtypes.bfloat16)
+    there = interop.to_gpu(x, "cuda:0")
+    assert there.dtype == x.dtype
+    np.testing.assert_array_equal(there.view(np.uint16).get(), x.view(np.uint16))
+
+
+def test_small_locked_memory_may_change_at_once() -> None:
+    source = interop.pinned_empty((4, 5), np.float32)
+    source[...] = 1
+    with cp().cuda.Stream(non_blocking=True) as stream:
+        there = interop.to_gpu(source, "cuda:0")
+        source[...] = 2
+        stream.synchronize()
+    np.testing.assert_array_equal(there.get(), np.ones((4, 5)))
 
 
 def test_pieces_are_shared_by_threads() -> None:
