@@ -90,9 +90,11 @@ class QuantCache:
     -----
     Arrays are not kept alive: codes are dropped at the first call after all arrays that they were asked for have other content or are
     gone, and an address that was given to another array is not taken for the old one. Codes of lists, which cannot be watched, stay
-    until `max_bytes` or :meth:`clear` ends that. The BitTensors are shared: treat them as read-only. Calls from several threads are safe,
-    and quantise once; a stream that gets codes made on another one waits for them; as with any CuPy array, keep the codes until all work that reads
-    them on such a stream is done. The array itself must not change during a call.
+    until `max_bytes` or :meth:`clear` ends that.
+
+    The BitTensors are shared: treat them as read-only. Calls from several threads are safe, and quantise once; a stream that gets codes
+    made on another one waits for them; as with any CuPy array, keep the codes until all work that reads them there is done. The array
+    itself must not change during a call.
 
     Examples
     --------
