@@ -15,7 +15,7 @@ struct PacketParams {
     float *left, *right, *term;
     u8 *words;
     const int *order;
-    const float *logits;
+    const float *table, *logits;
     float *out;
     i64 room;    // nodes that the arrays hold
     i64 low;     // the packet's first node in the whole graph's new order
@@ -116,29 +116,18 @@ extern "C" __global__ void __launch_bounds__(256) packet_rows(const __grid_const
     }
 }
 
-static __device__ __forceinline__ float inverse(int degree, bool root)
-{
-    if (degree <= 0)
-        return 0.0f;
-    const double d = (double)degree;
-    return (float)bs_divd(1.0, root ? __dsqrt_rn(d) : d);
-}
-
-// Also `term`, what a constant addend of every code comes to: the degree times the row's factor.
+// First the rows', then the columns', from a table by degree that the host has made, so that both hold the same bits. Also `term`, what a constant addend of every code comes to: the degree times the row's factor.
 extern "C" __global__ void __launch_bounds__(256) packet_factors(const __grid_constant__ PacketParams p)
 {
-    const i64 step = (i64)gridDim.x * 256;
-    for (i64 i = (i64)blockIdx.x * 256 + threadIdx.x; i < p.room; i += step) {
-        const int degree = p.degrees[i];
-        double factor = 1.0;
-        if (p.factors) {
-            const float left = inverse(degree, p.factors == 2);
-            p.left[i] = left;
-            factor = (double)left;
-            if (p.factors == 2)
-                p.right[i] = inverse(p.columns[i], true);
-        }
-        p.term[i] = (float)bs_muld((double)degree, factor);
+    const i64 total = p.factors == 2 ? 2 * p.room : p.room, step = (i64)gridDim.x * 256;
+    for (i64 i = (i64)blockIdx.x * 256 + threadIdx.x; i < total; i += step) {
+        const bool row = i < p.room;
+        const int degree = row ? p.degrees[i] : p.columns[i - p.room];
+        const float factor = p.factors ? p.table[degree] : 1.0f;
+        if (row)
+            p.term[i] = (float)bs_muld((double)degree, (double)factor);
+        if (p.factors)
+            (row ? p.left : p.right - p.room)[i] = factor;
     }
 }
 

@@ -17,7 +17,7 @@ from bitsparse.backends.cuda.graphs import Recorded
 from bitsparse.backends.cuda.packets import PacketArrays
 from bitsparse.graph.packets import FeatureForm, Group, Packet, Packets
 from bitsparse.nn.cluster_report import ClusterReport
-from bitsparse.nn.operand import form_for
+from bitsparse.nn.operand import factors, form_for
 from bitsparse.nn.operand_gpu import GpuOperand
 
 __all__ = ["GpuEngine", "idle_share"]
@@ -44,8 +44,10 @@ class _Slot:
         cupy = interop.require_cupy("ClusterRunner")
         nodes, shape = sizes.nodes, (sizes.nodes, form.columns)
         words = cupy.zeros(words_shape(shape, form.bits, -1, form.layout), np.uint32)
+        table = factors(model.normalisation, np.arange(nodes + 1), None)[0]
+        sides = {"sum": 0, "mean": 1, "gcn": 2}[model.normalisation]
         self.arrays = PacketArrays(
-            nodes, sizes.entries, sizes.chunks, model.normalisation, words, form.runs, form.used, form.stride
+            nodes, sizes.entries, sizes.chunks, table, sides, words, form.runs, form.used, form.stride
         )
         self._loops, self._chosen, self._model = loops, chosen, model
         self._x = BitTensor._make(words, shape, form.bits, -1, form.layout, form.encoding, interop.CUPY)

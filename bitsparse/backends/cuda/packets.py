@@ -15,15 +15,13 @@ from bitsparse.backends.params import EpilogueParams, packed_words
 
 __all__ = ["CodeSums", "PacketArrays"]
 
-_FACTORS = {"sum": 0, "mean": 1, "gcn": 2}
-
 
 class PacketParams(ctypes.Structure):
     """The argument of the kernels of ``packets.cu``, field by field."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("packet", "indptr", "indices", "degrees", "columns", "left", "right", "term")),
-        *((name, ctypes.c_void_p) for name in ("words", "order", "logits", "out")),
+        *((name, ctypes.c_void_p) for name in ("words", "order", "table", "logits", "out")),
         *((name, ctypes.c_int64) for name in ("room", "low")),
         *((name, ctypes.c_int) for name in ("factors", "runs", "used", "stride", "width")),
     )
@@ -46,7 +44,10 @@ class PacketArrays:
     ----------
     nodes, entries, chunks : int
         The most that a packet brings.
-    normalisation : {"gcn", "mean", "sum"}
+    table : ndarray of float32 (nodes + 1,), or None
+        The factor of a row or column by its degree.
+    sides : int
+        0 without factors, 1 of rows, 2 of rows and columns.
     words : cupy.ndarray of uint32
         The features' words of `nodes` rows.
     runs, used, stride : int
@@ -62,27 +63,28 @@ class PacketArrays:
     """
 
     def __init__(
-        self, nodes: int, entries: int, chunks: int, normalisation: str, words: Any, runs: int, used: int, stride: int
+        self, nodes: int, entries: int, chunks: int, table: Any, sides: int, words: Any, runs: int, used: int, stride: int
     ) -> None:
         cupy = jit.require_cupy("packets")
-        kind = _FACTORS[normalisation]
         self.nodes = nodes
+        self._table = None if table is None else cupy.asarray(table)
         self.indptr = cupy.zeros(nodes + 1, np.int32)
         self.indices = cupy.empty(max(entries, 1), np.int32)
         self.degrees, columns = (cupy.zeros(nodes, np.int32) for _ in range(2))
-        self.left = cupy.zeros(nodes, np.float32) if kind else None
-        self.right = cupy.zeros(nodes, np.float32) if kind == 2 else None
+        self.left = cupy.zeros(nodes, np.float32) if sides else None
+        self.right = cupy.zeros(nodes, np.float32) if sides == 2 else None
         self.term = cupy.zeros(nodes, np.float32)
         self._columns, self._words = columns, words
-        self.params = PacketParams(room=nodes, factors=kind, runs=runs, used=used, stride=stride)
+        self.params = PacketParams(room=nodes, factors=sides, runs=runs, used=used, stride=stride)
         for name in ("indptr", "indices", "degrees", "left", "right", "term"):
             array = getattr(self, name)
             setattr(self.params, name, None if array is None else array.data.ptr)
+        self.params.table = None if self._table is None else self._table.data.ptr
         self.params.columns, self.params.words = columns.data.ptr, words.data.ptr
         blocks = {
             "packet_start": streaming(nodes + 1),
             "packet_rows": min(chunks, streaming(THREADS * max(chunks, 1))),
-            "packet_factors": streaming(nodes),
+            "packet_factors": streaming(2 * nodes),
             "packet_features": streaming(words.size),
         }
         self._launches = [
