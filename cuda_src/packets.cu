@@ -26,14 +26,18 @@ struct PacketParams {
 enum { HEAD_NODES, HEAD_CHUNKS, HEAD_ENTRIES, HEAD_TABLE, HEAD_STREAM, HEAD_FEATURES, HEAD_BYTES, HEAD_FLAGS };
 enum { CHUNK_ROW, CHUNK_COLUMN, CHUNK_ENTRY, CHUNK_PLACE, CHUNK_SPAN, CHUNK_WORDS };
 
+// 3, 4, 5, 6, 7, 8, 12, 16.
+static __device__ __forceinline__ int unit_bits(u32 code) { return code < 6 ? 3 + code : code == 6 ? 12 : 16; }
+
 static __device__ __forceinline__ u32 unit_at(const u8 *from, i64 index, int bits)
 {
-    if (bits == 4)
-        return from[index >> 1] >> 4 * (index & 1) & 15;
-    u32 value = 0;
-    for (int i = 0; i < bits >> 3; i++)
-        value |= (u32)from[index * (bits >> 3) + i] << 8 * i;
-    return value;
+    const i64 bit = index * bits;
+    const u8 *at = from + (bit >> 3);
+    const int low = (int)bit & 7;
+    u32 value = at[0];
+    for (int i = 1; 8 * i < low + bits; i++) // a length of 32 bits begins with a byte
+        value |= (u32)at[i] << 8 * i;
+    return value >> low & (0xFFFFFFFFu >> (32 - bits));
 }
 
 // The sum over the threads in front of this one; `room` holds 33 integers. All threads of the block, of which there are 256.
@@ -81,9 +85,9 @@ extern "C" __global__ void __launch_bounds__(256) packet_rows(const __grid_const
     for (u32 c = blockIdx.x; c < head[HEAD_CHUNKS]; c += gridDim.x) {
         const u32 *chunk = (const u32 *)(p.packet + head[HEAD_TABLE]) + CHUNK_WORDS * c;
         const int row0 = (int)chunk[CHUNK_ROW], rows = (int)chunk[CHUNK_WORDS + CHUNK_ROW] - row0, column0 = (int)chunk[CHUNK_COLUMN];
-        const int bits = 4 << (chunk[CHUNK_PLACE] & 3), length_bits = 4 << (chunk[CHUNK_PLACE] >> 2 & 3), r = threadIdx.x;
+        const int bits = unit_bits(chunk[CHUNK_PLACE] & 7), length_bits = 4 << (chunk[CHUNK_PLACE] >> 3 & 3), r = threadIdx.x;
         const u32 full = (1u << bits) - 1u;
-        const u8 *lengths = p.packet + head[HEAD_STREAM] + 4 * (i64)(chunk[CHUNK_PLACE] >> 4);
+        const u8 *lengths = p.packet + head[HEAD_STREAM] + 4 * (i64)(chunk[CHUNK_PLACE] >> 5);
         const u8 *units = lengths + ((i64)rows * length_bits + 7) / 8;
         const u32 length = r < rows ? unit_at(lengths, r, length_bits) : 0;
         const i64 first = sum_before(length, room);
