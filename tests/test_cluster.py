@@ -235,7 +235,9 @@ def test_refusals() -> None:
     a, labels, x = example()
     model = network("gcn", 2)
     runner = nn.ClusterRunner(a, model, labels=labels)
-    with pytest.raises(bs.errors.ShapeError, match=r"features have shape \(300, 28\), but graph and model take \(300, 29\)"):
+    with pytest.raises(
+        bs.errors.ShapeError, match=r"features have shape \(300, 28\), but graph and model take \(300, 29\)"
+    ):
         runner.run(x[:, :28])
     with pytest.raises(bs.errors.DTypeError, match="complex64"):
         runner.run(x.astype(np.complex64))

@@ -55,8 +55,10 @@ class ClusterModel(Protocol):
     def input_layout(self) -> str: ...
     def quantize(self, rows: Any) -> BitTensor:
         """Codes of feature rows, the same whatever other rows come along."""
+
     def plan(self, operand: Any, x: BitTensor) -> Callable[..., Any]:
         """``run(out=None)``: logits of an operand's nodes."""
+
     def fingerprint(self) -> str:
         """A hash of all that the logits depend on."""
 
@@ -203,13 +205,19 @@ class ClusterRunner:
             features = features.tocsr()
         elif not isinstance(features, np.ndarray):
             features = interop.as_numpy(features, "ClusterRunner", "features")[0]
-        if len(features.shape) != 2 or features.shape[0] != self.packets.nodes or features.shape[1] != self.model.features:
+        if (
+            len(features.shape) != 2
+            or features.shape[0] != self.packets.nodes
+            or features.shape[1] != self.model.features
+        ):
             raise ShapeError(
                 f"ClusterRunner: features have shape {tuple(features.shape)}, but graph and model take "
                 f"({self.packets.nodes}, {self.model.features}); pass one row for each node"
             )
         if features.dtype.kind not in "biuf":
-            raise DTypeError(f"ClusterRunner: features have dtype {features.dtype}, but real numbers are needed; convert them")
+            raise DTypeError(
+                f"ClusterRunner: features have dtype {features.dtype}, but real numbers are needed; convert them"
+            )
         return features
 
     def _pack(self, group: Group, features: Any, form: FeatureForm, buffer: _Array | None) -> Packet:

@@ -78,7 +78,11 @@ class _Slot:
 
     def _network(self) -> Any:
         operand: Any = GpuOperand(
-            self.arrays, self._model.normalisation, self._loops, self._chosen, self.arrays.nodes  # type: ignore[arg-type]
+            self.arrays,
+            self._model.normalisation,
+            self._loops,
+            self._chosen,
+            self.arrays.nodes,  # type: ignore[arg-type]
         )
         return self._model.plan(operand, self._x)
 

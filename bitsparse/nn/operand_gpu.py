@@ -62,7 +62,9 @@ class GpuOperand(GraphOperand):
                 f"{function}: sums of {self._longest} codes of {bits} bits may need more than 32 bits; pass a smaller group_nodes"
             )
         if epilogue.row_scale is not None:
-            raise ValueError(f"{function}: factors of rows are the graph's on a GPU; pass an Epilogue without row_scale")
+            raise ValueError(
+                f"{function}: factors of rows are the graph's on a GPU; pass an Epilogue without row_scale"
+            )
         params = epilogue.params(function, shape)
         form = self.message_form(bits)
         made: dict[str, Any] = {}
@@ -79,7 +81,11 @@ class GpuOperand(GraphOperand):
             rows = self._arrays.term if scaled else self.degrees.astype(np.float32)
             return {
                 "row_scale": self.left if scaled else None,
-                "col_scale": None if x.scale is None else x.scale.reshape(-1) if x.scale.size > 1 else x.scale.reshape(()),
+                "col_scale": None
+                if x.scale is None
+                else x.scale.reshape(-1)
+                if x.scale.size > 1
+                else x.scale.reshape(()),
                 "row_term": None if term is None else (rows, term),
             }
 
