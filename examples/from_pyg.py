@@ -1,8 +1,8 @@
 """A network trained with PyTorch Geometric, quantised after its training and run on bits.
 
-`python examples/from_pyg.py` trains a GCN on a seeded graph with PyTorch Geometric (`pip install torch torch_geometric`), saves its state dict and
-quantises it. `--weights FILE` takes a state dict that is there already instead: a `.pt` file of `torch.save(model.state_dict(), FILE)`, or an
-`.npz` with the same names, for which no framework is needed.
+`python examples/from_pyg.py` trains a GCN on a seeded graph with PyTorch Geometric (`pip install torch torch_geometric`),
+saves its state dict as `gcn.pt` and quantises it. `--weights FILE` takes a state dict that is there already instead: a `.pt`
+file of `torch.save(model.state_dict(), FILE)`, or an `.npz` with the same names, for which no framework is needed.
 """
 
 import argparse

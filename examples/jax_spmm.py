@@ -1,7 +1,7 @@
 """Sums over neighbours in JAX: features go in as JAX arrays and come out as JAX arrays, inside `jax.jit` and with gradients.
 
-Run with `python examples/jax_spmm.py` (`pip install jax`). Outside of `jit` a JAX array is taken in place; inside, the product is a callback on
-the host, and its gradient the product with the transpose.
+Run with `python examples/jax_spmm.py` (`pip install jax`). Outside of `jit` a JAX array is taken in place; inside, the
+product is a callback on the host, and its gradient the product with the transpose.
 """
 
 import sys

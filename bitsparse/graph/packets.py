@@ -106,7 +106,9 @@ class Packet:
 
     def pattern(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """The CSR arrays of the group's edges, loops first in each row."""
-        return backends.family("cpu", "packets").expand(self.buffer[: self.nbytes], self.group.nodes, self.group.entries)  # type: ignore[no-any-return]
+        return backends.family("cpu", "packets").expand(
+            self.buffer[: self.nbytes], self.group.nodes, self.group.entries
+        )  # type: ignore[no-any-return]
 
     def features(self, form: FeatureForm) -> NDArray[np.uint32]:
         """The words of the features' BitTensor."""
@@ -187,7 +189,13 @@ class Packets:
         self.parts = int(sizes.size)
         self.batches: NDArray[np.int64] = np.append(parts[:-1:per_batch], nodes)
         self.blocks = self.batches if between else parts
-        self._graph = (np.ascontiguousarray(made.indptr), np.ascontiguousarray(made.indices), self.order, self.place, self.blocks)
+        self._graph = (
+            np.ascontiguousarray(made.indptr),
+            np.ascontiguousarray(made.indices),
+            self.order,
+            self.place,
+            self.blocks,
+        )
 
     @cached_property
     def _bounds(self) -> list[tuple[int, int]]:

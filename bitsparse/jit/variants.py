@@ -375,6 +375,20 @@ def variants() -> list[Variant]:
         for nb, group, only in ((1, (), None), *((nb, (("BS_WARPGROUP", 1),), "sm_90a") for nb in (1, 2, 4)))
     ]
     others = [("bits_stats.cu", "code_sums"), ("epilogue.cu", "epilogue_int32"), ("limits_memory.cu", "read_all")]
-    families = (_wgmma, _mma, _bmm, _bits, _build, _edges, _spmm, _finished, _tiles, _windows, _bspmm, _sampled, _packets)
+    families = (
+        _wgmma,
+        _mma,
+        _bmm,
+        _bits,
+        _build,
+        _edges,
+        _spmm,
+        _finished,
+        _tiles,
+        _windows,
+        _bspmm,
+        _sampled,
+        _packets,
+    )
     found = [variant for family in families for variant in family()]
     return [*found, *(Variant(*other) for other in others), *rates]
