@@ -16,9 +16,10 @@ from bitsparse.nn.lowbit import LowBitNetwork
 from bitsparse.nn.lowbit_calibration import quantize_network
 from bitsparse.nn.lowbit_plan import LowBitPlan
 from bitsparse.nn.lowbit_tuner import TunedBits, tune_bits
-from bitsparse.nn.network import Dense, Layer, Network, random_network
+from bitsparse.nn.network import Dense, Layer, Network
 from bitsparse.nn.operand import GraphOperand
 from bitsparse.nn.quantized import QuantizedGCN, quantized_gcn
+from bitsparse.nn.seeded import random_network
 from bitsparse.nn.state_dict import load_network, load_state_dict
 from bitsparse.nn.tuner import Candidate, Tuned, tune
 

@@ -22,7 +22,8 @@ from bitsparse.nn.calibration import (
     uniform_grid,
 )
 from bitsparse.nn.lowbit import Aggregate, Chain, Grid, LowBitNetwork, Update
-from bitsparse.nn.network import Dense, Layer, Network, activated, factors, neighbour_matrix
+from bitsparse.nn.network import Dense, Layer, Network, activated, neighbour_matrix
+from bitsparse.nn.operand import factors
 from bitsparse.ops import choose_bits
 
 __all__ = ["layer_bits", "quantize_network", "sample_nodes"]
@@ -87,7 +88,7 @@ def quantize_network(
     >>> graph = sparse.csr_array(np.kron(np.eye(2), np.ones((4, 4))))
     >>> network = nn.Network("gin", [nn.Layer([nn.Dense([[1.0, -1.0], [-1.0, 1.0]])])])
     >>> nn.quantize_network(network, graph, np.kron(np.eye(2), np.ones((4, 1))), bits=4)
-    <LowBitNetwork gin 2 -> 2, bits 4, 176 B>
+    <LowBitNetwork gin 2 -> 2, bits 4, 184 B>
     """
     function = "quantize_network"
     if not isinstance(network, Network):
@@ -169,7 +170,7 @@ class _Walk:
         self.network, self.bits = network, list(bits)
         self.pattern = neighbour_matrix(graph, "sum", network.self_loops).astype(np.float64)
         counts = np.diff(self.pattern.indptr), np.bincount(self.pattern.indices, minlength=graph.shape[0])
-        left, right = factors(*counts, network.normalisation)
+        left, right = factors(network.normalisation, *counts)
         ones = np.ones(graph.shape[0], np.float32)
         self.left, self.right = ((ones if part is None else part).astype(np.float64)[:, None] for part in (left, right))
         self.full = features

@@ -85,7 +85,7 @@ def tune_bits(
     >>> graph, labels = sparse.csr_array(np.kron(np.eye(2), np.ones((4, 4)))), np.repeat([0, 1], 4)
     >>> network = nn.Network("sage", [nn.Layer([nn.Dense(np.eye(2))], own=np.eye(2))])
     >>> nn.tune_bits(network, graph, np.kron(np.eye(2), np.ones((4, 1))), labels, labels >= 0).bits
-    (1,)
+    (2,)
     """
     function = "tune_bits"
     classes, chosen = interop.as_host(labels, function, "labels"), interop.as_host(mask, function, "mask")
@@ -112,7 +112,7 @@ def tune_bits(
         csr.indptr,
         csr.indices,
         normalisation=network.normalisation,
-        self_loops=network.self_loops,  # type: ignore[arg-type]
+        self_loops=network.self_loops,
     )
     tried: dict[tuple[int, ...], float] = {}
     made: dict[tuple[int, ...], LowBitNetwork] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
@@ -13,14 +13,15 @@ from numpy.typing import NDArray
 
 from bitsparse import _check, interop
 from bitsparse.errors import DTypeError, ShapeError
-from bitsparse.ops.epilogue import BatchNorm, folded
+from bitsparse.nn.operand import factors
+from bitsparse.ops.epilogue import folded
 
-__all__ = ["KINDS", "Dense", "Layer", "Network", "neighbour_matrix", "random_network"]
+__all__ = ["KINDS", "Dense", "Layer", "Network", "neighbour_matrix"]
 
 Kind = Literal["gcn", "sage", "gin"]
 KINDS = ("gcn", "sage", "gin")
 #: What each kind does with the sums over neighbours.
-NORMALISATIONS = {"gcn": "gcn", "sage": "mean", "gin": "sum"}
+_NORMALISATIONS: dict[str, Literal["gcn", "mean", "sum"]] = {"gcn": "gcn", "sage": "mean", "gin": "sum"}
 _ACTIVATIONS = ("relu", "leaky_relu", "tanh")
 _Array = NDArray[np.float32]
 
@@ -214,9 +215,9 @@ class Network:
                 raise ValueError(f"{function}: layer {i} has eps={layer.eps}, which goes with kind 'gin' only")
 
     @property
-    def normalisation(self) -> str:
+    def normalisation(self) -> Literal["gcn", "mean", "sum"]:
         """What is done with the sums over neighbours: "gcn", "mean" or "sum"."""
-        return NORMALISATIONS[self.kind]
+        return _NORMALISATIONS[self.kind]
 
     @property
     def self_loops(self) -> bool:
@@ -330,7 +331,7 @@ def neighbour_matrix(adjacency: Any, normalisation: str, self_loops: bool) -> An
     --------
     >>> from scipy import sparse
     >>> neighbour_matrix(sparse.csr_array([[0, 1], [0, 0]]), "gcn", True).toarray().round(3)
-    array([[0.5  , 0.5  ],
+    array([[0.707, 0.5  ],
            [0.   , 0.707]], dtype=float32)
     """
     from scipy import sparse
@@ -351,62 +352,10 @@ def neighbour_matrix(adjacency: Any, normalisation: str, self_loops: bool) -> An
     made.data[:] = 1.0
     if normalisation == "sum":
         return made
-    left, right = factors(np.diff(made.indptr), np.bincount(made.indices, minlength=n), normalisation)
+    left: Any
+    left, right = factors(normalisation, np.diff(made.indptr), np.bincount(made.indices, minlength=n))
     made.data = np.repeat(left, np.diff(made.indptr)) * (right[made.indices] if right is not None else np.float32(1))
     return made
-
-
-def factors(row_counts: Any, col_counts: Any, normalisation: str) -> tuple[Any, Any]:
-    """float32 factors of the rows and columns; 0 for what has no edge."""
-    rows, cols = (np.asarray(counts, np.float64) for counts in (row_counts, col_counts))
-    if normalisation == "sum":
-        return None, None
-    with np.errstate(divide="ignore"):
-        if normalisation == "mean":
-            return np.where(rows > 0, 1.0 / rows, 0.0).astype(np.float32), None
-        left, right = (np.where(counts > 0, 1.0 / np.sqrt(counts), 0.0).astype(np.float32) for counts in (rows, cols))
-    return left, right
-
-
-def random_network(
-    kind: Kind, widths: Sequence[int], *, seed: int = 0, bias: bool = True, batch_norm: bool = False
-) -> Network:
-    """A network with seeded Glorot weights and relu between the layers, for benchmarks and tests.
-
-    Parameters
-    ----------
-    kind : {"gcn", "sage", "gin"}
-        A GIN has one product to a layer, as QGTC's.
-    widths : sequence of int
-        Features of the input, then of each layer's result: ``[in, 16, 16, classes]``.
-    seed : int, default 0
-    bias, batch_norm : bool
-        Whether there are biases, and batch norm in front of each relu.
-
-    Examples
-    --------
-    >>> from bitsparse import nn
-    >>> nn.random_network("gcn", [128, 16, 16, 40])
-    <Network gcn 128 -> 16 -> 16 -> 40>
-    """
-    rng = np.random.default_rng(seed)
-    layers = []
-    for i, (inputs, outputs) in enumerate(pairwise(widths)):
-        last = i == len(widths) - 2
-
-        def glorot(rows: int, cols: int) -> _Array:
-            limit = np.sqrt(6.0 / (rows + cols))
-            return rng.uniform(-limit, limit, (rows, cols)).astype(np.float32)
-
-        dense = Dense(glorot(inputs, outputs), activation=None if last else "relu")
-        if bias:
-            dense = replace(dense, bias=rng.normal(scale=0.1, size=outputs).astype(np.float32))
-        if batch_norm and not last:
-            mean, shift = rng.normal(scale=0.1, size=(2, outputs))
-            var, weight = rng.uniform(0.5, 1.5, (2, outputs))
-            dense = replace(dense, batch_norm=BatchNorm(mean, var, weight, shift))
-        layers.append(Layer((dense,), own=glorot(inputs, outputs) if kind == "sage" else None))
-    return Network(kind, layers)
 
 
 def _floats(name: str, value: Any, ndim: int) -> _Array:
