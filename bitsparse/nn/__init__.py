@@ -7,13 +7,23 @@ from bitsparse.nn.binary_own import BinarySAGE, BinarySAINT
 from bitsparse.nn.binary_plan import BinaryPlan
 from bitsparse.nn.binary_products import standardized
 from bitsparse.nn.binary_variants import Setting
+from bitsparse.nn.cluster import ClusterRunner, PackedEpoch
+from bitsparse.nn.cluster_report import ClusterReport
 from bitsparse.nn.functional import bmm_bspmm, bmm_bspmm_add
 from bitsparse.nn.gcn import GCN, train_gcn
 from bitsparse.nn.inputs import Features, Propagation
+from bitsparse.nn.lowbit import LowBitNetwork
+from bitsparse.nn.lowbit_calibration import quantize_network
+from bitsparse.nn.lowbit_plan import LowBitPlan
+from bitsparse.nn.lowbit_tuner import TunedBits, tune_bits
+from bitsparse.nn.network import Dense, Layer, Network
+from bitsparse.nn.operand import GraphOperand
 from bitsparse.nn.quality import Quality, QualityCell, SamplingRate, sampling_quality, sampling_rate
 from bitsparse.nn.quantized import QuantizedGCN, quantized_gcn
 from bitsparse.nn.sage import SAGE, MeanNeighbours, train_sage
 from bitsparse.nn.sampled import SampledNetwork
+from bitsparse.nn.seeded import random_network
+from bitsparse.nn.state_dict import load_network, load_state_dict
 from bitsparse.nn.tuner import Candidate, Tuned, tune
 
 __all__ = [
@@ -26,8 +36,17 @@ __all__ = [
     "BinarySAGE",
     "BinarySAINT",
     "Candidate",
+    "ClusterReport",
+    "ClusterRunner",
+    "Dense",
     "Features",
+    "GraphOperand",
+    "Layer",
+    "LowBitNetwork",
+    "LowBitPlan",
     "MeanNeighbours",
+    "Network",
+    "PackedEpoch",
     "Propagation",
     "Quality",
     "QualityCell",
@@ -36,14 +55,20 @@ __all__ = [
     "SamplingRate",
     "Setting",
     "Tuned",
+    "TunedBits",
     "bmm_bspmm",
     "bmm_bspmm_add",
     "load_binary",
+    "load_network",
+    "load_state_dict",
+    "quantize_network",
     "quantized_gcn",
+    "random_network",
     "sampling_quality",
     "sampling_rate",
     "standardized",
     "train_gcn",
     "train_sage",
     "tune",
+    "tune_bits",
 ]
