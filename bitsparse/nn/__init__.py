@@ -10,7 +10,12 @@ from bitsparse.nn.binary_variants import Setting
 from bitsparse.nn.functional import bmm_bspmm, bmm_bspmm_add
 from bitsparse.nn.gcn import GCN, train_gcn
 from bitsparse.nn.inputs import Features, Propagation
+from bitsparse.nn.lowbit import LowBitNetwork
+from bitsparse.nn.lowbit_calibration import quantize_network
+from bitsparse.nn.lowbit_plan import LowBitPlan
+from bitsparse.nn.network import Dense, Layer, Network, random_network
 from bitsparse.nn.quantized import QuantizedGCN, quantized_gcn
+from bitsparse.nn.state_dict import load_network, load_state_dict
 from bitsparse.nn.tuner import Candidate, Tuned, tune
 
 __all__ = [
@@ -22,7 +27,12 @@ __all__ = [
     "BinarySAGE",
     "BinarySAINT",
     "Candidate",
+    "Dense",
     "Features",
+    "Layer",
+    "LowBitNetwork",
+    "LowBitPlan",
+    "Network",
     "Propagation",
     "QuantizedGCN",
     "Setting",
@@ -30,7 +40,11 @@ __all__ = [
     "bmm_bspmm",
     "bmm_bspmm_add",
     "load_binary",
+    "load_network",
+    "load_state_dict",
+    "quantize_network",
     "quantized_gcn",
+    "random_network",
     "standardized",
     "train_gcn",
     "tune",

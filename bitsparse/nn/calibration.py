@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["column_match", "grid_through", "nearest_codes", "refine_codes", "refit", "uniform_grid"]
+__all__ = [
+    "column_match",
+    "grid_through",
+    "nearest_codes",
+    "refine_codes",
+    "refit",
+    "signed_grid",
+    "uniform_grid",
+]
 
 _Array = NDArray[np.float64]
 Grid = tuple[_Array, _Array]
@@ -16,6 +24,8 @@ Grid = tuple[_Array, _Array]
 #: Shares of a column's extremes from which the search for a grid starts.
 _STARTS = (1.0, 0.8, 0.6, 0.45, 0.3, 0.2)
 _ITERATIONS = 20
+#: Shares of the widest step tried for signed codes.
+_SHARES = np.linspace(1.0, 0.25, 26)
 #: Below this a step is as good as none (and no normal float32).
 _TINY = 1e-30
 
@@ -29,7 +39,14 @@ def nearest_codes(values: _Array, step: _Array, low: _Array, bits: int) -> _Arra
     return np.clip(np.rint((values - low) / step), 0, 2**bits - 1)
 
 
-def uniform_grid(values: _Array, bits: int, *, from_zero: bool = False) -> Grid:
+def uniform_grid(
+    values: _Array,
+    bits: int,
+    *,
+    from_zero: bool = False,
+    starts: Sequence[float] = _STARTS,
+    iterations: int = _ITERATIONS,
+) -> Grid:
     """Step and lower end, per column, of the uniform grid of ``2**bits`` levels with the least squared error.
 
     Alternates between nearest codes and the least-squares line through them (Lloyd's algorithm with evenly spaced levels), from
@@ -46,10 +63,10 @@ def uniform_grid(values: _Array, bits: int, *, from_zero: bool = False) -> Grid:
     below = np.zeros(n) if from_zero else values.min(axis=0) - center
     above = values.max(axis=0) - center
     least, best_step, best_low = np.full(n, np.inf), np.ones(n), np.zeros(n)
-    for share in _STARTS:
+    for share in starts:
         low = center + share * below
         step = _usable((center + share * above - low) / top)
-        for _ in range(_ITERATIONS):
+        for _ in range(iterations):
             codes = nearest_codes(values, step, low, bits)
             error = ((values - step * codes - low) ** 2).sum(axis=0)
             better = error < least
@@ -59,6 +76,27 @@ def uniform_grid(values: _Array, bits: int, *, from_zero: bool = False) -> Grid:
             best_step, best_low = np.where(better, step, best_step), np.where(better, low, best_low)
             step, low = _line(codes, values, step, from_zero)
     return best_step, best_low
+
+
+def signed_grid(values: _Array, bits: int) -> _Array:
+    """Step per column of the codes -2**(bits-1)..2**(bits-1)-1 (one bit: -1 and +1) with the least squared error.
+
+    >>> signed_grid(np.array([[-3.0], [1.0]]), 1), signed_grid(np.array([[-8.0], [7.0]]), 4)
+    (array([2.]), array([1.]))
+    """
+    size = np.abs(values)
+    if not len(values):
+        return np.ones(values.shape[1])
+    if bits == 1:
+        return _usable(size.mean(axis=0))
+    lowest, highest = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+    widest = np.maximum(values.max(axis=0) / highest, values.min(axis=0) / lowest)
+    least, best = np.full(values.shape[1], np.inf), _usable(widest)
+    for share in _SHARES:
+        step = _usable(share * widest)
+        error = ((values - step * np.clip(np.rint(values / step), lowest, highest)) ** 2).sum(axis=0)
+        best, least = np.where(error < least, step, best), np.minimum(error, least)
+    return best
 
 
 def grid_through(
@@ -147,7 +185,15 @@ def refit(inputs: _Array, targets: _Array, prior: _Array, ridge: float = 1e-3) -
 
 
 def refine_codes(
-    inputs: Any, weights: _Array, codes: _Array, step: _Array, low: _Array, bits: int, sweeps: int = 4
+    inputs: Any,
+    weights: _Array,
+    codes: _Array,
+    step: _Array,
+    low: _Array,
+    bits: int,
+    sweeps: int = 4,
+    *,
+    lowest: int = 0,
 ) -> Grid:
     """Codes and steps with a smaller error of ``inputs @ (step * codes + low)`` against ``inputs @ weights``.
 
@@ -160,6 +206,8 @@ def refine_codes(
     weights, codes : ndarray (k, n)
     step, low : ndarray (n,)
     bits, sweeps : int
+    lowest : int, default 0
+        The smallest of the ``2**bits`` codes.
 
     Returns
     -------
@@ -173,7 +221,7 @@ def refine_codes(
     >>> refine_codes(x, w, np.ones((2, 1)), np.ones(1), np.zeros(1), 1, sweeps=1)[0].ravel()
     array([0., 1.])
     """
-    codes, step, top = codes.copy(), step.copy(), 2**bits - 1
+    codes, step, top = codes.copy(), step.copy(), lowest + 2**bits - 1
     sparse = hasattr(inputs, "indptr")
     residual = inputs @ (weights - (step * codes + low))
     for _ in range(sweeps):
@@ -188,7 +236,7 @@ def refine_codes(
             if square <= _TINY:
                 continue
             here = residual[rows]
-            change = np.clip(np.rint(codes[k] + (column @ here) / (square * step)), 0, top) - codes[k]
+            change = np.clip(np.rint(codes[k] + (column @ here) / (square * step)), lowest, top) - codes[k]
             if change.any():
                 codes[k] += change
                 residual[rows] = here - np.outer(column, step * change)

@@ -1,0 +1,35 @@
+/* Packets: parts of a graph as one piece of memory that travels to a device. Buffer sizes have been checked; the pattern is checked here. */
+#ifndef BITSPARSE_DRIVE_PACKETS_H
+#define BITSPARSE_DRIVE_PACKETS_H
+
+#include "csr.h"
+
+/* Rows of a packet are told apart in chunks of at most so many. */
+#define BS_CHUNK_ROWS 256
+#define BS_PACKET_HEAD 8 /* words: nodes, chunks, entries, where chunks, stream and features start (bytes), bytes in all, flags */
+#define BS_CHUNK_WORDS 4 /* first row, first column, first entry, (stream offset / 4) << 4 | code */
+
+enum bs_packet_status { BS_PACKET_OK, BS_PACKET_MEMORY, BS_PACKET_PATTERN, BS_PACKET_DAMAGED };
+
+typedef struct {
+    bs_csr csr;
+    const int32_t *order, *place; /* the node with each new number, and the reverse */
+    const int64_t *blocks;        /* where blocks start, in new numbers; an edge stays if both its ends lie in one */
+    size_t block_count;
+    const int64_t *chunks; /* (count, 3): first row, rows, block of the first row */
+    size_t chunk_count;
+    int loops; /* edges from a node to itself are left out: the device adds one to every row */
+} bs_packet_job;
+
+/* (count, 4) per chunk: entries (loops included), bytes of the stream, code, edges that left. */
+int bs_packet_sizes(int threads, const bs_packet_job *job, int64_t *sizes);
+/* The streams, each from `starts[chunk]` on, as large and coded as `sizes` says. */
+int bs_packet_encode(int threads, const bs_packet_job *job, const int64_t *sizes, const int64_t *starts, uint8_t *stream,
+                     size_t bytes);
+/* A packet's rows as a CSR pattern of int32. */
+int bs_packet_expand(int threads, const uint8_t *packet, size_t bytes, int32_t *indptr, size_t nodes, int32_t *indices,
+                     size_t entries);
+/* The first `used` bytes of `count` runs; what a run of `to` holds beyond them is zeroed. */
+void bs_copy_runs(int threads, uint8_t *to, size_t to_stride, const uint8_t *from, size_t from_stride, size_t used, size_t count);
+
+#endif
