@@ -83,11 +83,17 @@ static size_t head_bits(uint64_t longest, int *code)
     return 4u << *code;
 }
 
+/* A row's first gap is counted from a column that its block cannot begin before. */
+static uint32_t gaps_from(int64_t row, int64_t span)
+{
+    return row + 1 > span ? (uint32_t)(row + 1 - span) : 0;
+}
+
 static void size_chunk(void *context, size_t c, int thread)
 {
     work *w = context;
     const bs_packet_job *job = w->job;
-    const int64_t *chunk = job->chunks + 3 * c;
+    const int64_t *chunk = job->chunks + 4 * c;
     const int64_t first = chunk[0], rows = chunk[1];
     size_t block = (size_t)chunk[2];
     const int64_t base = job->blocks[block];
@@ -103,7 +109,7 @@ static void size_chunk(void *context, size_t c, int thread)
         }
         const uint32_t *columns = w->scratches[thread].columns;
         uint64_t more[UNITS] = {0};
-        uint32_t next = 0;
+        uint32_t next = gaps_from(row - base, chunk[3]);
         for (int64_t i = 0; i < count; i++) {
             const uint32_t gap = columns[i] - next;
             next = columns[i] + 1;
@@ -147,7 +153,7 @@ static void encode_chunk(void *context, size_t c, int thread)
 {
     work *w = context;
     const bs_packet_job *job = w->job;
-    const int64_t *chunk = job->chunks + 3 * c;
+    const int64_t *chunk = job->chunks + 4 * c;
     const int64_t first = chunk[0], rows = chunk[1], code = w->known[4 * c + 2];
     const int bits = unit_bits[code & 3], head = 4 << (code >> 2);
     const uint32_t full = (1u << bits) - 1;
@@ -172,7 +178,7 @@ static void encode_chunk(void *context, size_t c, int thread)
         }
         const uint32_t *columns = w->scratches[thread].columns;
         const size_t before = unit;
-        uint32_t next = 0;
+        uint32_t next = gaps_from(row - base, chunk[3]);
         int ok = 1;
         for (int64_t i = 0; i < count && ok; i++) {
             uint32_t gap = columns[i] - next;
@@ -240,6 +246,8 @@ static int expand_chunk_rows(opening *o, size_t c)
     if (after[0] < row0 || after[0] > o->nodes || after[0] - row0 > BS_CHUNK_ROWS || last < entry0 || last > o->entries || (code & 3) == 3)
         return 0;
     const size_t rows = after[0] - row0, base = chunk[1];
+    if (base > row0)
+        return 0;
     const int bits = unit_bits[code & 3], head = 4 << (code >> 2);
     const uint32_t full = (1u << bits) - 1;
     const size_t start = o->stream + 4 * (size_t)(chunk[3] >> 4), heads = (rows * (size_t)head + 7) / 8;
@@ -258,7 +266,7 @@ static int expand_chunk_rows(opening *o, size_t c)
                 return 0;
             o->indices[entry++] = (int32_t)(row0 + r);
         }
-        uint64_t column = base;
+        uint64_t column = base + gaps_from((int64_t)(row0 + r) - (int64_t)base, chunk[4]);
         for (; unit < until; unit++) {
             const uint32_t gap = get(units, unit, bits);
             column += gap;

@@ -7,7 +7,7 @@
 /* Rows of a packet are told apart in chunks of at most so many. */
 #define BS_CHUNK_ROWS 256
 #define BS_PACKET_HEAD 8 /* words: nodes, chunks, entries, where chunks, stream and features start (bytes), bytes in all, flags */
-#define BS_CHUNK_WORDS 4 /* first row, first column, first entry, (stream offset / 4) << 4 | code */
+#define BS_CHUNK_WORDS 5 /* first row, first column, first entry, (stream offset / 4) << 4 | code, span */
 
 enum bs_packet_status { BS_PACKET_OK, BS_PACKET_MEMORY, BS_PACKET_PATTERN, BS_PACKET_DAMAGED };
 
@@ -16,7 +16,7 @@ typedef struct {
     const int32_t *order, *place; /* the node with each new number, and the reverse */
     const int64_t *blocks;        /* where blocks start, in new numbers; an edge stays if both its ends lie in one */
     size_t block_count;
-    const int64_t *chunks; /* (count, 3): first row, rows, block of the first row */
+    const int64_t *chunks; /* (count, 4): first row, rows, block of the first row, span: nodes of the largest block */
     size_t chunk_count;
     int loops; /* edges from a node to itself are left out: the device adds one to every row */
 } bs_packet_job;

@@ -59,7 +59,7 @@ cdef bs_packet_job _job(
     cdef int64_t rows = order.shape[0]
     job.csr = _pattern(indptr, indices, wide, rows, rows)
     _whole(&job.csr)
-    if place.shape[0] != rows or blocks.shape[0] < 1 or chunks.shape[1] != 3:
+    if place.shape[0] != rows or blocks.shape[0] < 1 or chunks.shape[1] != 4:
         raise ValueError("packets: order, place, blocks and chunks do not belong together")
     if blocks[0] != 0 or blocks[blocks.shape[0] - 1] != rows:
         raise ValueError("packets: blocks must start at 0 and end at the number of nodes")
@@ -71,6 +71,8 @@ cdef bs_packet_job _job(
             raise ValueError("packets: a chunk reaches beyond the nodes")
         if not (0 <= chunks[i, 2] < blocks.shape[0] - 1 and blocks[chunks[i, 2]] <= chunks[i, 0] < blocks[chunks[i, 2] + 1]):
             raise ValueError("packets: a chunk does not start in its block")
+        if not 0 < chunks[i, 3] <= rows:
+            raise ValueError("packets: a chunk's span must lie between 1 and the nodes")
     job.order = &order[0] if rows else NULL
     job.place = &place[0] if rows else NULL
     job.blocks, job.block_count = &blocks[0], blocks.shape[0] - 1

@@ -119,6 +119,27 @@ def test_a_batch_is_one_piece_of_memory() -> None:
     assert np.array_equal(one.adjacency @ one.features, want.astype(np.int64) @ q.toarray()[one.nodes].astype(np.int64))
 
 
+def test_a_batch_over_another_buffer() -> None:
+    a = sp.random(50, 50, 0.1, "csr", random_state=1)
+    values = np.random.default_rng(0).normal(size=(50, 7))
+    for x in (None, values, bs.quantize(values, 3, granularity="col")):
+        (one,) = graph.batch(a, np.zeros(50, int), x)
+        assert one.to_device("cpu") is one
+        assert one.device == "cpu"
+        raw = np.zeros(one.nbytes + 128, np.uint8)
+        other = one.placed(raw[-raw.ctypes.data % 128 :])
+        assert other.adjacency.nnz == 0
+        other.buffer[...] = one.buffer
+        assert np.array_equal(other.adjacency.toarray(), one.adjacency.toarray())
+        if x is not None:
+            mine, theirs = (
+                f.dequantize() if isinstance(f, bs.BitTensor) else f for f in (one.features, other.features)
+            )
+            assert np.array_equal(mine, theirs)
+        with pytest.raises(bs.ShapeError, match=rf"shape \(4,\) and dtype uint8, but {one.nbytes} bytes are needed"):
+            one.placed(raw[:4])
+
+
 def test_batch_arguments() -> None:
     a = random_graph()
     labels = np.zeros(90, int)

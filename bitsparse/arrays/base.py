@@ -86,8 +86,34 @@ class BitArray(ABC):
         return name if name not in ("numpy", "cupy") else "numpy" if self.device == "cpu" else "cupy"
 
     @abstractmethod
-    def to_device(self, device: Any) -> Self:
-        """The same array on ``device`` ("cpu", "cuda", "cuda:1"); itself if it is there already."""
+    def _moved(self, move: Callable[[Any], Any]) -> Self:
+        """The same array of components that ``move`` has put elsewhere; it takes None as well."""
+
+    def to_device(self, device: Any, *, stream: Any = None) -> Self:
+        """The same array on ``device`` ("cpu", "cuda", "cuda:1"); itself if it is there already.
+
+        Large arrays go to a GPU through page-locked memory, piece by piece.
+
+        Parameters
+        ----------
+        device : str
+        stream : optional
+            A CUDA stream to copy on, as in :func:`bitsparse.use_stream`. The copy overlaps with work on other streams; those have to
+            wait for it before they read the array, and have to be done with it before it is dropped. Components that lie in
+            page-locked memory (``interop.pinned_empty``) are then read in stream order, and must not change before.
+
+        Raises
+        ------
+        DeviceError
+            There is no such device, CuPy is missing, or the stream is capturing.
+        """
+        target = interop.parse_device(device, "to_device")
+        if target == self.device:
+            return self
+        with interop.moving(self.device if target == "cpu" else target, self._family, stream):
+            return self._moved(
+                lambda part: None if part is None else interop.move(part, target, later=stream is not None)
+            )
 
     def get(self) -> Self:
         """The same array on the CPU (CuPy's name for it)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
@@ -195,21 +196,9 @@ class BitTensor(PackedArray):
         return display.html(self)
 
     # -- conversions ----------------------------------------------------------------------------------------------
-    def to_device(self, device: Any) -> BitTensor:
-        """The same array on ``device`` ("cpu", "cuda", "cuda:1"); itself if it is there already.
-
-        Raises
-        ------
-        DeviceError
-            There is no such device, or CuPy is missing.
-        """
-        target = interop.parse_device(device, "to_device")
-        if target == self.device:
-            return self
-        made = self._with(interop.move(self._words, target), self._shape, self._axis, self._layout)
-        made._scale, made._offset = (
-            None if part is None else interop.move(part, target) for part in (self._scale, self._offset)
-        )
+    def _moved(self, move: Callable[[Any], Any]) -> BitTensor:
+        made = self._with(move(self._words), self._shape, self._axis, self._layout)
+        made._scale, made._offset = move(self._scale), move(self._offset)
         return made
 
     def toarray(self, dtype: Any = None) -> Any:

@@ -88,21 +88,10 @@ class SparseArray(BitArray):
     def from_csr_arrays(cls, indptr: Any, indices: Any, shape: tuple[int, int], values: Any = None) -> Self:
         """The array of a CSR pattern."""
 
-    def to_device(self, device: Any) -> Self:
-        """The same array on ``device`` ("cpu", "cuda", "cuda:1"); itself if it is there already.
-
-        Raises
-        ------
-        DeviceError
-            There is no such device, or CuPy is missing.
-        """
-        target = interop.parse_device(device, "to_device")
-        if target == self.device:
-            return self
+    def _moved(self, move: Callable[[Any], Any]) -> Self:
         made = self.__copy__()
         for name in (*self._components(), "row_scale", "col_scale"):
-            part = getattr(self, f"_{name}")
-            setattr(made, f"_{name}", None if part is None else interop.move(part, target))
+            setattr(made, f"_{name}", move(getattr(self, f"_{name}")))
         made._csr, made._prepared = None, {}
         return made
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -42,9 +42,17 @@ class SubgraphBatch:
     dropped : int
         Edges that left the batch or, unless kept, their part.
     buffer : ndarray of uint8
-        The memory of adjacency, bitmap and features, one after the other at multiples of 128 bytes.
+        The memory of adjacency, bitmap, features and their scale and offset, one after the other at multiples of 128 bytes.
     sections : dict
         The (start, bytes) of each part of `buffer`.
+
+    Examples
+    --------
+    >>> from bitsparse import graph
+    >>> one = next(graph.batch(np.eye(3, dtype=int), [0, 0, 0], bs.quantize(np.eye(3), 2)))
+    >>> there = one.to_device("cpu")  # or "cuda": a single copy
+    >>> there.features.shape, sorted(there.sections)
+    ((3, 3), ['adjacency', 'features', 'offset', 'scale', 'tile_bitmap'])
     """
 
     nodes: NDArray[np.int64]
@@ -64,7 +72,56 @@ class SubgraphBatch:
     @property
     def nbytes(self) -> int:
         """Bytes of the buffer: what a copy to a device moves."""
-        return self.buffer.nbytes
+        return int(self.buffer.nbytes)
+
+    @property
+    def device(self) -> str:
+        """``"cpu"``, or ``"cuda:0"`` and so on: where the buffer is."""
+        return interop.device_of(self.buffer)
+
+    def to_device(self, device: Any, *, stream: Any = None) -> SubgraphBatch:
+        """The same batch on ``device``, in a single copy; itself if it is there already. `nodes` and `starts` stay on the host.
+
+        Parameters
+        ----------
+        device : str
+        stream : optional
+            A CUDA stream to copy on, as in :meth:`bitsparse.BitTensor.to_device`. An :class:`bitsparse.interop.Uploader` and
+            :meth:`placed` overlap the copies of many batches with work without such care.
+        """
+        target = interop.parse_device(device, "to_device")
+        if target == self.device:
+            return self
+        with interop.moving(self.device if target == "cpu" else target, interop.NUMPY, stream):
+            return self.placed(interop.move(self.buffer, target, later=stream is not None))
+
+    def placed(self, buffer: Any) -> SubgraphBatch:
+        """The same batch over another buffer that holds, or will hold, the same bytes; nothing is copied.
+
+        Parameters
+        ----------
+        buffer : ndarray of uint8
+            NumPy's or CuPy's, at least `nbytes` long, at an address that is a multiple of 16.
+        """
+        if buffer.dtype != np.uint8 or buffer.ndim != 1 or buffer.size < self.nbytes:
+            raise ShapeError(
+                f"placed: the buffer has shape {buffer.shape} and dtype {buffer.dtype}, but {self.nbytes} bytes are needed"
+            )
+
+        def part(name: str, like: Any) -> Any:
+            return None if like is None else interop.view(buffer, self.sections[name][0], like.shape, like.dtype)
+
+        adjacency = self.adjacency._with(part("adjacency", self.adjacency.words), self.adjacency.shape, -1, "planes")
+        adjacency._bitmap = part("tile_bitmap", self.tile_bitmap)
+        features = self.features
+        if isinstance(features, BitTensor):
+            words = part("features", features.words)
+            moved = features._with(words, features.shape, features.axis, features.layout)
+            moved._scale, moved._offset = part("scale", features.scale), part("offset", features.offset)
+            features = moved
+        elif features is not None:
+            features = part("features", features)
+        return replace(self, adjacency=adjacency, features=features, buffer=buffer[: self.nbytes])
 
 
 def batch(
@@ -202,6 +259,9 @@ def _packed(
     if isinstance(features, BitTensor):
         own = features[nodes].repack(axis=-2, layout="planes")
         wanted["features"] = (own.words.shape, np.dtype(np.uint32))
+        for name, affine in (("scale", own.scale), ("offset", own.offset)):
+            if affine is not None:
+                wanted[name] = (affine.shape, affine.dtype)
     elif features is not None:
         wanted["features"] = ((size, features.shape[1]), features.dtype)
     buffer, views, sections = _allocate(wanted)
@@ -213,18 +273,13 @@ def _packed(
     views["tile_bitmap"][...] = adjacency.tile_bitmap
     adjacency._bitmap = views["tile_bitmap"]
     if own is not None:
-        views["features"][...] = own.words
-        own = BitTensor.from_words(
-            views["features"],
-            own.shape,
-            own.bits,
-            encoding=own.encoding,
-            axis=-2,
-            layout="planes",
-            scale=own.scale,
-            offset=own.offset,
-            check=False,
-        )
+        words, scale, offset = own.words, own.scale, own.offset
+        own = own._with(views["features"], own.shape, -2, "planes")
+        views["features"][...] = words
+        own._scale, own._offset = (views.get(name) for name in ("scale", "offset"))
+        for view, affine in ((own._scale, scale), (own._offset, offset)):
+            if affine is not None:
+                view[...] = affine
     elif features is not None:
         own = views["features"]
         np.take(features, nodes, axis=0, out=own)

@@ -251,8 +251,11 @@ def parse_device(device: Any, function: str) -> str:
     return f"cuda:{index}"
 
 
-def move(x: Any, device: str) -> Any:
-    """A NumPy or CuPy array on ``device`` (as :func:`parse_device` writes it); itself if it is there."""
+def move(x: Any, device: str, *, later: bool = False) -> Any:
+    """A NumPy or CuPy array on ``device`` (as :func:`parse_device` writes it); itself if it is there.
+
+    Host memory has been read when this returns, unless it is page-locked and ``later`` allows to read it in stream order.
+    """
     if device_of(x) == device:
         return x
     if device == "cpu":
@@ -260,6 +263,10 @@ def move(x: Any, device: str) -> Any:
             return x.get()
     cupy = sys.modules["cupy"]
     with streams.working_on(device, CUPY):
+        if isinstance(x, np.ndarray):
+            from bitsparse.interop.transfers import to_gpu  # which stands above this module
+
+            return to_gpu(x, device, later=later)
         return cupy.asarray(x)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from bitsparse.errors import DTypeError
 from bitsparse.interop.host import Family
 
-__all__ = ["Ready", "current_gpu", "stream_at", "use_stream", "working_on"]
+__all__ = ["Ready", "current_gpu", "moving", "pointer_of", "stream_at", "use_stream", "working_on"]
 
 _NOTHING = nullcontext()
 
@@ -49,7 +49,7 @@ def use_stream(stream: Any) -> Iterator[None]:
     """
     from bitsparse.interop.cuda import require_cupy
 
-    pointer = _pointer(stream)
+    pointer = pointer_of(stream, "use_stream")
     cupy = require_cupy("use_stream")
     _chosen.depth += 1
     try:
@@ -76,7 +76,8 @@ def stream_at(cupy: Any, pointer: int) -> Any:
     return cupy.cuda.ExternalStream(pointer)  # before CuPy 14
 
 
-def _pointer(stream: Any) -> int:
+def pointer_of(stream: Any, function: str) -> int:
+    """The address of a stream, given as that or as an object of CuPy, PyTorch or CUDA Python."""
     for name in ("ptr", "cuda_stream"):
         if hasattr(stream, name):
             return int(getattr(stream, name))
@@ -84,7 +85,7 @@ def _pointer(stream: Any) -> int:
         return int(stream.__cuda_stream__()[1])
     if isinstance(stream, bool) or not isinstance(stream, int) or stream < 0:
         raise DTypeError(
-            f"use_stream: stream must be the address of a CUDA stream or a stream object of CuPy or PyTorch, got {stream!r}"
+            f"{function}: stream must be the address of a CUDA stream or a stream object of CuPy or PyTorch, got {stream!r}"
         )
     return stream
 
@@ -104,6 +105,13 @@ def working_on(device: str, family: Family) -> AbstractContextManager[Any]:
     if switch is None and pointer is None:
         return _NOTHING
     return _switched(cupy, switch, pointer)
+
+
+@contextmanager
+def moving(device: str, family: Family, stream: Any = None) -> Iterator[None]:
+    """:func:`working_on`, or on the caller's stream if there is one."""
+    with working_on(device, family), nullcontext() if stream is None else use_stream(stream):
+        yield
 
 
 class Ready:

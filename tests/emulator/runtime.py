@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -53,6 +54,8 @@ class _State:
 state = _State(settings.ORDER)
 #: What happened so far; :func:`emulator.counts` gives a copy.
 counts = {"launches": 0, "to_host": 0, "to_device": 0, "allocations": 0, "allocated_bytes": 0}
+#: Called with address and bytes of device memory that is given back.
+before_free: list[Callable[[int, int], None]] = []
 
 
 class Memory:
@@ -69,6 +72,8 @@ class Memory:
 
     def __del__(self) -> None:
         if getattr(self, "ptr", None):
+            for call in before_free:
+                call(self.ptr, self.size)
             library.emu_free(self.ptr)
 
 

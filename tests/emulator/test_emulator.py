@@ -272,6 +272,43 @@ def test_fake_cupy():
     )
 
 
+def test_copies_happen_as_late_as_they_may():
+    host = np.frombuffer(cupy.cuda.alloc_pinned_memory(8), np.uint8, 8)
+    assert cupy.cuda.pinned_memory.is_memory_pinned(host.ctypes.data)
+    assert not cupy.cuda.pinned_memory.is_memory_pinned(np.ones(9).ctypes.data)
+    to_device, to_host = cupy.cuda.runtime.memcpyHostToDevice, cupy.cuda.runtime.memcpyDeviceToHost
+    stream, other = (cupy.cuda.Stream(non_blocking=True) for _ in range(2))
+
+    def send(there, value):
+        host[...] = value
+        cupy.cuda.runtime.memcpyAsync(there.data.ptr, host.ctypes.data, 8, to_device, stream.ptr)
+        return stream.record()
+
+    there = cupy.zeros(8, np.uint8)
+    event = send(there, 1)
+    assert there.sum() == 0  # another stream, which did not wait
+    assert not event.done
+    assert event.done
+    assert there.sum() == 8
+    for wait in (lambda e: e.synchronize(), lambda e: other.wait_event(e), lambda _: stream.synchronize()):
+        before = int(there[0])
+        event = send(there, before + 1)
+        late = send(there, 77)
+        wait(event)
+        assert int(there[0]) in (77, before + 1)
+        late.synchronize()
+        assert int(there[0]) == 77
+    send(there, 5)
+    host[...] = 6  # too early
+    with stream:
+        assert (there + 1).get().tolist() == [7] * 8
+    back = np.zeros(8, np.uint8)
+    cupy.cuda.runtime.memcpyAsync(back.ctypes.data, there.data.ptr, 8, to_host, stream.ptr)
+    there[...] = 9  # too early
+    cupy.cuda.Device().synchronize()
+    assert back.tolist() == [9] * 8
+
+
 def test_contraction_of_plain_operators_only():
     body = """
 extern "C" __global__ void k(const P p)

@@ -88,8 +88,9 @@ def wrap(r: Any) -> Any:
 
 def run(compute: Any) -> Any:
     """``compute()`` on the current stream, its results as device arrays; while a stream is capturing it is also recorded."""
-    result = wrap(compute())
     stream = _cuda().get_current_stream()
+    _cuda()._settle(stream.ptr)
+    result = wrap(compute())
     if stream._capturing():
         targets = [v for v in (result if isinstance(result, (tuple, list)) else [result]) if isinstance(v, ndarray)]
 
@@ -113,6 +114,7 @@ def host_copy(a: np.ndarray[Any, Any], stream: Any = None) -> Any:
         raise _cuda().runtime.CUDARuntimeError(
             900, "cudaErrorStreamCaptureUnsupported: operation not permitted when stream is capturing"
         )
+    _cuda()._settle(s.ptr)
     _runtime.counts["to_host"] += 1
     return a.copy(order="K")
 
@@ -394,9 +396,10 @@ class ndarray:
         return self._new(lambda: self._a, order)
 
     def _new(self, compute: Any, order: str) -> ndarray:
+        s = _cuda().get_current_stream()
+        _cuda()._settle(s.ptr)
         a = compute()
         out = allocate(a.shape, a.dtype, "F" if order == "F" or (order in "AK" and self._a.flags.fnc) else "C")
-        s = _cuda().get_current_stream()
         out._a[...] = a
 
         def again() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import threading
 import time
 import weakref
@@ -45,6 +46,7 @@ class Device:
 
     def synchronize(self) -> None:
         runtime._check(self.id)
+        _settle_all()
 
     @property
     def compute_capability(self) -> str:
@@ -92,6 +94,29 @@ _state = _State()
 _streams: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 _capture: dict[int, list[Any] | None] = {}
 _next = [0x7000]
+#: Asynchronous copies that have not happened yet, by stream: their number there, the copy, both addresses and the bytes.
+_late: dict[int, list[tuple[int, Any, tuple[int, int], int]]] = {}
+_enqueued: dict[int, int] = {}
+
+
+def _settle(pointer: int, count: int | None = None) -> None:
+    """Let the first ``count`` copies ever enqueued on a stream happen; all of them by default."""
+    waiting = _late.get(pointer)
+    while waiting and (count is None or waiting[0][0] <= count):
+        waiting.pop(0)[1]()
+
+
+def _settle_all() -> None:
+    for pointer in list(_late):
+        _settle(pointer)
+
+
+def _before_free(address: int, size: int) -> None:
+    """Copies from or to memory that is given back happen first: CuPy's pool keeps memory for later work of the same stream."""
+    for pointer, waiting in list(_late.items()):
+        touching = [n for n, _, ends, bytes in waiting if any(e < address + size and address < e + bytes for e in ends)]
+        if touching:
+            _settle(pointer, touching[-1])
 
 
 def _stream_by_ptr(ptr: int) -> Any:
@@ -130,7 +155,16 @@ class _BaseStream:
         if self._capturing():
             self._record(call)
         else:
+            _settle(self.ptr)
             call()
+
+    def _copy(self, call: Any, ends: tuple[int, int], size: int) -> None:
+        """A copy that needs the host no more: on any but the default stream it happens as late as it may."""
+        if self._capturing() or self.ptr == 0:
+            self._enqueue(call)
+        else:
+            _enqueued[self.ptr] = _enqueued.get(self.ptr, 0) + 1
+            _late.setdefault(self.ptr, []).append((_enqueued[self.ptr], call, ends, size))
 
     def __enter__(self) -> Any:
         _state.streams.append((runtime.getDevice(), _state.current.get(runtime.getDevice())))
@@ -161,6 +195,7 @@ class _BaseStream:
             raise runtime.CUDARuntimeError(
                 900, "cudaErrorStreamCaptureUnsupported: operation not permitted when stream is capturing"
             )
+        _settle(self.ptr)
 
     def record(self, event: Any = None) -> Any:
         event = event or Event()
@@ -168,7 +203,7 @@ class _BaseStream:
         return event
 
     def wait_event(self, event: Any) -> None:
-        pass
+        event.synchronize()
 
     def begin_capture(self, mode: Any = None) -> None:
         if self.ptr == 0:
@@ -242,16 +277,23 @@ class Event:
     def __init__(self, block: bool = False, disable_timing: bool = False, interprocess: bool = False) -> None:
         self._time = 0.0
         self.ptr = id(self)
+        self._after = (0, 0)
 
     def record(self, stream: Any = None) -> None:
         self._time = time.perf_counter()
+        pointer = (stream or get_current_stream()).ptr
+        self._after = (pointer, _enqueued.get(pointer, 0))
 
     def synchronize(self) -> None:
-        pass
+        _settle(*self._after)
 
     @property
     def done(self) -> bool:
-        return True
+        """Not before it is asked for the second time where a copy is in front of it."""
+        waiting = _late.get(self._after[0])
+        before = not waiting or waiting[0][0] > self._after[1]
+        self.synchronize()
+        return before
 
 
 def get_elapsed_time(start: Event, end: Event) -> float:
@@ -336,8 +378,19 @@ def keep(memory: Any) -> None:
         _state.pool.kept.append(memory)
 
 
+#: Page-locked memory by its address.
+_pinned: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+
+
 def alloc_pinned_memory(size: int) -> Any:
-    return memoryview(bytearray(size))
+    made = (ctypes.c_ubyte * max(1, size))()
+    ctypes.memset(made, 0xA5, max(1, size))
+    _pinned[ctypes.addressof(made)] = made
+    return made
+
+
+def is_memory_pinned(address: int) -> bool:
+    return any(start <= address < start + len(found) for start, found in list(_pinned.items()))
 
 
 def Module(*args: Any, **kwargs: Any) -> Any:
@@ -361,6 +414,8 @@ memory = _Submodule(
     OutOfMemoryError=MemoryError,
 )
 device = _Submodule(Device=Device)
+pinned_memory = _Submodule(alloc_pinned_memory=alloc_pinned_memory, is_memory_pinned=is_memory_pinned)
+_emulated.before_free.append(_before_free)
 
 
 def __getattr__(name: str) -> Any:

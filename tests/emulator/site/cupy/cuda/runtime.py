@@ -6,9 +6,11 @@ import ctypes
 import threading
 from typing import Any
 
+from emulator.runtime import counts
 from emulator.settings import CHIP, DEVICES, MULTIPROCESSORS
 
 cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice, cudaMemcpyDefault = 1, 2, 3, 4
+memcpyHostToHost, memcpyHostToDevice, memcpyDeviceToHost, memcpyDeviceToDevice, memcpyDefault = 0, 1, 2, 3, 4
 streamCaptureModeGlobal, streamCaptureModeThreadLocal, streamCaptureModeRelaxed = 0, 1, 2
 streamNonBlocking, streamDefault = 1, 0
 is_hip = False
@@ -78,11 +80,15 @@ def deviceGetAttribute(attribute: int, device: int) -> int:
 
 
 def deviceSynchronize() -> None:
-    pass
+    from cupy.cuda import _settle_all
+
+    _settle_all()
 
 
 def streamSynchronize(stream: int) -> None:
-    pass
+    from cupy.cuda import _settle
+
+    _settle(stream)
 
 
 def streamIsCapturing(stream: int) -> bool:
@@ -119,7 +125,11 @@ def pointerGetAttributes(pointer: int) -> PointerAttributes:
 def memcpyAsync(to: int, source: int, size: int, kind: int, stream: int) -> None:
     from cupy.cuda import _stream_by_ptr
 
-    _stream_by_ptr(stream)._enqueue(lambda: ctypes.memmove(to, source, size))
+    if kind == memcpyHostToDevice:
+        counts["to_device"] += 1
+    elif kind == memcpyDeviceToHost:
+        counts["to_host"] += 1
+    _stream_by_ptr(stream)._copy(lambda: ctypes.memmove(to, source, size), (to, source), size)
 
 
 def memcpy(to: int, source: int, size: int, kind: int) -> None:

@@ -1,0 +1,311 @@
+"""Parts of a graph as packets: one piece of memory for each group of batches, small enough to travel (QGTC section 4.6).
+
+A packet holds, one after the other at multiples of 16 bytes:
+
+- eight uint32: nodes, chunks, entries, where chunks, stream and features start, bytes in all, flags (1: an edge from every node to itself
+  is to be put in; such edges do not travel);
+- five uint32 for each chunk of at most 256 rows, and for the end: first row, first column, first entry,
+  ``(offset in the stream / 4) << 4 | code`` and the span, the nodes of the largest block;
+- the stream: of each chunk the lengths of its rows, in 4 << (code >> 2) bits, then the gaps between the ascending columns of each row, in
+  units of 4, 8 or 16 bits (code & 3). A unit of all ones adds its value and stands for no entry;
+- the features' codes, row after row, without the padding of a BitTensor's rows.
+
+Numbers of nodes are local to the packet. The gaps of row r begin at the larger of the chunk's first column and ``r + 1 - span``, before
+which its block cannot start. So an edge takes half a byte to a byte.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import _check, backends
+from bitsparse.arrays.construct import words_shape
+from bitsparse.arrays.indices import index_array
+from bitsparse.errors import ShapeError
+from bitsparse.graph.adjacency import square_pattern
+
+__all__ = ["FeatureForm", "Group", "Packet", "Packets"]
+
+_HEAD, _TABLE = 32, 20
+_LOOPS = 1
+#: Bytes of a group's stream that a chunk's offset can tell.
+_STREAM_LIMIT = 1 << 30
+_MOST = 2**31 - 1
+
+
+class FeatureForm(NamedTuple):
+    """How features lie in a packet: codes of a BitTensor (n, columns) packed along its rows.
+
+    Examples
+    --------
+    >>> form = FeatureForm(29, 8, "unsigned", "rows")
+    >>> form.runs, form.used, form.stride
+    (1, 29, 32)
+    """
+
+    columns: int
+    bits: int
+    encoding: str
+    layout: str
+
+    @property
+    def runs(self) -> int:
+        """Runs of bytes of each row: one for each plane, or one."""
+        return self.bits if self.layout == "planes" else 1
+
+    @property
+    def used(self) -> int:
+        """Bytes of a run that travel."""
+        return -(-self.columns * self.bits // (8 * self.runs))
+
+    @property
+    def stride(self) -> int:
+        """Bytes of a run in a BitTensor's words."""
+        words = words_shape((1, self.columns), self.bits, -1, self.layout)
+        return 4 * int(np.prod(words)) // self.runs
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row that travel."""
+        return self.runs * self.used
+
+
+class Group(NamedTuple):
+    """Batches that travel and are computed together: the new numbers `low` .. `high` of their nodes, and what they hold."""
+
+    number: int
+    batches: int
+    low: int
+    high: int
+    first_chunk: int
+    last_chunk: int
+    entries: int
+    dropped: int
+    stream_bytes: int
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of the group."""
+        return self.high - self.low
+
+
+@dataclass(frozen=True)
+class Packet:
+    """A packed group, in memory of at least `nbytes` bytes that start at a multiple of 16."""
+
+    group: Group
+    buffer: NDArray[np.uint8]
+    nbytes: int
+    features_at: int
+    loops: bool
+
+    def pattern(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """The CSR arrays of the group's edges, loops first in each row."""
+        return backends.family("cpu", "packets").expand(self.buffer[: self.nbytes], self.group.nodes, self.group.entries)  # type: ignore[no-any-return]
+
+    def features(self, form: FeatureForm) -> NDArray[np.uint32]:
+        """The words of the features' BitTensor."""
+        nodes = self.group.nodes
+        words = np.empty(words_shape((nodes, form.columns), form.bits, -1, form.layout), np.uint32)
+        source = self.buffer[self.features_at : self.features_at + nodes * form.row_bytes]
+        to = words.reshape(-1).view(np.uint8)
+        backends.family("cpu", "packets").copy_runs(to, form.stride, source, form.used, form.used, nodes * form.runs)
+        return words
+
+
+class Packets:
+    """A graph cut into groups of batches of parts, each of which can be packed.
+
+    Parameters
+    ----------
+    graph : sparse array of shape (n, n), tuple, TCTiledCSR, FRDC, BitTensor
+        Every stored entry is an edge.
+    labels : array_like of int, shape (n,)
+        The part of each node. Empty parts are left out.
+    parts_per_batch : int, default 20
+    between : bool, default False
+        Keep the edges between parts of one batch.
+    self_loops : bool, default False
+        Put in an edge from each node to itself where there is none.
+    group_nodes : int, default 1 << 16
+        Batches are put together while they have at most so many nodes; a larger one stands alone.
+
+    Attributes
+    ----------
+    order, place : ndarray of int32, shape (n,)
+        The node with each new number, part after part, and the new number of each node.
+    batches : ndarray of int64
+        Where batches start, in new numbers.
+
+    Examples
+    --------
+    >>> from bitsparse.graph.packets import Packets
+    >>> a = np.array([[0, 1, 0, 1], [1, 0, 0, 0], [0, 0, 0, 1], [1, 0, 1, 0]])
+    >>> packets = Packets(a, [1, 1, 0, 0], parts_per_batch=1)
+    >>> packets.order, packets.batches, len(packets.groups)
+    (array([2, 3, 0, 1], dtype=int32), array([0, 2, 4]), 1)
+    >>> packet = packets.pack(packets.groups[0])
+    >>> packet.pattern(), packet.nbytes
+    ((array([0, 1, 2, 3, 4], dtype=int32), array([1, 0, 3, 2], dtype=int32)), 80)
+    """
+
+    def __init__(
+        self,
+        graph: Any,
+        labels: Any,
+        *,
+        parts_per_batch: int = 20,
+        between: bool = False,
+        self_loops: bool = False,
+        group_nodes: int = 1 << 16,
+        function: str = "Packets",
+    ) -> None:
+        made = square_pattern(function, graph)
+        nodes = made.shape[0]
+        part = index_array(function, "labels", labels)
+        if part.size != nodes:
+            raise ShapeError(f"{function}: there are {part.size} labels for {nodes} nodes; pass one part for each")
+        if part.size and int(part.min()) < 0:
+            raise ValueError(f"{function}: labels reach {int(part.min())}, but parts count from 0")
+        if nodes > _MOST:
+            raise ValueError(f"{function}: the graph has {nodes} nodes, but numbers of nodes have 32 bits; split it")
+        per_batch = _check.integer(function, "parts_per_batch", parts_per_batch, 1)
+        self.group_nodes = _check.integer(function, "group_nodes", group_nodes, 1)
+        self.loops, self.between, self.function = bool(self_loops), bool(between), function
+        self.nodes, self.edges = nodes, int(made.indices.size)
+        self.order: NDArray[np.int32] = np.argsort(part, kind="stable").astype(np.int32)
+        self.place: NDArray[np.int32] = np.empty(nodes, np.int32)
+        self.place[self.order] = np.arange(nodes, dtype=np.int32)
+        sizes = np.bincount(part) if nodes else np.zeros(0, np.int64)
+        sizes = sizes[sizes > 0]
+        parts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        self.parts = int(sizes.size)
+        self.batches: NDArray[np.int64] = np.append(parts[:-1:per_batch], nodes)
+        self.blocks = self.batches if between else parts
+        self._graph = (np.ascontiguousarray(made.indptr), np.ascontiguousarray(made.indices), self.order, self.place, self.blocks)
+
+    @cached_property
+    def _bounds(self) -> list[tuple[int, int]]:
+        """First and last batch of each group."""
+        bounds, first = [], 0
+        for batch in range(1, self.batches.size):
+            if batch - first > 1 and self.batches[batch] - self.batches[first] > self.group_nodes:
+                bounds.append((first, batch - 1))
+                first = batch - 1
+        if first < self.batches.size - 1:
+            bounds.append((first, self.batches.size - 1))
+        return bounds
+
+    @cached_property
+    def _chunks(self) -> NDArray[np.int64]:
+        """First row, rows and first block of all chunks: small blocks of one group together, large ones in pieces."""
+        most = backends.family("cpu", "packets").CHUNK_ROWS
+        ends = {int(self.batches[last]) for _, last in self._bounds}
+        chunks: list[tuple[int, int, int, int]] = []
+        opened: tuple[int, int, int] | None = None
+        for block, (low, high) in enumerate(zip(self.blocks[:-1].tolist(), self.blocks[1:].tolist(), strict=True)):
+            if opened is not None and high - opened[0] > most:
+                chunks.append((opened[0], low - opened[0], *opened[1:]))
+                opened = None
+            if high - low > most:
+                chunks.extend((row, min(most, high - row), block, high - low) for row in range(low, high, most))
+                continue
+            opened = (low, block, high - low) if opened is None else (*opened[:2], max(opened[2], high - low))
+            if high in ends:
+                chunks.append((opened[0], high - opened[0], *opened[1:]))
+                opened = None
+        return np.array(chunks, np.int64).reshape(-1, 4)
+
+    @cached_property
+    def _sizes(self) -> NDArray[np.int64]:
+        sizes: NDArray[np.int64] = backends.family("cpu", "packets").chunk_sizes(self._graph, self._chunks, self.loops)
+        return sizes
+
+    @cached_property
+    def groups(self) -> tuple[Group, ...]:
+        """All groups, in the order of their nodes; found by one pass over the edges.
+
+        Raises
+        ------
+        ValueError
+            A batch holds more than 2**31 - 1 edges, or more than a packet can hold.
+        """
+        made = []
+        for number, (first, last) in enumerate(self._bounds):
+            low, high = int(self.batches[first]), int(self.batches[last])
+            a, b = (int(i) for i in np.searchsorted(self._chunks[:, 0], (low, high)))
+            entries, _, _, dropped = (int(total) for total in self._sizes[a:b].sum(axis=0))
+            stream = int((-(-self._sizes[a:b, 1] // 4) * 4).sum())
+            if entries > _MOST or stream >= _STREAM_LIMIT:
+                raise ValueError(
+                    f"{self.function}: batches {first}..{last - 1} hold {entries} edges in {stream} bytes, but a packet takes {_MOST} "
+                    f"edges and {_STREAM_LIMIT} bytes; pass a smaller group_nodes or parts_per_batch, or more parts"
+                )
+            made.append(Group(number, last - first, low, high, a, b, entries, dropped, stream))
+        return tuple(made)
+
+    def layout(self, group: Group, row_bytes: int) -> tuple[int, int, int, int]:
+        """Where chunks, stream and features of a packet start, and its bytes."""
+        table = _TABLE * (group.last_chunk - group.first_chunk + 1)
+        stream = _HEAD + -(-table // 16) * 16
+        features = stream + -(-group.stream_bytes // 16) * 16
+        return _HEAD, stream, features, features + -(-group.nodes * row_bytes // 16) * 16
+
+    def nbytes(self, group: Group, row_bytes: int = 0) -> int:
+        """Bytes of a group's packet with `row_bytes` of features for each node."""
+        return self.layout(group, row_bytes)[3]
+
+    def pack(self, group: Group, row_bytes: int = 0, buffer: NDArray[np.uint8] | None = None) -> Packet:
+        """Write a group's head, chunks and stream; the room for features is left as it is.
+
+        Parameters
+        ----------
+        group : Group
+        row_bytes : int, default 0
+            Bytes of features for each node.
+        buffer : ndarray of uint8, optional
+            Where to write, at a multiple of 16 bytes; at least :meth:`nbytes` bytes.
+        """
+        table_at, stream_at, features_at, total = self.layout(group, row_bytes)
+        if buffer is None:
+            buffer = _aligned(total)
+        if buffer.dtype != np.uint8 or buffer.ndim != 1 or buffer.size < total or buffer.ctypes.data % 16:
+            raise ValueError(
+                f"{self.function}: the buffer has {buffer.size} elements of {buffer.dtype}, but the packet needs {total} bytes at a "
+                f"multiple of 16; pass a larger one"
+            )
+        chunks = self._chunks[group.first_chunk : group.last_chunk]
+        sizes = self._sizes[group.first_chunk : group.last_chunk]
+        places = np.concatenate([[0], np.cumsum(-(-sizes[:, 1] // 4) * 4)])
+        count = len(chunks)
+        head = (group.nodes, count, group.entries, table_at, stream_at, features_at, total, _LOOPS if self.loops else 0)
+        buffer[:_HEAD].view(np.uint32)[:] = head
+        table = buffer[table_at : table_at + _TABLE * (count + 1)].view(np.uint32).reshape(count + 1, 5)
+        table[:-1, 0], table[-1, 0] = chunks[:, 0] - group.low, group.nodes
+        table[:-1, 1], table[-1, 1] = self.blocks[chunks[:, 2]] - group.low, 0
+        table[:, 2] = np.concatenate([[0], np.cumsum(sizes[:, 0])])
+        table[:-1, 3], table[-1, 3] = places[:-1] // 4 << 4 | sizes[:, 2], places[-1] // 4 << 4
+        table[:-1, 4], table[-1, 4] = chunks[:, 3], 0
+        backends.family("cpu", "packets").encode_chunks(
+            self._graph, chunks, self.loops, sizes, places[:-1], buffer[stream_at:features_at]
+        )
+        return Packet(group, buffer, total, features_at, self.loops)
+
+    def put_features(self, packet: Packet, first: int, words: NDArray[np.uint32], form: FeatureForm) -> None:
+        """Write rows of features, from the group's node `first` on, as a BitTensor's words."""
+        count = words.shape[0]
+        start = packet.features_at + first * form.row_bytes
+        to = packet.buffer[start : start + count * form.row_bytes]
+        source = words.reshape(-1).view(np.uint8)
+        backends.family("cpu", "packets").copy_runs(to, form.used, source, form.stride, form.used, count * form.runs)
+
+
+def _aligned(nbytes: int) -> NDArray[np.uint8]:
+    raw = np.zeros(nbytes + 16, np.uint8)
+    start = -raw.ctypes.data % 16
+    return raw[start : start + nbytes]

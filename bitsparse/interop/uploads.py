@@ -1,0 +1,344 @@
+"""Batches of host arrays on their way to a GPU, beside the work that is going on there.
+
+:class:`Uploader` copies batch after batch into a few device buffers on a stream of its own: the next batch travels while the kernels of the
+one before run. On a CPU it copies nothing, or together what came apart, so that one pipeline serves both.
+
+The order on the host that overlaps: ``upload(i + 1)``, then the kernels of ``i``, then ``release(i)``. The host waits for nothing but
+page-locked memory that is still being read.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+from typing import Any, Self
+
+import numpy as np
+
+from bitsparse.errors import DeviceError, DTypeError
+from bitsparse.interop import streams
+from bitsparse.interop.cuda import parse_device, require_cupy
+from bitsparse.interop.host import CUPY
+from bitsparse.interop.pinned import ALIGNMENT, CHUNK_BYTES, Bytes, Chunks, bytes_of, enqueue, pinned_empty
+from bitsparse.interop.transfers import offsets_of
+
+__all__ = ["Upload", "Uploader"]
+
+#: How often a packer looks whether a buffer was dropped that nobody uploaded.
+_LOOK_SECONDS = 0.05
+
+
+class Upload:
+    """One batch on its way: what :meth:`Uploader.upload` gives. ``with upload as buffer:`` waits and releases.
+
+    Attributes
+    ----------
+    slot : int
+        Which of the uploader's device buffers holds it; always 0 on a CPU.
+    nbytes : int
+        Bytes from the start of the first source to the end of the last.
+    offsets : tuple of int
+        Where each source starts.
+    """
+
+    def __init__(self, owner: Uploader, slot: int, buffer: Any, nbytes: int, offsets: tuple[int, ...]) -> None:
+        self.slot, self.nbytes, self.offsets = slot, nbytes, offsets
+        self._owner, self._buffer = owner, buffer
+        self._begun: Any = None
+        self._arrived: Any = None
+        self._sources: tuple[Any, ...] = ()
+        self._released = False
+
+    def wait(self, stream: Any = None) -> Any:
+        """The bytes on the device; work enqueued from now on, on the current stream (or `stream`), finds them there.
+
+        The host does not wait. While a stream is capturing, wait before the capture or replay.
+        """
+        if self._released:
+            raise DeviceError(
+                "Upload.wait: the batch was released already, and its memory may hold another; wait first"
+            )
+        if self._arrived is not None:
+            self._owner._stream_of(stream).wait_event(self._arrived)
+        return self._buffer[: self.nbytes]
+
+    def release(self, stream: Any = None) -> None:
+        """All work that reads the bytes is enqueued on the current stream (or `stream`): what follows it may overwrite them."""
+        if not self._released:
+            self._released = True
+            self._owner._free(self, stream)
+
+    def done(self) -> bool:
+        """Whether the copy has arrived, so that page-locked sources may change."""
+        return self._arrived is None or bool(self._arrived.done)
+
+    def synchronize(self) -> None:
+        """The host waits for the copy."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        self._sources = ()
+
+    @property
+    def ms(self) -> float | None:
+        """Milliseconds between the copy's start and end on the device (``timed=True``); waits for the copy."""
+        if self._begun is None:
+            return None
+        self.synchronize()
+        return float(sys.modules["cupy"].cuda.get_elapsed_time(self._begun, self._arrived))
+
+    def __enter__(self) -> Any:
+        return self.wait()
+
+    def __exit__(self, *exc: object) -> None:
+        self.release()
+
+
+class _Slot:
+    """A device buffer: who uses it, and the event after which it is free."""
+
+    def __init__(self) -> None:
+        self.buffer: Any = None
+        self.used = False
+        self.free: Any = None
+
+
+class _Staging:
+    """A page-locked buffer: the array that was handed out, then the event after which it is free."""
+
+    def __init__(self, memory: Bytes) -> None:
+        self.memory = memory
+        self.handed: Any = None
+        self.event: Any = None
+
+    def is_free(self) -> bool:
+        if self.handed is not None:
+            return self.handed() is None  # dropped without an upload
+        return self.event is None or bool(self.event.done)
+
+    def holds(self, address: int) -> bool:
+        start = self.memory.ctypes.data
+        return self.handed is not None and bool(start <= address < start + self.memory.nbytes)
+
+
+class Uploader:
+    """Copies batches of host arrays to a device, each into one contiguous buffer, while the device works on the batches before.
+
+    Parameters
+    ----------
+    device : str
+        ``"cuda"``, ``"cuda:1"``, or ``"cpu"``, where nothing is copied that is one contiguous array already.
+    slots : int, default 2
+        Device buffers, used in turn. Two overlap the copy of a batch with the work on the one before.
+    capacity : int, default 0
+        Bytes of each buffer; they grow where a batch is larger. Below it addresses never change, so that a CUDA graph can be captured
+        for each slot.
+    chunk_bytes : int, default 4 MiB
+        Pieces in which memory that is not page-locked travels.
+    timed : bool, default False
+        Measure each copy (:attr:`Upload.ms`).
+    stream : optional
+        The stream to copy on, as in :func:`bitsparse.use_stream`; by default one of its own.
+
+    Attributes
+    ----------
+    grown : int
+        How often a buffer was allocated anew.
+    moved : int
+        Bytes copied so far.
+
+    Examples
+    --------
+    >>> from bitsparse.interop import view
+    >>> up = Uploader("cpu")
+    >>> batch = up.upload(np.arange(3, dtype=np.int32), np.ones(2, np.float32))
+    >>> with batch as buffer:
+    ...     view(buffer, batch.offsets[1], (2,), np.float32)
+    array([1., 1.], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        device: Any = "cuda",
+        *,
+        slots: int = 2,
+        capacity: int = 0,
+        chunk_bytes: int = CHUNK_BYTES,
+        timed: bool = False,
+        stream: Any = None,
+    ) -> None:
+        self.device = parse_device(device, "Uploader")
+        if slots < 1 or capacity < 0 or chunk_bytes < 1:
+            raise ValueError(
+                f"Uploader: slots={slots}, capacity={capacity}, chunk_bytes={chunk_bytes}; "
+                f"there must be a slot and a byte in a chunk, and capacity cannot be negative"
+            )
+        self.grown = self.moved = 0
+        self._timed, self._turn, self._closed = timed, 0, False
+        self._slots = [_Slot() for _ in range(slots)]
+        self._staging: list[_Staging] = []
+        self._lock, self._changed = threading.Lock(), threading.Condition()
+        if self.device == "cpu":
+            return
+        self._chunks = None if chunk_bytes == CHUNK_BYTES else Chunks(chunk_bytes)
+        cupy = require_cupy("Uploader")
+        with streams.working_on(self.device, CUPY):
+            self._stream = (
+                cupy.cuda.Stream(non_blocking=True)
+                if stream is None
+                else streams.stream_at(cupy, streams.pointer_of(stream, "Uploader"))
+            )
+            with self._stream:
+                for slot in self._slots:
+                    slot.buffer = cupy.empty(capacity, np.uint8)
+
+    # -- host side --------------------------------------------------------------------------------------------------
+    def staging(self, nbytes: int) -> Bytes:
+        """Page-locked bytes to write a batch into, for the next :meth:`upload`, which takes them back.
+
+        Waits while ``slots + 1`` of them are written or travelling. May be called in another thread than uploads. An array that is
+        dropped without an upload is free again.
+        """
+        if self.device == "cpu":
+            raw = np.empty(nbytes + ALIGNMENT, np.uint8)
+            start = -raw.ctypes.data % ALIGNMENT
+            return raw[start : start + nbytes]
+        with self._changed:
+            while True:
+                free = [one for one in self._staging if one.is_free()]
+                fitting = [one for one in free if one.memory.nbytes >= nbytes]
+                if not fitting and len(self._staging) > len(self._slots) and free:
+                    self._staging.remove(free[0])  # too small: another takes its place
+                if not fitting and len(self._staging) <= len(self._slots):
+                    with streams.working_on(self.device, CUPY):
+                        fitting = [_Staging(pinned_empty(max(1, nbytes + nbytes // 8)))]
+                    self._staging += fitting
+                if fitting:
+                    chosen = min(fitting, key=lambda one: one.memory.nbytes)
+                    handed = chosen.memory[:nbytes]
+                    chosen.handed, chosen.event = weakref.ref(handed), None
+                    return handed
+                travelling = [one.event for one in self._staging if one.event is not None]
+                if not travelling:
+                    self._changed.wait(_LOOK_SECONDS)
+                    continue
+                self._changed.release()
+                try:
+                    travelling[0].synchronize()
+                finally:
+                    self._changed.acquire()
+
+    def upload(self, *sources: Any) -> Upload:
+        """Enqueue the copy of C-contiguous host arrays, one after the other at multiples of 128 bytes, into the next slot.
+
+        Page-locked sources travel as they are and must not change before :meth:`Upload.done`; all others (``numpy.memmap`` too) are
+        read here, in pieces. The copy waits on the device, not on the host, until the slot's last batch is released and done with.
+
+        Raises
+        ------
+        DeviceError
+            Every slot holds a batch that was not released, or the uploader is closed.
+        DTypeError, ValueError
+            A source is not a NumPy array, or not contiguous.
+        """
+        parts = [_source(source, number) for number, source in enumerate(sources)]
+        offsets, total = offsets_of([part.size for part in parts])
+        total = offsets[-1] + parts[-1].size if parts else total
+        if self.device == "cpu":
+            return self._here(parts, tuple(offsets), total)
+        cupy = sys.modules["cupy"]
+        with self._lock, streams.working_on(self.device, CUPY):
+            slot = self._slots[self._turn]
+            if self._closed or slot.used:
+                what = "it is closed" if self._closed else f"none of its {len(self._slots)} slots was released"
+                remedy = (
+                    "make another" if self._closed else "call release() on the oldest Upload, or ask for more slots"
+                )
+                raise DeviceError(f"Uploader.upload: a batch of {total} bytes came, but {what}; {remedy}")
+            if slot.free is not None:
+                self._stream.wait_event(slot.free)
+            if slot.buffer.nbytes < total:
+                with self._stream:
+                    slot.buffer = cupy.empty(total + total // 8, np.uint8)
+                self.grown += 1
+            made = Upload(self, self._turn, slot.buffer, total, tuple(offsets))
+            if self._timed:
+                made._begun = cupy.cuda.Event()
+                made._begun.record(self._stream)
+            for offset, part in zip(offsets, parts, strict=True):
+                enqueue(cupy, slot.buffer.data.ptr + offset, part, self._stream, self._chunks)
+            made._arrived = cupy.cuda.Event(disable_timing=not self._timed)
+            made._arrived.record(self._stream)
+            made._sources = tuple(parts)
+            slot.used = True
+            self._turn = (self._turn + 1) % len(self._slots)
+            self.moved += sum(part.size for part in parts)
+        self._give_back(parts, made._arrived)
+        return made
+
+    def _here(self, parts: list[Bytes], offsets: tuple[int, ...], total: int) -> Upload:
+        """A batch for the CPU: the one array that came, or a buffer with all of them."""
+        if len(parts) == 1:
+            return Upload(self, 0, parts[0], total, offsets)
+        buffer = self.staging(total)
+        for offset, part in zip(offsets, parts, strict=True):
+            buffer[offset : offset + part.size] = part
+        self.moved += sum(part.size for part in parts)
+        return Upload(self, 0, buffer, total, offsets)
+
+    def _give_back(self, parts: list[Bytes], event: Any) -> None:
+        """Staging buffers among the sources are free once ``event`` has happened."""
+        with self._changed:
+            for part in parts:
+                for one in self._staging:
+                    if part.size and one.holds(part.ctypes.data):
+                        one.handed, one.event = None, event
+            self._changed.notify_all()
+
+    # -- device side ------------------------------------------------------------------------------------------------
+    def _stream_of(self, stream: Any) -> Any:
+        cupy = sys.modules["cupy"]
+        if stream is None:
+            return cupy.cuda.get_current_stream(int(self.device[5:]))
+        return streams.stream_at(cupy, streams.pointer_of(stream, "Uploader"))
+
+    def _free(self, upload: Upload, stream: Any) -> None:
+        if self.device == "cpu":
+            return
+        slot = self._slots[upload.slot]
+        with streams.working_on(self.device, CUPY):
+            event = sys.modules["cupy"].cuda.Event(disable_timing=True)
+            event.record(self._stream_of(stream))
+        with self._lock:
+            slot.free, slot.used = event, False
+
+    def close(self) -> None:
+        """Wait for copies and for work on released batches; give the memory back."""
+        with self._lock:
+            self._closed = True
+            if self.device != "cpu":
+                self._stream.synchronize()
+                for slot in self._slots:
+                    if slot.free is not None:
+                        slot.free.synchronize()
+                    slot.buffer = None
+            self._staging.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def _source(source: Any, number: int) -> Bytes:
+    if not isinstance(source, np.ndarray):
+        raise DTypeError(
+            f"Uploader.upload: source {number} is a {type(source).__name__}, but NumPy arrays travel; pass np.asarray(x)"
+        )
+    if not source.flags.c_contiguous:
+        raise ValueError(
+            f"Uploader.upload: source {number} of shape {source.shape} has strides {source.strides}, but contiguous memory "
+            f"travels; pass np.ascontiguousarray(x)"
+        )
+    return bytes_of(np.asarray(source))
