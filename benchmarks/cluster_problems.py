@@ -24,7 +24,7 @@ from bitsparse.datasets import GraphData, synthetic_csr
 from bitsparse.errors import DeviceError
 from bitsparse.graph import partition
 
-__all__ = ["BITS", "GRAPHS", "HIDDEN", "KINDS", "PARTS", "PARTS_PER_BATCH", "Batch", "Problem", "problem"]
+__all__ = ["BITS", "GRAPHS", "HIDDEN", "KINDS", "PARTS", "PARTS_PER_BATCH", "Batch", "Problem", "labels_of", "problem"]
 
 Kind = Literal["gcn", "gin"]
 #: Features of a node, and classes.
@@ -95,18 +95,7 @@ class Problem:
     @cached_property
     def labels(self) -> NDArray[np.int32]:
         """The part of each node."""
-        parts = min(PARTS, self.nodes)
-        path = parts_file(self.name, parts)
-        if path.is_file():
-            with np.load(path, allow_pickle=False) as kept:
-                if int(kept["nodes"]) == self.nodes and int(kept["entries"]) == self.data.indices.size:
-                    return np.asarray(kept["labels"], np.int32)
-        labels = partition(self.data.adjacency, parts, seed=0)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        own = path.with_name(f"{path.stem}-{os.getpid()}.npz")
-        np.savez_compressed(own, labels=labels.astype(np.int16), nodes=self.nodes, entries=self.data.indices.size)
-        own.replace(path)
-        return labels
+        return labels_of(self.name, self.data)
 
     @cached_property
     def _kept(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
@@ -150,10 +139,21 @@ class Problem:
         return facts | {"classes": self.classes, "own_features": self.own_features, "parts": int(self.labels.max()) + 1}
 
 
-def parts_file(name: str, parts: int) -> Path:
-    """Where the parts of a graph are kept."""
+def labels_of(name: str, data: GraphData) -> NDArray[np.int32]:
+    """The part of each node of the graph that goes by this name, from the folder of parts or from METIS."""
     folder = Path(os.environ.get("BITSPARSE_PARTS") or Path(__file__).resolve().parent / ".parts")
-    return folder / f"{name}-{parts}.npz"
+    parts = min(PARTS, data.num_nodes)
+    path, entries = folder / f"{name}-{parts}.npz", int(data.indices.size)
+    if path.is_file():
+        with np.load(path, allow_pickle=False) as kept:
+            if int(kept["nodes"]) == data.num_nodes and int(kept["entries"]) == entries:
+                return np.asarray(kept["labels"], np.int32)
+    labels = partition(data.adjacency, parts, seed=0)
+    folder.mkdir(parents=True, exist_ok=True)
+    own = folder / f"{path.stem}-{os.getpid()}.npz"  # a run that ends here leaves no half file under the right name
+    np.savez_compressed(own, labels=labels.astype(np.int16), nodes=data.num_nodes, entries=entries)
+    own.replace(path)
+    return labels
 
 
 @cache

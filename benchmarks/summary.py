@@ -2,9 +2,9 @@
 
 python3 benchmarks/summary.py FILE [FILE ...] [--cells]
 
-Files are what ``run.py --suite ... --json`` writes; of a case that occurs twice the last record counts. The bars of ``binary`` and ``cluster``
-stand in ``summary_binary.py`` and ``summary_cluster.py``. A cell of TF32 against the
-field is the smaller of two ratios: with weights against everything that knows weights, and without against kernels that know only patterns.
+Files are what ``run.py --suite ... --json`` writes; of a case that occurs twice the last record counts. The bars of ``binary`` and
+``cluster`` stand in ``summary_binary.py`` and ``summary_cluster.py``. A cell of TF32 against the field is the smaller of two ratios: with
+weights against everything that knows weights, and without against kernels that know only patterns.
 """
 
 from __future__ import annotations
