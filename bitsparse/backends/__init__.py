@@ -24,6 +24,7 @@ _ON_GPU = (
     "finish",
     "matmul",
     "packed",
+    "packets",
     "sample",
     "sddmm",
     "spmm",

@@ -7,6 +7,8 @@ from bitsparse.nn.binary_own import BinarySAGE, BinarySAINT
 from bitsparse.nn.binary_plan import BinaryPlan
 from bitsparse.nn.binary_products import standardized
 from bitsparse.nn.binary_variants import Setting
+from bitsparse.nn.cluster import ClusterRunner, PackedEpoch
+from bitsparse.nn.cluster_report import ClusterReport
 from bitsparse.nn.functional import bmm_bspmm, bmm_bspmm_add
 from bitsparse.nn.gcn import GCN, train_gcn
 from bitsparse.nn.inputs import Features, Propagation
@@ -14,6 +16,7 @@ from bitsparse.nn.lowbit import LowBitNetwork
 from bitsparse.nn.lowbit_calibration import quantize_network
 from bitsparse.nn.lowbit_plan import LowBitPlan
 from bitsparse.nn.network import Dense, Layer, Network, random_network
+from bitsparse.nn.operand import GraphOperand
 from bitsparse.nn.quantized import QuantizedGCN, quantized_gcn
 from bitsparse.nn.state_dict import load_network, load_state_dict
 from bitsparse.nn.tuner import Candidate, Tuned, tune
@@ -27,12 +30,16 @@ __all__ = [
     "BinarySAGE",
     "BinarySAINT",
     "Candidate",
+    "ClusterReport",
+    "ClusterRunner",
     "Dense",
     "Features",
+    "GraphOperand",
     "Layer",
     "LowBitNetwork",
     "LowBitPlan",
     "Network",
+    "PackedEpoch",
     "Propagation",
     "QuantizedGCN",
     "Setting",

@@ -1,0 +1,98 @@
+"""Partitions kept on disk, known by the graph they were made of: METIS takes minutes where reading takes milliseconds."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import jit
+from bitsparse.graph.adjacency import square_pattern
+from bitsparse.graph.partition import partition
+
+__all__ = ["cached_partition", "graph_hash"]
+
+
+def graph_hash(graph: Any, function: str = "graph_hash") -> str:
+    """A name for a pattern: equal patterns have equal names, whatever holds them.
+
+    Examples
+    --------
+    >>> graph_hash(np.eye(3)) == graph_hash((np.ones(3), (np.arange(3), np.arange(3))))
+    True
+    """
+    made = square_pattern(function, graph)
+    digest = hashlib.blake2b(str(made.shape).encode(), digest_size=16)
+    for part in (made.indptr, made.indices):
+        digest.update(np.ascontiguousarray(part, dtype=np.int64 if part.size and int(part[-1]) >= 2**31 else np.int32))
+    return digest.hexdigest()
+
+
+def cached_partition(
+    graph: Any, parts: int, *, seed: int = 0, folder: str | Path | None = None
+) -> tuple[NDArray[np.int32], bool]:
+    """:func:`bitsparse.graph.partition`, kept on disk.
+
+    Parameters
+    ----------
+    graph, parts, seed
+        As there.
+    folder : path, optional
+        By default ``parts`` in the cache folder (``BITSPARSE_CACHE_DIR``).
+
+    Returns
+    -------
+    labels : ndarray of int32, shape (n,)
+    found : bool
+        Whether they were there. A file that cannot be read, or holds something else, is made anew.
+    """
+    made = square_pattern("partition", graph)
+    nodes = made.shape[0]
+    name = f"{graph_hash(_Csr(made))}-{parts}-{seed}-{_metis()}.npy"
+    path = (Path(folder) if folder is not None else jit.cache_dir() / "parts") / name
+    try:
+        labels = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        labels = None
+    if labels is not None and labels.shape == (nodes,) and labels.dtype == np.int32:
+        if not nodes or 0 <= int(labels.min()) <= int(labels.max()) < parts:
+            return labels, True
+    labels = partition(graph, parts, seed=seed)
+    _store(path, labels)
+    return labels, False
+
+
+class _Csr:
+    """A pattern as an object that holds one."""
+
+    def __init__(self, made: Any) -> None:
+        self.indptr, self.indices = made.indptr, made.indices
+
+
+def _metis() -> str:
+    try:
+        return f"pymetis{version('pymetis')}"
+    except PackageNotFoundError:
+        return "pymetis"
+
+
+def _store(path: Path, labels: NDArray[np.int32]) -> None:
+    """Whole or not at all; a folder that cannot be written is no reason to fail."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".npy")
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                np.save(stream, labels)
+            os.replace(temporary, path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError:
+        return

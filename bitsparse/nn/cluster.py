@@ -1,0 +1,404 @@
+"""Graphs larger than a device, batch by batch: parts, packets, copies beside compute, low-bit layers, logits in node order."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import _check, interop
+from bitsparse.arrays import BitTensor
+from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.graph.packets import FeatureForm, Group, Packet, Packets
+from bitsparse.graph.parts_cache import cached_partition, graph_hash
+from bitsparse.nn.cluster_host import HostEngine
+from bitsparse.nn.cluster_journal import ArraySink, FileSink, Sink
+from bitsparse.nn.cluster_report import ClusterReport
+from bitsparse.nn.operand import FORMS, tiles_of
+
+__all__ = ["ClusterModel", "ClusterRunner", "PackedEpoch"]
+
+_Array = NDArray[Any]
+
+#: Nodes of a group: batches together keep a GPU busy behind one sequence of launches; dense bits grow with the square.
+_GROUP_NODES, _DENSE_NODES = 1 << 16, 1 << 13
+#: Bytes of features that are dense at one time while they are quantised.
+_CHUNK_BYTES = 1 << 26
+
+
+class ClusterModel(Protocol):
+    """What a :class:`ClusterRunner` asks of a network; :class:`LowBitNetwork` is one."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def normalisation(self) -> str: ...
+    @property
+    def self_loops(self) -> bool: ...
+    @property
+    def features(self) -> int: ...
+    @property
+    def classes(self) -> int: ...
+    @property
+    def input_bits(self) -> int: ...
+    @property
+    def input_encoding(self) -> str: ...
+    @property
+    def input_layout(self) -> str: ...
+    def quantize(self, rows: Any) -> BitTensor:
+        """Codes of feature rows, the same whatever other rows come along."""
+    def plan(self, operand: Any, x: BitTensor) -> Callable[..., Any]:
+        """``run(out=None)``: logits of an operand's nodes."""
+    def fingerprint(self) -> str:
+        """A hash of all that the logits depend on."""
+
+
+class PackedEpoch:
+    """All packets of one epoch, ready to travel; made by :meth:`ClusterRunner.pack`.
+
+    Attributes
+    ----------
+    packets : tuple of Packet
+        In page-locked memory where the runner's device is a GPU.
+    nbytes : int
+        Bytes that one epoch moves from host to device.
+    seconds : float
+        Time it took to pack.
+    """
+
+    def __init__(self, packets: tuple[Packet, ...], form: FeatureForm, seconds: float, edges: int) -> None:
+        self.packets, self.form, self.seconds = packets, form, seconds
+        self.nbytes = sum(packet.nbytes for packet in packets)
+        self._edges = edges
+
+    def facts(self) -> dict[str, int]:
+        """Nodes, edges, groups and bytes, with the 8 x 128 tiles of the dense adjacency, which takes a pass over the edges."""
+        groups = [packet.group for packet in self.packets]
+        tiles = np.sum([tiles_of(*packet.pattern()) for packet in self.packets] or [(0, 0)], axis=0)
+        nodes = sum(group.nodes for group in groups)
+        features = nodes * self.form.row_bytes
+        return {
+            "nodes": nodes,
+            "edges": sum(group.entries for group in groups),
+            "dropped": sum(group.dropped for group in groups),
+            "batches": sum(group.batches for group in groups),
+            "groups": len(groups),
+            "tiles": int(tiles[0]),
+            "tiles_with_edges": int(tiles[1]),
+            "adjacency_bytes": self.nbytes - features,
+            "feature_bytes": features,
+        }
+
+
+class ClusterRunner:
+    """A low-bit network over a graph in batches of parts (Cluster-GCN; QGTC sections 4.1 and 4.6).
+
+    The graph is cut into parts (METIS, kept on disk), parts into batches. Of each batch a packet is made: its edges as gaps of half a byte
+    or a byte, its features in the network's first bits. On a GPU packets travel on a stream of their own while the kernels of the one
+    before run, and groups of equal make replay one CUDA graph. Edges that leave their part (or batch) do not count; degrees are
+    the batch's own. A CPU does the same steps; the logits are equal, bit for bit, on every device and for every form.
+
+    Parameters
+    ----------
+    graph : sparse array (n, n), GraphData, tuple, TCTiledCSR, FRDC or BitTensor
+        On the CPU. Every stored entry is an edge.
+    model : LowBitNetwork
+        Or anything like :class:`ClusterModel`.
+    parts : int, default 1500
+        No more than there are nodes.
+    labels : array_like of int (n,), optional
+        Parts of the caller's instead.
+    parts_per_batch : int, default 20
+    between : bool, default False
+        Keep the edges between parts of one batch, as Cluster-GCN does; QGTC's batches are block-diagonal.
+    seed : int, default 0
+        Of METIS.
+    form : {"auto", "csr", "dense", "frdc", "tiled"}
+        How the adjacency of a group is held: CSR, dense bits with zero tiles skipped, or a block format. By default dense bits where
+        at least one in 64 positions holds an edge. On a GPU only CSR replays a CUDA graph.
+    device : str, default "cpu"
+    group_nodes : int, optional
+        Batches travel together while they have at most so many nodes: 65536, or 8192 as dense bits. Results do not depend on it.
+    cache : bool or path, default True
+        Keep the partition on disk, in the cache folder or one of your own.
+
+    Examples
+    --------
+    >>> from scipy import sparse
+    >>> from bitsparse import nn
+    >>> graph = sparse.csr_array(np.kron(np.eye(4), np.ones((3, 3))))
+    >>> x = np.arange(48, dtype=np.float32).reshape(12, 4)
+    >>> model = nn.quantize_network(nn.random_network("gcn", [4, 8, 2]), graph, x, 8)
+    >>> runner = nn.ClusterRunner(graph, model, labels=np.arange(12) // 3, parts_per_batch=2)
+    >>> runner.run(x).shape, runner.report.batches, runner.report.groups
+    ((12, 2), 2, 1)
+    """
+
+    def __init__(
+        self,
+        graph: Any,
+        model: ClusterModel,
+        *,
+        parts: int = 1500,
+        labels: Any = None,
+        parts_per_batch: int = 20,
+        between: bool = False,
+        seed: int = 0,
+        form: Literal["auto", "csr", "dense", "frdc", "tiled"] = "auto",
+        device: str = "cpu",
+        group_nodes: int | None = None,
+        cache: bool | str | Path = True,
+        progress: Callable[[int, int], object] | None = None,
+    ) -> None:
+        function = "ClusterRunner"
+        self.model, self.form = model, _check.choice(function, "form", form, FORMS)
+        self.device = interop.parse_device(device, function)
+        graph = getattr(graph, "adjacency", graph)
+        self._progress = progress
+        if labels is None:
+            nodes = int(graph.shape[0])
+            wanted = min(_check.integer(function, "parts", parts, 1), max(nodes, 1))
+            labels = self._partition(graph, wanted, seed, cache)
+        most = (_DENSE_NODES if form == "dense" else _GROUP_NODES) if group_nodes is None else group_nodes
+        self.packets = Packets(
+            graph,
+            labels,
+            parts_per_batch=parts_per_batch,
+            between=between,
+            self_loops=model.self_loops,
+            group_nodes=most,
+            function=function,
+        )
+        self._graph = graph
+        #: Of the last run.
+        self.report = ClusterReport(self.device, model.name)
+        self._engine: Any = None
+
+    @staticmethod
+    def _partition(graph: Any, parts: int, seed: int, cache: bool | str | Path) -> _Array:
+        if cache is False:
+            from bitsparse.graph.partition import partition
+
+            return partition(graph, parts, seed=seed)
+        return cached_partition(graph, parts, seed=seed, folder=None if cache is True else cache)[0]
+
+    # -- packing ------------------------------------------------------------------------------------------------------
+    @property
+    def feature_form(self) -> FeatureForm:
+        """How features travel."""
+        model = self.model
+        return FeatureForm(model.features, model.input_bits, model.input_encoding, model.input_layout)
+
+    def _checked(self, features: Any) -> Any:
+        """Features as something whose rows can be taken: an array (a memmap stays one) or a SciPy CSR array."""
+        if hasattr(features, "tocsr") and not isinstance(features, np.ndarray):
+            features = features.tocsr()
+        elif not isinstance(features, np.ndarray):
+            features = interop.as_numpy(features, "ClusterRunner", "features")[0]
+        if len(features.shape) != 2 or features.shape[0] != self.packets.nodes or features.shape[1] != self.model.features:
+            raise ShapeError(
+                f"ClusterRunner: features have shape {tuple(features.shape)}, but graph and model take "
+                f"({self.packets.nodes}, {self.model.features}); pass one row for each node"
+            )
+        if features.dtype.kind not in "biuf":
+            raise DTypeError(f"ClusterRunner: features have dtype {features.dtype}, but real numbers are needed; convert them")
+        return features
+
+    def _pack(self, group: Group, features: Any, form: FeatureForm, buffer: _Array | None) -> Packet:
+        """One group: its edges, and its features quantised in pieces."""
+        packet = self.packets.pack(group, form.row_bytes, buffer)
+        step = max(1, _CHUNK_BYTES // (4 * max(form.columns, 1)))
+        for first in range(0, group.nodes, step):
+            nodes = self.packets.order[group.low + first : min(group.low + first + step, group.high)]
+            rows = features[nodes] if not isinstance(features, np.ndarray) else np.take(features, nodes, axis=0)
+            codes = self.model.quantize(rows).repack(axis=-1, layout=form.layout)  # type: ignore[arg-type]
+            self.packets.put_features(packet, first, codes.words, form)
+        return packet
+
+    def pack(self, features: Any) -> PackedEpoch:
+        """Pack one epoch on the host, in page-locked memory where the device is a GPU.
+
+        Parameters
+        ----------
+        features : array (n, features) or SciPy sparse array
+            ``numpy.memmap`` too: rows are read where they are needed.
+        """
+        given, form = self._checked(features), self.feature_form
+        begin = time.perf_counter()
+        made = []
+        for group in self.packets.groups:
+            size = self.packets.nbytes(group, form.row_bytes)
+            buffer = None if self.device == "cpu" else interop.pinned_empty(size)
+            made.append(self._pack(group, given, form, buffer))
+        return PackedEpoch(tuple(made), form, time.perf_counter() - begin, self.packets.edges)
+
+    # -- running ------------------------------------------------------------------------------------------------------
+    def run_packed(self, packed: PackedEpoch, out: Any = None, *, timed: bool = False) -> Any:
+        """One epoch over packets that are there: copies, layers, logits in node order.
+
+        Parameters
+        ----------
+        packed : PackedEpoch
+        out : array (n, classes) of float32, optional
+            NumPy, or an array on the runner's GPU, where the logits then stay. By default a new NumPy array.
+        timed : bool, default False
+            Measure stages by events on a GPU (:attr:`report`).
+        """
+        self._begin(packed.form)
+        self.report.pack_seconds = packed.seconds
+        target, device_out = self._target(out)
+        result = self._drive(iter(packed.packets), ArraySink(target, self.packets.order), device_out, timed)
+        return out if out is not None else result
+
+    def run(self, features: Any, out: Any = None, *, resume: bool = False, timed: bool = False) -> Any:
+        """Pack, copy and compute group after group, in memory that does not grow with the graph.
+
+        Parameters
+        ----------
+        features : array (n, features) or SciPy sparse array
+            ``numpy.memmap`` too.
+        out : array (n, classes) of float32, str or Path, optional
+            Where logits go, in node order: an array (NumPy, memmap, or on the runner's GPU) is written group by group. A path names a
+            ``.npy`` file, which appears when it is whole: an error or an interruption leaves none. By default a new array.
+        resume : bool, default False
+            With a path: note finished groups in ``PATH.journal``, keep ``PATH.partial`` when the run ends early, and go on from there.
+        timed : bool, default False
+            As in :meth:`run_packed`.
+
+        Raises
+        ------
+        ShapeError, DTypeError, ValueError
+            Features or `out` do not fit, or the journal belongs to another run.
+        """
+        given, form = self._checked(features), self.feature_form
+        if resume and not isinstance(out, (str, Path)):
+            raise ValueError("ClusterRunner.run: resume=True goes with out as a path; pass the name of a .npy file")
+        device_out, sink = None, None
+        if isinstance(out, (str, Path)):
+            shape = (self.packets.nodes, self.model.classes)
+            sink = FileSink(Path(out), shape, self.packets.order, self._key(given), resume)
+        else:
+            target, device_out = self._target(out)
+            sink = ArraySink(target, self.packets.order)
+        self._begin(form)
+        todo = [group for group in self.packets.groups if not sink.done(group)]
+        self.report.resumed = len(self.packets.groups) - len(todo)
+        with closing(self._packed(todo, given, form)) as packets:
+            result = self._drive(packets, sink, device_out, timed)
+        return out if out is not None and not isinstance(out, (str, Path)) else result
+
+    def _packed(self, todo: list[Group], features: Any, form: FeatureForm) -> Iterator[Packet]:
+        """Packets of groups; beside a GPU that works on the ones before they are packed in a thread."""
+
+        def pack(group: Group) -> Packet:
+            begin = time.perf_counter()
+            size = self.packets.nbytes(group, form.row_bytes)
+            buffer = None if self.device == "cpu" else self._engine.staging(size)
+            packet = self._pack(group, features, form, buffer)
+            self.report.pack_seconds += time.perf_counter() - begin
+            return packet
+
+        if self.device == "cpu":
+            yield from map(pack, todo)
+            return
+        with ThreadPoolExecutor(1) as pool:
+            waiting: deque[Future[Packet]] = deque()
+            try:
+                for group in todo:
+                    waiting.append(pool.submit(pack, group))
+                    if len(waiting) > 1:
+                        yield waiting.popleft().result()
+                while waiting:
+                    yield waiting.popleft().result()
+            finally:
+                for future in waiting:
+                    future.cancel()
+
+    def _begin(self, form: FeatureForm) -> None:
+        packets, groups = self.packets, self.packets.groups
+        features = packets.nodes * form.row_bytes
+        moved = sum(packets.nbytes(group, form.row_bytes) for group in groups)
+        edges = sum(group.entries for group in groups)
+        self.report = ClusterReport(
+            self.device,
+            self.model.name,
+            nodes=packets.nodes,
+            edges=edges,
+            dropped=sum(group.dropped for group in groups),
+            parts=packets.parts,
+            batches=packets.batches.size - 1,
+            groups=len(groups),
+            bytes_moved=moved,
+            adjacency_bytes=moved - features,
+            feature_bytes=features,
+            float_bytes=16 * (edges - (packets.nodes if packets.loops else 0)) + 4 * form.columns * packets.nodes,
+        )
+        if self._engine is None:
+            if self.device == "cpu":
+                self._engine = HostEngine(self.model, self.form)
+            else:
+                from bitsparse.nn.cluster_gpu import GpuEngine  # imported where there is a GPU
+
+                self._engine = GpuEngine(self.model, self.form, self.device, packets, form)
+
+    def _target(self, out: Any) -> tuple[Any, Any]:
+        """A NumPy array for the logits, and the GPU's array if they stay there."""
+        shape = (self.packets.nodes, self.model.classes)
+        if out is None:
+            return np.empty(shape, np.float32), None
+        target = out if isinstance(out, np.ndarray) else interop.writable_array(out, "ClusterRunner")
+        _check.out_array("ClusterRunner", target, shape, np.dtype(np.float32))
+        place = interop.device_of(target)
+        if place == "cpu":
+            return target, None
+        _check.same_device("ClusterRunner", (self.device, place))
+        return np.empty((0, shape[1]), np.float32), target
+
+    def _drive(self, packets: Iterable[Packet], sink: Sink, device_out: Any, timed: bool) -> Any:
+        """Every packet through the engine; on any error the sink is told before it goes on its way."""
+        report, done = self.report, self.report.resumed
+        forms: Counter[str] = Counter()
+        begin = time.perf_counter()
+
+        def put(group: Group, logits: _Array) -> None:
+            nonlocal done
+            start = time.perf_counter()
+            if device_out is None:
+                sink.put(group, logits)
+            report.gather_seconds += time.perf_counter() - start
+            done += 1
+            if self._progress is not None:
+                self._progress(done, report.groups)
+
+        try:
+            with self._engine.running(put, device_out, timed) as engine:
+                for packet in packets:
+                    forms[engine.submit(packet)] += 1
+                engine.finish(report)
+        except BaseException:
+            sink.abandon()
+            raise
+        result = sink.finish()
+        report.forms, report.seconds = dict(forms), time.perf_counter() - begin
+        return result
+
+    def _key(self, features: Any) -> str:
+        """A name for a run: graph, parts, settings, model, and features by their shape and a sample of their rows."""
+        packets = self.packets
+        found = hashlib.blake2b(graph_hash(self._graph).encode(), digest_size=16)
+        found.update(np.ascontiguousarray(packets.order))
+        found.update(np.ascontiguousarray(packets.blocks))
+        found.update(repr((packets.batches.tolist(), packets.group_nodes, self.model.fingerprint())).encode())
+        found.update(repr((features.shape, str(features.dtype))).encode())
+        rows = np.unique(np.linspace(0, max(packets.nodes - 1, 0), 256).astype(np.int64)) if packets.nodes else []
+        sample = features[rows]
+        found.update(np.ascontiguousarray(sample if isinstance(sample, np.ndarray) else sample.toarray()))
+        return found.hexdigest()
