@@ -12,29 +12,19 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from bitsparse import nn
-from bitsparse.bench import Unavailable
 
 __all__ = ["SAMPLE", "checked", "model_of", "network_of", "runner_of", "same_classes", "weights_of"]
 
-#: Nodes that the grids of a network are calibrated on: a batch's first ones. Accuracy is not what is measured here.
-SAMPLE = 512
+#: What the grids of a network are calibrated on: parts, and the most nodes of them. Accuracy is not what is measured here.
+SAMPLE_PARTS, SAMPLE = 50, 2048
 #: Errors of the logits of 8-bit networks, relative to their spread, from which something must be wrong.
 CLOSE = 0.2
-
-
-def functions() -> Any:
-    """:mod:`bitsparse.nn`, if it has what is measured here."""
-    found: Any = nn
-    missing = [name for name in ("random_network", "quantize_network", "ClusterRunner") if not hasattr(found, name)]
-    if missing:
-        raise Unavailable(f"bitsparse.nn has no {' and no '.join(missing)}")
-    return found
 
 
 @cache
 def network_of(kind: Kind, widths: tuple[int, ...]) -> Any:
     """The network in full precision; both sides have its weights."""
-    return functions().random_network(kind, list(widths), seed=0)
+    return nn.random_network(kind, list(widths), seed=0)
 
 
 def weights_of(network: Any) -> list[tuple[NDArray[np.float32], NDArray[np.float32]]]:
@@ -49,18 +39,16 @@ def pattern_of(batch: Batch) -> Any:
 
 
 def model_of(problem: Problem, kind: Kind, bits: int) -> Any:
-    """The network on so many bits, calibrated on the first batch."""
+    """The network on so many bits, calibrated on parts from the whole graph: those of one batch may all be alike."""
     network = network_of(kind, tuple(problem.widths(kind)))
-    first = next(problem.batches())
-    return functions().quantize_network(network, pattern_of(first), problem.features[first.nodes], bits, sample=SAMPLE)
+    few = problem.spread(SAMPLE_PARTS)
+    return nn.quantize_network(network, pattern_of(few), problem.features[few.nodes], bits, sample=SAMPLE)
 
 
 def runner_of(problem: Problem, model: Any, device: str) -> Any:
     """The runner over the problem's parts."""
     graph = problem.data.adjacency
-    return functions().ClusterRunner(
-        graph, model, labels=problem.labels, parts_per_batch=PARTS_PER_BATCH, device=device
-    )
+    return nn.ClusterRunner(graph, model, labels=problem.labels, parts_per_batch=PARTS_PER_BATCH, device=device)
 
 
 def checked(case: str, problem: Problem, model: Any, out: NDArray[np.float32]) -> None:
@@ -68,7 +56,7 @@ def checked(case: str, problem: Problem, model: Any, out: NDArray[np.float32]) -
     if not np.isfinite(out).all():
         raise AssertionError(f"{case}: {int((~np.isfinite(out)).any(axis=1).sum())} nodes have no logits")
     first = next(problem.batches())
-    one = functions().ClusterRunner(pattern_of(first), model, labels=np.zeros(first.nodes.size, np.int32), device="cpu")
+    one = nn.ClusterRunner(pattern_of(first), model, labels=np.zeros(first.nodes.size, np.int32), device="cpu")
     wanted = np.empty((first.nodes.size, problem.classes), np.float32)
     one.run(problem.features[first.nodes], out=wanted)
     got = out[first.nodes]

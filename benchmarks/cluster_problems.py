@@ -128,6 +128,20 @@ class Problem:
             indptr = starts[low : high + 1]
             yield Batch(order[low:high], indptr - indptr[0], indices[indptr[0] : indptr[-1]] - np.int32(low))
 
+    def spread(self, parts: int) -> Batch:
+        """So many parts that lie at equal distances, as one batch."""
+        order, starts, indices, bounds = self._kept
+        chosen = np.unique(np.linspace(0, bounds.size - 2, min(parts, bounds.size - 1)).astype(np.int64))
+        sizes = bounds[chosen + 1] - bounds[chosen]
+        ends = np.cumsum(sizes)
+        # Where the nodes lie in the order of parts, and how far their numbers move.
+        move = np.repeat(ends - sizes - bounds[chosen], sizes)
+        places = np.arange(ends[-1]) - move
+        counts = starts[places + 1] - starts[places]
+        indptr = np.concatenate([[0], np.cumsum(counts)])
+        entries = np.arange(indptr[-1]) + np.repeat(starts[places] - indptr[:-1], counts)
+        return Batch(order[places], indptr, (indices[entries] + np.repeat(move, counts)).astype(np.int32))
+
     def widths(self, kind: Kind) -> list[int]:
         """Columns before, between and after the layers."""
         return [self.columns, HIDDEN[kind], HIDDEN[kind], self.classes]

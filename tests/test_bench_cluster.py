@@ -90,6 +90,12 @@ def test_batches_hold_the_edges_inside_parts() -> None:
     np.testing.assert_array_equal(np.sort(order), np.arange(problem.nodes))
     assert (np.diff(problem.labels[order]) >= 0).all()
     assert problem.facts()["kept_edges"] == dense.sum()
+    few = problem.spread(3)
+    assert set(problem.labels[few.nodes]) == {0, 3, 6} - {3}  # part 3 is empty
+    part = np.zeros((few.nodes.size,) * 2, int)
+    np.add.at(part, (np.repeat(np.arange(few.nodes.size), np.diff(few.indptr)), few.indices), 1)
+    np.testing.assert_array_equal(part, dense[np.ix_(few.nodes, few.nodes)])
+    assert problem.spread(100).nodes.size == problem.nodes
     assert problem.features.shape == (60, 9)
     assert not problem.own_features
 
