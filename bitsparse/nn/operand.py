@@ -154,6 +154,16 @@ class GraphOperand:
 
         return whole_graph(made, target)
 
+    @property
+    def pattern(self) -> tuple[_Array, _Array]:
+        """CSR arrays of the pattern, self loops included."""
+        return self._indptr, self._indices
+
+    @property
+    def longest(self) -> int:
+        """Edges of the longest row."""
+        return self._longest
+
     # -- what networks ask --------------------------------------------------------------------------------------------
     def message_form(self, bits: int) -> dict[str, Any]:
         """Packed axis and layout of codes that :meth:`aggregate` reads without converting them."""
