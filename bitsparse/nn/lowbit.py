@@ -201,7 +201,7 @@ class LowBitNetwork:
     @property
     def input_layout(self) -> Layout:
         """Layout of the features, packed along axis -1: as the first product reads them."""
-        return "planes" if self.kind == "gcn" or self.input_bits not in (2, 4, 8, 16) else "rows"
+        return "planes" if isinstance(self.steps[0], Update) or self.input_bits not in (2, 4, 8, 16) else "rows"
 
     @property
     def nbytes(self) -> int:

@@ -151,6 +151,8 @@ class _Walk:
         left, right = factors(*counts, network.normalisation)
         ones = np.ones(graph.shape[0], np.float32)
         self.left, self.right = ((ones if part is None else part).astype(np.float64)[:, None] for part in (left, right))
+        #: Sums of hubs are large and few: without a mean, a row counts by the inverse of its edges.
+        self.importance = None if network.normalisation != "sum" else 1.0 / np.maximum(counts[0], 1.0)[:, None]
         self.full = features
         step, low = _input_grid(features, self.bits[0])
         step = _like_others(step, features)
@@ -163,8 +165,7 @@ class _Walk:
         network, grid = self.network, self.grid
         for i, layer in enumerate(network.layers):
             following = self.bits[i + 1] if i + 1 < len(self.bits) else None
-            walk = self.propagate if network.kind == "gcn" else self.collect
-            walk(layer, self.bits[i], following)
+            (self.propagate if network.multiplies_first(layer) else self.collect)(layer, self.bits[i], following)
         return LowBitNetwork(
             network.kind, network.normalisation, network.self_loops, self.bits, network.widths, grid, self.steps
         )
@@ -174,26 +175,33 @@ class _Walk:
         return np.asarray(self.left * (self.pattern @ values))
 
     def propagate(self, layer: Layer, bits: int, following: int | None) -> None:
-        """A GCN's layer: product, then sums."""
+        """A layer that multiplies first, then sums: a GCN's, and a GIN's that becomes narrower."""
         update = layer.updates[0]
         step, low = _wide(self.grid)
         weight = update.weight.astype(np.float64)
         full = self.full @ weight
         inputs = self.sums(self.right * self.codes) if bits <= _FEW_BITS else None
-        codes, scale = _weights(step[:, None] * weight, bits, inputs)
+        codes, scale = self.weights(step[:, None] * weight, bits, inputs)
         base = low @ weight
         measured = (self.codes @ codes) * scale + base
         slope, shift = column_match(full, measured)
         messages = self.right * (slope * measured + shift)
         reference = self.sums(self.right * full)
-        size, start = grid_through(messages, bits, self.sums, reference)
-        chain = _chain(slope * scale / size, -start / size, None, bits)
-        constant = ((slope * base + shift) / size).astype(np.float32)
-        self.steps.append(Update(_packed(codes, bits), chain, True, constant))
+        size, start = grid_through(messages, bits, self.sums, reference, weights=self.importance)
+        constant, bias = (slope * base + shift) / size, -start / size
+        if self.network.normalisation != "gcn":  # no factors of the rows, so the constant is part of the addend
+            constant, bias = None, bias + constant
+        chain = _chain(slope * scale / size, bias, None, bits)
+        kept = None if constant is None else constant.astype(np.float32)
+        self.steps.append(Update(_packed(codes, bits), chain, kept is not None, kept))
         received = self.sums(size * nearest_codes(messages, size, start, bits) + start)
         offset = (start / size).astype(np.float32)
-        chain = self.finish(update, received, reference, size, np.zeros(size.size), following, sums=True)
+        inner = len(layer.updates) > 1
+        chain = self.finish(
+            update, received, reference, size, np.zeros(size.size), bits if inner else following, sums=not inner
+        )
         self.steps.append(Aggregate(size.size, bits, chain, offset))
+        self.perceptron(layer.updates[1:], bits, following)
 
     def collect(self, layer: Layer, bits: int, following: int | None) -> None:
         """A GraphSAGE's or GIN's layer: sums, then products."""
@@ -203,9 +211,9 @@ class _Walk:
             own = layer.updates[0].weight * np.float32(1 + layer.eps)
         near = self.sums(self.full)
         received = self.sums(step * self.codes + low)
-        slope, shift = column_match(near, received)
+        slope, shift = column_match(near, received, self.importance)
         received = slope * received + shift
-        size, start = uniform_grid(received, bits)
+        size, start = uniform_grid(received, bits, weights=self.importance)
         size = _like_others(size, received)
         chain = _chain(slope * step / size, (shift - start) / size, None, bits)
         offset = (low / step).astype(np.float32) if low.any() else None
@@ -218,17 +226,66 @@ class _Walk:
             left = np.hstack((left, np.zeros((len(left), pad)), self.codes))
             steps, lows = np.concatenate((steps, np.zeros(pad), step)), np.concatenate((lows, np.zeros(pad), low))
             weight = np.vstack((weight, np.zeros((pad, weight.shape[1])), own))
-        for i, update in enumerate(layer.updates):
-            if i:
-                (steps, lows), left, full = _wide(self.grid), self.codes, self.full
-                weight = update.weight.astype(np.float64)
-                full = full @ weight
-            is_last = i + 1 == len(layer.updates)
-            codes, scale = _weights(steps[:, None] * weight, bits, left if bits <= _FEW_BITS else None)
-            base = lows @ weight
-            measured = (left @ codes) * scale + base
-            chain = self.finish(update, measured, full, scale, base, following if is_last else bits, sums=is_last)
-            self.steps.append(Update(_packed(codes, bits), chain))
+        self.product(
+            layer.updates[0],
+            left,
+            steps,
+            lows,
+            weight,
+            full,
+            bits,
+            following if len(layer.updates) == 1 else bits,
+            len(layer.updates) == 1,
+        )
+        self.perceptron(layer.updates[1:], bits, following)
+
+    def perceptron(self, updates: Sequence[Dense], bits: int, following: int | None) -> None:
+        """What follows the first product of a GIN's layer."""
+        for i, update in enumerate(updates):
+            is_last = i + 1 == len(updates)
+            weight = update.weight.astype(np.float64)
+            steps, lows = _wide(self.grid)
+            self.product(
+                update,
+                self.codes,
+                steps,
+                lows,
+                weight,
+                self.full @ weight,
+                bits,
+                following if is_last else bits,
+                is_last,
+            )
+
+    def product(
+        self,
+        update: Dense,
+        left: _Array,
+        steps: _Array,
+        lows: _Array,
+        weight: _Array,
+        full: _Array,
+        bits: int,
+        following: int | None,
+        sums: bool,
+    ) -> None:
+        """Codes times weights, with everything behind it."""
+        codes, scale = self.weights(steps[:, None] * weight, bits, left if bits <= _FEW_BITS else None)
+        base = lows @ weight
+        chain = self.finish(update, (left @ codes) * scale + base, full, scale, base, following, sums=sums)
+        self.steps.append(Update(_packed(codes, bits), chain))
+
+    def weights(self, weight: _Array, bits: int, inputs: Any) -> tuple[_Array, _Array]:
+        """Signed codes and one scale per column; with ``inputs`` the codes are chosen together for the product with these."""
+        scale = signed_grid(weight, bits)
+        if bits == 1:
+            return np.where(weight >= 0, 1.0, -1.0), scale
+        lowest, highest = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+        codes = np.clip(np.rint(weight / scale), lowest, highest)
+        if inputs is not None and len(inputs):
+            weighed = inputs if self.importance is None else np.sqrt(self.importance) * inputs
+            codes, scale = refine_codes(weighed, weight, codes, scale, np.zeros_like(scale), bits, lowest=lowest)
+        return codes, scale
 
     def finish(
         self,
@@ -242,7 +299,7 @@ class _Walk:
         sums: bool,
     ) -> Chain:
         """Bias, norm, activation and the grid of what comes out; ``measured`` is ``integers * factor + base``."""
-        slope, shift = column_match(full, measured)
+        slope, shift = column_match(full, measured, self.importance)
         scale, added = dense.norm
         bias = shift + (0 if dense.bias is None else dense.bias.astype(np.float64))
         values = activated((slope * measured + bias) * scale + added, dense.activation)
@@ -255,10 +312,15 @@ class _Walk:
         if sums:
             reference = self.sums(self.right * self.full)
             size, start = grid_through(
-                values, bits, lambda part: self.sums(self.right * part), reference, from_zero=rises
+                values,
+                bits,
+                lambda part: self.sums(self.right * part),
+                reference,
+                from_zero=rises,
+                weights=self.importance,
             )
         else:
-            size, start = uniform_grid(values, bits, from_zero=rises)
+            size, start = uniform_grid(values, bits, from_zero=rises, weights=self.importance)
         size = _like_others(size, values)
         self.grid = Grid(size.astype(np.float32), start.astype(np.float32))
         self.codes = nearest_codes(values, size, start, bits)
@@ -296,18 +358,6 @@ def _like_others(step: _Array, values: _Array) -> _Array:
         return step
     varies = values.max(axis=0) > values.min(axis=0)
     return np.where(varies, step, step[varies].max(initial=1e-30) if varies.any() else 1.0)
-
-
-def _weights(weight: _Array, bits: int, inputs: Any) -> tuple[_Array, _Array]:
-    """Signed codes and one scale per column; with ``inputs`` the codes are chosen together for the product with these."""
-    scale = signed_grid(weight, bits)
-    if bits == 1:
-        return np.where(weight >= 0, 1.0, -1.0), scale
-    lowest, highest = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
-    codes = np.clip(np.rint(weight / scale), lowest, highest)
-    if inputs is not None and len(inputs):
-        codes, scale = refine_codes(inputs, weight, codes, scale, np.zeros_like(scale), bits, lowest=lowest)
-    return codes, scale
 
 
 def _packed(codes: _Array, bits: int) -> BitTensor:

@@ -222,6 +222,11 @@ class Network:
         """Whether the pattern to sum over holds an edge from each node to itself."""
         return self.kind == "gcn" or (self.kind == "gin" and all(layer.eps == 0 for layer in self.layers))
 
+    def multiplies_first(self, layer: Layer) -> bool:
+        """Whether codes are multiplied by the weights before they are summed: a GCN's always, a GIN's where that makes them no wider."""
+        narrows = layer.updates[0].weight.shape[1] <= layer.updates[0].weight.shape[0]
+        return self.kind == "gcn" or (self.kind == "gin" and self.self_loops and narrows)
+
     @property
     def features(self) -> int:
         """Features that the first layer reads."""

@@ -140,7 +140,9 @@ class GraphOperand:
             interop.as_host(value, function, name) for name, value in (("indptr", indptr), ("indices", indices))
         )
         if starts.ndim != 1 or columns.ndim != 1 or not starts.size:
-            raise ShapeError(f"{function}: indptr and indices have shapes {starts.shape} and {columns.shape}; pass vectors")
+            raise ShapeError(
+                f"{function}: indptr and indices have shapes {starts.shape} and {columns.shape}; pass vectors"
+            )
         if starts.dtype.kind not in "iu" or columns.dtype.kind not in "iu":
             raise DTypeError(f"{function}: indptr and indices are {starts.dtype} and {columns.dtype}; pass integers")
         starts, columns = pattern(function, starts, columns, self_loops)
@@ -241,7 +243,9 @@ class GraphOperand:
     def nbytes(self) -> int:
         """Bytes of the pattern in its form and of the factors."""
         parts = sum(part.nbytes for part in (self.left, self.right) if part is not None)
-        return parts + (self._indptr.nbytes + self._indices.nbytes if self.form == "csr" else int(self._adjacency.nbytes))
+        return parts + (
+            self._indptr.nbytes + self._indices.nbytes if self.form == "csr" else int(self._adjacency.nbytes)
+        )
 
     def __repr__(self) -> str:
         loops = " with loops" if self.self_loops else ""
@@ -283,4 +287,3 @@ def tiles_of(indptr: _Array, indices: _Array) -> tuple[int, int]:
     rows = np.repeat(np.arange(nodes, dtype=np.int64), np.diff(indptr))
     used = np.unique((rows // 8) * across + indices // 128).size
     return -(-nodes // 8) * across, int(used)
-

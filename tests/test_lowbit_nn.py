@@ -1,0 +1,237 @@
+"""Graph networks on bits: equal to plain NumPy, bit for bit, in every form of the graph; close to full precision with many bits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from lowbit_networks import KINDS, logits, network, operand, random_graph
+from scipy import sparse
+
+import bitsparse as bs
+from bitsparse import nn
+from bitsparse.nn.network import neighbour_matrix
+
+BITS = (1, 2, 3, 4, 8, 16)
+
+
+def setting(kind, seed=0, n=70, widths=(33, 16, 16, 5), **how):
+    rng = np.random.default_rng(seed)
+    return random_graph(n, rng), network(kind, list(widths), rng, **how), rng.normal(size=(n, widths[0])).astype(np.float32)
+
+
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_setting_equals_plain_numpy(kind, bits, host):
+    graph, full, x = setting(kind)
+    model = nn.quantize_network(full, graph, x, bits)
+    want = logits(model, graph, x)
+    for form in ("csr", "dense", "frdc", "tiled"):
+        got = model(operand(graph, model, form), model.quantize(x))
+        assert got.dtype == np.float32
+        assert np.array_equal(got, want)
+
+
+@pytest.mark.parametrize("bits", [2, 8])
+@pytest.mark.parametrize("activation", ["leaky_relu", "tanh", None])
+@pytest.mark.parametrize("kind", KINDS)
+def test_activations(kind, activation, bits):
+    graph, full, x = setting(kind, 1, activation=activation, batch_norm=True)
+    model = nn.quantize_network(full, graph, x, bits)
+    assert np.array_equal(model(operand(graph, model), model.quantize(x)), logits(model, graph, x))
+
+
+@pytest.mark.parametrize("how", [{"perceptron": True}, {"eps": 0.5}, {"eps": 0.5, "perceptron": True}, {"batch_norm": True}])
+def test_kinds_of_gin(how):
+    graph, full, x = setting("gin", 2, **how)
+    assert nn.quantize_network(full, graph, x).self_loops == ("eps" not in how)
+    for bits in (1, 4, [8, 3, 5]):
+        model = nn.quantize_network(full, graph, x, bits)
+        assert np.array_equal(model(operand(graph, model, "dense"), model.quantize(x)), logits(model, graph, x))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("widths", [(1, 1), (128, 130, 3), (31, 2, 2, 2, 7)])
+def test_depths_and_widths(kind, widths):
+    graph, full, x = setting(kind, 3, widths=widths)
+    bits = [(8, 4, 2, 3)[i % 4] for i in range(len(widths) - 1)]
+    model = nn.quantize_network(full, graph, x, bits)
+    assert model.bits == tuple(bits)
+    assert np.array_equal(model(operand(graph, model), model.quantize(x)), logits(model, graph, x))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_error_falls_with_the_bits(kind):
+    graph, full, x = setting(kind, 4, n=200, batch_norm=True)
+    exact = full(graph, x)
+    errors = []
+    for bits in (2, 4, 8, 12, 16):
+        model = nn.quantize_network(full, graph, x, bits)
+        got = model(operand(graph, model), model.quantize(x))
+        errors.append(np.linalg.norm(got - exact) / np.linalg.norm(exact - exact.mean(axis=0)))
+    assert errors == sorted(errors, reverse=True)
+    assert errors[2] < 0.05
+    assert errors[-1] < 1e-3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_full_precision_is_the_definition(kind):
+    graph, full, x = setting(kind, 5, eps=0.5 if kind == "gin" else 0.0, batch_norm=True)
+    a, h = graph.toarray().astype(np.float64), x.astype(np.float64)
+    loops = a + np.eye(len(a))
+    root = np.diag(loops.sum(axis=1) ** -0.5)
+    for layer in full.layers:
+        dense = layer.updates[0]
+        if kind == "gcn":
+            h = root @ loops @ root @ h @ dense.weight
+        elif kind == "sage":
+            h = (a / np.maximum(a.sum(axis=1, keepdims=True), 1)) @ h @ dense.weight + h @ layer.own
+        else:
+            h = ((1 + layer.eps) * h + a @ h) @ dense.weight
+        h = h + dense.bias
+        if dense.batch_norm is not None:
+            mean, var, weight, bias, eps = dense.batch_norm
+            h = (h - mean) / np.sqrt(var + eps) * weight + bias
+        h = np.maximum(h, 0) if dense.activation else h
+    assert np.allclose(full(graph, x), h, atol=1e-4)
+    assert np.allclose(full(graph, sparse.csr_array(x)), h, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_block_diagonal_parts_equal_the_parts(kind):
+    graph, full, x = setting(kind, 6)
+    model = nn.quantize_network(full, graph, x, 4)
+    again, more = random_graph(40, np.random.default_rng(7)), np.random.default_rng(8).normal(size=(40, 33)).astype(np.float32)
+    both = sparse.block_diag((graph, again), format="csr")
+    got = model(operand(both, model), model.quantize(np.vstack((x, more))))
+    for part, rows, place in ((graph, x, slice(None, 70)), (again, more, slice(70, None))):
+        assert np.array_equal(got[place], model(operand(part, model), model.quantize(rows)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_plan_reads_its_operands_afresh(kind):
+    graph, full, x = setting(kind, 9)
+    model = nn.quantize_network(full, graph, x, 4)
+    codes = model.quantize(x)
+    plan = model.plan(operand(graph, model), codes)
+    out = np.full(plan.shape, np.nan, np.float32)
+    assert plan(out) is out
+    assert np.array_equal(out, logits(model, graph, x))
+    other = np.random.default_rng(10).normal(size=x.shape).astype(np.float32)
+    codes.words[...] = model.quantize(other).words
+    assert np.array_equal(plan(), logits(model, graph, other))
+
+
+def test_codes_of_features_do_not_depend_on_the_chunk():
+    graph, full, x = setting("gin", 11)
+    for bits in (1, 3, 8):
+        model = nn.quantize_network(full, graph, x, bits)
+        whole = model.quantize(x)
+        assert (whole.scale, whole.offset, whole.axis, whole.layout) == (None, None, -1, model.input_layout)
+        parts = np.concatenate([model.quantize(x[i : i + 13]).words for i in range(0, 70, 13)])
+        assert np.array_equal(parts, whole.words)
+        assert np.array_equal(model.quantize(sparse.csr_array(x)).words, whole.words)
+        assert np.array_equal(model.quantize(x.astype(np.float64)).words, whole.words)
+        assert model.quantize(x[:0]).shape == (0, 33)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_and_one_node(kind):
+    _, full, x = setting(kind, 12)
+    graph = random_graph(70, np.random.default_rng(12))
+    model = nn.quantize_network(full, graph, x, 2)
+    for n in (0, 1, 2):
+        empty = sparse.csr_array((n, n), dtype=np.int8)
+        got = model(operand(empty, model), model.quantize(x[:n]))
+        assert np.array_equal(got, logits(model, empty, x[:n]))
+        assert got.shape == (n, 5)
+
+
+def test_constant_and_empty_features_are_harmless():
+    graph, full, x = setting("gcn", 13)
+    x[:, :20] = 0
+    x[:, 20] = 7
+    model = nn.quantize_network(full, graph, x, 8)
+    exact, got = full(graph, x), model(operand(graph, model), model.quantize(x))
+    assert np.linalg.norm(got - exact) < 0.05 * np.linalg.norm(exact - exact.mean(axis=0))
+
+
+def test_a_sample_of_a_larger_graph_is_enough():
+    rng = np.random.default_rng(14)
+    graph = sparse.random_array((4000, 4000), density=0.001, rng=rng, format="csr")
+    graph = (graph + graph.T).tocsr()
+    x, full = rng.normal(size=(4000, 20)).astype(np.float32), nn.random_network("gcn", [20, 16, 4])
+    model = nn.quantize_network(full, graph, x, 8, sample=500)
+    exact, got = full(graph, x), model(operand(graph, model), model.quantize(x))
+    assert np.linalg.norm(got - exact) < 0.15 * np.linalg.norm(exact)
+    again = nn.quantize_network(full, graph, x, 8, sample=500)
+    assert model.fingerprint() == again.fingerprint()
+    assert model.fingerprint() != nn.quantize_network(full, graph, x, 8, sample=500, seed=1).fingerprint()
+
+
+def test_bits_chosen_by_error():
+    graph, full, x = setting("sage", 15)
+    model = nn.quantize_network(full, graph, x, "choose")
+    assert all(2 <= bits <= 8 for bits in model.bits)
+    matrix = neighbour_matrix(graph, "mean", False)
+    first = full.run_layer(full.layers[0], matrix, x)
+    assert model.bits[0] == bs.choose_bits(first)
+
+
+def test_names_and_sizes():
+    graph, full, x = setting("gin", 16)
+    model = nn.quantize_network(full, graph, x, [8, 4, 4])
+    assert (model.name, model.features, model.classes) == ("gin-33-16-16-5-b8-4-4", 33, 5)
+    assert repr(full) == "<Network gin 33 -> 16 -> 16 -> 5>"
+    assert model.nbytes == nn.quantize_network(full, graph, 2 * x, [8, 4, 4]).nbytes > 0
+    assert "70 nodes on cpu" in repr(model.plan(operand(graph, model), model.quantize(x)))
+
+
+def test_what_is_refused():
+    graph, full, x = setting("gcn", 17)
+    with pytest.raises(ValueError, match="bits has 2 numbers for 3 layers"):
+        nn.quantize_network(full, graph, x, [8, 8])
+    with pytest.raises(ValueError, match="17"):
+        nn.quantize_network(full, graph, x, 17)
+    with pytest.raises(bs.ShapeError, match=r"\(69, 33\)"):
+        nn.quantize_network(full, graph, x[:69])
+    with pytest.raises(bs.DTypeError, match="load_state_dict"):
+        nn.quantize_network(object(), graph, x)
+    x[3, 4] = np.nan
+    with pytest.raises(ValueError, match="NaN"):
+        nn.quantize_network(full, graph, x)
+    x[3, 4] = 0
+    model = nn.quantize_network(full, graph, x, 4)
+    with pytest.raises(bs.ShapeError, match=r"\(n, 33\)"):
+        model.quantize(x[:, :5])
+    codes = model.quantize(x)
+    with pytest.raises(bs.ShapeError, match="pass network.quantize"):
+        model.plan(operand(graph, model), codes[:30])
+    with pytest.raises(bs.DTypeError, match="BitTensor"):
+        model.plan(operand(graph, model), x)
+    other = nn.quantize_network(setting("sage", 17)[1], graph, x, 4)
+    with pytest.raises(ValueError, match="normalisation='mean'"):
+        model.plan(operand(graph, other), codes)
+    with pytest.raises(bs.ShapeError, match="out"):
+        model.plan(operand(graph, model), codes)(np.empty((70, 4), np.float32))
+
+
+def test_networks_that_do_not_fit_are_refused():
+    one, two = nn.Dense(np.ones((3, 2))), nn.Dense(np.ones((4, 2)))
+    with pytest.raises(bs.ShapeError, match="layer 0 gives 2 features but layer 1 takes 4"):
+        nn.Network("gcn", [nn.Layer([one]), nn.Layer([two])])
+    with pytest.raises(bs.ShapeError, match="one update gives 2 features but the next takes 4"):
+        nn.Layer([one, two])
+    with pytest.raises(ValueError, match="a gcn layer has one"):
+        nn.Network("gcn", [nn.Layer([one, nn.Dense(np.ones((2, 2)))])])
+    with pytest.raises(ValueError, match="lacks weights `own`"):
+        nn.Network("sage", [nn.Layer([one])])
+    with pytest.raises(ValueError, match="goes with kind 'gin'"):
+        nn.Network("gcn", [nn.Layer([one], eps=0.5)])
+    with pytest.raises(ValueError, match="kind"):
+        nn.Network("gat", [nn.Layer([one])])
+    with pytest.raises(bs.ShapeError, match="bias has 3 values"):
+        nn.Dense(np.ones((3, 2)), np.ones(3))
+    with pytest.raises(ValueError, match="weight"):
+        nn.Dense(np.full((3, 2), np.inf))
+    with pytest.raises(bs.DTypeError, match=r"scipy\.sparse"):
+        nn.Network("gcn", [nn.Layer([one])])(np.eye(3), np.ones((3, 3)))
