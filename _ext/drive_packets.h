@@ -7,7 +7,7 @@
 /* Rows of a packet are told apart in chunks of at most so many. */
 #define BS_CHUNK_ROWS 256
 #define BS_PACKET_HEAD 8 /* words: nodes, chunks, entries, where chunks, stream and features start (bytes), bytes in all, flags */
-#define BS_CHUNK_WORDS 5 /* first row, first column, first entry, (stream offset / 4) << 4 | code, span */
+#define BS_CHUNK_WORDS 5 /* first row, first column, first entry, (stream offset / 4) << 5 | code, span */
 
 enum bs_packet_status { BS_PACKET_OK, BS_PACKET_MEMORY, BS_PACKET_PATTERN, BS_PACKET_DAMAGED };
 

@@ -103,7 +103,7 @@ def encode(on, indptr, indices, wide, order, place, blocks, chunks, loops, const
     if <size_t>known.shape[0] != job.chunk_count or known.shape[1] != 4 or <size_t>starts.shape[0] != job.chunk_count:
         raise ValueError("packets: sizes and starts must be those of the chunks")
     for i in range(known.shape[0]):
-        if not (0 <= known[i, 2] < 16 and known[i, 2] & 3 != 3 and known[i, 1] >= 0):
+        if not (0 <= known[i, 2] < 32 and known[i, 1] >= 0):
             raise ValueError("packets: sizes hold no code of a chunk")
     cdef uint8_t *into = <uint8_t *>_into(stream)
     if not job.chunk_count:

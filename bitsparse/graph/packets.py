@@ -5,13 +5,13 @@ A packet holds, one after the other at multiples of 16 bytes:
 - eight uint32: nodes, chunks, entries, where chunks, stream and features start, bytes in all, flags (1: an edge from every node to itself
   is to be put in; such edges do not travel);
 - five uint32 for each chunk of at most 256 rows, and for the end: first row, first column, first entry,
-  ``(offset in the stream / 4) << 4 | code`` and the span, the nodes of the largest block;
-- the stream: of each chunk the lengths of its rows, in 4 << (code >> 2) bits, then the gaps between the ascending columns of each row, in
-  units of 4, 8 or 16 bits (code & 3). A unit of all ones adds its value and stands for no entry;
+  ``(offset in the stream / 4) << 5 | code`` and the span, the nodes of the largest block;
+- the stream: of each chunk the lengths of its rows, in 4 << (code >> 3) bits, then the gaps between the ascending columns of each row, in
+  units of 3, 4, 5, 6, 7, 8, 12 or 16 bits (code & 7), whichever takes the fewest bytes. A unit of all ones adds its value and stands for no entry;
 - the features' codes, row after row, without the padding of a BitTensor's rows.
 
 Numbers of nodes are local to the packet. The gaps of row r begin at the larger of the chunk's first column and ``r + 1 - span``, before
-which its block cannot start. So an edge takes half a byte to a byte.
+which its block cannot start. So an edge takes less than a byte.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["FeatureForm", "Group", "Packet", "Packets"]
 _HEAD, _TABLE = 32, 20
 _LOOPS = 1
 #: Bytes of a group's stream that a chunk's offset can tell.
-_STREAM_LIMIT = 1 << 30
+_STREAM_LIMIT = 1 << 29
 _MOST = 2**31 - 1
 
 
@@ -289,7 +289,7 @@ class Packets:
         table[:-1, 0], table[-1, 0] = chunks[:, 0] - group.low, group.nodes
         table[:-1, 1], table[-1, 1] = self.blocks[chunks[:, 2]] - group.low, 0
         table[:, 2] = np.concatenate([[0], np.cumsum(sizes[:, 0])])
-        table[:-1, 3], table[-1, 3] = places[:-1] // 4 << 4 | sizes[:, 2], places[-1] // 4 << 4
+        table[:-1, 3], table[-1, 3] = places[:-1] // 4 << 5 | sizes[:, 2], places[-1] // 4 << 5
         table[:-1, 4], table[-1, 4] = chunks[:, 3], 0
         backends.family("cpu", "packets").encode_chunks(
             self._graph, chunks, self.loops, sizes, places[:-1], buffer[stream_at:features_at]

@@ -13,7 +13,7 @@ __all__ = ["CHUNK_ROWS", "chunk_sizes", "copy_runs", "encode_chunks", "expand"]
 Array = NDArray[Any]
 
 CHUNK_ROWS = 256
-_UNITS = (4, 8, 16)
+_UNITS = (3, 4, 5, 6, 7, 8, 12, 16)
 
 
 def _rows(graph: tuple[Array, ...], chunk: Array, loops: bool) -> Iterator[tuple[list[int], int]]:
@@ -53,7 +53,7 @@ def _chunk(graph: tuple[Array, ...], chunk: Array, loops: bool) -> tuple[int, by
         longest = max(map(len, units), default=0)
         head = next(h for h in range(4) if h == 3 or longest < 1 << (4 << h))
         stream = _packed([len(u) for u in units], 4 << head) + _packed([v for u in units for v in u], bits)
-        made.append((stream, head << 2 | unit))
+        made.append((stream, head << 3 | unit))
     stream, code = min(made, key=lambda each: len(each[0]))
     return entries, stream, code, sum(left for _, left in rows)
 
@@ -83,8 +83,8 @@ def expand(packet: Array, nodes: int, entries: int) -> tuple[NDArray[np.int32], 
     each = packet[table : table + 20 * (chunks + 1)].view(np.uint32).reshape(-1, 5).tolist()
     indptr, found = np.zeros(nodes + 1, np.int32), []
     for (first, base, _, place, span), (after, *_) in zip(each[:-1], each[1:], strict=True):
-        unit, width = _UNITS[place & 3], 4 << (place >> 2 & 3)
-        at = stream + 4 * (place >> 4)
+        unit, width = _UNITS[place & 7], 4 << (place >> 3 & 3)
+        at = stream + 4 * (place >> 5)
         rows = after - first
         lengths = _unpacked(packet[at:], width, rows)
         units = _unpacked(packet[at + -(-rows * width // 8) :], unit, sum(lengths))

@@ -1,0 +1,166 @@
+"""Packets of subgraphs on the GPU: opened into arrays of fixed addresses, and sums over patterns that change in place."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from bitsparse import jit
+from bitsparse.backends.cuda.build_checks import THREADS, streaming
+from bitsparse.backends.cuda.epilogue import DeviceEpilogue
+from bitsparse.backends.params import EpilogueParams, packed_words
+
+__all__ = ["CodeSums", "PacketArrays"]
+
+
+class PacketParams(ctypes.Structure):
+    """The argument of the kernels of ``packets.cu``, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("packet", "indptr", "indices", "degrees", "columns", "left", "right", "term")),
+        *((name, ctypes.c_void_p) for name in ("words", "order", "table", "logits", "out")),
+        *((name, ctypes.c_int64) for name in ("room", "low")),
+        *((name, ctypes.c_int) for name in ("factors", "runs", "used", "stride", "width")),
+    )
+
+
+class CodeSumParams(ctypes.Structure):
+    """The argument of the kernel of ``packet_sums.cu``, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("indptr", "indices", "codes", "sums")),
+        ("rows", ctypes.c_int64),
+        *((name, ctypes.c_int) for name in ("columns", "octets", "stride", "bits", "planes", "plane", "high", "times", "minus")),
+    )
+
+
+class PacketArrays:
+    """What a packet is opened into, on the current device.
+
+    Parameters
+    ----------
+    nodes, entries, chunks : int
+        The most that a packet brings.
+    table : ndarray of float32 (nodes + 1,), or None
+        The factor of a row or column by its degree.
+    sides : int
+        0 without factors, 1 of rows, 2 of rows and columns.
+    words : cupy.ndarray of uint32
+        The features' words of `nodes` rows.
+    runs, used, stride : int
+        Runs of a row, bytes of a run that travel, and those that it takes in the words.
+
+    Attributes
+    ----------
+    indptr, indices, degrees : cupy.ndarray of int32
+    left, right : cupy.ndarray of float32 (nodes,), or None
+        Factors of rows and columns.
+    term : cupy.ndarray of float32 (nodes,)
+        Degrees times `left`.
+    """
+
+    def __init__(
+        self, nodes: int, entries: int, chunks: int, table: Any, sides: int, words: Any, runs: int, used: int, stride: int
+    ) -> None:
+        cupy = jit.require_cupy("packets")
+        self.nodes = nodes
+        self._table = None if table is None else cupy.asarray(table)
+        self.indptr = cupy.zeros(nodes + 1, np.int32)
+        self.indices = cupy.empty(max(entries, 1), np.int32)
+        self.degrees, columns = (cupy.zeros(nodes, np.int32) for _ in range(2))
+        self.left = cupy.zeros(nodes, np.float32) if sides else None
+        self.right = cupy.zeros(nodes, np.float32) if sides == 2 else None
+        self.term = cupy.zeros(nodes, np.float32)
+        self._columns, self._words = columns, words
+        self.params = PacketParams(room=nodes, factors=sides, runs=runs, used=used, stride=stride)
+        for name in ("indptr", "indices", "degrees", "left", "right", "term"):
+            array = getattr(self, name)
+            setattr(self.params, name, None if array is None else array.data.ptr)
+        self.params.table = None if self._table is None else self._table.data.ptr
+        self.params.columns, self.params.words = columns.data.ptr, words.data.ptr
+        blocks = {
+            "packet_start": streaming(nodes + 1),
+            "packet_rows": min(chunks, streaming(THREADS * max(chunks, 1))),
+            "packet_factors": streaming(2 * nodes),
+            "packet_features": streaming(words.size),
+        }
+        self._launches = [
+            jit.kernel("packets.cu", name).launch(count, THREADS, self.params) for name, count in blocks.items() if count
+        ]
+
+    def open(self, packet: Any) -> None:
+        """Enqueue the kernels that fill all arrays from a packet's bytes; a recorded graph reads them at the same address again."""
+        self.params.packet = packet.data.ptr
+        for launch in self._launches:
+            launch()
+
+    def scatter(self, width: int) -> Callable[[Any, Any, int, Any, Any], None]:
+        """``run(packet, order, low, logits, out)``: rows of logits to ``out[order[low + row]]``."""
+        params = PacketParams(width=width)
+        launch = jit.kernel("packets.cu", "packet_scatter").launch(max(streaming(self.nodes * width), 1), THREADS, params)
+
+        def run(packet: Any, order: Any, low: int, logits: Any, out: Any) -> None:
+            params.packet, params.order, params.low = packet.data.ptr, order.data.ptr, low
+            params.logits, params.out = logits.data.ptr, out.data.ptr
+            launch()
+
+        return run
+
+
+class CodeSums:
+    """``sums(words, out=None)``: sums of rows of codes over a pattern, through an epilogue.
+
+    Nothing is read of the pattern before a call, so that it may change in place. The caller has made sure that sums fit 32 bits.
+
+    Parameters
+    ----------
+    indptr, indices : cupy.ndarray of int32
+    columns, bits, encoding, layout
+        Of the codes, packed along the rows: ``"rows"`` at 2, 4, 8 and 16 bits, else ``"planes"``.
+    epilogue : EpilogueParams
+        Vectors on the host.
+    behind : dict
+        What the operands add to it, see :meth:`DeviceEpilogue.with_operand`.
+    """
+
+    def __init__(
+        self,
+        indptr: Any,
+        indices: Any,
+        columns: int,
+        bits: int,
+        encoding: str,
+        layout: str,
+        epilogue: EpilogueParams,
+        behind: dict[str, Any],
+    ) -> None:
+        cupy = jit.require_cupy("packets")
+        rows = indptr.size - 1
+        self._pattern = indptr, indices
+        self._sums = cupy.empty((rows, columns), np.int32)
+        planes, words = layout == "planes", packed_words(columns, bits, layout)
+        half = 1 << (bits - 1)
+        high = 0
+        if encoding == "signed":
+            high = 1 if planes and bits > 1 else sum(half << bits * i for i in range(32 // bits))
+        times, minus = {"unsigned": (1, 0), "signed": (1, half), "bipolar": (2, 1)}[encoding]
+        self.params = CodeSumParams(
+            indptr.data.ptr, indices.data.ptr, None, self._sums.data.ptr, rows, columns, -(-columns // 8),
+            4 * words * (bits if planes else 1), bits, planes, 4 * words, ctypes.c_int32(high & 0xFFFFFFFF).value, times, minus,
+        )  # fmt: skip
+        blocks = streaming(rows * self.params.octets)
+        self._launch = jit.kernel("packet_sums.cu", "packet_sums").launch(blocks, THREADS, self.params) if blocks else None
+        self._chain = DeviceEpilogue(epilogue, (rows, columns))
+        self._finish = self._chain.with_operand(**behind).on(self._sums.dtype)
+
+    def __call__(self, codes: Any, out: Any = None) -> Any:
+        """Enqueue the sums of the codes' words; gives `out`."""
+        target = self._chain.empty() if out is None else out
+        if self._launch is not None:
+            self.params.codes = codes.data.ptr
+            self._launch()
+            self._finish.run(self._sums, target)
+        return target
