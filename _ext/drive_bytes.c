@@ -14,6 +14,7 @@ typedef struct {
     bs_epilogue *e;
     size_t width; /* columns in whole blocks of 16 */
     size_t group; /* rows that go through the chain together */
+    int plain;    /* see is_plain */
 } bytes_job;
 
 /* Values of operands for a group of rows, spread out; those that are the same for all rows are kept from group to group. */
@@ -25,23 +26,29 @@ typedef struct {
 static const float *spread(spread_room *room, int which, const bs_operand *o, size_t row, size_t rows, size_t n)
 {
     float *to = room->values[which];
-    const float *data = o->data;
+    const float *data = (const float *)o->data + row * o->row_stride;
     if (!o->row_stride && room->kept[which] >= rows)
         return to;
-    for (size_t r = 0; r < rows; r++)
-        for (size_t c = 0; c < n; c++)
-            to[r * n + c] = data[(row + r) * o->row_stride + c * o->col_stride];
     room->kept[which] = rows;
+    for (size_t r = 0; r < rows; r++, data += o->row_stride) {
+        if (o->col_stride) {
+            memcpy(to + r * n, data, n * sizeof *to);
+        } else {
+            const float value = *data;
+            for (size_t c = 0; c < n; c++)
+                to[r * n + c] = value;
+        }
+    }
     return to;
 }
 
 static void add_term(const bytes_job *j, spread_room *room, int which, const bs_operand *pair, size_t row, size_t rows, float *v)
 {
     const size_t n = j->e->cols;
-    float product[FLAT];
-    memcpy(product, spread(room, which, &pair[0], row, rows, n), rows * n * sizeof *product);
-    j->k->multiply_row(product, rows * n, spread(room, which + 1, &pair[1], row, rows, n));
-    j->k->add_row(v, rows * n, product);
+    const float *column = spread(room, which + 1, &pair[1], row, 1, n);
+    const float *data = (const float *)pair[0].data + row * pair[0].row_stride;
+    for (size_t r = 0; r < rows; r++)
+        j->k->add_product_row(v + r * n, n, data[r * pair[0].row_stride], column);
 }
 
 static void chain(const bytes_job *j, spread_room *room, size_t row, size_t rows, float *v)
@@ -65,6 +72,14 @@ static void chain(const bytes_job *j, spread_room *room, size_t row, size_t rows
     j->k->activate_row(v, total, e->activation, e->slope);
 }
 
+/* Whether the grid of the codes is that of the integers: then the values are rounded as they are. */
+static int is_plain(const bs_epilogue *e)
+{
+    const bs_operand *o = &e->offset, *d = &e->divisor;
+    return !o->row_stride && !o->col_stride && !d->row_stride && !d->col_stride && *(const float *)o->data == 0.0f &&
+           *(const float *)d->data == 1.0f && e->quantizer.multiplier == 1.0 && e->quantizer.rounding == BS_NEAREST && e->quantizer.qmin == 0;
+}
+
 /* Rows of floats, or of codes with zeros behind them. */
 static void store(const bytes_job *j, spread_room *room, size_t row, size_t rows, const float *v)
 {
@@ -76,16 +91,20 @@ static void store(const bytes_job *j, spread_room *room, size_t row, size_t rows
     }
     if (j->k->has_nan(v, total))
         __atomic_store_n(&e->found_nan, 1, __ATOMIC_RELAXED);
-    uint32_t codes[FLAT];
-    j->k->quantize_float(v, spread(room, OFFSET, &e->offset, row, rows, n), spread(room, DIVISOR, &e->divisor, row, rows, n), total,
-                         &e->quantizer, NULL, codes);
-    uint8_t *out = (uint8_t *)e->out + row * j->width;
-    if (n == j->width) {
-        j->k->codes_to_bytes(codes, total, out);
-        return;
+    uint8_t codes[FLAT];
+    uint8_t *out = (uint8_t *)e->out + row * j->width, *to = n == j->width ? out : codes;
+    if (j->plain) {
+        j->k->nearest_bytes(v, total, (float)e->quantizer.qmax, to);
+    } else {
+        uint32_t wide[FLAT];
+        j->k->quantize_float(v, spread(room, OFFSET, &e->offset, row, rows, n), spread(room, DIVISOR, &e->divisor, row, rows, n), total,
+                             &e->quantizer, NULL, wide);
+        j->k->codes_to_bytes(wide, total, to);
     }
+    if (to == out)
+        return;
     for (size_t r = 0; r < rows; r++, out += j->width) {
-        j->k->codes_to_bytes(codes + r * n, n, out);
+        memcpy(out, codes + r * n, n);
         memset(out + n, 0, j->width - n);
     }
 }
@@ -133,5 +152,6 @@ void bs_bytes_run(bs_run_on on, const bs_bytes_step *s, bs_epilogue *e)
 {
     bytes_job j = {.k = bs_table(on.level), .s = s, .e = e, .width = bs_ceil_div(e->cols, 16) * 16};
     j.group = bs_max(1, FLAT / j.width);
+    j.plain = e->result == BS_RESULT_BYTES && is_plain(e);
     bs_parallel(bytes_unit, &j, bs_ceil_div(e->rows, UNIT_ROWS), on.threads);
 }

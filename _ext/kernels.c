@@ -41,6 +41,7 @@ const bs_kernels NAME(bs_kernels) = {
     .bytes_gather = bytes_gather,
     .ints_to_float = ints_to_float,
     .codes_to_bytes = codes_to_bytes,
+    .nearest_bytes = nearest_bytes,
     .acc_to_float = acc_to_float,
     .scale_row = scale_row,
     .multiply_row = multiply_row,

@@ -73,6 +73,7 @@ typedef struct {
     void (*bytes_gather)(const uint8_t *x, size_t stride, const int32_t *rows, size_t count, size_t width, int32_t *acc);
     void (*ints_to_float)(const int32_t *acc, size_t n, float *v);
     void (*codes_to_bytes)(const uint32_t *codes, size_t n, uint8_t *out);
+    void (*nearest_bytes)(const float *v, size_t n, float high, uint8_t *out);
     /* epilogue pieces over one row of up to 128 columns */
     void (*acc_to_float)(const int64_t *acc, size_t n, int narrow, float *v);
     void (*scale_row)(float *v, size_t n, float factor);
