@@ -46,7 +46,9 @@ def steps_in_bytes(
         return None
     nodes = operand.nodes
     indptr, indices = (np.ascontiguousarray(part, np.int32) for part in operand.pattern)
-    codes = np.zeros((nodes, steps_on_bytes.row_bytes(x.shape[1])), np.uint8)
+    # Memory that is not zeroed can be what the plan before this one let go of; pads are written by every step.
+    codes = np.empty((nodes, steps_on_bytes.row_bytes(x.shape[1])), np.uint8)
+    codes[:, x.shape[1] :] = 0
     calls: list[Callable[[], Any]] = [partial(_unpack, x, codes)]
     if x.bits == 8 and x.layout == "rows":
         codes, calls = x.words.view(np.uint8).reshape(nodes, -1), []
@@ -58,7 +60,7 @@ def steps_in_bytes(
             run = partial(_aggregate, network, number, operand, indptr, indices, codes)
         if number + 1 == len(steps):
             return calls, run
-        codes = np.zeros((nodes, steps_on_bytes.row_bytes(columns)), np.uint8)
+        codes = np.empty((nodes, steps_on_bytes.row_bytes(columns)), np.uint8)
         calls.append(partial(run, codes))
     return None
 

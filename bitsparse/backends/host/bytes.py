@@ -1,7 +1,7 @@
 """Steps of low-bit networks on codes that lie in bytes: products with weights, sums over neighbours, each through the epilogue.
 
-A row of codes takes a whole number of 16 bytes, with zeros behind its last code. Words of packed codes would have to be taken apart in every
-product and every sum, which costs a CPU more than the product itself where rows are short.
+A row of codes takes a whole number of 16 bytes, with zeros behind its last code. Words of packed codes would have to be taken apart in
+every product and every sum, which costs a CPU more than the product itself where rows are short.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ def panels_of(weights: NDArray[np.int8]) -> NDArray[np.int8]:
     return np.ascontiguousarray(wide.reshape(-1, 4, wide.shape[1] // 16, 16).transpose(2, 0, 3, 1))
 
 
-def product(x: NDArray[np.uint8], panels: NDArray[np.int8], k: int, n: int, params: EpilogueParams, out: _Array) -> None:
+def product(
+    x: NDArray[np.uint8], panels: NDArray[np.int8], k: int, n: int, params: EpilogueParams, out: _Array
+) -> None:
     """Codes ``(m, row_bytes(k))`` times weights, through the epilogue into `out`: float32 ``(m, n)`` or codes ``(m, row_bytes(n))``.
 
     Examples
