@@ -31,7 +31,8 @@ def graph_hash(graph: Any, function: str = "graph_hash") -> str:
     digest = hashlib.blake2b(str(made.shape).encode(), digest_size=16)
     wide = np.int64 if max(made.shape[0], made.indices.size) >= 2**31 else np.int32
     for part in (made.indptr, made.indices):
-        digest.update(np.ascontiguousarray(part, dtype=wide).view(np.uint8))
+        data: Any = np.ascontiguousarray(part, dtype=wide)
+        digest.update(data)
     return digest.hexdigest()
 
 
