@@ -22,7 +22,12 @@ def random_graph(n, rng, density=0.06):
 
 def operand(graph, model, form="csr", device="cpu"):
     return GraphOperand.from_csr(
-        graph.indptr, graph.indices, normalisation=model.normalisation, self_loops=model.self_loops, form=form, device=device
+        graph.indptr,
+        graph.indices,
+        normalisation=model.normalisation,
+        self_loops=model.self_loops,
+        form=form,
+        device=device,
     )
 
 
@@ -64,7 +69,7 @@ def logits(model, graph, x):
             for d in (degrees, pattern.sum(axis=0))
         )
     step, low = model.input_grid
-    top = 2 ** model.input_bits - 1
+    top = 2**model.input_bits - 1
     stop = low.astype(np.float64) + step.astype(np.float64) * top
     kind = np.float64 if model.input_bits > 24 else np.float32
     offset = low.astype(kind)

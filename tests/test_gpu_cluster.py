@@ -95,7 +95,11 @@ def test_opened_packets(loops: bool, between: bool, normalisation: str) -> None:
         assert np.array_equal(found[: group.nodes + 1], indptr) and (found[group.nodes :] == group.entries).all()
         assert np.array_equal(arrays.indices.get()[: group.entries], indices)
         operand = nn.GraphOperand(indptr, indices, normalisation, loops, "csr", nodes)
-        for mine, theirs in ((arrays.degrees, operand.degrees), (arrays.left, operand.left), (arrays.right, operand.right)):
+        for mine, theirs in (
+            (arrays.degrees, operand.degrees),
+            (arrays.left, operand.left),
+            (arrays.right, operand.right),
+        ):
             assert (mine is None) == (theirs is None)
             if mine is not None:
                 assert np.array_equal(mine.get()[: group.nodes], theirs) and not mine.get()[group.nodes :].any()
@@ -107,8 +111,9 @@ def test_opened_packets(loops: bool, between: bool, normalisation: str) -> None:
 @pytest.mark.parametrize(
     ("bits", "encoding", "edges"),
     [
-        (1, "unsigned", 256), (1, "bipolar", 255), (1, "signed", 9), (2, "unsigned", 86), (2, "signed", 85), (3, "unsigned", 40), (3, "signed", 9),
-        (4, "unsigned", 18), (4, "signed", 17), (8, "unsigned", 258), (8, "signed", 257), (16, "unsigned", 40), (16, "signed", 5),
+        (1, "unsigned", 256), (1, "bipolar", 255), (1, "signed", 9), (2, "unsigned", 86), (2, "signed", 85), (3, "unsigned", 40),
+        (3, "signed", 9), (4, "unsigned", 18), (4, "signed", 17), (8, "unsigned", 258), (8, "signed", 257), (16, "unsigned", 40),
+        (16, "signed", 5),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("columns", [1, 31, 100])
@@ -127,7 +132,9 @@ def test_sums_at_the_lanes_ends(bits: int, encoding: Any, edges: int, columns: i
     epilogue = bs.Epilogue(col_scale=0.5, bias=1.0, offset_correction=True)
     results = []
     for device in ("cpu", "cuda"):
-        operand = nn.GraphOperand.from_csr(indptr, indices, normalisation="mean", self_loops=False, device=device, form="csr")
+        operand = nn.GraphOperand.from_csr(
+            indptr, indices, normalisation="mean", self_loops=False, device=device, form="csr"
+        )
         results.append(operand.aggregate(columns, bits, encoding=encoding, epilogue=epilogue)(x.to_device(device)))
     assert np.array_equal(results[0], results[1].get())
 

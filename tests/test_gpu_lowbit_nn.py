@@ -35,11 +35,21 @@ class OnGpu:
     def message_form(self, bits: int) -> dict[str, Any]:
         return {"axis": -2, "layout": "planes"}
 
-    def aggregate(self, columns: int, bits: int, *, encoding: str = "unsigned", epilogue: Any, scaled: bool = True) -> Any:
+    def aggregate(
+        self, columns: int, bits: int, *, encoding: str = "unsigned", epilogue: Any, scaled: bool = True
+    ) -> Any:
         """The product of dense bits, with what the messages' offset adds made once."""
         shape, kinds = (self.nodes, columns), {"a_encoding": "unsigned", "b_encoding": encoding, "kernel": "planes"}
         run = backends.family(self.device, "matmul").prepare(
-            self.adjacency.words, k=self.nodes, n=columns, a_bits=1, b_bits=bits, b_batch=(), acc_dtype=np.int32, bitmap=None, **kinds
+            self.adjacency.words,
+            k=self.nodes,
+            n=columns,
+            a_bits=1,
+            b_bits=bits,
+            b_batch=(),
+            acc_dtype=np.int32,
+            bitmap=None,
+            **kinds,
         )
         params, kept = epilogue.params("aggregate", shape), []
 
@@ -58,7 +68,11 @@ class OnGpu:
 
 def setting(kind: str, seed: int = 0, n: int = 70, widths: Any = (33, 16, 5), **how: Any) -> Any:
     rng = np.random.default_rng(seed)
-    return random_graph(n, rng), network(kind, list(widths), rng, **how), rng.normal(size=(n, widths[0])).astype(np.float32)
+    return (
+        random_graph(n, rng),
+        network(kind, list(widths), rng, **how),
+        rng.normal(size=(n, widths[0])).astype(np.float32),
+    )
 
 
 @pytest.mark.parametrize("bits", [1, 3, 8])

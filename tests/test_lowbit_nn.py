@@ -16,7 +16,11 @@ BITS = (1, 2, 3, 4, 8, 16)
 
 def setting(kind, seed=0, n=70, widths=(33, 16, 16, 5), **how):
     rng = np.random.default_rng(seed)
-    return random_graph(n, rng), network(kind, list(widths), rng, **how), rng.normal(size=(n, widths[0])).astype(np.float32)
+    return (
+        random_graph(n, rng),
+        network(kind, list(widths), rng, **how),
+        rng.normal(size=(n, widths[0])).astype(np.float32),
+    )
 
 
 @pytest.mark.parametrize("bits", BITS)
@@ -40,7 +44,9 @@ def test_activations(kind, activation, bits):
     assert np.array_equal(model(operand(graph, model), model.quantize(x)), logits(model, graph, x))
 
 
-@pytest.mark.parametrize("how", [{"perceptron": True}, {"eps": 0.5}, {"eps": 0.5, "perceptron": True}, {"batch_norm": True}])
+@pytest.mark.parametrize(
+    "how", [{"perceptron": True}, {"eps": 0.5}, {"eps": 0.5, "perceptron": True}, {"batch_norm": True}]
+)
 def test_kinds_of_gin(how):
     graph, full, x = setting("gin", 2, **how)
     assert nn.quantize_network(full, graph, x).self_loops == ("eps" not in how)
@@ -100,7 +106,10 @@ def test_full_precision_is_the_definition(kind):
 def test_block_diagonal_parts_equal_the_parts(kind):
     graph, full, x = setting(kind, 6)
     model = nn.quantize_network(full, graph, x, 4)
-    again, more = random_graph(40, np.random.default_rng(7)), np.random.default_rng(8).normal(size=(40, 33)).astype(np.float32)
+    again, more = (
+        random_graph(40, np.random.default_rng(7)),
+        np.random.default_rng(8).normal(size=(40, 33)).astype(np.float32),
+    )
     both = sparse.block_diag((graph, again), format="csr")
     got = model(operand(both, model), model.quantize(np.vstack((x, more))))
     for part, rows, place in ((graph, x, slice(None, 70)), (again, more, slice(70, None))):

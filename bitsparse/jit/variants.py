@@ -361,12 +361,6 @@ def _sampled() -> list[Variant]:
     return [*found, *edges]
 
 
-def _packets() -> list[Variant]:
-    """Packets of subgraphs, opened, and sums over patterns without a schedule."""
-    opened = ("packet_start", "packet_rows", "packet_factors", "packet_features", "packet_scatter")
-    return [*(Variant("packets.cu", name) for name in opened), Variant("packet_sums.cu", "packet_sums")]
-
-
 def variants() -> list[Variant]:
     """Every variant of a release."""
     rates = [
@@ -375,6 +369,20 @@ def variants() -> list[Variant]:
         for nb, group, only in ((1, (), None), *((nb, (("BS_WARPGROUP", 1),), "sm_90a") for nb in (1, 2, 4)))
     ]
     others = [("bits_stats.cu", "code_sums"), ("epilogue.cu", "epilogue_int32"), ("limits_memory.cu", "read_all")]
-    families = (_wgmma, _mma, _bmm, _bits, _build, _edges, _spmm, _finished, _tiles, _windows, _bspmm, _sampled, _packets)
+    others += [("packets.cu", "packet_rows"), ("packet_sums.cu", "packet_sums")]
+    families = (
+        _wgmma,
+        _mma,
+        _bmm,
+        _bits,
+        _build,
+        _edges,
+        _spmm,
+        _finished,
+        _tiles,
+        _windows,
+        _bspmm,
+        _sampled,
+    )
     found = [variant for family in families for variant in family()]
     return [*found, *(Variant(*other) for other in others), *rates]

@@ -46,12 +46,11 @@ def uniform_grid(
     from_zero: bool = False,
     starts: Sequence[float] = _STARTS,
     iterations: int = _ITERATIONS,
-    weights: _Array | None = None,
 ) -> Grid:
     """Step and lower end, per column, of the uniform grid of ``2**bits`` levels with the least squared error.
 
     Alternates between nearest codes and the least-squares line through them (Lloyd's algorithm with evenly spaced levels), from
-    several starts. ``from_zero`` fixes the lower end at 0. ``weights`` (rows, 1) are those of the rows' squared errors.
+    several starts. ``from_zero`` fixes the lower end at 0.
 
     >>> step, low = uniform_grid(np.array([[1.0], [1.2], [4.8], [5.0]]), 1)
     >>> step.round(3), low.round(3)
@@ -69,13 +68,13 @@ def uniform_grid(
         step = _usable((center + share * above - low) / top)
         for _ in range(iterations):
             codes = nearest_codes(values, step, low, bits)
-            error = _squares(values - step * codes - low, weights)
+            error = ((values - step * codes - low) ** 2).sum(axis=0)
             better = error < least
             if not better.any():
                 break
             least = np.where(better, error, least)
             best_step, best_low = np.where(better, step, best_step), np.where(better, low, best_low)
-            step, low = _line(codes, values, step, from_zero, weights)
+            step, low = _line(codes, values, step, from_zero)
     return best_step, best_low
 
 
@@ -101,27 +100,21 @@ def signed_grid(values: _Array, bits: int) -> _Array:
 
 
 def grid_through(
-    values: _Array,
-    bits: int,
-    apply: Callable[[_Array], _Array],
-    reference: _Array,
-    *,
-    from_zero: bool = False,
-    weights: _Array | None = None,
+    values: _Array, bits: int, apply: Callable[[_Array], _Array], reference: _Array, *, from_zero: bool = False
 ) -> Grid:
     """Like :func:`uniform_grid`, but with the least error of ``apply(values)`` against ``reference`` after a per-column line.
 
     With few bits the best grid for the values is not the best one for the sum over neighbours that reads them: rounding
     errors average out in it, a misplaced threshold does not. Above 4 bits there is nothing to choose.
     """
-    step, low = uniform_grid(values, bits, from_zero=from_zero, weights=weights)
+    step, low = uniform_grid(values, bits, from_zero=from_zero)
     if bits > 4:
         return step, low
     least, best_step, best_low = np.full(step.size, np.inf), step, low
     for new_step, new_low in _variants(step, low, values.std(axis=0), bits, from_zero):
         result = apply(new_step * nearest_codes(values, new_step, new_low, bits) + new_low)
-        slope, shift = column_match(reference, result, weights)
-        error = _squares(slope * result + shift - reference, weights)
+        slope, shift = column_match(reference, result)
+        error = ((slope * result + shift - reference) ** 2).sum(axis=0)
         better = error < least
         least = np.where(better, error, least)
         best_step, best_low = np.where(better, new_step, best_step), np.where(better, new_low, best_low)
@@ -148,7 +141,7 @@ def _variants(step: _Array, low: _Array, spread: _Array, bits: int, from_zero: b
             yield step * factor, middle + move * spread - factor * half
 
 
-def column_match(reference: _Array, measured: _Array, weights: _Array | None = None) -> Grid:
+def column_match(reference: _Array, measured: _Array) -> Grid:
     """Slope and shift per column with the least squared error of ``slope * measured + shift`` against ``reference``.
 
     This removes the bias that quantisation leaves (Nagel et al. 2019, section 4.2) and shrinks what is mostly noise. A slope that is not
@@ -160,26 +153,15 @@ def column_match(reference: _Array, measured: _Array, weights: _Array | None = N
     """
     if not len(reference):
         return np.ones(reference.shape[1]), np.zeros(reference.shape[1])
-    return _line(measured, reference, np.ones(reference.shape[1]), False, weights)
+    return _line(measured, reference, np.ones(reference.shape[1]), False)
 
 
-def _squares(error: _Array, weights: _Array | None) -> _Array:
-    """Sums of squares of each column."""
-    return np.asarray((error**2 if weights is None else weights * error**2).sum(axis=0))
-
-
-def _line(x: _Array, y: _Array, fallback: _Array, from_zero: bool, weights: _Array | None = None) -> Grid:
+def _line(x: _Array, y: _Array, fallback: _Array, from_zero: bool) -> Grid:
     """Least-squares line of y over x per column, with ``fallback`` where its slope is not positive."""
-    if from_zero:
-        mean_x, mean_y = np.zeros(x.shape[1]), np.zeros(x.shape[1])
-    elif weights is None:
-        mean_x, mean_y = x.mean(axis=0), y.mean(axis=0)
-    else:
-        mean_x, mean_y = ((weights * part).sum(axis=0) / weights.sum() for part in (x, y))
+    mean_x, mean_y = (np.zeros(x.shape[1]), np.zeros(x.shape[1])) if from_zero else (x.mean(axis=0), y.mean(axis=0))
     centered = x - mean_x
-    weighed = centered if weights is None else weights * centered
-    square = (weighed * centered).sum(axis=0)
-    slope = (weighed * (y - mean_y)).sum(axis=0) / np.where(square > 0, square, 1.0)
+    square = (centered**2).sum(axis=0)
+    slope = (centered * (y - mean_y)).sum(axis=0) / np.where(square > 0, square, 1.0)
     slope = np.where((square > 0) & (slope > _TINY), slope, fallback)
     return slope, mean_y - slope * mean_x
 

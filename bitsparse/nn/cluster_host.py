@@ -42,9 +42,7 @@ class HostEngine:
         operand = operand_of(packet, model.normalisation, self._form)
         form = FeatureForm(model.features, model.input_bits, model.input_encoding, model.input_layout)
         words = packet.features(form)
-        x = BitTensor._make(
-            words, (nodes, form.columns), form.bits, -1, form.layout, form.encoding, interop.NUMPY
-        )
+        x = BitTensor._make(words, (nodes, form.columns), form.bits, -1, form.layout, form.encoding, interop.NUMPY)
         logits = model.plan(operand, x)()
         self._seconds += time.perf_counter() - begin
         self._put(packet.group, logits)

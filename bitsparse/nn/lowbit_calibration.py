@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,15 @@ from bitsparse import _check
 from bitsparse.arrays import BitTensor
 from bitsparse.backends.params import GROUP_BITS
 from bitsparse.errors import DTypeError, ShapeError
-from bitsparse.nn.calibration import column_match, grid_through, nearest_codes, refine_codes, signed_grid, uniform_grid
+from bitsparse.nn.calibration import (
+    column_match,
+    grid_through,
+    nearest_codes,
+    refine_codes,
+    refit,
+    signed_grid,
+    uniform_grid,
+)
 from bitsparse.nn.lowbit import Aggregate, Chain, Grid, LowBitNetwork, Update
 from bitsparse.nn.network import Dense, Layer, Network, activated, factors, neighbour_matrix
 from bitsparse.ops import choose_bits
@@ -22,6 +30,8 @@ __all__ = ["layer_bits", "quantize_network", "sample_nodes"]
 _Array = NDArray[np.float64]
 #: Up to so many bits it pays to choose codes together, and grids for what reads them.
 _FEW_BITS = 4
+#: Weights are fitted again to codes if there are so many rows for each input.
+_ROWS_PER_INPUT = 8
 #: Shares of a column's extremes from which the grids of features are looked for, and steps of each search.
 _INPUT_STARTS, _INPUT_STEPS = (1.0, 0.6, 0.3), 6
 MAX_BITS = 16
@@ -141,6 +151,14 @@ def sample_nodes(graph: Any, count: int, seed: int = 0) -> NDArray[np.int64] | N
     return np.flatnonzero(taken)
 
 
+class _Codes(NamedTuple):
+    """Codes, and the grid of each of their columns."""
+
+    codes: _Array
+    step: _Array
+    low: _Array
+
+
 class _Walk:
     """One walk through the network, in full precision and in codes, both in float64."""
 
@@ -151,8 +169,6 @@ class _Walk:
         left, right = factors(*counts, network.normalisation)
         ones = np.ones(graph.shape[0], np.float32)
         self.left, self.right = ((ones if part is None else part).astype(np.float64)[:, None] for part in (left, right))
-        #: Sums of hubs are large and few: without a mean, a row counts by the inverse of its edges.
-        self.importance = None if network.normalisation != "sum" else 1.0 / np.maximum(counts[0], 1.0)[:, None]
         self.full = features
         step, low = _input_grid(features, self.bits[0])
         step = _like_others(step, features)
@@ -181,13 +197,13 @@ class _Walk:
         weight = update.weight.astype(np.float64)
         full = self.full @ weight
         inputs = self.sums(self.right * self.codes) if bits <= _FEW_BITS else None
-        codes, scale = self.weights(step[:, None] * weight, bits, inputs)
+        reference = self.sums(self.right * full)
+        codes, scale = self.weights(step[:, None] * weight, bits, inputs, reference)
         base = low @ weight
         measured = (self.codes @ codes) * scale + base
         slope, shift = column_match(full, measured)
         messages = self.right * (slope * measured + shift)
-        reference = self.sums(self.right * full)
-        size, start = grid_through(messages, bits, self.sums, reference, weights=self.importance)
+        size, start = grid_through(messages, bits, self.sums, reference)
         constant, bias = (slope * base + shift) / size, -start / size
         if self.network.normalisation != "gcn":  # no factors of the rows, so the constant is part of the addend
             constant, bias = None, bias + constant
@@ -211,80 +227,56 @@ class _Walk:
             own = layer.updates[0].weight * np.float32(1 + layer.eps)
         near = self.sums(self.full)
         received = self.sums(step * self.codes + low)
-        slope, shift = column_match(near, received, self.importance)
+        slope, shift = column_match(near, received)
         received = slope * received + shift
-        size, start = uniform_grid(received, bits, weights=self.importance)
+        size, start = uniform_grid(received, bits)
         size = _like_others(size, received)
         chain = _chain(slope * step / size, (shift - start) / size, None, bits)
         offset = (low / step).astype(np.float32) if low.any() else None
         self.steps.append(Aggregate(step.size, bits, chain, offset, own is not None))
-        left, steps, lows = nearest_codes(received, size, start, bits), size, start
+        read = _Codes(nearest_codes(received, size, start, bits), size, start)
         weight, full = layer.updates[0].weight.astype(np.float64), near @ layer.updates[0].weight
         if own is not None:
             pad = -step.size % GROUP_BITS
             full = full + self.full @ own
-            left = np.hstack((left, np.zeros((len(left), pad)), self.codes))
-            steps, lows = np.concatenate((steps, np.zeros(pad), step)), np.concatenate((lows, np.zeros(pad), low))
+            read = _Codes(
+                np.hstack((read.codes, np.zeros((len(near), pad)), self.codes)),
+                np.concatenate((size, np.zeros(pad), step)),
+                np.concatenate((start, np.zeros(pad), low)),
+            )
             weight = np.vstack((weight, np.zeros((pad, weight.shape[1])), own))
-        self.product(
-            layer.updates[0],
-            left,
-            steps,
-            lows,
-            weight,
-            full,
-            bits,
-            following if len(layer.updates) == 1 else bits,
-            len(layer.updates) == 1,
-        )
+        inner = len(layer.updates) > 1
+        self.product(layer.updates[0], read, weight, full, bits, bits if inner else following, sums=not inner)
         self.perceptron(layer.updates[1:], bits, following)
 
     def perceptron(self, updates: Sequence[Dense], bits: int, following: int | None) -> None:
         """What follows the first product of a GIN's layer."""
         for i, update in enumerate(updates):
-            is_last = i + 1 == len(updates)
-            weight = update.weight.astype(np.float64)
-            steps, lows = _wide(self.grid)
-            self.product(
-                update,
-                self.codes,
-                steps,
-                lows,
-                weight,
-                self.full @ weight,
-                bits,
-                following if is_last else bits,
-                is_last,
-            )
+            last = i + 1 == len(updates)
+            read, weight = _Codes(self.codes, *_wide(self.grid)), update.weight.astype(np.float64)
+            self.product(update, read, weight, self.full @ weight, bits, following if last else bits, sums=last)
 
     def product(
-        self,
-        update: Dense,
-        left: _Array,
-        steps: _Array,
-        lows: _Array,
-        weight: _Array,
-        full: _Array,
-        bits: int,
-        following: int | None,
-        sums: bool,
+        self, update: Dense, read: _Codes, weight: _Array, full: _Array, bits: int, following: int | None, *, sums: bool
     ) -> None:
         """Codes times weights, with everything behind it."""
-        codes, scale = self.weights(steps[:, None] * weight, bits, left if bits <= _FEW_BITS else None)
-        base = lows @ weight
-        chain = self.finish(update, (left @ codes) * scale + base, full, scale, base, following, sums=sums)
+        few = bits <= _FEW_BITS
+        codes, scale = self.weights(read.step[:, None] * weight, bits, read.codes if few else None, full)
+        base = read.low @ weight
+        chain = self.finish(update, (read.codes @ codes) * scale + base, full, scale, base, following, sums=sums)
         self.steps.append(Update(_packed(codes, bits), chain))
 
-    def weights(self, weight: _Array, bits: int, inputs: Any) -> tuple[_Array, _Array]:
+    def weights(self, weight: _Array, bits: int, inputs: Any, targets: Any) -> tuple[_Array, _Array]:
         """Signed codes and one scale per column; with ``inputs`` the codes are chosen together for the product with these."""
+        if inputs is not None and len(inputs) >= _ROWS_PER_INPUT * len(weight):
+            weight = refit(inputs, targets, weight)
         scale = signed_grid(weight, bits)
         if bits == 1:
             return np.where(weight >= 0, 1.0, -1.0), scale
         lowest, highest = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
         codes = np.clip(np.rint(weight / scale), lowest, highest)
         if inputs is not None and len(inputs):
-            weighed = inputs if self.importance is None else np.sqrt(self.importance) * inputs
-            codes, scale = refine_codes(weighed, weight, codes, scale, np.zeros_like(scale), bits, lowest=lowest)
+            codes, scale = refine_codes(inputs, weight, codes, scale, np.zeros_like(scale), bits, lowest=lowest)
         return codes, scale
 
     def finish(
@@ -299,7 +291,7 @@ class _Walk:
         sums: bool,
     ) -> Chain:
         """Bias, norm, activation and the grid of what comes out; ``measured`` is ``integers * factor + base``."""
-        slope, shift = column_match(full, measured, self.importance)
+        slope, shift = column_match(full, measured)
         scale, added = dense.norm
         bias = shift + (0 if dense.bias is None else dense.bias.astype(np.float64))
         values = activated((slope * measured + bias) * scale + added, dense.activation)
@@ -317,10 +309,9 @@ class _Walk:
                 lambda part: self.sums(self.right * part),
                 reference,
                 from_zero=rises,
-                weights=self.importance,
             )
         else:
-            size, start = uniform_grid(values, bits, from_zero=rises, weights=self.importance)
+            size, start = uniform_grid(values, bits, from_zero=rises)
         size = _like_others(size, values)
         self.grid = Grid(size.astype(np.float32), start.astype(np.float32))
         self.codes = nearest_codes(values, size, start, bits)

@@ -221,9 +221,10 @@ class GraphOperand:
         x = codes.repack(axis=-1, layout="rows") if codes.bits in (1, *_WHOLE) else None
         data = codes.toarray() if x is None else x.words[:, None, :]
         packed = None if x is None else PackedFeatures(x.bits, x.encoding, x.shape[1])
-        return backends.family("cpu", "spmm").spmm(
+        sums: _Array = backends.family("cpu", "spmm").spmm(
             self._indptr, self._indices, (self.nodes, self.nodes), data, nnz=self.edges, acc_dtype=acc, packed=packed
         )
+        return sums
 
     @cached_property
     def _adjacency(self) -> BitTensor | FRDC | TCTiledCSR:

@@ -62,7 +62,9 @@ class GpuOperand(GraphOperand):
                 f"{function}: sums of {self._longest} codes of {bits} bits may need more than 32 bits; pass a smaller group_nodes"
             )
         if epilogue.row_scale is not None:
-            raise ValueError(f"{function}: factors of rows are the graph's on a GPU; pass an Epilogue without row_scale")
+            raise ValueError(
+                f"{function}: factors of rows are the graph's on a GPU; pass an Epilogue without row_scale"
+            )
         params = epilogue.params(function, shape)
         form = self.message_form(bits)
         made: dict[str, Any] = {}
@@ -79,7 +81,11 @@ class GpuOperand(GraphOperand):
             rows = self._arrays.term if scaled else self.degrees.astype(np.float32)
             return {
                 "row_scale": self.left if scaled else None,
-                "col_scale": None if x.scale is None else x.scale.reshape(-1) if x.scale.size > 1 else x.scale.reshape(()),
+                "col_scale": None
+                if x.scale is None
+                else x.scale.reshape(-1)
+                if x.scale.size > 1
+                else x.scale.reshape(()),
                 "row_term": None if term is None else (rows, term),
             }
 
@@ -135,7 +141,9 @@ class GpuOperand(GraphOperand):
         """See :meth:`GraphOperand.tiles`; counted on the host."""
         from bitsparse.nn.operand import tiles_of
 
-        return tiles_of(self._indptr.get(), self._indices.get())
+        return tiles_of(
+            interop.as_host(self._indptr, "tiles", "indptr"), interop.as_host(self._indices, "tiles", "indices")
+        )
 
 
 def whole_graph(made: GraphOperand, device: str) -> GpuOperand:
@@ -148,7 +156,8 @@ def whole_graph(made: GraphOperand, device: str) -> GpuOperand:
     """
     if made._indices.dtype != np.int32:
         raise ValueError(
-            f"GraphOperand: {made.edges} edges need 64-bit indices, which sums on a GPU do not take; run the graph in batches (ClusterRunner)"
+            f"GraphOperand: {made.edges} edges need 64-bit indices, which sums on a GPU do not take; run it in "
+            f"batches (ClusterRunner)"
         )
     factor = np.ones(made.nodes) if made.left is None else made.left.astype(np.float64)
     host = {

@@ -20,7 +20,10 @@ class PacketParams(ctypes.Structure):
     """The argument of the kernels of ``packets.cu``, field by field."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("packet", "indptr", "indices", "degrees", "columns", "left", "right", "term")),
+        *(
+            (name, ctypes.c_void_p)
+            for name in ("packet", "indptr", "indices", "degrees", "columns", "left", "right", "term")
+        ),
         *((name, ctypes.c_void_p) for name in ("words", "order", "table", "logits", "out")),
         *((name, ctypes.c_int64) for name in ("room", "low")),
         *((name, ctypes.c_int) for name in ("factors", "runs", "used", "stride", "width")),
@@ -33,7 +36,10 @@ class CodeSumParams(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("indptr", "indices", "codes", "sums")),
         ("rows", ctypes.c_int64),
-        *((name, ctypes.c_int) for name in ("columns", "octets", "stride", "bits", "planes", "plane", "high", "times", "minus")),
+        *(
+            (name, ctypes.c_int)
+            for name in ("columns", "octets", "stride", "bits", "planes", "plane", "high", "times", "minus")
+        ),
     )
 
 
@@ -63,7 +69,16 @@ class PacketArrays:
     """
 
     def __init__(
-        self, nodes: int, entries: int, chunks: int, table: Any, sides: int, words: Any, runs: int, used: int, stride: int
+        self,
+        nodes: int,
+        entries: int,
+        chunks: int,
+        table: Any,
+        sides: int,
+        words: Any,
+        runs: int,
+        used: int,
+        stride: int,
     ) -> None:
         cupy = jit.require_cupy("packets")
         self.nodes = nodes
@@ -88,7 +103,9 @@ class PacketArrays:
             "packet_features": streaming(words.size),
         }
         self._launches = [
-            jit.kernel("packets.cu", name).launch(count, THREADS, self.params) for name, count in blocks.items() if count
+            jit.kernel("packets.cu", name).launch(count, THREADS, self.params)
+            for name, count in blocks.items()
+            if count
         ]
 
     def open(self, packet: Any) -> None:
@@ -100,7 +117,9 @@ class PacketArrays:
     def scatter(self, width: int) -> Callable[[Any, Any, int, Any, Any], None]:
         """``run(packet, order, low, logits, out)``: rows of logits to ``out[order[low + row]]``."""
         params = PacketParams(width=width)
-        launch = jit.kernel("packets.cu", "packet_scatter").launch(max(streaming(self.nodes * width), 1), THREADS, params)
+        launch = jit.kernel("packets.cu", "packet_scatter").launch(
+            max(streaming(self.nodes * width), 1), THREADS, params
+        )
 
         def run(packet: Any, order: Any, low: int, logits: Any, out: Any) -> None:
             params.packet, params.order, params.low = packet.data.ptr, order.data.ptr, low
@@ -152,7 +171,9 @@ class CodeSums:
             4 * words * (bits if planes else 1), bits, planes, 4 * words, ctypes.c_int32(high & 0xFFFFFFFF).value, times, minus,
         )  # fmt: skip
         blocks = streaming(rows * self.params.octets)
-        self._launch = jit.kernel("packet_sums.cu", "packet_sums").launch(blocks, THREADS, self.params) if blocks else None
+        self._launch = (
+            jit.kernel("packet_sums.cu", "packet_sums").launch(blocks, THREADS, self.params) if blocks else None
+        )
         self._chain = DeviceEpilogue(epilogue, (rows, columns))
         self._finish = self._chain.with_operand(**behind).on(self._sums.dtype)
 

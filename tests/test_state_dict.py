@@ -1,0 +1,111 @@
+"""Networks from the names and shapes that PyTorch Geometric gives its parameters."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from lowbit_networks import KINDS, network, random_graph
+
+from bitsparse import nn
+
+RNG = np.random.default_rng(0)
+
+
+def arrays(**shapes):
+    return {name.replace("__", "."): RNG.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def norm(at, n):
+    state = {f"{at}.{part}": RNG.uniform(0.5, 1.5, n).astype(np.float32) for part in ("weight", "bias", "running_mean", "running_var")}
+    return state | {f"{at}.num_batches_tracked": np.array(7)}
+
+
+def test_gcn():
+    state = arrays(conv1__bias=4, conv1__lin__weight=(4, 3), conv2__bias=2, conv2__lin__weight=(2, 4))
+    found = nn.load_state_dict(state)
+    assert (found.kind, found.widths) == ("gcn", (3, 4, 2))
+    first, last = (layer.updates[0] for layer in found.layers)
+    assert np.array_equal(first.weight, state["conv1.lin.weight"].T)
+    assert np.array_equal(last.bias, state["conv2.bias"])
+    assert (first.activation, last.activation) == ("relu", None)
+
+
+def test_sage_with_norms_and_ten_layers():
+    state = {}
+    for i in range(11):
+        state |= arrays(**{f"convs__{i}__lin_l__weight": (5, 5), f"convs__{i}__lin_l__bias": 5, f"convs__{i}__lin_r__weight": (5, 5)})
+    for i in range(10):
+        state |= norm(f"norms.{i}.module", 5)
+    found = nn.load_state_dict(dict(sorted(state.items())))
+    assert (found.kind, len(found.layers)) == ("sage", 11)
+    for i, layer in enumerate(found.layers):
+        assert np.array_equal(layer.own, state[f"convs.{i}.lin_r.weight"].T)
+        if i < 10:
+            assert np.array_equal(layer.updates[0].batch_norm.mean, state[f"norms.{i}.module.running_mean"])
+    assert found.layers[10].updates[0].batch_norm is None
+
+
+@pytest.mark.parametrize("mlp", [False, True])
+def test_gin_with_perceptrons(mlp):
+    one, two, between = ("nn.lins.0", "nn.lins.1", "nn.norms.0.module") if mlp else ("nn.0", "nn.3", "nn.1")
+    state = arrays(**{f"conv.{one}.weight".replace(".", "__"): (8, 3), f"conv.{two}.weight".replace(".", "__"): (2, 8)})
+    state |= arrays(**{f"conv.{one}.bias".replace(".", "__"): 8, f"conv.{two}.bias".replace(".", "__"): 2}) | norm(f"conv.{between}", 8)
+    state["conv.eps"] = np.array([0.25], np.float32)
+    found = nn.load_state_dict(state, activation="tanh")
+    (layer,) = found.layers
+    assert (found.kind, found.self_loops, layer.eps, len(layer.updates)) == ("gin", False, 0.25, 2)
+    assert [update.activation for update in layer.updates] == ["tanh", None]
+    assert np.array_equal(layer.updates[0].batch_norm.var, state[f"conv.{between}.running_var"])
+    assert layer.updates[1].batch_norm is None
+
+
+def test_gin_of_one_linear_layer():
+    found = nn.load_state_dict(arrays(a__nn__weight=(6, 3), a__nn__bias=6, b__nn__weight=(2, 6), b__nn__bias=2))
+    assert (found.kind, found.widths, found.self_loops) == ("gin", (3, 6, 2), True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_files(kind, tmp_path):
+    rng = np.random.default_rng(1)
+    graph, x = random_graph(30, rng), rng.normal(size=(30, 6)).astype(np.float32)
+    for i, how in enumerate(({}, {"batch_norm": True}, {"activation": "tanh"}, {"perceptron": kind == "gin", "eps": 0.5 * (kind == "gin")})):
+        made = network(kind, [6, 5, 5, 3], rng, **how)
+        made.save(tmp_path / f"{i}.npz")
+        again = nn.load_network(tmp_path / f"{i}.npz")
+        assert repr(again) == repr(made)
+        assert np.array_equal(again(graph, x), made(graph, x))
+
+
+@pytest.mark.parametrize(
+    ("state", "match"),
+    [
+        (arrays(a__weight=(3, 3)), "belongs to a GCNConv"),
+        ({}, "no names"),
+        (arrays(conv__lin__weight=(3, 3), head__weight=(2, 3)), "head.weight"),
+        (arrays(conv__lin_l__weight=(3, 3)), "no lin_r.weight"),
+        (arrays(conv__nn__0__weight=(3, 3, 3)), "neither a linear"),
+        (arrays(conv__lin__weight=(4, 3)) | norm("a", 4) | norm("b", 4), "2 batch norms outside of 1 layers"),
+    ],
+)
+def test_what_is_not_understood(state, match):
+    with pytest.raises(ValueError, match=match):
+        nn.load_state_dict(state)
+
+
+def test_options():
+    state = arrays(conv__lin__weight=(4, 3))
+    assert nn.load_state_dict(state, activations=["tanh"]).layers[0].updates[0].activation == "tanh"
+    with pytest.raises(ValueError, match="2 activations for 1 products"):
+        nn.load_state_dict(state, activations=["tanh", None])
+    with pytest.raises(ValueError, match="kind must be one of"):
+        nn.load_state_dict(state, "gat")
+    with pytest.raises(ValueError, match="no sage layer has conv"):
+        nn.load_state_dict(state, "sage")
+
+
+@pytest.mark.torch
+def test_tensors_with_gradients():
+    import torch
+
+    state = {"conv.lin.weight": torch.nn.Parameter(torch.ones(2, 3)), "conv.bias": torch.nn.Parameter(torch.ones(2))}
+    assert nn.load_state_dict(state).widths == (3, 2)
