@@ -41,6 +41,7 @@ def bars(records: Iterable[_Record]) -> list[Bar]:
         Bar("  8 bits, the way that counts", cells(fewer("peer_moved"), bits=8)),
         Bar("packing products, 3 s over ours", cells(limit(PACKED_MS), packed), (None, None), (1.0, 3.0)),
         Bar("idle share, products, 20 % over ours", cells(idle, graph="products"), (None, None), (1.0, 2.0)),
+        Bar("  share in which kernels run, products", cells(parameter("computing"), graph="products")),
         Bar("share of the floor", cells(share)),
     ]
 
@@ -69,6 +70,11 @@ def idle(record: _Record) -> float | None:
     """The idle share allowed over ours, which counts as a hundredth at least."""
     found = record["params"].get("idle")
     return None if found is None else IDLE / max(float(found), 0.01)
+
+
+def parameter(name: str) -> _Ratio:
+    """A parameter as it is."""
+    return lambda record: record["params"].get(name)
 
 
 def share(record: _Record) -> float | None:
