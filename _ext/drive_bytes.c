@@ -77,7 +77,8 @@ static int is_plain(const bs_epilogue *e)
 {
     const bs_operand *o = &e->offset, *d = &e->divisor;
     return !o->row_stride && !o->col_stride && !d->row_stride && !d->col_stride && *(const float *)o->data == 0.0f &&
-           *(const float *)d->data == 1.0f && e->quantizer.multiplier == 1.0 && e->quantizer.rounding == BS_NEAREST && e->quantizer.qmin == 0;
+           *(const float *)d->data == 1.0f && e->quantizer.multiplier == 1.0 && e->quantizer.rounding == BS_NEAREST &&
+           e->quantizer.qmin == 0;
 }
 
 /* Rows of floats, or of codes with zeros behind them. */

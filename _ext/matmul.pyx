@@ -222,7 +222,7 @@ def bytes_step(tuple on, const unsigned char[::1] x, size_t stride, tuple dims, 
                const int32_t[::1] indptr, const int32_t[::1] indices, int result, tuple chain, unsigned char[::1] out):
     """A step on codes in bytes (see bytes.h); returns whether NaN reached requantisation.
 
-    `dims` is (rows of the result, its columns, columns of x); without `panels` it sums rows of x, of which there are as many as of the result.
+    `dims` is (rows of the result, its columns, columns of x); without `panels` it sums rows of x, which has as many as the result.
     """
     cdef bs_run_on run = _on(on)
     cdef bs_epilogue e
