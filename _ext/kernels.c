@@ -6,6 +6,7 @@
 #include "kernels_reduce.inc"
 #include "kernels_planes.inc"
 #include "kernels_digits.inc"
+#include "kernels_bytes.inc"
 
 const bs_kernels NAME(bs_kernels) = {
     .load_codes = load_codes,
@@ -36,6 +37,11 @@ const bs_kernels NAME(bs_kernels) = {
     .planes_micro = planes_micro,
     .digits_split = digits_split,
     .digits_micro = digits_micro,
+    .bytes_product = bytes_product,
+    .bytes_gather = bytes_gather,
+    .ints_to_float = ints_to_float,
+    .codes_to_bytes = codes_to_bytes,
+    .nearest_bytes = nearest_bytes,
     .acc_to_float = acc_to_float,
     .scale_row = scale_row,
     .multiply_row = multiply_row,

@@ -68,6 +68,13 @@ typedef struct {
                          const bs_run *runs, size_t n_runs, int shift, int negative, int fresh, int64_t *acc, size_t acc_stride);
     void (*digits_split)(const uint32_t *codes, size_t n, int bits, int encoding, int width, int digits, int16_t *dst, size_t digit_stride);
     void (*digits_micro)(const int16_t *a, size_t a_stride, const int16_t *panel, size_t pairs, int shift, int64_t *acc, size_t acc_stride);
+    /* codes in bytes: see kernels_bytes.inc */
+    void (*bytes_product)(const uint8_t *x, size_t stride, size_t rows, const int8_t *panel, size_t groups, int32_t *acc,
+                          size_t acc_stride);
+    void (*bytes_gather)(const uint8_t *x, size_t stride, const int32_t *rows, size_t count, size_t width, int32_t *acc);
+    void (*ints_to_float)(const int32_t *acc, size_t n, float *v);
+    void (*codes_to_bytes)(const uint32_t *codes, size_t n, uint8_t *out);
+    void (*nearest_bytes)(const float *v, size_t n, float high, uint8_t *out);
     /* epilogue pieces over one row of up to 128 columns */
     void (*acc_to_float)(const int64_t *acc, size_t n, int narrow, float *v);
     void (*scale_row)(float *v, size_t n, float factor);

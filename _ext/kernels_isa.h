@@ -18,6 +18,7 @@ BS_FN int count_ones(uint32_t x)
 }
 #endif
 
+typedef int32_t bs_four __attribute__((aligned(1), may_alias)); /* four bytes, in place */
 typedef uint64_t bs_word64 __attribute__((aligned(4), may_alias)); /* 64 bits of a plane, in place */
 
 #endif

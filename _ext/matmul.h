@@ -4,7 +4,8 @@
 
 #include "drive.h"
 
-enum bs_result { BS_RESULT_INT32, BS_RESULT_INT64, BS_RESULT_FLOAT, BS_RESULT_BITS };
+/* BS_RESULT_BYTES: see bytes.h */
+enum bs_result { BS_RESULT_INT32, BS_RESULT_INT64, BS_RESULT_FLOAT, BS_RESULT_BITS, BS_RESULT_BYTES };
 
 /* The chain applied to an accumulator; an operand whose data is NULL is skipped. See EpilogueParams in Python. */
 typedef struct {

@@ -1,10 +1,11 @@
-"""QGTC's own tables again (PPoPP'22: Table 3, Figures 7c, 8, 9 and 10), on the same axes: ours, int8's, the paper's.
+"""QGTC's own tables again (PPoPP'22: Table 3, Figures 7 to 10), on the same axes: ours, the peer's, the paper's.
 
     python3 benchmarks/qgtc.py [--only table-3 figure-9 ...] [--records FILE] [--out FILE] [--repetitions N]
 
-Everything but Figure 8 is measured on the GPU at hand; Figure 8 counts tiles of graphs on the CPU (minutes, for METIS) and runs only when
-named. After each part its records, one JSON object a line, take the place of the old ones in ``--records``, and ``--out`` (by default
-docs/qgtc-tables.md) is written anew from all of them.
+Table 3 and Figures 7c, 9 and 10 are measured on the GPU at hand. The others run only when named: Figures 7a and 7b are made of the records
+of suite ``cluster`` (``results/h200/cluster.jsonl``), Figure 8 counts tiles of graphs on the CPU (minutes, for METIS). ``qgtc_plot.py``
+draws 7a, 7b and 8. After each part its records, one JSON object a line, take the place of the old ones in ``--records``, and ``--out`` (by
+default docs/qgtc-tables.md) is written anew from all of them.
 
 All products are N x N x D: a 1-bit adjacency by features of some bits, random and without zero tiles. Ours goes into a preallocated int32
 result through a prepared product of the CUDA backend, with the kernel that the library chooses. The peer is ``torch._int_mm`` of the same
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
+EPOCHS = HERE / "results" / "h200" / "cluster.jsonl"
 MEASURED = ["table-3", "figure-7c", "figure-9", "figure-10"]
 
 
@@ -30,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # The folder of a script is not always searched (PYTHONSAFEPATH), so what lies beside it is imported late.
     sys.path[:] = [*sys.path, *({str(HERE)} - set(sys.path))]
     driver, tables = (importlib.import_module(name) for name in ("paper_tables", "qgtc_tables"))
-    parts = [*MEASURED, "figure-8"]
+    parts = [*MEASURED, "figure-7a", "figure-7b", "figure-8"]
     status: int = driver.run("QGTC", parts, measurements, line_of, tables.document, arguments, MEASURED)
     return status
 
@@ -42,6 +44,8 @@ def measurements(
     module: Any = importlib.import_module("qgtc_parts")
     if part == "figure-8":
         yield part, lambda: module.figure_8(commit)
+    elif part in ("figure-7a", "figure-7b"):
+        yield part, lambda: module.figure_7(part, EPOCHS)
     else:
         yield part, lambda: module.measured(part, commit, repetitions)
 
@@ -51,6 +55,8 @@ def line_of(record: dict[str, Any]) -> str:
     params = record["params"]
     if "tiles" in params:
         return f"{record['case']:<32} {params['processed']} of {params['tiles']} tiles processed"
+    if "kept_edges" in params:
+        return f"{record['case']:<32} {record['ours_ms']:9.2f} ms, {record['peer_ms']:9.2f} ms, {record['ratio']:.2f}x"
     return (
         f"{record['case']:<32} {1e3 * record['ours_ms']:9.2f} us {params['tflops']:9.1f} TFLOPs, "
         f"int8 {1e3 * record['peer_ms']:9.2f} us, {record['ratio']:.2f}x, {params['kernel']}"

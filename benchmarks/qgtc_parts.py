@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from cluster_problems import PARTS_PER_BATCH, labels_of
 from gpu_timing import (
     Int8Product,
     accumulator,
@@ -27,16 +29,14 @@ from bitsparse.backends.cuda import gemm
 from bitsparse.backends.cuda.matmul import Product
 from bitsparse.bench import Machine, Record, Unavailable
 from bitsparse.datasets import synthetic
-from bitsparse.graph import batch, partition
+from bitsparse.graph import batch
 
-__all__ = ["figure_8", "measured"]
+__all__ = ["figure_7", "figure_8", "measured"]
 
 #: Calls in a graph.
 CALLS = 20
-#: Figure 8: METIS parts and parts of a batch, both the paper's; sizes of graphs of the paper whose files are not public or not small;
-#: real graphs, the paper's two first.
-PARTS, PARTS_PER_BATCH = 1500, 20
-STAND_INS = ("blogcatalog", "ppi", "arxiv")
+#: Figure 8: sizes of graphs of the paper whose files are not public or not small; real graphs, the paper's two first.
+STAND_INS = ("blogcatalog", "ppi", "arxiv", "products")
 GRAPHS = (
     "PROTEINS_full",
     "artist",
@@ -142,6 +142,21 @@ def tilings(n: int, d: int, bits: int) -> dict[str, gemm.Tiling]:
     return {"reuse": best(True), "no-reuse": best(False)}
 
 
+def figure_7(part: str, records: Path) -> Iterator[dict[str, Any]]:
+    """Epochs of one network, as suite ``cluster`` recorded them: nothing is measured again."""
+    kind = {"figure-7a": "gcn", "figure-7b": "gin"}[part]
+    if not records.is_file():
+        raise Unavailable(f"there are no records of suite cluster in {records}; write them with run.py --suite cluster")
+    for line in records.read_text(encoding="utf-8").splitlines():
+        record = json.loads(line)
+        facts = record["params"]
+        if record["suite"] == "cluster" and facts.get("kind") == kind:
+            names = ("graph", "source", "nodes", "kept_edges", "bits", "moved", "plain_bytes", "merged_ms", "pack_ms")
+            params = {"part": part} | {name: facts[name] for name in names}
+            case = f"{part} {facts['graph']} {facts['bits']}"
+            yield record | {"suite": "qgtc", "case": case, "params": params}
+
+
 def figure_8(commit: str | None) -> Iterator[dict[str, Any]]:
     """Tiles with and without edges of block-diagonal batches: 1500 METIS parts, 20 to a batch."""
     for name in (*GRAPHS, *STAND_INS):
@@ -149,7 +164,7 @@ def figure_8(commit: str | None) -> Iterator[dict[str, Any]]:
             data, source = synthetic(name, "communities"), f"synthetic, size of {name}"
         else:
             data, source = graph(name)
-        labels = partition(data.adjacency, PARTS, seed=0)
+        labels = labels_of(name, data)
         total = processed = between = 0
         for one in batch(data.adjacency, labels, parts_per_batch=PARTS_PER_BATCH):
             rows, cols = -(-one.nodes.size // 8), -(-one.nodes.size // 128)

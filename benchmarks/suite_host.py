@@ -19,6 +19,7 @@ The general protocol is in ``run.py``. In this suite:
 - ``bspmm-...`` and ``sampled-...`` are described in ``cases_bspmm.py``.
 - ``translate-...``, ``frdc-...``: see ``cases_build.py``.
 - ``spmm-...``, ``sddmm-...`` and ``attention-...``: see ``cases_spmm.py``.
+- ``cluster-...``: see ``cases_cluster.py``.
 - ``import``: time spent importing in a fresh interpreter, ``import bitsparse`` against
   ``import numpy, scipy.sparse``.
 
@@ -40,6 +41,7 @@ from typing import TYPE_CHECKING, Any
 
 import cases_bspmm
 import cases_build
+import cases_cluster
 import cases_spmm
 import numpy as np
 
@@ -78,6 +80,7 @@ def cases(threads: int) -> list[Case]:
         ("quantize-8192x8192-f32-8bit", partial(quantise, 8192, 8, threads)),
         ("epilogue-1x4-4096x4096x256", partial(epilogue, 1, 4, 4096, 4096, 256, threads)),
         *cases_spmm.table(threads, floor_of),
+        *cases_cluster.table(threads, floor_of),
     ]
     return [Case(name, prepare) for name, prepare in table] + cases_build.cases() + cases_bspmm.cases()
 

@@ -1,10 +1,9 @@
-"""The bars of suites ``spmm``, ``binary`` and ``sampled`` from their records: geometric means and worst cells.
+"""The bars of suites ``spmm``, ``binary``, ``sampled`` and ``cluster`` from their records: geometric means and worst cells.
 
 python3 benchmarks/summary.py FILE [FILE ...] [--cells]
 
-Files are what ``run.py --suite ... --json`` writes; of a case that occurs twice the last record counts. The bars of ``binary`` and
-``sampled`` stand in ``summary_binary.py`` and ``summary_sampled.py``. A cell of TF32 against the
-field is the smaller of two ratios: with weights against everything that knows weights, and without against kernels that know only patterns.
+Files are what ``run.py --suite ... --json`` writes; of a case that occurs twice the last record counts. The bars of the other suites stand
+in ``summary_binary.py``, ``summary_sampled.py`` and ``summary_cluster.py``. A cell of TF32 against the field is the smaller of two ratios: with weights against everything that knows weights, and without against kernels that know only patterns.
 """
 
 from __future__ import annotations
@@ -24,7 +23,12 @@ HEADINGS = ("bar", "cells", "mean", "must", "aim", "worst", "must", "aim", "wors
 #: Milliseconds of a floor from which a share of it says something.
 LONG = 0.020
 #: Suites with bars, and the module that makes them.
-SUITES = {"spmm": "summary", "binary": "summary_binary", "sampled": "summary_sampled"}
+SUITES = {
+    "spmm": "summary",
+    "binary": "summary_binary",
+    "sampled": "summary_sampled",
+    "cluster": "summary_cluster",
+}
 _Record = dict[str, Any]
 
 
@@ -39,7 +43,7 @@ class Bar(NamedTuple):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the bars; the exit code is 0 whatever they say."""
-    parser = argparse.ArgumentParser(description="Means and worst cells of suites spmm, binary and sampled.")
+    parser = argparse.ArgumentParser(description=f"Means and worst cells of suites {', '.join(SUITES)}.")
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="records, one JSON object a line")
     parser.add_argument("--cells", action="store_true", help="also every ratio of every bar, worst first")
     options = parser.parse_args(arguments)
@@ -55,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         made = importlib.import_module(module).bars(list(records[suite].values())) if records[suite] else []
         found += [bar for bar in made if bar.cells]
     if not found:
-        print("no record of suites spmm, binary or sampled meets a bar", file=sys.stderr)
+        print(f"no record of suites {', '.join(SUITES)} meets a bar", file=sys.stderr)
         return 0
     print(format_table(HEADINGS, map(row, found)))
     if options.cells:

@@ -12,7 +12,7 @@ from bitsparse.backends.params import TILE_COLS, TILE_ROWS
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.graph.adjacency import pattern_of
 
-__all__ = ["pareto", "quality", "spy", "tile_fill"]
+__all__ = ["pareto", "quality", "spy", "stages", "tile_fill"]
 
 #: Words looked at in one go.
 _CHUNK_WORDS = 1 << 22
@@ -309,3 +309,41 @@ def quality(found: Any, axes: Any = None) -> Any:
         if ax.get_legend_handles_labels()[0]:
             ax.legend(fontsize="small")
     return axes
+
+
+def stages(report: Any, ax: Any = None) -> Any:
+    """Draw where the time of a run over batches went.
+
+    Parameters
+    ----------
+    report : ClusterReport
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; by default on a new figure (``ax.figure``), which no window shows.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    ImportError
+        matplotlib is not installed.
+
+    Examples
+    --------
+    >>> from bitsparse import nn, viz
+    >>> viz.stages(nn.ClusterReport("cpu", "gcn-4-2-b8", nodes=7, bytes_moved=5000, pack_seconds=0.5)).get_title()
+    'gcn-4-2-b8 on cpu, 7 nodes, 0.005 MB moved'
+    """
+    ax = _axes("stages", ax)
+    names, seconds = zip(*report.stages(), strict=True)
+    ax.barh(range(len(names)), [1000 * each for each in seconds], color="C0")
+    ax.set_yticks(range(len(names)), names)
+    ax.invert_yaxis()
+    ax.set_xlabel("milliseconds")
+    ax.set_title(f"{report.model} on {report.device}, {report.nodes} nodes, {report.bytes_moved / 1e6:.3f} MB moved")
+    if report.tiles:
+        ax.text(
+            0.98, 0.04, f"{100 * report.tiles_skipped:.1f} % of the tiles empty", transform=ax.transAxes, ha="right"
+        )
+    return ax

@@ -111,8 +111,9 @@ def test_opened_packets(loops: bool, between: bool, normalisation: str) -> None:
 @pytest.mark.parametrize(
     ("bits", "encoding", "edges"),
     [
-        (1, "unsigned", 256), (1, "bipolar", 255), (1, "signed", 9), (2, "unsigned", 86), (2, "signed", 85), (3, "unsigned", 40), (3, "signed", 9),
-        (4, "unsigned", 18), (4, "signed", 17), (8, "unsigned", 258), (8, "signed", 257), (16, "unsigned", 40), (16, "signed", 5),
+        (1, "unsigned", 256), (1, "bipolar", 255), (1, "signed", 9), (2, "unsigned", 86), (2, "signed", 85), (3, "unsigned", 40),
+        (3, "signed", 9), (4, "unsigned", 18), (4, "signed", 17), (8, "unsigned", 258), (8, "signed", 257), (16, "unsigned", 40),
+        (16, "signed", 5),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("columns", [1, 31, 100])

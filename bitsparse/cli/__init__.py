@@ -1,4 +1,4 @@
-"""The command line: ``bitsparse demo``, ``quality``, ``inspect``, ``convert``, ``compile`` and ``info``, one module each."""
+"""The command line: ``bitsparse demo``, ``quality``, ``inspect``, ``convert``, ``run``, ``compile`` and ``info``, one module each."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from bitsparse.cli import compile, convert, demo, info, inspect, quality
+from bitsparse.cli import compile, convert, demo, info, inspect, quality, run
 from bitsparse.errors import BitsparseError
 
 __all__ = ["main"]
@@ -41,6 +41,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="bitsparse", description="Low-bit and sparse graph arrays.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for command in (demo, quality, inspect, convert, compile, info):
+    for command in (demo, quality, inspect, convert, run, compile, info):
         command.add_parser(commands)
     return parser

@@ -7,7 +7,8 @@ A packet holds, one after the other at multiples of 16 bytes:
 - five uint32 for each chunk of at most 256 rows, and for the end: first row, first column, first entry,
   ``(offset in the stream / 4) << 5 | code`` and the span, the nodes of the largest block;
 - the stream: of each chunk the lengths of its rows, in 4 << (code >> 3) bits, then the gaps between the ascending columns of each row, in
-  units of 3, 4, 5, 6, 7, 8, 12 or 16 bits (code & 7), whichever takes the fewest bytes. A unit of all ones adds its value and stands for no entry;
+  units of 3, 4, 5, 6, 7, 8, 12 or 16 bits (code & 7), whichever takes the fewest bytes. A unit of all ones adds its value and stands
+  for no entry;
 - the features' codes, row after row, without the padding of a BitTensor's rows.
 
 Numbers of nodes are local to the packet. The gaps of row r begin at the larger of the chunk's first column and ``r + 1 - span``, before
@@ -106,9 +107,9 @@ class Packet:
 
     def pattern(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """The CSR arrays of the group's edges, loops first in each row."""
-        return backends.family("cpu", "packets").expand(
-            self.buffer[: self.nbytes], self.group.nodes, self.group.entries
-        )  # type: ignore[no-any-return]
+        data, group = self.buffer[: self.nbytes], self.group
+        indptr, indices = backends.family("cpu", "packets").expand(data, group.nodes, group.entries)
+        return indptr, indices
 
     def features(self, form: FeatureForm) -> NDArray[np.uint32]:
         """The words of the features' BitTensor."""

@@ -29,8 +29,10 @@ def graph_hash(graph: Any, function: str = "graph_hash") -> str:
     """
     made = square_pattern(function, graph)
     digest = hashlib.blake2b(str(made.shape).encode(), digest_size=16)
+    wide = np.int64 if max(made.shape[0], made.indices.size) >= 2**31 else np.int32
     for part in (made.indptr, made.indices):
-        digest.update(np.ascontiguousarray(part, dtype=np.int64 if part.size and int(part[-1]) >= 2**31 else np.int32))
+        data: Any = np.ascontiguousarray(part, dtype=wide)
+        digest.update(data)
     return digest.hexdigest()
 
 
@@ -60,9 +62,9 @@ def cached_partition(
         labels = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError):
         labels = None
-    if labels is not None and labels.shape == (nodes,) and labels.dtype == np.int32:
-        if not nodes or 0 <= int(labels.min()) <= int(labels.max()) < parts:
-            return labels, True
+    whole = labels is not None and labels.shape == (nodes,) and labels.dtype == np.int32
+    if whole and (not nodes or 0 <= int(labels.min()) <= int(labels.max()) < parts):
+        return labels, True
     labels = partition(graph, parts, seed=seed)
     _store(path, labels)
     return labels, False

@@ -397,12 +397,6 @@ def _sampled() -> list[Variant]:
     return [*found, *edges]
 
 
-def _packets() -> list[Variant]:
-    """Packets of subgraphs, opened, and sums over patterns without a schedule."""
-    opened = ("packet_start", "packet_rows", "packet_factors", "packet_features", "packet_scatter")
-    return [*(Variant("packets.cu", name) for name in opened), Variant("packet_sums.cu", "packet_sums")]
-
-
 def variants() -> list[Variant]:
     """Every variant of a release."""
     rates = [
@@ -411,6 +405,7 @@ def variants() -> list[Variant]:
         for nb, group, only in ((1, (), None), *((nb, (("BS_WARPGROUP", 1),), "sm_90a") for nb in (1, 2, 4)))
     ]
     others = [("bits_stats.cu", "code_sums"), ("epilogue.cu", "epilogue_int32"), ("limits_memory.cu", "read_all")]
+    others += [("packets.cu", "packet_rows"), ("packet_sums.cu", "packet_sums")]
     families = (
         _wgmma,
         _mma,
@@ -424,7 +419,6 @@ def variants() -> list[Variant]:
         _windows,
         _bspmm,
         _sampled,
-        _packets,
     )
     found = [variant for family in families for variant in family()]
     return [*found, *(Variant(*other) for other in others), *rates]

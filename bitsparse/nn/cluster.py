@@ -5,22 +5,22 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, interop
-from bitsparse.arrays import BitTensor
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.graph.packets import FeatureForm, Group, Packet, Packets
 from bitsparse.graph.parts_cache import cached_partition, graph_hash
 from bitsparse.nn.cluster_host import HostEngine
 from bitsparse.nn.cluster_journal import ArraySink, FileSink, Sink
+from bitsparse.nn.cluster_model import ClusterModel
 from bitsparse.nn.cluster_report import ClusterReport
 from bitsparse.nn.operand import FORMS, tiles_of
 
@@ -32,35 +32,6 @@ _Array = NDArray[Any]
 _GROUP_NODES, _DENSE_NODES = 1 << 16, 1 << 13
 #: Bytes of features that are dense at one time while they are quantised.
 _CHUNK_BYTES = 1 << 26
-
-
-class ClusterModel(Protocol):
-    """What a :class:`ClusterRunner` asks of a network; :class:`LowBitNetwork` is one."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def normalisation(self) -> str: ...
-    @property
-    def self_loops(self) -> bool: ...
-    @property
-    def features(self) -> int: ...
-    @property
-    def classes(self) -> int: ...
-    @property
-    def input_bits(self) -> int: ...
-    @property
-    def input_encoding(self) -> str: ...
-    @property
-    def input_layout(self) -> str: ...
-    def quantize(self, rows: Any) -> BitTensor:
-        """Codes of feature rows, the same whatever other rows come along."""
-
-    def plan(self, operand: Any, x: BitTensor) -> Callable[..., Any]:
-        """``run(out=None)``: logits of an operand's nodes."""
-
-    def fingerprint(self) -> str:
-        """A hash of all that the logits depend on."""
 
 
 class PackedEpoch:
@@ -184,6 +155,15 @@ class ClusterRunner:
         self.report = ClusterReport(self.device, model.name)
         self._engine: Any = None
 
+    def on_progress(self, call: Callable[[int, int], object] | None) -> None:
+        """Have ``call(done, groups)`` called after every group."""
+        self._progress = call
+
+    def tiles(self) -> tuple[int, int]:
+        """8 x 128 tiles of the groups' dense adjacency, and those that hold an edge: a pass over the edges."""
+        counts = [tiles_of(*self.packets.pack(group).pattern()) for group in self.packets.groups]
+        return sum(all_tiles for all_tiles, _ in counts), sum(used for _, used in counts)
+
     @staticmethod
     def _partition(graph: Any, parts: int, seed: int, cache: bool | str | Path) -> _Array:
         if cache is False:
@@ -289,7 +269,8 @@ class ClusterRunner:
         given, form = self._checked(features), self.feature_form
         if resume and not isinstance(out, (str, Path)):
             raise ValueError("ClusterRunner.run: resume=True goes with out as a path; pass the name of a .npy file")
-        device_out, sink = None, None
+        device_out: Any = None
+        sink: Sink
         if isinstance(out, (str, Path)):
             shape = (self.packets.nodes, self.model.classes)
             sink = FileSink(Path(out), shape, self.packets.order, self._key(given), resume)
@@ -303,7 +284,7 @@ class ClusterRunner:
             result = self._drive(packets, sink, device_out, timed)
         return out if out is not None and not isinstance(out, (str, Path)) else result
 
-    def _packed(self, todo: list[Group], features: Any, form: FeatureForm) -> Iterator[Packet]:
+    def _packed(self, todo: list[Group], features: Any, form: FeatureForm) -> Generator[Packet]:
         """Packets of groups; beside a GPU that works on the ones before they are packed in a thread."""
 
         def pack(group: Group) -> Packet:
@@ -402,11 +383,11 @@ class ClusterRunner:
         """A name for a run: graph, parts, settings, model, and features by their shape and a sample of their rows."""
         packets = self.packets
         found = hashlib.blake2b(graph_hash(self._graph).encode(), digest_size=16)
-        found.update(np.ascontiguousarray(packets.order))
-        found.update(np.ascontiguousarray(packets.blocks))
+        found.update(packets.order.tobytes())
+        found.update(packets.blocks.tobytes())
         found.update(repr((packets.batches.tolist(), packets.group_nodes, self.model.fingerprint())).encode())
         found.update(repr((features.shape, str(features.dtype))).encode())
-        rows = np.unique(np.linspace(0, max(packets.nodes - 1, 0), 256).astype(np.int64)) if packets.nodes else []
+        rows = np.unique(np.linspace(0, packets.nodes - 1, min(packets.nodes, 256)).astype(np.int64))
         sample = features[rows]
-        found.update(np.ascontiguousarray(sample if isinstance(sample, np.ndarray) else sample.toarray()))
+        found.update((sample if isinstance(sample, np.ndarray) else sample.toarray()).tobytes())
         return found.hexdigest()

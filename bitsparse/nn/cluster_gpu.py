@@ -17,7 +17,7 @@ from bitsparse.backends.cuda.graphs import Recorded
 from bitsparse.backends.cuda.packets import PacketArrays
 from bitsparse.graph.packets import FeatureForm, Group, Packet, Packets
 from bitsparse.nn.cluster_report import ClusterReport
-from bitsparse.nn.operand import factors, form_for
+from bitsparse.nn.operand import Form, factors, form_for
 from bitsparse.nn.operand_gpu import GpuOperand
 
 __all__ = ["GpuEngine", "idle_share"]
@@ -40,7 +40,7 @@ class _Sizes:
 class _Slot:
     """Arrays that a packet is opened into, the network planned over them, and both recorded as one CUDA graph."""
 
-    def __init__(self, model: Any, form: FeatureForm, sizes: _Sizes, loops: bool, chosen: str) -> None:
+    def __init__(self, model: Any, form: FeatureForm, sizes: _Sizes, loops: bool, chosen: Form) -> None:
         cupy = interop.require_cupy("ClusterRunner")
         nodes, shape = sizes.nodes, (sizes.nodes, form.columns)
         words = cupy.zeros(words_shape(shape, form.bits, -1, form.layout), np.uint32)
@@ -82,7 +82,7 @@ class _Slot:
             self._model.normalisation,
             self._loops,
             self._chosen,
-            self.arrays.nodes,  # type: ignore[arg-type]
+            self.arrays.nodes,
         )
         return self._model.plan(operand, self._x)
 
@@ -106,7 +106,7 @@ class GpuEngine:
         self._model, self._device, self._packets, self._features = model, device, packets, features
         self._sizes = _Sizes(packets, packets.groups, features)
         # A pattern in another form is prepared for each group; CSR is read as it comes, so that recorded graphs serve all groups.
-        self._form = "csr" if form == "auto" else form_for(form, 0, 0)
+        self._form: Form = "csr" if form == "auto" else form_for(form, 0, 0)
         self._slots: list[_Slot | None] = [None] * _SLOTS
         self._cupy = interop.require_cupy("ClusterRunner")
         with interop.working_on(device, interop.CUPY):

@@ -84,7 +84,7 @@ class FileSink:
         if resume and self._journal.exists() and self._partial.exists():
             self._done = self._read(key)
         mode: Any = "r+" if self._done else "w+"
-        self._rows: Any = np.lib.format.open_memmap(self._partial, mode=mode, dtype=np.float32, shape=shape)  # type: ignore[no-untyped-call]
+        self._rows: Any = np.lib.format.open_memmap(self._partial, mode=mode, dtype=np.float32, shape=shape)
         if self._rows.shape != shape or self._rows.dtype != np.float32:
             raise ValueError(
                 f"{self._partial} holds {self._rows.shape}, but the run writes {shape}; delete it and its journal"

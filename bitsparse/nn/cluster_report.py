@@ -64,6 +64,19 @@ class ClusterReport:
         """Share of the tiles that hold no edge."""
         return 1.0 - self.tiles_used / self.tiles if self.tiles else 0.0
 
+    def stages(self) -> list[tuple[str, float]]:
+        """Names and seconds of what took time.
+
+        Examples
+        --------
+        >>> ClusterReport("cpu", "gcn", pack_seconds=0.5).stages()
+        [('packing', 0.5), ('results', 0.0)]
+        """
+        found = [("packing", self.pack_seconds)]
+        for name, value in (("copies", self.copy_ms), ("network", self.compute_ms)):
+            found += [] if value is None else [(name, value / 1000)]
+        return [*found, ("results", self.gather_seconds)]
+
     def record(self) -> dict[str, Any]:
         """Everything as one JSON object."""
         return asdict(self) | {"tiles_skipped": round(self.tiles_skipped, 6)}

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from bitsparse import interop
 from bitsparse.arrays import BitTensor
 from bitsparse.arrays.bit_tensor import Layout
+from bitsparse.backends.host import bytes as host_bytes
 from bitsparse.errors import ShapeError
 from bitsparse.nn.lowbit_plan import LowBitPlan
 from bitsparse.ops import Epilogue, quantize
@@ -291,6 +292,15 @@ class LowBitNetwork:
     def __call__(self, operand: Any, x: BitTensor) -> Any:
         """Logits, ``(nodes, classes)`` float32 on the operand's device."""
         return self.plan(operand, x)()
+
+    def panels(self, number: int) -> NDArray[np.int8]:
+        """Weights of a step as products on bytes read them; kept."""
+        key = ("bytes", number)
+        if key not in self._placed:
+            step: Any = self.steps[number]
+            self._placed[key] = host_bytes.panels_of(np.asarray(step.weights.toarray()).astype(np.int8))
+        made: NDArray[np.int8] = self._placed[key]
+        return made
 
     def placed(self, device: str, number: int) -> tuple[Any, Any]:
         """Weights of a step (None for sums) and its constant or offset on a device; kept there."""

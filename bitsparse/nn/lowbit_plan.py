@@ -12,6 +12,7 @@ from bitsparse.arrays import BitTensor
 from bitsparse.arrays.construct import words_shape
 from bitsparse.backends.params import GROUP_BITS, OperandParams
 from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.nn.lowbit_host import steps_in_bytes
 
 if TYPE_CHECKING:
     from bitsparse.nn.lowbit import Aggregate, LowBitNetwork, Update
@@ -60,8 +61,12 @@ class LowBitPlan:
         self._space = interop.namespace(x.words)
         self._calls: list[Callable[[], Any]] = []
         self._last: Callable[[Any], Any]
-        with interop.working_on(self.device, self._family):
-            self._prepare(x)
+        in_bytes = steps_in_bytes(network, operand, x) if self.device == "cpu" else None
+        if in_bytes is not None:
+            self._calls, self._last = in_bytes
+        else:
+            with interop.working_on(self.device, self._family):
+                self._prepare(x)
         self.launches = len(self._calls) + 1
 
     def __repr__(self) -> str:

@@ -156,6 +156,16 @@ class GraphOperand:
 
         return whole_graph(made, target)
 
+    @property
+    def pattern(self) -> tuple[_Array, _Array]:
+        """CSR arrays of the pattern, self loops included."""
+        return self._indptr, self._indices
+
+    @property
+    def longest(self) -> int:
+        """Edges of the longest row."""
+        return self._longest
+
     # -- what networks ask --------------------------------------------------------------------------------------------
     def message_form(self, bits: int) -> dict[str, Any]:
         """Packed axis and layout of codes that :meth:`aggregate` reads without converting them."""
@@ -211,9 +221,10 @@ class GraphOperand:
         x = codes.repack(axis=-1, layout="rows") if codes.bits in (1, *_WHOLE) else None
         data = codes.toarray() if x is None else x.words[:, None, :]
         packed = None if x is None else PackedFeatures(x.bits, x.encoding, x.shape[1])
-        return backends.family("cpu", "spmm").spmm(
+        sums: _Array = backends.family("cpu", "spmm").spmm(
             self._indptr, self._indices, (self.nodes, self.nodes), data, nnz=self.edges, acc_dtype=acc, packed=packed
         )
+        return sums
 
     @cached_property
     def _adjacency(self) -> BitTensor | FRDC | TCTiledCSR:

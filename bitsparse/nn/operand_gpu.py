@@ -141,7 +141,9 @@ class GpuOperand(GraphOperand):
         """See :meth:`GraphOperand.tiles`; counted on the host."""
         from bitsparse.nn.operand import tiles_of
 
-        return tiles_of(self._indptr.get(), self._indices.get())
+        return tiles_of(
+            interop.as_host(self._indptr, "tiles", "indptr"), interop.as_host(self._indices, "tiles", "indices")
+        )
 
 
 def whole_graph(made: GraphOperand, device: str) -> GpuOperand:
@@ -154,7 +156,8 @@ def whole_graph(made: GraphOperand, device: str) -> GpuOperand:
     """
     if made._indices.dtype != np.int32:
         raise ValueError(
-            f"GraphOperand: {made.edges} edges need 64-bit indices, which sums on a GPU do not take; run the graph in batches (ClusterRunner)"
+            f"GraphOperand: {made.edges} edges need 64-bit indices, which sums on a GPU do not take; run it in "
+            f"batches (ClusterRunner)"
         )
     factor = np.ones(made.nodes) if made.left is None else made.left.astype(np.float64)
     host = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -82,7 +83,7 @@ def expand(packet: Array, nodes: int, entries: int) -> tuple[NDArray[np.int32], 
     chunks, table, stream, loops = head[1], head[3], head[4], bool(head[7] & 1)
     each = packet[table : table + 20 * (chunks + 1)].view(np.uint32).reshape(-1, 5).tolist()
     indptr, found = np.zeros(nodes + 1, np.int32), []
-    for (first, base, _, place, span), (after, *_) in zip(each[:-1], each[1:], strict=True):
+    for (first, base, _, place, span), (after, *_) in pairwise(each):
         unit, width = _UNITS[place & 7], 4 << (place >> 3 & 3)
         at = stream + 4 * (place >> 5)
         rows = after - first

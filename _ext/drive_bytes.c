@@ -1,0 +1,158 @@
+/* Steps of low-bit networks on codes that lie in bytes: products with weights and sums over neighbours, each through the epilogue.
+ *
+ * The chain is that of drive_epilogue.c, value by value; here a group of whole rows goes through it at once, since rows are short. */
+#include "bytes.h"
+
+#define FLAT 512     /* values that go through the chain together, and the longest row */
+#define UNIT_ROWS 256
+
+enum { COL_SCALE, ROW_SCALE, ROW_TERM, ROW_TERM_COL, COL_TERM, COL_TERM_COL, BIAS, BN_SCALE, BN_SHIFT, OFFSET, DIVISOR, OPERANDS };
+
+typedef struct {
+    const bs_kernels *k;
+    const bs_bytes_step *s;
+    bs_epilogue *e;
+    size_t width; /* columns in whole blocks of 16 */
+    size_t group; /* rows that go through the chain together */
+    int plain;    /* see is_plain */
+} bytes_job;
+
+/* Values of operands for a group of rows, spread out; those that are the same for all rows are kept from group to group. */
+typedef struct {
+    float values[OPERANDS][FLAT];
+    size_t kept[OPERANDS];
+} spread_room;
+
+static const float *spread(spread_room *room, int which, const bs_operand *o, size_t row, size_t rows, size_t n)
+{
+    float *to = room->values[which];
+    const float *data = (const float *)o->data + row * o->row_stride;
+    if (!o->row_stride && room->kept[which] >= rows)
+        return to;
+    room->kept[which] = rows;
+    for (size_t r = 0; r < rows; r++, data += o->row_stride) {
+        if (o->col_stride) {
+            memcpy(to + r * n, data, n * sizeof *to);
+        } else {
+            const float value = *data;
+            for (size_t c = 0; c < n; c++)
+                to[r * n + c] = value;
+        }
+    }
+    return to;
+}
+
+static void add_term(const bytes_job *j, spread_room *room, int which, const bs_operand *pair, size_t row, size_t rows, float *v)
+{
+    const size_t n = j->e->cols;
+    const float *column = spread(room, which + 1, &pair[1], row, 1, n);
+    const float *data = (const float *)pair[0].data + row * pair[0].row_stride;
+    for (size_t r = 0; r < rows; r++)
+        j->k->add_product_row(v + r * n, n, data[r * pair[0].row_stride], column);
+}
+
+static void chain(const bytes_job *j, spread_room *room, size_t row, size_t rows, float *v)
+{
+    const bs_epilogue *e = j->e;
+    const size_t n = e->cols, total = rows * n;
+    if (e->row_scale.data)
+        j->k->multiply_row(v, total, spread(room, ROW_SCALE, &e->row_scale, row, rows, n));
+    if (e->col_scale.data)
+        j->k->multiply_row(v, total, spread(room, COL_SCALE, &e->col_scale, row, rows, n));
+    if (e->row_term[0].data)
+        add_term(j, room, ROW_TERM, e->row_term, row, rows, v);
+    if (e->col_term[0].data)
+        add_term(j, room, COL_TERM, e->col_term, row, rows, v);
+    if (e->bias.data)
+        j->k->add_row(v, total, spread(room, BIAS, &e->bias, row, rows, n));
+    if (e->bn_scale.data)
+        j->k->multiply_row(v, total, spread(room, BN_SCALE, &e->bn_scale, row, rows, n));
+    if (e->bn_shift.data)
+        j->k->add_row(v, total, spread(room, BN_SHIFT, &e->bn_shift, row, rows, n));
+    j->k->activate_row(v, total, e->activation, e->slope);
+}
+
+/* Whether the grid of the codes is that of the integers: then the values are rounded as they are. */
+static int is_plain(const bs_epilogue *e)
+{
+    const bs_operand *o = &e->offset, *d = &e->divisor;
+    return !o->row_stride && !o->col_stride && !d->row_stride && !d->col_stride && *(const float *)o->data == 0.0f &&
+           *(const float *)d->data == 1.0f && e->quantizer.multiplier == 1.0 && e->quantizer.rounding == BS_NEAREST &&
+           e->quantizer.qmin == 0;
+}
+
+/* Rows of floats, or of codes with zeros behind them. */
+static void store(const bytes_job *j, spread_room *room, size_t row, size_t rows, const float *v)
+{
+    bs_epilogue *e = j->e;
+    const size_t n = e->cols, total = rows * n;
+    if (e->result == BS_RESULT_FLOAT) {
+        memcpy((float *)e->out + row * n, v, total * sizeof *v);
+        return;
+    }
+    if (j->k->has_nan(v, total))
+        __atomic_store_n(&e->found_nan, 1, __ATOMIC_RELAXED);
+    uint8_t codes[FLAT];
+    uint8_t *out = (uint8_t *)e->out + row * j->width, *to = n == j->width ? out : codes;
+    if (j->plain) {
+        j->k->nearest_bytes(v, total, (float)e->quantizer.qmax, to);
+    } else {
+        uint32_t wide[FLAT];
+        j->k->quantize_float(v, spread(room, OFFSET, &e->offset, row, rows, n), spread(room, DIVISOR, &e->divisor, row, rows, n), total,
+                             &e->quantizer, NULL, wide);
+        j->k->codes_to_bytes(wide, total, to);
+    }
+    if (to == out)
+        return;
+    for (size_t r = 0; r < rows; r++, out += j->width) {
+        memcpy(out, codes + r * n, n);
+        memset(out + n, 0, j->width - n);
+    }
+}
+
+static void accumulate(const bytes_job *j, size_t row, size_t rows, int32_t *acc)
+{
+    const bs_bytes_step *s = j->s;
+    if (s->panels) {
+        const size_t groups = bs_ceil_div(s->k, 4);
+        for (size_t c = 0; c < j->width; c += 16)
+            j->k->bytes_product(s->x + row * s->stride, s->stride, rows, s->panels + c / 16 * groups * 64, groups, acc + c, j->width);
+        return;
+    }
+    for (size_t r = 0; r < rows; r++, acc += j->width) {
+        const size_t start = (size_t)s->indptr[row + r];
+        j->k->bytes_gather(s->x, s->stride, s->indices + start, (size_t)s->indptr[row + r + 1] - start, j->width, acc);
+    }
+}
+
+static void bytes_unit(void *context, size_t unit, int thread)
+{
+    (void)thread;
+    const bytes_job *j = context;
+    const size_t n = j->e->cols, end = bs_min((unit + 1) * UNIT_ROWS, j->e->rows);
+    int32_t acc[FLAT];
+    float v[FLAT];
+    spread_room room;
+    memset(room.kept, 0, sizeof room.kept);
+    for (size_t row = unit * UNIT_ROWS; row < end; row += j->group) {
+        const size_t rows = bs_min(j->group, end - row);
+        accumulate(j, row, rows, acc);
+        if (n == j->width)
+            j->k->ints_to_float(acc, rows * n, v);
+        else
+            for (size_t r = 0; r < rows; r++)
+                j->k->ints_to_float(acc + r * j->width, n, v + r * n);
+        chain(j, &room, row, rows, v);
+        store(j, &room, row, rows, v);
+    }
+}
+
+size_t bs_bytes_longest(void) { return FLAT; }
+
+void bs_bytes_run(bs_run_on on, const bs_bytes_step *s, bs_epilogue *e)
+{
+    bytes_job j = {.k = bs_table(on.level), .s = s, .e = e, .width = bs_ceil_div(e->cols, 16) * 16};
+    j.group = bs_max(1, FLAT / j.width);
+    j.plain = e->result == BS_RESULT_BYTES && is_plain(e);
+    bs_parallel(bytes_unit, &j, bs_ceil_div(e->rows, UNIT_ROWS), on.threads);
+}

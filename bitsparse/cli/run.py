@@ -1,0 +1,215 @@
+"""``bitsparse run``: a low-bit graph network over a graph in batches of parts.
+
+``bitsparse run --json`` prints one object: ``graph``, ``accuracy`` and ``full_accuracy`` (per cent of the test nodes, or of all
+labelled ones without a split; null without labels), ``bits``, and all fields of :class:`bitsparse.nn.ClusterReport`. ``full_accuracy``
+is that of the network in full precision over the whole graph, on the CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import html
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bitsparse.cli.common import need, positive, progress
+
+if TYPE_CHECKING:
+    from bitsparse.datasets import GraphData
+    from bitsparse.nn import ClusterReport, Network
+
+__all__ = ["add_parser", "page"]
+
+_KINDS = ("gcn", "sage", "gin")
+_HIDDEN = {"gcn": 16, "sage": 64, "gin": 64}
+
+
+def add_parser(commands: Any) -> None:
+    """Declare the command."""
+    run = commands.add_parser(
+        "run",
+        help="a low-bit network over a graph in batches of parts",
+        description="Cut a graph into parts, pack batches of them, and run a low-bit network over one batch after the other; on a GPU "
+        "copies overlap with the work. Reports bytes moved, time of each stage, empty tiles and accuracy.",
+    )
+    run.add_argument(
+        "--graph",
+        metavar="FILE",
+        help="a graph with features, in any form that `bitsparse inspect` reads (default: digits)",
+    )
+    run.add_argument(
+        "--model",
+        default="gcn",
+        metavar="KIND|FILE",
+        help="gcn, sage or gin, or weights as nn.Network.save writes them (default: gcn, trained here if the graph has labels; the others "
+        "have random weights)",
+    )
+    run.add_argument("--layers", type=positive, default=3, metavar="N", help="layers of random weights (default: 3)")
+    run.add_argument("--hidden", type=positive, metavar="N", help="hidden units of them (default: 16 for gcn, else 64)")
+    run.add_argument(
+        "--bits", type=_bit_count, default=8, metavar="B", help="of features, weights and activations (default: 8)"
+    )
+    run.add_argument(
+        "--parts", type=positive, default=1500, metavar="N", help="parts of METIS (default: 1500, or as many as nodes)"
+    )
+    run.add_argument("--batch", type=positive, default=20, metavar="N", help="parts in a batch (default: 20)")
+    run.add_argument("--between", action="store_true", help="keep the edges between parts of a batch")
+    run.add_argument(
+        "--form",
+        choices=("auto", "csr", "dense", "frdc", "tiled"),
+        default="auto",
+        help="of a batch's adjacency (default: auto)",
+    )
+    run.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where the network runs (default: cpu)")
+    run.add_argument("--seed", type=int, default=0, metavar="N", help="of parts, training and weights (default: 0)")
+    run.add_argument(
+        "--generate", action="store_true", help="make up features and labels, for graphs that come without them"
+    )
+    run.add_argument(
+        "--out", metavar="FILE", help="write the logits, in node order, as .npy; the file appears when it is whole"
+    )
+    run.add_argument("--resume", action="store_true", help="with --out: go on where an interrupted run ended")
+    run.add_argument("--no-cache", action="store_true", help="do not keep the parts on disk")
+    run.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    run.add_argument("--report", metavar="FILE", help="also write the report as .html or .png")
+    run.set_defaults(run=_run)
+
+
+def _bit_count(text: str) -> int:
+    bits = positive(text)
+    if bits > 16:
+        raise argparse.ArgumentTypeError(f"must lie in 1..16, got {text!r}")
+    return bits
+
+
+def _run(args: argparse.Namespace) -> None:
+    from bitsparse import nn
+    from bitsparse.cli.demo import _need_gpu
+
+    if args.report and Path(args.report).suffix not in (".html", ".png"):
+        raise ValueError(f"--report {args.report} must end in .html or .png")
+    if args.report and args.report.endswith(".png"):
+        need("matplotlib", "--report", "viz")
+    if args.resume and not args.out:
+        raise ValueError("--resume goes with --out; name the file of the logits")
+    if args.device != "cpu":
+        _need_gpu(args.device)
+    data = _load(args)
+    x = nn.Features(data.x).normalized
+    network = _network(args, data, x)
+    model = nn.quantize_network(network, data.adjacency, x, args.bits, seed=args.seed)
+    runner = nn.ClusterRunner(
+        data.adjacency,
+        model,
+        parts=args.parts,
+        parts_per_batch=args.batch,
+        between=args.between,
+        seed=args.seed,
+        form=args.form,
+        device=args.device,
+        cache=not args.no_cache,
+    )
+    groups = len(runner.packets.groups)
+    with progress(groups, "group") as advance:
+        runner.on_progress(lambda done, all_groups: advance())
+        logits = runner.run(x, args.out, resume=args.resume, timed=True)
+    report = runner.report
+    report.tiles, report.tiles_used = runner.tiles()
+    found, full = _accuracy(data, logits), _accuracy(data, network(data.adjacency, x))
+    record = {"graph": data.name, "bits": args.bits, "accuracy": found, "full_accuracy": full, **report.record()}
+    if args.report:
+        _write(args.report, record, report)
+        print(f"bitsparse run: wrote {args.report}", file=sys.stderr)
+    if args.json:
+        print(json.dumps(record))
+        return
+    print(report)
+    if found is not None:
+        print(f"accuracy {found:.2f} %, in full precision over the whole graph {full:.2f} %")
+
+
+def _load(args: argparse.Namespace) -> GraphData:
+    from bitsparse import datasets
+
+    data = datasets.digits() if args.graph is None else datasets.read(args.graph)
+    if args.generate:
+        data = data.with_generated()
+        print(f"bitsparse run: features and labels of {data.name} are made up (seed 0)", file=sys.stderr)
+    if data.x is None:
+        raise ValueError(
+            f"graph {data.name!r} has no features (x_indptr, x_indices, x_data, x_shape, or features), which the network reads; add them "
+            f"to the file, or make some up with --generate"
+        )
+    if data.labels is not None and data.train_mask is None and data.num_classes > 1:
+        data = data.with_split()
+    return data
+
+
+def _network(args: argparse.Namespace, data: GraphData, x: Any) -> Network:
+    """Weights from a file, trained here, or random."""
+    from bitsparse import nn
+
+    if args.model not in _KINDS:
+        if not Path(args.model).is_file():
+            raise ValueError(f"--model {args.model!r} is neither {', '.join(_KINDS)} nor a file; pass one of them")
+        return nn.load_network(args.model)
+    classes = max(data.num_classes, 2) if data.labels is not None else 2
+    if args.model == "gcn" and data.train_mask is not None:
+        graph = nn.Propagation(data.adjacency)
+        made = nn.train_gcn(graph, nn.Features(data.x), data.targets, data.train_mask, seed=args.seed)
+        first, second = nn.Dense(made.w1, made.b1, activation="relu"), nn.Dense(made.w2, made.b2)
+        return nn.Network("gcn", [nn.Layer((first,)), nn.Layer((second,))])
+    print(f"bitsparse run: the weights of the {args.model} are random (seed {args.seed})", file=sys.stderr)
+    hidden = [args.hidden or _HIDDEN[args.model]] * (args.layers - 1)
+    return nn.random_network(args.model, [x.shape[1], *hidden, classes], seed=args.seed)
+
+
+def _accuracy(data: GraphData, logits: Any) -> float | None:
+    """Per cent of the test nodes, or of all labelled ones without a split."""
+    if data.labels is None:
+        return None
+    mask = data.test_mask if data.test_mask is not None else data.labels >= 0
+    if not mask.any():
+        return None
+    return round(100.0 * float((np.asarray(logits).argmax(axis=1) == data.targets)[mask].mean()), 4)
+
+
+def _write(path: str, record: dict[str, Any], report: ClusterReport) -> None:
+    if path.endswith(".png"):
+        from bitsparse import viz
+
+        viz.stages(report).figure.savefig(path, dpi=150)
+        return
+    Path(path).write_text(page(record, report), encoding="utf-8")
+
+
+def page(record: dict[str, Any], report: ClusterReport) -> str:
+    """The report as one HTML page that needs nothing else.
+
+    Examples
+    --------
+    >>> from bitsparse import nn
+    >>> "<h1>a &lt; b</h1>" in page({"graph": "a < b"}, nn.ClusterReport("cpu", "gcn"))
+    True
+    """
+    stages = report.stages()
+    longest = max((seconds for _, seconds in stages), default=0.0) or 1.0
+    bars = "".join(
+        f"<tr><th>{html.escape(name)}</th><td><div style='width:{100 * seconds / longest:.1f}%'></div></td>"
+        f"<td>{1000 * seconds:.3f} ms</td></tr>"
+        for name, seconds in stages
+    )
+    rows = "".join(
+        f"<tr><th>{html.escape(key)}</th><td>{html.escape(str(value))}</td></tr>" for key, value in record.items()
+    )
+    style = "body{font:15px sans-serif;max-width:50em;margin:2em auto}th{text-align:left;padding-right:1em}"
+    style += "div{background:#36c;height:1em}table.bars td:nth-child(2){width:60%}"
+    return (
+        f"<!doctype html><meta charset='utf-8'><title>bitsparse run</title><style>{style}</style>"
+        f"<h1>{html.escape(str(record.get('graph', '')))}</h1><pre>{html.escape(str(report))}</pre>"
+        f"<h2>Time of each stage</h2><table class='bars'>{bars}</table><h2>All figures</h2><table>{rows}</table>\n"
+    )
