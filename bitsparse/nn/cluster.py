@@ -380,6 +380,7 @@ class ClusterRunner:
                     forms[engine.submit(packet)] += 1
                 engine.finish(report)
         except BaseException:
+            self._engine = None  # what it was in the middle of is not to be gone on with
             sink.abandon()
             raise
         result = sink.finish()
