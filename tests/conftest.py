@@ -68,6 +68,7 @@ def _available() -> dict[str, bool]:
         "gpu": gpu,
         "hopper": gpu and _hopper_present(),
         "cora": DATA is not None and (DATA / "cora.npz").is_file(),
+        "pubmed": DATA is not None and (DATA / "pubmed.npz").is_file(),
         "torch": importlib.util.find_spec("torch") is not None,
         "jax": importlib.util.find_spec("jax") is not None,
     }

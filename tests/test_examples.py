@@ -1,13 +1,14 @@
 """The examples run, and compute what they say."""
 
 import importlib.util
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 EXAMPLES = sorted((Path(__file__).resolve().parent.parent / "examples").glob("*.py"))
-WITHOUT_TORCH = [path for path in EXAMPLES if path.stem != "train_bigcn"]
+WEIGHTS = Path(__file__).resolve().parent / "data" / "gcn-communities.npz"
 
 
 def load(path):
@@ -17,15 +18,57 @@ def load(path):
     return module
 
 
+def example(name):
+    return load(next(path for path in EXAMPLES if path.stem == name))
+
+
 def test_there_are_examples():
-    assert [path.stem for path in EXAMPLES] == ["quantized_layer", "train_bigcn"]
+    tested = ["batched_gin", "cluster_gcn", "from_pyg", "jax_spmm", "quantized_layer", "train_bigcn"]
+    assert [path.stem for path in EXAMPLES] == tested
 
 
-@pytest.mark.parametrize("path", WITHOUT_TORCH, ids=lambda path: path.stem)
-def test_error_against_float32_is_small(path, capsys):
-    error = load(path).main()
+def test_error_against_float32_is_small(capsys):
+    error = example("quantized_layer").main()
     assert 0 < error < 0.02
     assert "relative error" in capsys.readouterr().out
+
+
+def test_cluster_gcn_is_about_as_good_as_the_whole_graph(capsys):
+    full, batches = example("cluster_gcn").main([]).values()
+    assert full > 80
+    assert batches > full - 8
+    assert "lead out of their batch" in capsys.readouterr().out
+
+
+def test_batched_gin_follows_full_precision(capsys):
+    errors = example("batched_gin").main()
+    assert list(errors.values()) == sorted(errors.values())
+    assert errors[8] < 0.03
+    assert "fewer bytes" in capsys.readouterr().out
+
+
+def test_stored_weights_of_pytorch_geometric(capsys):
+    full, eight, four = example("from_pyg").main(["--weights", str(WEIGHTS)]).values()
+    assert full > 88
+    assert eight > full - 0.5
+    assert four > full - 2
+    assert "gcn 48 -> 16 -> 6" in capsys.readouterr().out
+
+
+def test_without_a_framework_it_says_what_to_install(monkeypatch):
+    for name, needed, said in (
+        ("from_pyg", "torch_geometric", "pip install torch torch_geometric"),
+        ("jax_spmm", "jax", "pip install jax"),
+    ):
+        monkeypatch.setitem(sys.modules, needed, None)  # as if it were not installed
+        with pytest.raises(SystemExit, match=said):
+            example(name).main(*([[]] if name == "from_pyg" else []))
+
+
+@pytest.mark.jax
+def test_sums_in_jax(capsys):
+    assert example("jax_spmm").main() < 1e-5
+    assert "loss" in capsys.readouterr().out
 
 
 @pytest.mark.torch
@@ -48,8 +91,7 @@ def test_bigcn_learns_and_runs_on_bits(tmp_path, capsys):
         labels=labels,
         **masks,
     )
-    example = load(next(path for path in EXAMPLES if path.stem == "train_bigcn"))
-    found = example.main([str(tmp_path / "three.npz"), "--epochs", "200", "--save", str(tmp_path)])
+    found = example("train_bigcn").main([str(tmp_path / "three.npz"), "--epochs", "200", "--save", str(tmp_path)])
     assert found["full, bits"] == found["full, PyTorch"]
     assert found["binary, bits"] == found["binary, PyTorch"]
     assert found["full, bits"][0] > 85

@@ -16,7 +16,10 @@ def arrays(**shapes):
 
 
 def norm(at, n):
-    state = {f"{at}.{part}": RNG.uniform(0.5, 1.5, n).astype(np.float32) for part in ("weight", "bias", "running_mean", "running_var")}
+    state = {
+        f"{at}.{part}": RNG.uniform(0.5, 1.5, n).astype(np.float32)
+        for part in ("weight", "bias", "running_mean", "running_var")
+    }
     return state | {f"{at}.num_batches_tracked": np.array(7)}
 
 
@@ -33,7 +36,13 @@ def test_gcn():
 def test_sage_with_norms_and_ten_layers():
     state = {}
     for i in range(11):
-        state |= arrays(**{f"convs__{i}__lin_l__weight": (5, 5), f"convs__{i}__lin_l__bias": 5, f"convs__{i}__lin_r__weight": (5, 5)})
+        state |= arrays(
+            **{
+                f"convs__{i}__lin_l__weight": (5, 5),
+                f"convs__{i}__lin_l__bias": 5,
+                f"convs__{i}__lin_r__weight": (5, 5),
+            }
+        )
     for i in range(10):
         state |= norm(f"norms.{i}.module", 5)
     found = nn.load_state_dict(dict(sorted(state.items())))
@@ -49,7 +58,9 @@ def test_sage_with_norms_and_ten_layers():
 def test_gin_with_perceptrons(mlp):
     one, two, between = ("nn.lins.0", "nn.lins.1", "nn.norms.0.module") if mlp else ("nn.0", "nn.3", "nn.1")
     state = arrays(**{f"conv.{one}.weight".replace(".", "__"): (8, 3), f"conv.{two}.weight".replace(".", "__"): (2, 8)})
-    state |= arrays(**{f"conv.{one}.bias".replace(".", "__"): 8, f"conv.{two}.bias".replace(".", "__"): 2}) | norm(f"conv.{between}", 8)
+    state |= arrays(**{f"conv.{one}.bias".replace(".", "__"): 8, f"conv.{two}.bias".replace(".", "__"): 2}) | norm(
+        f"conv.{between}", 8
+    )
     state["conv.eps"] = np.array([0.25], np.float32)
     found = nn.load_state_dict(state, activation="tanh")
     (layer,) = found.layers
@@ -68,7 +79,9 @@ def test_gin_of_one_linear_layer():
 def test_files(kind, tmp_path):
     rng = np.random.default_rng(1)
     graph, x = random_graph(30, rng), rng.normal(size=(30, 6)).astype(np.float32)
-    for i, how in enumerate(({}, {"batch_norm": True}, {"activation": "tanh"}, {"perceptron": kind == "gin", "eps": 0.5 * (kind == "gin")})):
+    for i, how in enumerate(
+        ({}, {"batch_norm": True}, {"activation": "tanh"}, {"perceptron": kind == "gin", "eps": 0.5 * (kind == "gin")})
+    ):
         made = network(kind, [6, 5, 5, 3], rng, **how)
         made.save(tmp_path / f"{i}.npz")
         again = nn.load_network(tmp_path / f"{i}.npz")

@@ -15,6 +15,7 @@ from bitsparse.nn.inputs import Features, Propagation
 from bitsparse.nn.lowbit import LowBitNetwork
 from bitsparse.nn.lowbit_calibration import quantize_network
 from bitsparse.nn.lowbit_plan import LowBitPlan
+from bitsparse.nn.lowbit_tuner import TunedBits, tune_bits
 from bitsparse.nn.network import Dense, Layer, Network, random_network
 from bitsparse.nn.operand import GraphOperand
 from bitsparse.nn.quantized import QuantizedGCN, quantized_gcn
@@ -44,6 +45,7 @@ __all__ = [
     "QuantizedGCN",
     "Setting",
     "Tuned",
+    "TunedBits",
     "bmm_bspmm",
     "bmm_bspmm_add",
     "load_binary",
@@ -55,4 +57,5 @@ __all__ = [
     "standardized",
     "train_gcn",
     "tune",
+    "tune_bits",
 ]

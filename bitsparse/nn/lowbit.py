@@ -65,9 +65,9 @@ class Chain:
             self._made[key] = Epilogue(
                 col_scale=self.col_scale,
                 bias=self.bias,
-                activation=self.activation,
+                activation=self.activation,  # type: ignore[arg-type]
                 offset_correction=True,
-                **codes,  # type: ignore[arg-type]
+                **codes,
             )
         return self._made[key]
 
@@ -127,12 +127,15 @@ class LowBitNetwork:
     ========  =========================================================================================
     "gcn"     codes times weights, requantised; sums over neighbours, bias, activation, requantised
     "sage"    means over neighbours, requantised, beside own codes; times weights, bias, activation, requantised
-    "gin"     sums over neighbours, requantised; times weights, bias, norm, activation, requantised, as often as the perceptron asks
+    "gin"     sums over neighbours, requantised; times weights, bias, norm, activation, requantised, and so on; or
+              times weights, requantised; sums over neighbours, bias, norm, activation, requantised, and so on
     ========  =========================================================================================
 
-    All sums are exact integers, each step behind them one float32 operation (:class:`bitsparse.Epilogue`), so that the logits are equal, bit for
-    bit, on every device and for every form of the adjacency. Only the last product gives floats. A GCN multiplies before it aggregates in
-    every layer: the right-hand ``D^-1/2`` is then a factor of the product's rows and the sums over neighbours stay integers.
+    All sums are exact integers, each step behind them one float32 operation (:class:`bitsparse.Epilogue`), so that the
+    logits are equal, bit for bit, on every device and for every form of the adjacency. Only the last product gives floats.
+    A GCN multiplies before it aggregates in every layer: the right-hand ``D^-1/2`` is then a factor of the product's rows,
+    and the sums over neighbours stay integers. A GIN with ``eps=0`` does so where a layer's first product is no wider than
+    its input, which is the same by linearity and sums fewer columns.
 
     Attributes
     ----------
@@ -148,8 +151,9 @@ class LowBitNetwork:
 
     Notes
     -----
-    Weights of b bits are signed, -2^(b-1) to 2^(b-1) - 1, with one scale per output; those of one bit are -1 and +1, held in two planes. A GraphSAGE's
-    weights for own features, and those of a GIN with `eps`, stand below the neighbours', so that both are one product.
+    Weights of b bits are signed, -2^(b-1) to 2^(b-1) - 1, with one scale per output; those of one bit are -1 and +1, held
+    in two planes. A GraphSAGE's weights for own features, and those of a GIN with `eps`, stand below the neighbours', so
+    that both are one product.
     """
 
     def __init__(
@@ -291,11 +295,12 @@ class LowBitNetwork:
     def placed(self, device: str, number: int) -> tuple[Any, Any]:
         """Weights of a step (None for sums) and its constant or offset on a device; kept there."""
         key = (device, number)
-        if key not in self._placed:
+        found: tuple[Any, Any] | None = self._placed.get(key)
+        if found is None:
             step = self.steps[number]
             weights: Any = step.weights.to_device(device) if isinstance(step, Update) else None
             extra = step.constant if isinstance(step, Update) else step.offset
             if extra is not None and isinstance(step, Aggregate):
                 extra = extra[None, :]
-            self._placed[key] = weights, None if extra is None else interop.move(extra, device)
-        return self._placed[key]
+            found = self._placed[key] = weights, None if extra is None else interop.move(extra, device)
+        return found

@@ -48,10 +48,11 @@ def quantize_network(
 ) -> LowBitNetwork:
     """Quantise a trained network after its training, with nothing but its own full-precision outputs as a guide.
 
-    The network is walked through once on a sample of the graph, product by product, in full precision and in bits side by side. Every grid has one
-    step to a column, which the product that reads the codes takes into its weights; grids have the least squared error, with up to 4 bits after
-    the sums over neighbours; with up to 4 bits the codes of the weights are chosen together (:func:`~bitsparse.nn.calibration.refine_codes`); and
-    a slope and a shift per column match each product to full precision. Neither labels nor masks are looked at.
+    The network is walked through once on a sample of the graph, product by product, in full precision and in bits side by
+    side. Every grid has one step to a column, which the product that reads the codes takes into its weights. Grids have the
+    least squared error, with up to 4 bits after the sums over neighbours. With up to 4 bits weights are fitted again to the
+    codes that they multiply and their own codes chosen together (:func:`~bitsparse.nn.calibration.refine_codes`). A slope
+    and a shift per column match each product to full precision. Neither labels nor masks are looked at.
 
     Parameters
     ----------
@@ -61,10 +62,12 @@ def quantize_network(
     features : array (n, features) or SciPy sparse array
         Of its nodes; memory-mapped arrays are read at the sampled rows only.
     bits : int, sequence of int, or "choose", default 8
-        1..16, for all layers or for each: bits of its input, of its weights and of what it hands on inside. ``"choose"`` takes for each layer the
-        fewest bits in 2..8 that hold its full-precision output well enough (:func:`bitsparse.choose_bits`); :func:`tune_bits` measures instead.
+        1..16, for all layers or for each: bits of its input, of its weights and of what it hands on inside. ``"choose"``
+        takes for each layer the fewest bits in 2..8 that hold its full-precision output well enough
+        (:func:`bitsparse.choose_bits`); :func:`tune_bits` measures instead.
     sample : int, default 8192
-        Nodes to calibrate on: all, or neighbourhoods grown around random nodes, and the edges among them.
+        Nodes to calibrate on: all, or neighbourhoods grown around random nodes, and the edges among them. Where sums are not
+        divided (GIN) the sample should have about the degrees of what the network will run on: larger sums are clipped.
     seed : int, default 0
         Of the sample.
 
@@ -114,7 +117,7 @@ def layer_bits(network: Network, graph: Any, features: Any, bits: int | Sequence
             x = np.asarray(network.run_layer(layer, matrix, x), np.float32)
             found.append(choose_bits(x) if x.size else 8)
         return found
-    given = [bits] * depth if np.ndim(bits) == 0 else list(bits)  # type: ignore[arg-type, list-item]
+    given = [bits] * depth if np.ndim(bits) == 0 else list(bits)  # type: ignore[arg-type]
     if len(given) != depth:
         raise ValueError(
             f"{function}: bits has {len(given)} numbers for {depth} layers; pass one number, or one for each layer"
@@ -205,11 +208,11 @@ class _Walk:
         messages = self.right * (slope * measured + shift)
         size, start = grid_through(messages, bits, self.sums, reference)
         constant, bias = (slope * base + shift) / size, -start / size
-        if self.network.normalisation != "gcn":  # no factors of the rows, so the constant is part of the addend
-            constant, bias = None, bias + constant
+        scaled = self.network.normalisation == "gcn"
+        if not scaled:  # no factors of the rows, so the constant is part of the addend
+            bias = bias + constant
         chain = _chain(slope * scale / size, bias, None, bits)
-        kept = None if constant is None else constant.astype(np.float32)
-        self.steps.append(Update(_packed(codes, bits), chain, kept is not None, kept))
+        self.steps.append(Update(_packed(codes, bits), chain, scaled, constant.astype(np.float32) if scaled else None))
         received = self.sums(size * nearest_codes(messages, size, start, bits) + start)
         offset = (start / size).astype(np.float32)
         inner = len(layer.updates) > 1
@@ -318,7 +321,7 @@ class _Walk:
         if dense.activation == "tanh":
             return _chain(col, addend, "tanh", bits, self.grid)
         if dense.activation == "leaky_relu":
-            return _chain(col / size, addend / size, "leaky_relu", bits, Grid(np.ones_like(size), start / size))
+            return _chain(col / size, addend / size, "leaky_relu", bits, (np.ones_like(size), start / size))
         # relu lets positive factors pass, and without an activation the lower end goes into the addend.
         return _chain(col / size, (addend - start) / size, dense.activation, bits)
 

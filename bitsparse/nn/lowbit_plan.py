@@ -88,22 +88,22 @@ class LowBitPlan:
         codes = x
         for i, step in enumerate(steps):
             following: Any = steps[i + 1] if i + 1 < len(steps) else None
-            is_update = hasattr(step, "weights")
             form = self._form_for(step, following)
-            run = (
-                self._update(i, step, self._as(codes, _LEFT), form)
-                if is_update
-                else self._aggregate(i, step, codes, form)
-            )  # type: ignore[arg-type]
+            run = self._run_of(i, step, codes, form)
             if following is None:
                 self._last = run
                 return
-            gives = step.chain.epilogue(**form).wrap(  # type: ignore[arg-type]
+            gives = step.chain.epilogue(**form).wrap(
                 self._words((self.shape[0], step.chain.col_scale.size), step.chain.bits or 1, **form),
                 (self.shape[0], step.chain.col_scale.size), self._family, "LowBitPlan",
             )  # fmt: skip
             self._calls.append(_bound(run, gives))
             codes = self._beside(gives, codes) if getattr(step, "own", False) else gives
+
+    def _run_of(self, number: int, step: Any, codes: BitTensor, form: dict[str, Any]) -> Callable[[Any], Any]:
+        if hasattr(step, "weights"):
+            return self._update(number, step, self._as(codes, _LEFT), form)
+        return self._aggregate(number, step, codes, form)
 
     def _form_for(self, step: Any, following: Any) -> dict[str, Any]:
         """How the codes of a step are packed: as what follows reads them."""
@@ -181,7 +181,7 @@ class LowBitPlan:
         rows = self._operand.right if step.scaled else None
         term = None if constant is None else (rows, constant)
         params = step.chain.epilogue(**form).params(function, shape)
-        sizes = (max(_check.limits_of(bits, encoding)[1], -_check.limits_of(bits, encoding)[0]) for bits, encoding in ((left.bits, "unsigned"), (weights.bits, "signed")))  # fmt: skip
+        sizes = 2**left.bits - 1, 2 ** (weights.bits - 1)
         about = {
             "k": k,
             "a_bits": left.bits,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -132,7 +133,7 @@ class Layer:
         updates = tuple(self.updates)
         if not updates or not all(isinstance(update, Dense) for update in updates):
             raise DTypeError("Layer: updates must be one or more nn.Dense")
-        for before, after in zip(updates, updates[1:], strict=False):
+        for before, after in pairwise(updates):
             if before.weight.shape[1] != after.weight.shape[0]:
                 raise ShapeError(
                     f"Layer: one update gives {before.weight.shape[1]} features but the next takes {after.weight.shape[0]}"
@@ -197,7 +198,7 @@ class Network:
         self.layers = tuple(layers)
         if not self.layers or not all(isinstance(layer, Layer) for layer in self.layers):
             raise DTypeError(f"{function}: layers must be one or more nn.Layer")
-        for i, (before, after) in enumerate(zip(self.layers, self.layers[1:], strict=False)):
+        for i, (before, after) in enumerate(pairwise(self.layers)):
             if before.outputs != after.inputs:
                 raise ShapeError(
                     f"{function}: layer {i} gives {before.outputs} features but layer {i + 1} takes {after.inputs}"
@@ -390,7 +391,7 @@ def random_network(
     """
     rng = np.random.default_rng(seed)
     layers = []
-    for i, (inputs, outputs) in enumerate(zip(widths, widths[1:], strict=False)):
+    for i, (inputs, outputs) in enumerate(pairwise(widths)):
         last = i == len(widths) - 2
 
         def glorot(rows: int, cols: int) -> _Array:

@@ -41,9 +41,10 @@ def load_state_dict(
 ) -> Network:
     """Make a network from the names and tensors of a PyTorch Geometric model of GCNConv, SAGEConv (mean) or GINConv layers.
 
-    Layers follow each other in the order of their names in the dict; batch norms outside of layers belong to the layers in their order, behind
-    the sums. What a state dict does not say is taken as usual: `activation` stands between the layers, behind each norm, and between the linear
-    layers of a GIN's perceptron; nothing stands behind the last layer. Dropout does nothing in inference.
+    Layers follow each other by the numbers in their names, else in the order of the dict; batch norms outside of layers
+    belong to the layers in their order, behind the sums. What a state dict does not say is taken as usual: `activation`
+    stands between the layers, behind their norms, and between the linear layers of a GIN's perceptron; nothing stands behind
+    the last layer. Dropout does nothing in inference.
 
     Parameters
     ----------
@@ -69,7 +70,8 @@ def load_state_dict(
     Examples
     --------
     >>> from bitsparse import nn
-    >>> state = {"conv1.bias": np.zeros(4), "conv1.lin.weight": np.ones((4, 3)), "conv2.bias": np.zeros(2), "conv2.lin.weight": np.ones((2, 4))}
+    >>> state = {"conv1.bias": np.zeros(4), "conv1.lin.weight": np.ones((4, 3))}
+    >>> state |= {"conv2.bias": np.zeros(2), "conv2.lin.weight": np.ones((2, 4))}
     >>> nn.load_state_dict(state)
     <Network gcn 3 -> 4 -> 2>
     """
@@ -143,7 +145,7 @@ def _sorted(function: str, named: Mapping[str, Any], kind: str) -> tuple[list[_C
         match = _CONVS[kind].match(name)
         if match:
             found.setdefault(match["at"], {})[match["part"]] = array
-    places = {name for name in found}
+    places = set(found)
     norms: dict[str, dict[str, Any]] = {}
     for name in named:
         match = _NORM.match(name)
@@ -223,7 +225,7 @@ def _perceptron(function: str, conv: _Conv, inside: str | None, eps: float) -> l
             found.append(Dense(weight.T, parts.get("bias")))
         else:
             raise ValueError(
-                f"{function}: layer {conv.at!r} has a part nn.{'.'.join(map(str, place))} with {', '.join(parts)}, which is neither a linear "
+                f"{function}: layer {conv.at!r} has a part nn.{'.'.join(map(str, place))} with {', '.join(parts)}, neither a linear "
                 "layer nor a batch norm"
             )
     if not found:
