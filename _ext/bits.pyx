@@ -177,3 +177,13 @@ def pad_is_zero(const unsigned char[::1] words, object planes, size_t used_bits,
     with nogil:
         answer = bs_pad_is_zero(<const uint32_t *>_at(words), c_planes, used_bits, c_width)
     return bool(answer)
+
+
+def content_sum(tuple on, const unsigned char[::1] x):
+    """The fingerprint of memory: a sum of mixed 64-bit words."""
+    cdef bs_run_on run = _on(on)
+    cdef size_t size = x.shape[0]
+    cdef uint64_t answer
+    with nogil:
+        answer = bs_content_sum(<const unsigned char *>_at(x), size, run.threads)
+    return answer

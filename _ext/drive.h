@@ -29,5 +29,7 @@ void bs_tile_bitmap(bs_run_on on, const uint32_t *words, size_t batch, size_t ou
 uint64_t bs_count_nonzero(bs_run_on on, const uint32_t *words, size_t lines, int bits, int layout, size_t width);
 void bs_code_sums(bs_run_on on, const uint32_t *words, size_t lines, int bits, int encoding, size_t k, size_t width, int64_t *sums);
 int bs_pad_is_zero(const uint32_t *words, size_t planes, size_t used_bits, size_t width);
+/* The fingerprint of memory; see content.h. */
+uint64_t bs_content_sum(const unsigned char *x, size_t bytes, int threads);
 
 #endif

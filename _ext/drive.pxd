@@ -55,3 +55,4 @@ cdef extern from "drive.h" nogil:
     uint64_t bs_count_nonzero(bs_run_on on, const uint32_t *words, size_t lines, int bits, int layout, size_t width)
     void bs_code_sums(bs_run_on on, const uint32_t *words, size_t lines, int bits, int encoding, size_t k, size_t width, int64_t *sums)
     int bs_pad_is_zero(const uint32_t *words, size_t planes, size_t used_bits, size_t width)
+    uint64_t bs_content_sum(const unsigned char *x, size_t bytes, int threads)

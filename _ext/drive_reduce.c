@@ -1,7 +1,9 @@
 /* Reductions: value ranges, zero tiles, counts and sums of codes. */
 #include <float.h>
 #include <math.h>
+#include <string.h>
 
+#include "content.h"
 #include "drive.h"
 
 /* ---- ranges ---- */
@@ -229,4 +231,39 @@ int bs_pad_is_zero(const uint32_t *words, size_t planes, size_t used_bits, size_
             if (words[p * width + w] & (w == first ? mask : 0xffffffffu))
                 return 0;
     return 1;
+}
+
+/* ---- fingerprints ---- */
+#define CONTENT_UNIT ((size_t)1 << 16)
+
+typedef struct {
+    const unsigned char *x;
+    size_t bytes;
+    uint64_t sum;
+} content_job;
+
+static void content_of_unit(void *context, size_t unit, int thread)
+{
+    (void)thread;
+    content_job *j = context;
+    const size_t end = bs_min(unit * CONTENT_UNIT + CONTENT_UNIT, j->bytes);
+    uint64_t sum = 0, word;
+    size_t at = unit * CONTENT_UNIT;
+    for (; at + 8 <= end; at += 8) {
+        memcpy(&word, j->x + at, 8);
+        sum += bs_content(word, at / 8);
+    }
+    if (at < end) {
+        word = 0;
+        memcpy(&word, j->x + at, end - at);
+        sum += bs_content(word, at / 8);
+    }
+    __atomic_fetch_add(&j->sum, sum, __ATOMIC_RELAXED);
+}
+
+uint64_t bs_content_sum(const unsigned char *x, size_t bytes, int threads)
+{
+    content_job j = {.x = x, .bytes = bytes};
+    bs_parallel(content_of_unit, &j, bs_ceil_div(bytes, CONTENT_UNIT), threads);
+    return j.sum;
 }

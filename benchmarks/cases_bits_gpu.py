@@ -61,7 +61,7 @@ def pack_signs(rows: int, cols: int, axis: int) -> Prepared:
     kind: dict[str, Any] = {"axis": axis, "layout": "planes", "encoding": "bipolar"}
     out = cuda_bits.pack(x, 1, **kind)
     _compare(out, host_bits.pack(x[:CHECKED].get(), 1, **kind), axis)
-    return _prepared(lambda a: cuda_bits.pack(a, 1, out=out, check=False, **kind), x, out)
+    return beside_a_copy(lambda a: cuda_bits.pack(a, 1, out=out, check=False, **kind), x, out)
 
 
 def pack_bytes(rows: int, cols: int, axis: int) -> Prepared:
@@ -69,7 +69,7 @@ def pack_bytes(rows: int, cols: int, axis: int) -> Prepared:
     x = _generator().integers(0, 16, (rows, cols), dtype=np.uint32).astype(np.uint8)
     out = cuda_bits.pack(x, 4, axis=axis, **WAY)
     _compare(out, host_bits.pack(x[:CHECKED].get(), 4, axis=axis, **WAY), axis)
-    return _prepared(lambda a: cuda_bits.pack(a, 4, axis=axis, out=out, **WAY), x, out)
+    return beside_a_copy(lambda a: cuda_bits.pack(a, 4, axis=axis, out=out, **WAY), x, out)
 
 
 def quantize(rows: int, cols: int, axis: int, rounding: str) -> Prepared:
@@ -77,7 +77,7 @@ def quantize(rows: int, cols: int, axis: int, rounding: str) -> Prepared:
     x, kind = _normal(rows, cols), STEPS | {"axis": axis, "rounding": rounding}
     out = cuda_bits.quantize(x, 4, **kind)
     _compare(out, host_bits.quantize(x[:CHECKED].get(), 4, **kind), axis)
-    return _prepared(lambda a: cuda_bits.quantize(a, 4, out=out, **kind), x, out)
+    return beside_a_copy(lambda a: cuda_bits.quantize(a, 4, out=out, **kind), x, out)
 
 
 def dequantize(rows: int, cols: int, axis: int) -> Prepared:
@@ -88,7 +88,7 @@ def dequantize(rows: int, cols: int, axis: int) -> Prepared:
     part = words[:CHECKED] if axis == -1 else words[:, :, : CHECKED // 32]
     some = host_bits.dequantize(np.ascontiguousarray(part.get()), (CHECKED, cols), 4, **kind)
     _same(out[:CHECKED], some)
-    return _prepared(lambda w: cuda_bits.dequantize(w, (rows, cols), 4, out=out, **kind), words, out)
+    return beside_a_copy(lambda w: cuda_bits.dequantize(w, (rows, cols), 4, out=out, **kind), words, out)
 
 
 def unpack(rows: int, cols: int, bits: int, axis: int) -> Prepared:
@@ -97,7 +97,7 @@ def unpack(rows: int, cols: int, bits: int, axis: int) -> Prepared:
     out = cuda_bits.unpack(words, (rows, cols), bits, **kind)
     part = words[:CHECKED] if axis == -1 else words[:, :, : CHECKED // 32]
     _same(out[:CHECKED], host_bits.unpack(np.ascontiguousarray(part.get()), (CHECKED, cols), bits, **kind))
-    return _prepared(lambda w: cuda_bits.unpack(w, (rows, cols), bits, out=out, **kind), words, out)
+    return beside_a_copy(lambda w: cuda_bits.unpack(w, (rows, cols), bits, out=out, **kind), words, out)
 
 
 def repack(size: int, bits: int) -> Prepared:
@@ -107,7 +107,7 @@ def repack(size: int, bits: int) -> Prepared:
     out = cuda_bits.repack(words, (size, size), bits, **kind)
     some = host_bits.repack(words[:CHECKED].get(), (CHECKED, size), bits, **kind)
     _compare(out, some, -2)
-    return _prepared(lambda w: cuda_bits.repack(w, (size, size), bits, out=out, **kind), words, out)
+    return beside_a_copy(lambda w: cuda_bits.repack(w, (size, size), bits, out=out, **kind), words, out)
 
 
 def calibrate(rows: int, cols: int, granularity: str) -> Prepared:
@@ -132,7 +132,7 @@ def calibrate(rows: int, cols: int, granularity: str) -> Prepared:
     )
 
 
-def _prepared(call: Callable[[Any], object], source: Any, out: Any) -> Prepared:
+def beside_a_copy(call: Callable[[Any], object], source: Any, out: Any) -> Prepared:
     """Time ``call(source)``, which writes ``out``, warm and cold, beside a copy of as many bytes."""
     torch, cupy = torch_module(), jit.require_cupy("suite gemm")
     moved = source.nbytes + out.nbytes

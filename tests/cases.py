@@ -644,6 +644,17 @@ def _stats_cases() -> Iterator[Case]:
         yield Case("stats", "relative_error", f"{dtype}-{memory}-{_shape_id(shape)}", make)
 
 
+def _content_cases() -> Iterator[Case]:
+    for dtype, memory, shape in itertools.product(
+        ("uint8", "float16", "bfloat16", "float32", "float64"), MEMORY, [(0, 3), (1, 1), (7, 9), (2, 3, 5), (63, 65)]
+    ):
+
+        def make(dtype=dtype, memory=memory, shape=shape):
+            return (lay_out(floats(_seed(dtype, shape), shape, np.float64).astype(dtype_of(dtype)), memory),), {}
+
+        yield Case("stats", "content_sum", f"{dtype}-{memory}-{_shape_id(shape)}", make)
+
+
 _ALL = [
     *_pack_cases(),
     *_unpack_cases(),
@@ -659,6 +670,7 @@ _ALL = [
     *_build_cases(),
     *(Case(*spec) for spec in cases_sparse.specs()),
     *_stats_cases(),
+    *_content_cases(),
 ]
 #: Equal ids are equal cases, met on two ways through the tables above.
 CASES: list[Case] = list({case.id: case for case in _ALL}.values())

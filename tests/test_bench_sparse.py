@@ -345,3 +345,30 @@ def test_points_of_the_roofline(tmp_path: Path) -> None:
     assert roofline.main([str(records), "--out", str(tmp_path / "none.svg"), "--precision", "tf32"]) == 1
     if roofline.main([str(records), "--out", str(tmp_path / "plot.svg")]) == 0:
         assert (tmp_path / "plot.svg").read_text().startswith("<?xml")
+
+
+def test_the_cases_of_transfers_and_rounding() -> None:
+    import cases_rounding_gpu
+    import cases_transfer_gpu
+
+    transfers, rounding = ({case.name for case in found.cases()} for found in (cases_transfer_gpu, cases_rounding_gpu))
+    sizes = ("arxiv-128", "reddit-602", "products-100")
+    assert {f"transfer-{kind}-{size}" for kind in ("pageable", "pinned") for size in sizes} <= transfers
+    assert {f"rounding-f32-8bit-{peer}-rows-8192x8192" for peer in ("copy", "cupy")} <= rounding
+    assert all("8bit" in name and "rows" in name for name in rounding if name.startswith("rounding-"))
+    grid = cases_rounding_gpu.steps(8, "rows")
+    assert (grid["qmax"], grid["divisor"]) == (127, np.float32(4.0 / 127))
+
+
+@pytest.mark.gpu
+def test_codes_of_the_rounding_cases_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    import cases_rounding_gpu as cases
+    import cupy
+
+    x = cupy.asarray(np.random.default_rng(0).normal(size=(130, 256)).astype(np.float32))
+    for bits, layout in ((8, "rows"), (4, "planes")):
+        out = cases.compared(x, bits, cases.steps(bits, layout))
+        assert out.dtype == np.uint32
+    monkeypatch.setattr(cases.host_bits, "quantize", lambda *a, **k: np.zeros(3))
+    with pytest.raises(AssertionError, match="differ from the host's"):
+        cases.compared(x, 8, cases.steps(8, "rows"))

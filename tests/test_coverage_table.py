@@ -73,6 +73,11 @@ ROWS = {
         numbers,
         lambda got, x, b: np.array_equal(got.toarray(), quantised(x, b)),
     ),
+    "QuantCache": Row(
+        lambda x, b, f: bs.QuantCache().quantize(x, b, **f),
+        numbers,
+        lambda got, x, b: np.array_equal(got.toarray(), quantised(x, b)),
+    ),
     "dequantize": Row(
         lambda x, b, f: bs.dequantize(bs.quantize(x, b, **f)),
         numbers,
@@ -282,6 +287,7 @@ ON_GPU = {
     "pack_bits",
     "BitTensor",
     "quantize",
+    "QuantCache",
     "dequantize",
     "unpack_bits",
     "stochastic_round",

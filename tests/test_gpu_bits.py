@@ -257,6 +257,59 @@ def test_division_is_correctly_rounded(axis: int) -> None:
         both("quantize", x, bits, offset=offset[0, 0], divisor=divisor[0, 0], rounding="floor", axis=axis, **kind)
 
 
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_fields_rounded_at_random(dtype: str, bits: int) -> None:
+    """Whole octets that one thread rounds, filled up and not, with gaps between rows; grids of a tensor, rows and batches."""
+    rng = np.random.default_rng(bits)
+    limit, kind = (1 << (bits - 1)) - 1, {"rounding": "stochastic", "axis": -1, "layout": "rows", "stream": 5}
+    for i, shape in enumerate(
+        [(1, 8), (7, 24), (5, 128), (3, 2048), (2, 3, 40), (3, 5, 256), (33, 264), (9, 20), (6, 31)]
+    ):
+        wide = floats(rng, (*shape[:-1], shape[-1] + 8), dtype_of(dtype))
+        for x in (np.ascontiguousarray(wide[..., 8:]), wide[..., 8:]):
+            for granularity in ("tensor", "row", "one row", "batch"):
+                both("quantize", x, bits, **grid(rng, shape, granularity, np.float32, bits), seed=2**63 + i, **kind)  # type: ignore[arg-type]
+            for divisor in (0.03, 3.0, -2.0):
+                step = {"offset": np.float32(0), "divisor": np.float32(divisor), "multiplier": 1.0}
+                both("quantize", x, bits, **step, qmin=-limit, qmax=limit, seed=i, **kind)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_fields_at_random_beside_whole_numbers(bits: int) -> None:
+    """Quotients at and beside boundaries, numerators of every size, and what is not finite."""
+    rng, limit = np.random.default_rng(7), (1 << (bits - 1)) - 1
+    kind: dict[str, Any] = {
+        "rounding": "stochastic",
+        "axis": -1,
+        "layout": "rows",
+        "seed": 3,
+        "stream": 1,
+        "multiplier": 1.0,
+    }
+    kind |= {"qmin": -limit, "qmax": limit, "poisoned": False}
+    divisor = np.exp2(rng.uniform(-30, 30, (64, 1))).astype(np.float32)
+    codes = rng.integers(-limit, limit + 1, (64, 4096))
+    near = np.nextafter((codes * divisor).astype(np.float32), np.float32(rng.choice([-np.inf, np.inf], codes.shape)))
+    x = np.where(rng.random(codes.shape) < 0.5, near, (codes * divisor).astype(np.float32))
+    both("quantize", x, bits, offset=np.zeros((64, 1), np.float32), divisor=divisor, **kind)
+    x = (np.exp2(rng.uniform(-149, 127, (6, 2048))) * rng.choice([-1, 1], (6, 2048))).astype(np.float32)
+    for step, value in ((37, 0), (41, np.inf), (43, -np.inf), (47, np.nan), (53, np.finfo(np.float32).max), (59, -0.0)):
+        x.reshape(-1)[::step] = value
+    with np.errstate(all="ignore"):
+        for by in (1.0, 3.0, 1e-38, 1e-45, 1e38, -7.0, 2.0**-61, 2.0**40, 2.0**41, np.inf, 0.0):
+            for offset in (0.0, 1e-30, 1e30):
+                both("quantize", x, bits, offset=np.float32(offset), divisor=np.float32(by), **kind)
+    from bitsparse.backends.cuda import bits as cuda_bits
+
+    del kind["poisoned"]
+    for value in (np.nan, np.inf):
+        y = np.zeros((3, 64), np.float32)
+        y[2, 63] = value
+        with pytest.raises(ValueError, match="NaN or inf"):
+            cuda_bits.quantize(to_device(y), bits, offset=np.float32(0), divisor=np.float32(1), check=True, **kind)
+
+
 @pytest.mark.parametrize("rounding", ["floor", "nearest", "stochastic"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_few_bits_beside_the_boundaries(dtype: str, rounding: str) -> None:
@@ -515,6 +568,23 @@ def test_relative_error() -> None:
         assert stats.relative_error(to_device(x), to_device(y)) == got
     x = rng.normal(size=(40, 50))
     assert stats.relative_error(to_device(x.T), to_device(x.T)) == 0.0
+
+
+def test_fingerprints() -> None:
+    from bitsparse.backends.cuda import stats
+
+    data = np.random.default_rng(14).integers(0, 256, 1_300_000).astype(np.uint8)
+    for n in (0, 1, 7, 8, 9, 15, 16, 17, 31, 4096, 16 * 256 * 4, 16 * 256 * 4 + 1, 262_143, 1_300_000):
+        for start in (0, 1, 4, 8) if n < 5000 else (0,):
+            x = data[start : start + n]
+            got = stats.content_sum(to_device(data)[start : start + n])
+            assert got == host_stats.content_sum(x)
+            if n < 5000:
+                assert got == reference_stats.content_sum(x)
+    for dtype in FLOATS:
+        x = floats(np.random.default_rng(15), (70, 90), dtype_of(dtype))
+        for view in (x, x.T, x[::2, 1:]):
+            assert stats.content_sum(to_device(view)) == host_stats.content_sum(view)
 
 
 # ---- how calls behave

@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -50,8 +51,26 @@ def test_any_strides_and_dtypes() -> None:
     x = RNG.normal(size=(700, 900))
     for source in (x, x.T, x[::2, 1:], x.astype(np.float16), x[:, :1] > 0, np.float32(3.5)):
         there = interop.move(np.asarray(source), "cuda:0")
+        assert isinstance(there, cp().ndarray)
         assert there.dtype == np.asarray(source).dtype
         np.testing.assert_array_equal(there.get(), source)
+
+
+def test_bfloat16() -> None:
+    x = RNG.normal(size=(900, 700)).astype(ml_dtypes.bfloat16)
+    there = interop.to_gpu(x, "cuda:0")
+    assert there.dtype == x.dtype
+    np.testing.assert_array_equal(there.view(np.uint16).get(), x.view(np.uint16))
+
+
+def test_small_locked_memory_may_change_at_once() -> None:
+    source = interop.pinned_empty((4, 5), np.float32)
+    source[...] = 1
+    with cp().cuda.Stream(non_blocking=True) as stream:
+        there = interop.to_gpu(source, "cuda:0")
+        source[...] = 2
+        stream.synchronize()
+    np.testing.assert_array_equal(there.get(), np.ones((4, 5)))
 
 
 def test_pieces_are_shared_by_threads() -> None:
@@ -131,6 +150,25 @@ def test_arrays_on_a_stream_of_the_callers() -> None:
         cupy.cuda.get_current_stream().wait_event(event)
         np.testing.assert_array_equal(there.get().toarray(), array.toarray())
     assert quick.to_device("cuda").get().words.tobytes() == here.words.tobytes()
+
+
+def test_only_answers_come_home() -> None:
+    """Choosing bits asks for the range once and for one error a candidate."""
+    emulator = sys.modules.get("emulator")
+    for scheme, granularity in (("symmetric", "tensor"), ("affine", "tensor"), ("symmetric", "row")):
+        x = RNG.normal(size=(40, 100)).astype(np.float32)
+        there: Any = cp().asarray(x)
+        way: dict[str, Any] = {"scheme": scheme, "granularity": granularity, "threshold": 0.1}
+        want = bs.choose_bits(x, **way)
+        before = emulator.counts()["to_host"] if emulator else 0
+        assert bs.choose_bits(there, **way) == want
+        if emulator and granularity == "tensor":
+            assert emulator.counts()["to_host"] - before == 1 + (want - 1)
+        before = emulator.counts()["to_host"] if emulator else 0
+        bs.quantize(there, 8, scheme=scheme, rounding="stochastic", seed=1, layout="rows")  # type: ignore[arg-type]
+        assert not emulator or emulator.counts()["to_host"] == before + 1
+        with pytest.raises(ValueError, match=r"choose_bits: .*NaN"):
+            bs.choose_bits(there * np.float32("nan"))
 
 
 # -- uploads ----------------------------------------------------------------------------------------------------------

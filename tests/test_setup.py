@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-MARKERS = ["gpu", "torch", "jax"]
+MARKERS = ["gpu", "hopper", "cora", "torch", "jax"]
 
 
 def run_pytest(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -28,10 +28,12 @@ def run_pytest(folder: Path, **environment: str) -> subprocess.CompletedProcess[
 
 
 def test_what_cannot_run_is_deselected_and_counted(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    available = sys.modules[request.config.pluginmanager.get_plugin(str(HERE / "conftest.py")).__name__].AVAILABLE
+    conftest = sys.modules[request.config.pluginmanager.get_plugin(str(HERE / "conftest.py")).__name__]
+    available = conftest.AVAILABLE
+    assert sorted(available) == sorted(MARKERS)
     tests = "".join(f"@pytest.mark.{name}\ndef test_{name}():\n    assert True\n\n\n" for name in MARKERS)
     (tmp_path / "test_it.py").write_text(f"import pytest\n\n\n{tests}def test_always():\n    assert True\n", "utf-8")
-    done = run_pytest(tmp_path)
+    done = run_pytest(tmp_path, **({} if conftest.DATA is None else {"BITSPARSE_DATA": str(conftest.DATA)}))
     assert done.returncode == 0, done.stdout + done.stderr
     passed, deselected = 1 + sum(available.values()), len(MARKERS) - sum(available.values())
     assert re.search(rf"\b{passed} passed\b", done.stdout), done.stdout

@@ -22,7 +22,7 @@ from bitsparse.interop.cuda import (
 )
 from bitsparse.interop.host import CUPY, JAX, NUMPY, TORCH, Family, as_numpy, from_numpy, writable_numpy
 from bitsparse.interop.pinned import is_pinned, pinned_empty
-from bitsparse.interop.streams import Ready, current_gpu, moving, stream_at, use_stream, working_on
+from bitsparse.interop.streams import Ready, current_gpu, is_capturing, moving, stream_at, use_stream, working_on
 from bitsparse.interop.transfers import Download, Downloader, offsets_of, to_gpu, view
 from bitsparse.interop.uploads import Upload, Uploader
 
@@ -48,6 +48,7 @@ __all__ = [
     "from_array",
     "from_numpy",
     "gpu_of",
+    "is_capturing",
     "is_pinned",
     "move",
     "moving",

@@ -23,9 +23,9 @@ __all__ = ["ALIGNMENT", "CHUNK_BYTES", "Chunks", "bytes_of", "enqueue", "is_pinn
 
 #: Where arrays start that share a buffer: a multiple of a memory transaction on every device.
 ALIGNMENT = 128
-#: Bytes of a piece: 80 microseconds of a PCIe 5 link, against the 10 that enqueueing one takes.
+#: Bytes of a piece: 70 microseconds of a PCIe 5 link, several times what enqueueing one takes.
 CHUNK_BYTES = 4 << 20
-#: Pieces in the process; at most so many threads fill them (one core copies about a quarter of what such a link takes).
+#: Pieces in the process; at most so many threads fill them (one core copies a fraction of what such a link takes).
 _CHUNKS, _THREADS = 8, 4
 #: Fewer pieces are filled by the caller alone.
 _FEW_CHUNKS = 4

@@ -11,7 +11,7 @@ from typing import Any
 from bitsparse.errors import DTypeError
 from bitsparse.interop.host import Family
 
-__all__ = ["Ready", "current_gpu", "moving", "pointer_of", "stream_at", "use_stream", "working_on"]
+__all__ = ["Ready", "current_gpu", "is_capturing", "moving", "pointer_of", "stream_at", "use_stream", "working_on"]
 
 _NOTHING = nullcontext()
 
@@ -105,6 +105,20 @@ def working_on(device: str, family: Family) -> AbstractContextManager[Any]:
     if switch is None and pointer is None:
         return _NOTHING
     return _switched(cupy, switch, pointer)
+
+
+def is_capturing(device: str) -> bool:
+    """Whether CuPy's current stream on ``device`` records a CUDA graph.
+
+    Examples
+    --------
+    >>> is_capturing("cpu")
+    False
+    """
+    if device == "cpu":
+        return False
+    cupy = sys.modules["cupy"]
+    return bool(cupy.cuda.runtime.streamIsCapturing(cupy.cuda.get_current_stream().ptr))
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from bitsparse.errors import DeviceError, ShapeError
 from bitsparse.interop import streams
 from bitsparse.interop.cuda import parse_device, require_cupy
 from bitsparse.interop.host import CUPY
-from bitsparse.interop.pinned import ALIGNMENT, Bytes, bytes_of, enqueue, pinned_empty
+from bitsparse.interop.pinned import ALIGNMENT, Bytes, bytes_of, enqueue, is_pinned, pinned_empty
 
 __all__ = ["Download", "Downloader", "offsets_of", "to_gpu", "view"]
 
@@ -69,9 +69,10 @@ def to_gpu(x: NDArray[Any], device: str, *, later: bool = False) -> Any:
             f"to_device: {x.nbytes} bytes of host memory were to be copied to {device}, but its stream is capturing; "
             f"move them before the capture begins"
         )
-    if x.nbytes < _SMALL_BYTES or not x.flags.c_contiguous:
-        return cupy.array(x, copy=True)
-    out = cupy.empty(x.shape, x.dtype)
+    if not x.flags.c_contiguous or (x.nbytes < _SMALL_BYTES and not is_pinned(x)):
+        return cupy.asarray(x)
+    # bfloat16 is what not every CuPy allocates
+    out = cupy.empty(x.shape, np.uint16 if x.dtype.name == "bfloat16" else x.dtype).view(x.dtype)
     if enqueue(cupy, out.data.ptr, bytes_of(x), stream) and not later:
         event = cupy.cuda.Event(disable_timing=True)
         event.record(stream)

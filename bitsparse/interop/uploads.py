@@ -175,6 +175,7 @@ class Uploader:
             )
         self.grown = self.moved = 0
         self._timed, self._turn, self._closed = timed, 0, False
+        self._given = stream  # kept: the stream below is only its address
         self._slots = [_Slot() for _ in range(slots)]
         self._staging: list[_Staging] = []
         self._lock, self._changed = threading.Lock(), threading.Condition()

@@ -97,12 +97,21 @@ def _bits() -> list[Variant]:
         for index in ({}, {"BS_LARGE": 1})
     ]
     table += [
+        ("bits_stochastic.cu", "stochastic_rows", found)
+        for found in ({"BS_KIND": 4}, {"BS_KIND": 5}, {"BS_KIND": 5, "BS_LARGE": 1})
+    ]
+    table += [
         ("bits_decode.cu", "decode_rows", found) for found in (*decode, *({"BS_LARGE": 1} | decode[k] for k in (0, 5)))
     ]
     table += [("bits_range.cu", "range_rows", {"BS_KIND": kind}) for kind in (0, 3, *floats)]
     table += [("bits_round.cu", "round_stochastically", {"BS_KIND": kind}) for kind in floats]
     found = [Variant(source, name, tuple(sorted(constants.items()))) for source, name, constants in table]
-    return [*found, Variant("bits_words.cu", "turn_planes"), Variant("bits_error.cu", "relative_error")]
+    return [
+        *found,
+        Variant("bits_words.cu", "turn_planes"),
+        Variant("bits_error.cu", "relative_error"),
+        Variant("bits_content.cu", "content_sum"),
+    ]
 
 
 def _build() -> list[Variant]:

@@ -1,15 +1,7 @@
 """The public functions: check the arguments, choose a kernel, call the backend."""
 
 from bitsparse.ops.attention import attention
-from bitsparse.ops.bits import (
-    choose_bits,
-    dequantize,
-    pack_bits,
-    quantization_error,
-    quantize,
-    stochastic_round,
-    unpack_bits,
-)
+from bitsparse.ops.bits import dequantize, pack_bits, quantize, stochastic_round, unpack_bits
 from bitsparse.ops.bmm import bmm, plan_bmm
 from bitsparse.ops.bmm_plan import BmmPlan
 from bitsparse.ops.bspmm import BspmmPlan, bspmm, plan_bspmm
@@ -18,6 +10,8 @@ from bitsparse.ops.cosine_attention import cosine_attention
 from bitsparse.ops.epilogue import BatchNorm, Epilogue
 from bitsparse.ops.matmul import matmul, plan_matmul
 from bitsparse.ops.matmul_plan import MatmulPlan
+from bitsparse.ops.quality import choose_bits, quantization_error
+from bitsparse.ops.quant_cache import CacheInfo, QuantCache
 from bitsparse.ops.sample import EdgeSample, edge_sample
 from bitsparse.ops.sampled_spmm import SampledPlan, plan_sampled_spmm, sampled_spmm
 from bitsparse.ops.sddmm import edge_softmax, sddmm
@@ -27,9 +21,11 @@ __all__ = [
     "BatchNorm",
     "BmmPlan",
     "BspmmPlan",
+    "CacheInfo",
     "EdgeSample",
     "Epilogue",
     "MatmulPlan",
+    "QuantCache",
     "SampledPlan",
     "SpmmPlan",
     "add",

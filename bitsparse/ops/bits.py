@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, Literal
 
 import numpy as np
@@ -15,10 +14,8 @@ from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops import schemes
 
 __all__ = [
-    "choose_bits",
     "dequantize",
     "pack_bits",
-    "quantization_error",
     "quantize",
     "stochastic_round",
     "unpack_bits",
@@ -87,7 +84,7 @@ def unpack_bits(q: BitTensor, dtype: Any = None) -> Any:
     >>> bs.unpack_bits(bs.pack_bits([[1, 0, 1]]), np.int32)
     array([[1, 0, 1]], dtype=int32)
     """
-    return _bit_tensor("unpack_bits", "q", q).toarray(dtype)
+    return bit_tensor("unpack_bits", "q", q).toarray(dtype)
 
 
 def quantize(
@@ -162,32 +159,69 @@ def quantize(
     seed_number, stream = schemes.checked_seed(function, rounding_name, seed, stream)
     device = interop.device_of(array)
     with interop.working_on(device, family):
-        if array.dtype.kind in "biu":  # exactly, except for integers beyond 2**53
-            array = array.astype(np.float64 if array.dtype.itemsize >= 4 else np.float32)
-        low, high = _range(function, array, scheme_name, granularity_name, range)
-        wide = bits > schemes.MAX_FLOAT32_BITS or array.dtype == np.float64
-        grid = schemes.grid_from_range(function, scheme_name, bits, low, high, np.float64 if wide else np.float32)
-        words = backends.family(device, "bits").quantize(
+        array = real(array)
+        low, high = ends_of(function, array, scheme_name, granularity_name, range)
+        random, check = (rounding_name, seed_number, stream), range is not None
+        return coded(
+            function,
             array,
+            family,
+            scheme_name,
             bits,
-            offset=grid.offset,
-            divisor=grid.divisor,
-            multiplier=grid.multiplier,
-            qmin=grid.qmin,
-            qmax=grid.qmax,
-            rounding=rounding_name,
-            seed=seed_number,
-            stream=stream,
+            (low, high),
+            random,
             axis=packed,
             layout=layout_name,
-            check=range is not None,
+            check=check,
         )
-        scale = interop.move(grid.scale, device)
-        offset = None if grid.stored_offset is None else interop.move(grid.stored_offset, device)
-    return BitTensor._make(words, array.shape, bits, packed, layout_name, grid.encoding, family, scale, offset)
 
 
-def _range(
+def real(array: Any) -> Any:
+    """Integers as floats: exactly, except beyond 2**53."""
+    if array.dtype.kind not in "biu":
+        return array
+    return array.astype(np.float64 if array.dtype.itemsize >= 4 else np.float32)
+
+
+def coded(
+    function: str,
+    array: Any,
+    family: interop.Family,
+    scheme: str,
+    bits: int,
+    ends: tuple[Any, Any],
+    random: tuple[str, int, int],
+    *,
+    axis: int,
+    layout: str,
+    check: bool,
+) -> BitTensor:
+    """The codes over a range; `random` is rounding, seed and stream. On the stream of the array."""
+    device = interop.device_of(array)
+    wide = bits > schemes.MAX_FLOAT32_BITS or array.dtype == np.float64
+    grid = schemes.grid_from_range(function, scheme, bits, *ends, np.float64 if wide else np.float32)
+    rounding, seed, stream = random
+    words = backends.family(device, "bits").quantize(
+        array,
+        bits,
+        offset=grid.offset,
+        divisor=grid.divisor,
+        multiplier=grid.multiplier,
+        qmin=grid.qmin,
+        qmax=grid.qmax,
+        rounding=rounding,
+        seed=seed,
+        stream=stream,
+        axis=axis,
+        layout=layout,
+        check=check,
+    )
+    scale = interop.move(grid.scale, device)
+    offset = None if grid.stored_offset is None else interop.move(grid.stored_offset, device)
+    return BitTensor._make(words, array.shape, bits, axis, layout, grid.encoding, family, scale, offset)
+
+
+def ends_of(
     function: str, array: NDArray[Any], scheme: str, granularity: str, given: Any
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Lower and upper end of the range, calibrated or as given, in the granularity's shape."""
@@ -254,17 +288,17 @@ def dequantize(q: BitTensor, dtype: Any = np.float32) -> Any:
     >>> bs.dequantize(q)
     array([[-1. ,  0.5]], dtype=float32)
     """
-    q = _bit_tensor("dequantize", "q", q)
+    q = bit_tensor("dequantize", "q", q)
     wanted = np.dtype(dtype)
     if wanted.name not in ("float16", "bfloat16", "float32", "float64"):
         raise DTypeError(
             f"dequantize: dtype {wanted} is not floating; use float16, bfloat16, float32 or float64, or unpack_bits for integers"
         )
     with q._working():
-        return interop.from_array(_decode(q, wanted), q._family, "dequantize")
+        return interop.from_array(decode(q, wanted), q._family, "dequantize")
 
 
-def _decode(q: BitTensor, dtype: Any) -> Any:
+def decode(q: BitTensor, dtype: Any) -> Any:
     """:func:`dequantize` as a NumPy or CuPy array, whatever the family of `q`."""
     return backends.family(q.device, "bits").dequantize(
         q.words,
@@ -317,110 +351,7 @@ def stochastic_round(x: Any, *, seed: int | None = None, stream: int = 0) -> Any
         return interop.from_array(rounded, family, function)
 
 
-def quantization_error(x: Any, q: Any) -> float:
-    """Relative quantisation error (TANGO Eq. 4): the mean of ``|x - y| / (|x| + |y| + 0.0005)`` with y the dequantised value.
-
-    As printed, the denominator takes x and y without absolute values and can vanish; both are taken absolutely here.
-
-    Parameters
-    ----------
-    x : array_like
-        The real values.
-    q : BitTensor or array_like
-        Their quantisation (dequantised here), or the dequantised values themselves.
-
-    Returns
-    -------
-    float
-        In 0..1; 0 for an empty array. Accumulated in float64.
-
-    Examples
-    --------
-    >>> x = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)
-    >>> errors = [bs.quantization_error(x, bs.quantize(x, bits, scheme="symmetric")) for bits in (2, 4, 8)]
-    >>> errors[0] > errors[1] > errors[2]
-    True
-    """
-    function = "quantization_error"
-    values, family = interop.as_array(x, function)
-    _check.numeric(function, "x", values)
-    if isinstance(q, BitTensor):
-        with q._working():
-            back = _decode(q, np.float64)
-    else:
-        back, _ = interop.as_array(q, function, "q")
-    _check.numeric(function, "q", back)
-    device = _check.same_device(function, (interop.device_of(values), interop.device_of(back)))
-    if values.shape != back.shape:
-        raise ShapeError(
-            f"{function}: x has shape {values.shape} but q has shape {back.shape}; pass the quantisation of this very array"
-        )
-    with interop.working_on(device, family):
-        error = float(backends.family(device, "stats").relative_error(values, back))
-    _check.finite(function, "x or q", bool(np.isfinite(error)))
-    return error
-
-
-def choose_bits(
-    x: Any,
-    *,
-    threshold: float = 0.3,
-    bits: Iterable[int] = range(2, 9),
-    scheme: Scheme = "symmetric",
-    rounding: Rounding | None = None,
-    granularity: Granularity = "tensor",
-    seed: int | None = None,
-) -> int:
-    """Fewest bits whose :func:`quantization_error` is at most `threshold` (TANGO section 3.1: 0.3 keeps the accuracy).
-
-    TANGO measures it on the output of the first layer, not on the input features.
-
-    Parameters
-    ----------
-    x : array_like
-        At least two dimensions.
-    threshold : float, default 0.3
-    bits : iterable of int, default 2..8
-        Candidates, tried in ascending order.
-    scheme, rounding, granularity, seed
-        As in :func:`quantize`.
-
-    Returns
-    -------
-    int
-
-    Raises
-    ------
-    ValueError
-        No candidate reaches the threshold; the message names the smallest error found.
-
-    Examples
-    --------
-    >>> x = np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32)
-    >>> bs.choose_bits(x)
-    4
-    """
-    function = "choose_bits"
-    candidates = sorted({_check.bit_count(function, one) for one in bits})
-    if not candidates:
-        raise ValueError(f"{function}: bits holds no candidate; pass for example range(2, 9)")
-    if not 0 <= threshold <= 1:
-        raise ValueError(f"{function}: threshold must be a number in 0..1, got {threshold!r}")
-    smallest = 1.0
-    for count in candidates:
-        error = quantization_error(
-            x, quantize(x, count, scheme=scheme, rounding=rounding, granularity=granularity, seed=seed)
-        )
-        if error <= threshold:
-            return count
-        smallest = min(smallest, error)
-    raise ValueError(
-        f"{function}: {candidates[0]}..{candidates[-1]} bits leave an error of {smallest:.3f}, above threshold={threshold}; "
-        f"pass more bits, a finer granularity or a larger threshold"
-    )
-
-
-def _bit_tensor(function: str, name: str, q: Any) -> BitTensor:
+def bit_tensor(function: str, name: str, q: Any) -> BitTensor:
     if not isinstance(q, BitTensor):
         raise DTypeError(
             f"{function}: {name} must be a BitTensor, got {type(q).__name__}; make one with quantize or pack_bits"

@@ -41,6 +41,10 @@ _WARPS, _CHUNKS = 4, 8
 _ROW_DRAWS, _COLUMN_DRAWS = 8 * 17 * 16, 32 * 5 * 16
 #: Codes of so few bits may go through ``bits_quick.cu``, whose points are at most so many 2**-16 off.
 _POINT_BITS, _POINT_ERROR = 4, 2
+#: Threads of a block of ``bits_stochastic.cu``, and blocks that a multiprocessor holds.
+_OCTET_THREADS, _OCTET_BLOCKS = 256, 5
+#: What Philox adds to its keys after each round.
+_PHILOX_STEPS = 0x9E3779B9, 0xBB67AE85
 #: Codes of this many bits are rounded by adding 1.5 * 2**23.
 _QUICK_BITS = 22
 
@@ -59,6 +63,12 @@ class EncodeParams(ctypes.Structure):
         *((name, ctypes.c_float) for name in ("gain", "middle", "range", "base", "quick_limit")),
         *((name, ctypes.c_int) for name in ("bits", "fields", "rounding", "positive", "is_signed", "infinity", "vector")),
     )  # fmt: skip
+
+
+class OctetParams(ctypes.Structure):
+    """The argument of ``bits_stochastic.cu``, field by field."""
+
+    _fields_ = (("encode", EncodeParams), ("keys", ctypes.c_uint32 * 20))
 
 
 class DecodeParams(ctypes.Structure):
@@ -115,6 +125,9 @@ def _encode(
     if _is_large(steps, GROUP * found.batches * found.rows * -(-found.cols // GROUP), words.size):
         kind["BS_LARGE"] = 1
     way = "rows" if rows else "columns"
+    if kind.get("BS_STEPS") == 0 and rows and _is_fields_at_random(found, params):
+        _encode_octets(found, params, kind)
+        return
     if kind.get("BS_STEPS") == 0 and _is_quick(found, params, rows):
         del kind["BS_STEPS"]
         kernel = jit.kernel("bits_quick.cu", f"quick_{way}", kind)
@@ -123,6 +136,31 @@ def _encode(
         kernel = jit.kernel("bits_encode.cu", f"encode_{way}", kind)
     blocks = _blocks(rows, found.batches, found.rows, found.cols)
     kernel.launch(blocks, 32 * _WARPS, params, shared=draws + (0 if rows else _stage_bytes(bits)))()
+
+
+def _is_fields_at_random(found: Source, params: EncodeParams) -> bool:
+    """Whether ``bits_stochastic.cu`` does it: eight neighbours share a draw, and a grid that does not change along their line."""
+    fits = params.bits in (2, 4, 8) and -128 <= params.low <= params.high <= 255 and not found.turned
+    together = found.vector and found.cols % 8 == 0 and not (params.offset_col or params.divisor_col)
+    return bool(params.rounding == _STOCHASTIC and params.fields and fits and together)
+
+
+def _encode_octets(found: Source, params: EncodeParams, kind: dict[str, int]) -> None:
+    del kind["BS_STEPS"]
+    varied = any(getattr(params, f"{name}_{part}") for name in ("offset", "divisor") for part in ("row", "batch"))
+    whole = found.cols * params.bits % GROUP == 0 and found.array.flags.c_contiguous
+    if whole and not varied:  # one long line
+        params.width *= params.batches * params.rows
+        params.cols *= params.batches * params.rows
+        params.batches = params.rows = 1
+    params.gain, params.middle, params.range = params.multiplier, params.low, params.high
+    seeds = params.seed & 0xFFFFFFFF, params.seed >> 32
+    keys = [(seeds[i % 2] + i // 2 * _PHILOX_STEPS[i % 2]) & 0xFFFFFFFF for i in range(20)]
+    octets = params.batches * params.rows * params.width * 4 // params.bits
+    blocks = min(_OCTET_BLOCKS * jit.capability().multiprocessors, -(-octets // _OCTET_THREADS))
+    jit.kernel("bits_stochastic.cu", "stochastic_rows", kind).launch(
+        blocks, _OCTET_THREADS, OctetParams(params, (ctypes.c_uint32 * 20)(*keys))
+    )()
 
 
 def _is_quick(found: Source, params: EncodeParams, rows: bool) -> bool:

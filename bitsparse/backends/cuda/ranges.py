@@ -94,20 +94,34 @@ def calibrate(x: Any, granularity: str) -> tuple[Any, Any, bool]:
 
     Returns
     -------
-    lo, hi : cupy.ndarray
+    lo, hi : cupy.ndarray, or numpy.ndarray for "tensor"
         ``()``, ``(..., M, 1)`` or ``(..., 1, N)``, in the dtype of ``x`` (float32 for 16-bit input); 0 over nothing. Where values are
         not finite their entries mean nothing.
     finite : bool
-        False if any value is NaN or infinite; the one answer that is waited for.
+        False if any value is NaN or infinite. It is waited for, and brings the range of a tensor along: one copy to the host.
     """
     cupy = jit.require_cupy("calibrate")
     dtype = np.float64 if x.dtype == np.float64 else np.float32
     shape = {"tensor": (), "row": (*x.shape[:-1], 1), "col": (*x.shape[:-2], 1, x.shape[-1])}[granularity]
+    if granularity == "tensor":
+        low, high, odd = (
+            _answer(cupy, x, granularity, dtype) if x.size else (np.zeros(1, dtype), np.zeros(1, dtype), False)
+        )
+        return low.reshape(()), high.reshape(()), not odd
     if x.size == 0:
         return cupy.zeros(shape, dtype), cupy.zeros(shape, dtype), True
     low, high, flag = cupy.empty(shape, dtype), cupy.empty(shape, dtype), cupy.zeros((), np.int32)
     _ranges(x, granularity, low, high, flag)
     return low, high, not bool(flag.get())
+
+
+def _answer(cupy: Any, x: Any, granularity: str, dtype: Any) -> tuple[Any, Any, bool]:
+    """Smallest and largest value on the host, one element each, and whether a float is not finite; one copy."""
+    answer = cupy.zeros(3, np.int64)
+    low, high, flag = (answer[i : i + 1] for i in range(3))
+    _ranges(x, granularity, low, high, flag)
+    host = answer.get()
+    return host[:1].view(dtype)[:1], host[1:2].view(dtype)[:1], bool(host[2])
 
 
 def minmax(values: Any) -> tuple[Any, Any, bool]:
@@ -118,16 +132,14 @@ def minmax(values: Any) -> tuple[Any, Any, bool]:
     cupy = jit.require_cupy("minmax")
     if values.size == 0:
         return 0, 0, False
-    answer, dtype = cupy.zeros(3, np.int64), _value_dtype(geometry.kind_of(values.dtype))
-    low, high, flag = (answer[i : i + 1] for i in range(3))
-    _ranges(values.reshape(1, -1) if values.ndim < 2 else values, "tensor", low, high, flag)
-    host = answer.get()
-    ends = [host[i : i + 1].view(dtype)[0].item() for i in range(2)]
+    flat = values.reshape(1, -1) if values.ndim < 2 else values
+    *found, odd = _answer(cupy, flat, "tensor", _value_dtype(geometry.kind_of(values.dtype)))
+    ends = [end[0].item() for end in found]
     if values.dtype == np.uint64:  # held with the top bit turned over
         ends = [end - _INT64_MIN for end in ends]
     if values.dtype.kind == "b":
         ends = [int(end != 0) for end in ends]
-    return ends[0], ends[1], bool(host[2])
+    return ends[0], ends[1], odd
 
 
 def stochastic_round(x: Any, seed: int, stream: int, *, out: Any = None) -> Any:

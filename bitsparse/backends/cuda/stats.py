@@ -11,7 +11,7 @@ from bitsparse import jit
 from bitsparse.backends.cuda import geometry
 from bitsparse.backends.params import TILE_ROWS, tile_bitmap_shape
 
-__all__ = ["coarse_bitmap", "code_sums", "digits_of", "relative_error", "tile_bitmap"]
+__all__ = ["coarse_bitmap", "code_sums", "content_sum", "digits_of", "relative_error", "tile_bitmap"]
 
 _WARPS = 8
 
@@ -43,12 +43,20 @@ class ErrorParams(ctypes.Structure):
     )
 
 
+class ContentParams(ctypes.Structure):
+    """The argument of the kernel of ``bits_content.cu``, field by field."""
+
+    _fields_ = (("x", ctypes.c_void_p), ("out", ctypes.c_void_p), ("bytes", ctypes.c_int64))
+
+
 #: Numbers by which ``bits_error.cu`` knows dtypes, and elements that one of its blocks adds up.
 _TYPES = (
     *("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"),
     *("float16", "bfloat16", "float32", "float64"),
 )
 _BLOCK_ELEMENTS = 8192
+#: Blocks of 256 threads a multiprocessor that read memory, and the bytes that each of these blocks has in flight.
+_CONTENT_BLOCKS, _CONTENT_BYTES = 4, 256 * 4 * 16
 
 
 def _launch(name: str, items: int, params: StatsParams, *, dependent: bool = False) -> None:
@@ -157,3 +165,17 @@ def relative_error(x: Any, y: Any) -> float:
         1, 256, ErrorParams(parts.data.ptr, None, total.data.ptr, blocks)
     )()
     return float(total.get()) / int(x.size)
+
+
+def content_sum(x: Any) -> int:
+    """The host's fingerprint of the bytes of an array in C order, from one pass over them. Waits for the stream."""
+    cupy = jit.require_cupy("content_sum")
+    x = geometry.contiguous(x)
+    if x.nbytes and x.data.ptr % 16:
+        x = x.copy()
+    out = cupy.zeros((), np.uint64)
+    if x.nbytes:
+        blocks = min(_CONTENT_BLOCKS * jit.capability().multiprocessors, -(-x.nbytes // _CONTENT_BYTES))
+        params = ContentParams(x.data.ptr, out.data.ptr, x.nbytes)
+        jit.kernel("bits_content.cu", "content_sum").launch(blocks, 256, params)()
+    return int(out.get())

@@ -29,6 +29,7 @@ static inline float __fmaf_rd(float a, float b, float c)
     const __float128 exact = (__float128)a * b + c;
     return (__float128)nearest > exact ? __builtin_nextafterf(nearest, -__builtin_inff()) : nearest;
 }
+static inline float __fmaf_ru(float a, float b, float c) { return -__fmaf_rd(-a, b, -c); }
 static __forceinline__ float __fsub_rn(float a, float b) { return emu_rounded(a - b); }
 static __forceinline__ float __fmul_rn(float a, float b) { return emu_rounded(emu_rounded(a) * b); }
 static __forceinline__ float __fdiv_rn(float a, float b) { return emu_rounded(a / b); }

@@ -1,0 +1,91 @@
+"""Whose memory an array is: recognised again, and known to be gone, without keeping it alive."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bitsparse.interop.cuda import is_cupy
+
+__all__ = ["Memory", "memory_of"]
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The memory behind an array.
+
+    Attributes
+    ----------
+    owner : hashable
+        The same for all arrays that share an allocation, while it lives.
+    view : hashable
+        Where in it the elements lie.
+    alive : callable
+        Whether the allocation is still there. If not, another may have its address.
+    version : int or None
+        A number that grows with every change that the array's library knows of; 0 for arrays that cannot change; None where nobody counts.
+    """
+
+    owner: Hashable
+    view: Hashable
+    alive: Callable[[], bool]
+    version: int | None
+
+
+def memory_of(x: Any) -> Memory | None:
+    """The memory of an array of NumPy, CuPy, PyTorch or JAX, or of any object that takes weak references; None for everything else.
+
+    Examples
+    --------
+    >>> x = np.zeros((2, 3))
+    >>> one, other = memory_of(x), memory_of(x.T)
+    >>> one.owner == other.owner, one.view == other.view, one.version
+    (True, False, None)
+    >>> del x
+    >>> one.alive()
+    False
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.Tensor):
+        return _of_torch(x)
+    if isinstance(x, np.ndarray):
+        owner: Any = x
+        while isinstance(owner, np.ndarray) and owner.base is not None:
+            owner = owner.base
+        place: Any = x.__array_interface__["data"][0]
+        for candidate in (owner, x.base, x):
+            found = _weakly("numpy", candidate, (place, x.shape, x.strides, x.dtype.str), None)
+            if found is not None:
+                return found
+        return None
+    if is_cupy(x):
+        owner = x if x.base is None else x.base
+        return _weakly("cupy", owner, (x.data.ptr, x.shape, x.strides, x.dtype.str), None)
+    jax = sys.modules.get("jax")
+    immutable = jax is not None and isinstance(x, jax.Array)
+    return _weakly(type(x).__module__, x, (), 0 if immutable else None) if hasattr(x, "dtype") else None
+
+
+def _weakly(library: str, owner: Any, view: Hashable, version: int | None) -> Memory | None:
+    try:
+        reference = weakref.ref(owner)
+    except TypeError:
+        return None
+    return Memory((library, id(owner)), view, lambda: reference() is not None, version)
+
+
+def _of_torch(x: Any) -> Memory | None:
+    # A weak reference to the storage, not to the tensor: x.detach() and every view are new tensors over the same storage, and share
+    # their counter. The reference keeps the storage's address from being used again, though not its memory.
+    try:
+        storage = sys.modules["torch.multiprocessing.reductions"].StorageWeakRef(x.untyped_storage())
+        version: int | None = x._version
+    except (AttributeError, KeyError, NotImplementedError, RuntimeError):
+        return None  # sparse tensors have no storage; tensors made under inference_mode() no counter
+    view = (x.data_ptr(), tuple(x.shape), tuple(x.stride()), str(x.dtype), x.is_neg())
+    return Memory(("torch", storage.cdata), view, lambda: not storage.expired(), version)
