@@ -47,10 +47,9 @@ class PackedEpoch:
         Time it took to pack.
     """
 
-    def __init__(self, packets: tuple[Packet, ...], form: FeatureForm, seconds: float, edges: int) -> None:
+    def __init__(self, packets: tuple[Packet, ...], form: FeatureForm, seconds: float) -> None:
         self.packets, self.form, self.seconds = packets, form, seconds
         self.nbytes = sum(packet.nbytes for packet in packets)
-        self._edges = edges
 
     def facts(self) -> dict[str, int]:
         """Nodes, edges, groups and bytes, with the 8 x 128 tiles of the dense adjacency, which takes a pass over the edges."""
@@ -233,7 +232,7 @@ class ClusterRunner:
             elif self.device != "cpu":
                 buffer = interop.pinned_empty(size)
             made.append(self._pack(group, given, form, buffer))
-        return PackedEpoch(tuple(made), form, time.perf_counter() - begin, self.packets.edges)
+        return PackedEpoch(tuple(made), form, time.perf_counter() - begin)
 
     # -- running ------------------------------------------------------------------------------------------------------
     def run_packed(self, packed: PackedEpoch, out: Any = None, *, timed: bool = False) -> Any:
