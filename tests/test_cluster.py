@@ -141,6 +141,8 @@ def test_features_travel_without_their_padding() -> None:
     for bits in (1, 8):
         runner = nn.ClusterRunner(a, network("gcn", bits), labels=labels, group_nodes=64)
         packed = runner.pack(x)
+        again = runner.pack(x, into=packed)
+        assert all(a.buffer is b.buffer for a, b in zip(packed.packets, again.packets, strict=True))
         facts = packed.facts()
         assert facts["feature_bytes"] == NODES * 4 * bits  # 29 bits of a plane
         assert packed.nbytes == facts["feature_bytes"] + facts["adjacency_bytes"]

@@ -13,7 +13,6 @@ import bitsparse as bs
 from bitsparse import interop, nn
 from bitsparse.graph.packets import Packets
 
-cupy = pytest.importorskip("cupy")
 pytestmark = pytest.mark.gpu
 
 NODES = 300
@@ -47,6 +46,8 @@ def runner(device: str, kind: str = "gcn", bits: int = 8, **options: Any) -> nn.
 
 @pytest.mark.parametrize(("kind", "bits"), [("gcn", 8), ("gcn", 3), ("sage", 1), ("sage", 4), ("gin", 2)])
 def test_the_cpu_s_logits(kind: str, bits: int) -> None:
+    import cupy
+
     x = example()[2]
     expected = runner("cpu", kind, bits).run(x)
     ours = runner("cuda", kind, bits)
@@ -74,6 +75,8 @@ def test_other_forms(form: Any) -> None:
 @pytest.mark.parametrize("between", [False, True])
 @pytest.mark.parametrize("normalisation", ["gcn", "mean", "sum"])
 def test_opened_packets(loops: bool, between: bool, normalisation: str) -> None:
+    import cupy
+
     from bitsparse.backends.cuda.packets import PacketArrays
     from bitsparse.nn.operand import factors
 
@@ -169,6 +172,8 @@ def test_an_error_leaves_the_engine_ready() -> None:
 
 
 def test_order_with_the_caller_s_stream() -> None:
+    import cupy
+
     x = example()[2]
     ours = runner("cuda", bits=2)
     packed = ours.pack(x)

@@ -24,7 +24,6 @@ _ON_GPU = (
     "finish",
     "matmul",
     "packed",
-    "packets",
     "sample",
     "sddmm",
     "sddmm_codes",

@@ -154,7 +154,7 @@ class Packets:
     (array([2, 3, 0, 1], dtype=int32), array([0, 2, 4]), 1)
     >>> packet = packets.pack(packets.groups[0])
     >>> packet.pattern(), packet.nbytes
-    ((array([0, 1, 2, 3, 4], dtype=int32), array([1, 0, 3, 2], dtype=int32)), 80)
+    ((array([0, 1, 2, 3, 4], dtype=int32), array([1, 0, 3, 2], dtype=int32)), 96)
     """
 
     def __init__(

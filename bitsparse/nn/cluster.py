@@ -47,10 +47,9 @@ class PackedEpoch:
         Time it took to pack.
     """
 
-    def __init__(self, packets: tuple[Packet, ...], form: FeatureForm, seconds: float, edges: int) -> None:
+    def __init__(self, packets: tuple[Packet, ...], form: FeatureForm, seconds: float) -> None:
         self.packets, self.form, self.seconds = packets, form, seconds
         self.nbytes = sum(packet.nbytes for packet in packets)
-        self._edges = edges
 
     def facts(self) -> dict[str, int]:
         """Nodes, edges, groups and bytes, with the 8 x 128 tiles of the dense adjacency, which takes a pass over the edges."""
@@ -211,22 +210,29 @@ class ClusterRunner:
             self.packets.put_features(packet, first, codes.words, form)
         return packet
 
-    def pack(self, features: Any) -> PackedEpoch:
+    def pack(self, features: Any, *, into: PackedEpoch | None = None) -> PackedEpoch:
         """Pack one epoch on the host, in page-locked memory where the device is a GPU.
 
         Parameters
         ----------
         features : array (n, features) or SciPy sparse array
             ``numpy.memmap`` too: rows are read where they are needed.
+        into : PackedEpoch, optional
+            An epoch of this runner's that is not needed any more, and not under way: its memory is used again. Page-locking memory takes
+            longer than filling it.
         """
         given, form = self._checked(features), self.feature_form
         begin = time.perf_counter()
         made = []
         for group in self.packets.groups:
             size = self.packets.nbytes(group, form.row_bytes)
-            buffer = None if self.device == "cpu" else interop.pinned_empty(size)
+            buffer: _Array | None = None
+            if into is not None and into.packets[group.number].buffer.size >= size:
+                buffer = into.packets[group.number].buffer
+            elif self.device != "cpu":
+                buffer = interop.pinned_empty(size)
             made.append(self._pack(group, given, form, buffer))
-        return PackedEpoch(tuple(made), form, time.perf_counter() - begin, self.packets.edges)
+        return PackedEpoch(tuple(made), form, time.perf_counter() - begin)
 
     # -- running ------------------------------------------------------------------------------------------------------
     def run_packed(self, packed: PackedEpoch, out: Any = None, *, timed: bool = False) -> Any:
@@ -373,6 +379,7 @@ class ClusterRunner:
                     forms[engine.submit(packet)] += 1
                 engine.finish(report)
         except BaseException:
+            self._engine = None  # what it was in the middle of is not to be gone on with
             sink.abandon()
             raise
         result = sink.finish()

@@ -146,11 +146,10 @@ class GpuEngine:
                 raise
 
     def _drop(self) -> None:
-        """What is under way ends, and is forgotten."""
-        if self._pending is not None:
-            self._pending[1].release()
+        """What is under way ends, and is forgotten; the engine serves no other run."""
         self._pending = None
         self._coming.clear()
+        self._copies.synchronize()
         self._stream.synchronize()
 
     def submit(self, packet: Packet) -> str:
