@@ -138,9 +138,7 @@ class GpuProducts:
 
     def explain(self) -> list[str]:
         """Which kernel runs for what has been prepared so far, and why."""
-        return [f"{name}: {product.explain}" for (name, *_), product in self._made.items()] or [
-            "nothing is prepared yet"
-        ]
+        return [f"{name}: {product.explain}" for (name, *_), product in self._made.items()]
 
     def product(
         self,
