@@ -24,7 +24,20 @@
 #endif
 // Blocks of a multiprocessor: what the registers suffice for, so that nothing is spilled.
 #ifndef BS_BLOCKS
-#define BS_BLOCKS 5
+#if BS_OUT == BS_CHAIN
+#define BS_BLOCKS_FITTING (4 + (BS_BITS == 2) - (BS_WEIGHTS != 0))
+#elif BS_WEIGHTS || BS_BITS == 16
+#define BS_BLOCKS_FITTING 5
+#else
+#define BS_BLOCKS_FITTING (BS_BITS == 8 ? 6 : BS_BITS == 4 ? 7 : 8)
+#endif
+#if defined(BS_LARGE) || BS_U > 8 || BS_WORDS * 4 > BS_BITS * 2
+#define BS_BLOCKS (BS_BLOCKS_FITTING - 2 + (BS_OUT == BS_CHAIN))
+#elif __CUDA_ARCH__ != 900
+#define BS_BLOCKS (BS_BLOCKS_FITTING - 1)
+#else
+#define BS_BLOCKS BS_BLOCKS_FITTING
+#endif
 #endif
 
 struct CodeSum {

@@ -361,6 +361,17 @@ def _sampled() -> list[Variant]:
     return [*found, *edges]
 
 
+def _codes() -> list[Variant]:
+    """Exact sums of packed integers: int32, means, the chain of an epilogue; 64-bit indices, values of edges."""
+    words = {2: 1, 4: 2, 8: 4, 16: 4}
+    table: list[tuple[int, dict[str, int]]] = [(bits, {"BS_OUT": 0}) for bits in words]
+    table += [(bits, {"BS_OUT": 2}) for bits in (2, 4, 8)]
+    table += [(8, more) for more in ({"BS_OUT": 1}, {"BS_OUT": 2, "BS_MEAN": 1}, {"BS_OUT": 0, "BS_WEIGHTS": 1})]
+    table += [(8, {"BS_OUT": 0, "BS_LARGE": 1}), (4, {"BS_OUT": 2, "BS_LARGE": 1})]
+    usual = [{"BS_BITS": bits, "BS_WORDS": words[bits], "BS_U": 8} | more for bits, more in table]
+    return [Variant("spmm_codes.cu", "spmm_codes", tuple(sorted(constants.items()))) for constants in usual]
+
+
 def variants() -> list[Variant]:
     """Every variant of a release."""
     rates = [
@@ -369,6 +380,6 @@ def variants() -> list[Variant]:
         for nb, group, only in ((1, (), None), *((nb, (("BS_WARPGROUP", 1),), "sm_90a") for nb in (1, 2, 4)))
     ]
     others = [("bits_stats.cu", "code_sums"), ("epilogue.cu", "epilogue_int32"), ("limits_memory.cu", "read_all")]
-    families = (_wgmma, _mma, _bmm, _bits, _build, _edges, _spmm, _finished, _tiles, _windows, _bspmm, _sampled)
+    families = (_wgmma, _mma, _bmm, _bits, _build, _edges, _spmm, _finished, _tiles, _windows, _bspmm, _sampled, _codes)
     found = [variant for family in families for variant in family()]
     return [*found, *(Variant(*other) for other in others), *rates]

@@ -191,8 +191,8 @@ def plan_spmm(
     -------
     SpmmPlan
         On a GPU ``plan(x, out=y)`` with C-contiguous `x` of the planned dtype allocates, compiles and waits for nothing from its second
-        call on, so that it can be captured into a CUDA graph; so does one with a BitTensor of the planned bits in the layout "rows", or of one
-        bit, whose scale and offset it has met before. 64-bit integers are the exception: their bounds are looked at every time.
+        call on, so that it can be captured into a CUDA graph; so does one with a BitTensor of the planned bits in the layout "rows" whose
+        scale and offset it has met before. 64-bit integers are the exception: their bounds are looked at every time.
 
     Examples
     --------

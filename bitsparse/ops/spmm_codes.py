@@ -38,12 +38,12 @@ class CodeProducts:
 
     def explain(self, operand: CSROperand) -> list[str]:
         """Which kernels have been prepared for the pattern, and why."""
-        found = operand.prepared.get("code sums", {})
-        return [
-            f"{bits} {encoding} bits{', in one kernel with the epilogue' if finish is not None else ''}: kernel codes, gathered as they are, "
-            + ("vertical counters" if bits == 1 else f"{made.tuning.lanes} lanes a row")
-            for (bits, encoding, *_), (made, finish) in found.items()
-        ]
+        lines = []
+        for (bits, encoding, *_), (made, finish) in operand.prepared.get("code sums", {}).items():
+            how = "vertical counters" if bits == 1 else f"gathered as they are, {made.tuning.lanes} lanes a row"
+            joined = "" if finish is None else ", the epilogue in the same kernel"
+            lines.append(f"{bits} {encoding} bits: kernel codes ({how}){joined}")
+        return lines
 
     def _refusal(self, operand: CSROperand, x: Features, weights: Array | None, acc: np.dtype[Any]) -> str | None:
         """Why packed features have to be unpacked, if they have to."""
@@ -163,7 +163,8 @@ class CodeProducts:
         source = x.source
         assert source is not None
         if source.axis == -1 and (source.layout == "rows" or source.bits == 1):
-            return source.words
+            words: Array = source.words
+            return words
         shape = (*source.shape[:-1], packed_words(source.shape[-1], source.bits, "rows"))
         room = operand.schedule.workspace("rows of integers", shape, np.uint32)
         made: Array = backends.family(operand.device, "bits").repack(
@@ -174,13 +175,15 @@ class CodeProducts:
     @staticmethod
     def _int32(operand: CSROperand, weights: Array) -> Array:
         """Values of the edges as the kernel takes them; those of the matrix are converted once."""
+        made: Array
         if weights is not operand.values:
-            return interop.aligned(converted(weights, np.int32))
+            made = interop.aligned(converted(weights, np.int32))
+            return made
         kept = operand.prepared.get("int32 values")
         if kept is None or kept[0] is not weights:
             kept = operand.prepared["int32 values"] = weights, interop.aligned(converted(weights, np.int32))
             operand.ready.renew()
-        made: Array = kept[1]
+        made = kept[1]
         return made
 
 

@@ -161,8 +161,10 @@ class SumFinish:
                 values=weights,
             )[:, 0]
         if self._reduce == "mean":
-            return sums.astype(np.float64) / space.maximum(counts, 1)
-        return sums.astype(np.int64)
+            shares: Array = sums.astype(np.float64) / space.maximum(counts, 1)
+            return shares
+        whole: Array = sums.astype(np.int64)
+        return whole
 
     # ---- the chain on sums in memory
     def target(self, out: Any, device: str, operands: tuple[Any, ...]) -> Any:

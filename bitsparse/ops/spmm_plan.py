@@ -253,11 +253,29 @@ class SpmmPlan:
         if self._codes is not None and behind is not None and 0 not in self.shape:
             made = self._codes.run(operand, x, weights, acc, target, finish, behind)
         if made is None:
-            sums = self._call(operand, x, weights, dtype, acc, sums_dtype, 1, None)
+            sums = self._counted(operand, x, weights, acc)
+            if sums is None:
+                sums = self._call(operand, x, weights, dtype, acc, sums_dtype, 1, None)
             made = (finish.on_host if self._codes is None else finish.on_gpu)(sums, behind, target)
         if out is not None:
             return out
         return finish.epilogue.wrap(made, self.shape, x.family, self._function)
+
+    def _counted(self, operand: CSROperand, x: Features, weights: Array | None, acc: np.dtype[Any]) -> Array | None:
+        """On the CPU the sums of one-bit integers by vertical counters, an eighth of the work; None where they do not apply."""
+        one_bit = x.packed is not None and x.packed.bits == 1 and x.packed.affine is None
+        if not one_bit or self._codes is not None or weights is not None or acc != np.int32 or self._reduce == "max":
+            return None
+        if x.packed is None or operand.indices is None or 0 in self.shape:
+            return None
+        bipolar = x.packed.encoding == "bipolar"
+        family = backends.family("cpu", "bspmm")
+        sums: Array = family.count(operand.indptr, operand.indices, x.data, x.packed.width, bipolar=bipolar)
+        if self._reduce == "sum":
+            return sums
+        counts = np.maximum(np.diff(operand.indptr), 1).astype(np.float32)[:, None]
+        means: Array = sums.astype(np.float32) / counts
+        return means
 
     def _weights(self, values: Any, x: Features) -> tuple[Array | None, bool]:
         """Values per edge in canonical order, and whether each head has its own."""

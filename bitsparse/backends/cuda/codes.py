@@ -205,7 +205,7 @@ class CodeSum:
         self._made.record()
 
     def __call__(self, words: Any, values: Any = None, operand: OperandParams | None = None, out: Any = None) -> Any:
-        """The sums of the integers in `words`, (columns of the pattern, heads, words) or without heads, C-contiguous and aligned to 16 bytes.
+        """The sums of the integers in `words`, (columns of the pattern, heads, words) or without heads.
 
         `operand` are float32 arrays of the device that join the chain of this call.
         """
