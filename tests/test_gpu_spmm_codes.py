@@ -210,6 +210,28 @@ def test_public_sums_are_the_hosts(bits: int) -> None:
     np.testing.assert_array_equal(bs.spmm(there, x.to_device("cuda"), values=cp().asarray(values)).get(), want)
 
 
+@pytest.mark.parametrize("bits", [1, 8])
+def test_real_values_are_found_from_exact_sums(bits: int) -> None:
+    """Without an epilogue, within the stated bound; scales by node, values and factors of columns are summed with the features."""
+    rng, A = np.random.default_rng(bits), graph()
+    x = bs.BitTensor(codes_of(rng, (N, 37), bits, "unsigned"), bits, layout="rows")
+    row, col = (rng.random(size).astype(np.float32) for size in (M, N))
+    for size, factors, reduce in (((), {}, "sum"), ((1, 37), {"row_scale": row}, "mean"), ((1, 37), {"col_scale": col}, "sum"), ((N, 1), {}, "sum")):  # fmt: skip
+        scale, offset = (rng.standard_normal(size).astype(np.float32) for _ in range(2))
+        real, there = x.with_affine(scale, offset), bs.TCTiledCSR(A, **factors)
+        got = bs.spmm(there.to_device("cuda"), real.to_device("cuda"), reduce=reduce)  # type: ignore[arg-type]
+        assert got.dtype == np.float32
+        weights = A.astype(np.float64).toarray()
+        if reduce == "mean":
+            weights /= np.maximum(np.diff(A.indptr), 1)[:, None]
+        weights = weights * factors.get("row_scale", np.ones(M))[:, None] * factors.get("col_scale", np.ones(N))
+        codes = x.toarray().astype(np.float64)
+        bound = (N + 6) * 2.0**-24 * (weights @ (abs(codes * scale) + abs(offset)))
+        if factors.keys() != {"col_scale"} and size != (N, 1):
+            bound *= 6 / (N + 6)
+        assert (abs(got.get() - weights @ (codes * scale + offset)) <= bound).all()
+
+
 def test_a_plan_in_a_graph_and_wrong_calls() -> None:
     cupy = cp()
     A, d = bs.TCTiledCSR(graph()).to_device("cuda"), 48

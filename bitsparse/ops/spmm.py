@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from bitsparse import _check
-from bitsparse.arrays.bit_tensor import Encoding
+from bitsparse.arrays.bit_tensor import BitTensor, Encoding
 from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.errors import ShapeError
 from bitsparse.ops.edge_ways import EdgeWay
@@ -95,7 +95,9 @@ def spmm(
     through all three reductions.
 
     On a GPU the pieces have some L edges, 32 to 1024 by the size of `A` and the chip, which takes the place of 1024 in this bound;
-    integers and maxima are the same bits as on the CPU, floating sums the same bits in every run. On tensor cores, which 16-bit features
+    integers and maxima are the same bits as on the CPU, floating sums the same bits in every run. Of a BitTensor with one scale and offset for
+    all or to a column the integers are summed there, exactly, if A has neither values nor a `col_scale`: what they stand for is found
+    from the sums in six roundings, so that the error is at most ``6 * u * sum (|q * scale| + |offset|)``. On tensor cores, which 16-bit features
     may use unasked, the bound is ``(e + n * 2**-22) * sum |a x|`` with e = 1.2e-3 for "tf32" and 2**-20 for "3xtf32"; for 16-bit features,
     before the result is rounded, e = 0 with values of their dtype and 2**-20 with a `col_scale` (float16: and 2**-25 for each edge with a
     factor below 2**-14).
@@ -141,6 +143,9 @@ def spmm(
             result = plan._run(plan._features(x), values, out, x)
             plan.check()
             return result
+        if isinstance(x, BitTensor):
+            plan = SpmmPlan(function, operand, x.shape[1:], reduce, precision, kernel, keep)
+            return plan._run(plan._features(x), values, out, x)
         features = as_features(function, "x", x)
         plan = SpmmPlan(function, operand, features.shape[1:], reduce, precision, kernel, keep)
         result = plan._run(features, values, out)

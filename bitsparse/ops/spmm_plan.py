@@ -14,6 +14,7 @@ from bitsparse.backends.params import SEGMENT
 from bitsparse.errors import DTypeError, KernelError, ShapeError
 from bitsparse.ops.csr_operand import CSROperand
 from bitsparse.ops.edge_ways import EdgeWay
+from bitsparse.ops.epilogue import Epilogue
 from bitsparse.ops.features import Features, as_features, converted, native, sum_dtypes, unpacked
 from bitsparse.ops.places import same_place, target_array, working_with
 from bitsparse.ops.spmm_codes import CodeProducts
@@ -26,6 +27,8 @@ Array = NDArray[Any]
 REDUCES = ("sum", "mean", "max")
 PRECISIONS = ("fp32", "tf32", "3xtf32")
 KERNELS = ("csr", "windows", "tiles", "codes")
+#: What becomes on a GPU of integers that stand for real values.
+_REAL = Epilogue(offset_correction=True)
 
 
 class SpmmPlan:
@@ -144,10 +147,28 @@ class SpmmPlan:
                 self._finish.check(chains)
 
     def _features(self, x: Any) -> Features:
-        """What is summed: the integers of a BitTensor where an epilogue follows, to which its scales may belong."""
-        bits = self._finish is not None and isinstance(x, BitTensor)
-        plain = bits and (x.scale is not None or x.offset is not None)
-        return as_features(self._function, "x", x.with_affine() if plain else x)
+        """What is summed: the integers of a BitTensor where its scales may be taken out of the sum, as for an epilogue."""
+        if isinstance(x, BitTensor) and (x.scale is not None or x.offset is not None):
+            if self._finish is not None or self._takes_out(x):
+                return as_features(self._function, "x", x.with_affine())
+        return as_features(self._function, "x", x)
+
+    def _takes_out(self, x: Any) -> bool:
+        """Whether integers that stand for real values are summed on a GPU, and what they stand for is found from the sums."""
+        if (
+            self._codes is None
+            or len(self._inner) != 1
+            or self._operand.values is not None
+            or not isinstance(x, BitTensor)
+        ):
+            return False
+        if x.bits not in _check.ROW_LAYOUT_BITS or self._forced not in (None, "codes") or x.shape[1:] != self._inner:
+            return False
+        return (x.scale is not None or x.offset is not None) and self._real.takes_out(x, None)
+
+    @property
+    def _real(self) -> SumFinish:
+        return SumFinish.kept(self._function, _REAL, self._operand, self.shape, self._reduce)
 
     def _plan_bits(self, bits: int, encoding: str) -> None:
         """Choose and compile for BitTensors of this kind."""
@@ -226,8 +247,14 @@ class SpmmPlan:
         operand.ready.wait()
         weights, per_head = self._weights(values, x)
         heads = x.shape[1] if len(x.shape) == 3 and (per_head or x.packed is not None) else 1
-        if self._finish is not None:
-            return self._finished(self._finish, x, weights, out, given)
+        finish = self._finish
+        if finish is None and self._takes_out(given):
+            if weights is None:
+                finish = self._real
+            else:
+                x = as_features(function, "x", given)
+        if finish is not None:
+            return self._finished(finish, x, weights, out, given)
         dtype, acc, result_dtype = self._dtypes(x, weights)
         target = None
         if out is not None:
