@@ -9,7 +9,8 @@
 //
 // Floor: edges * row bytes at 9 TB/s from rows of 64 bytes on, edges at 155 G/s below, x in the L2; and the compulsory bytes.
 //
-// BS_OUT: 0 int32, 1 float32 means, 2 the chain of an epilogue, with BS_MEAN on means. BS_WEIGHTS: edges have int32 values.
+// BS_OUT: 0 int32, 1 float32, 2 the chain of an epilogue; BS_MEAN: of means, as float32 of integers always is. BS_WEIGHTS: 1 edges have int32
+// values, 2 float32 ones, with which the sums are float32: a rounding for each edge, the pieces of long rows added in order.
 #define BS_KIND 2
 #define BS_ACC 2
 #define BS_BYTES (4 * BS_WORDS)
@@ -29,7 +30,7 @@
 #elif BS_WEIGHTS || BS_BITS == 16
 #define BS_BLOCKS_FITTING 5
 #else
-#define BS_BLOCKS_FITTING (BS_BITS == 8 ? 6 : BS_BITS == 4 ? 7 : 8)
+#define BS_BLOCKS_FITTING (BS_BITS == 8 ? 5 : BS_BITS == 4 ? 7 : 8)
 #endif
 #if defined(BS_LARGE) || BS_U > 8 || BS_WORDS * 4 > BS_BITS * 2
 #define BS_BLOCKS (BS_BLOCKS_FITTING - 2 + (BS_OUT == BS_CHAIN))
@@ -49,7 +50,7 @@ struct CodeSum {
     Gathered codes[BS_U];
     CodeSums sums;
 #if BS_WEIGHTS
-    int w[BS_U];
+    Total w[BS_U];
 #endif
 
     __device__ __forceinline__ CodeSum(const CodeParams &params, const Stretch &stretch) : p(params), at(stretch)
@@ -67,7 +68,7 @@ struct CodeSum {
     __device__ __forceinline__ void batch(Index base, int left)
     {
 #if BS_WEIGHTS
-        load_run(w, p.values + base, left);
+        load_run(w, (const Total *)p.values + base, left);
 #endif
     }
 
@@ -76,7 +77,7 @@ struct CodeSum {
     __device__ __forceinline__ void add_all()
     {
 #if BS_WEIGHTS
-        add_some(0, BS_U);
+        sums.add_products<false>(codes, w, p.flip, p.base, 0, BS_U);
 #else
         sums.add_batch(codes, p.flip);
 #endif
@@ -85,7 +86,7 @@ struct CodeSum {
     __device__ __forceinline__ void add_some(int from, int to)
     {
 #if BS_WEIGHTS
-        sums.add_products(codes, w, p.flip, from, to);
+        sums.add_products<true>(codes, w, p.flip, p.base, from, to);
 #else
         sums.add_some(codes, p.flip, from, to);
 #endif
@@ -94,10 +95,10 @@ struct CodeSum {
     __device__ __forceinline__ void done(Index, int, int) {}
 
     // The row is complete, and its integers are too large by `excess` each.
-    __device__ __forceinline__ void finish(Index row, Index edges, int (&v)[kCodes], int excess) const
+    __device__ __forceinline__ void finish(Index row, Index edges, Total (&v)[kCodes], Total excess) const
     {
 #pragma unroll
-        for (int j = 0; j < kCodes; j++)
+        for (int j = 0; j < kCodes && !BS_FLOATS; j++)
             v[j] -= excess;
         if (there)
             finish_row(p, row, edges, slice * lanes + lane, v);
@@ -105,8 +106,8 @@ struct CodeSum {
 
     __device__ __forceinline__ void flush(Index row, Index begin, Index end)
     {
-        int v[kCodes];
-        const int excess = sums.excess(p.base, (int)(end - begin));
+        Total v[kCodes];
+        const Total excess = sums.excess(p.base, (int)(end - begin));
         sums.widen(v);
         finish(row, end - begin, v, excess);
         sums.clear();
@@ -136,7 +137,7 @@ struct CodeSum {
         __threadfence();
         if (!last_of_groups(p.arrived + (bs_u64)(unsigned)from * (unsigned)p.slices + (unsigned)slice, count, lane, lanes))
             return;
-        int v[kCodes];
+        Total v[kCodes];
 #pragma unroll
         for (int j = 0; j < kCodes; j++)
             v[j] = 0;

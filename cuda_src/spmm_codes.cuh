@@ -3,7 +3,7 @@
 // Eight edges at a time are added bit by bit: three words with the same weight become two (a carry-save adder is two LOP3), whatever integers
 // their bits belong to, until four words are left, of weights 1, 1, 2 and 4. Only these are spread, into lanes of 16 bits (of 32, for
 // integers of 16 bits); those of 4 and 2 bits by way of bytes, which hold a batch. A row or piece has no more edges than such a lane can
-// hold, so nothing is asked on the way. With values a lane has an integer a register instead.
+// hold, so nothing is asked on the way. With values a lane has an integer or a float a register instead.
 #ifndef BITSPARSE_SPMM_CODES_CUH
 #define BITSPARSE_SPMM_CODES_CUH
 
@@ -18,7 +18,12 @@
 #ifndef BS_WEIGHTS
 #define BS_WEIGHTS 0
 #endif
+#ifndef BS_SIGNED // of integers of 8 bits; others are told by `flip`
+#define BS_SIGNED 0
+#endif
 #define BS_CHAIN 2
+#define BS_FLOATS (BS_WEIGHTS == 2)
+#define BS_DIVIDES (BS_MEAN || (BS_OUT == 1 && !BS_FLOATS))
 #if BS_OUT == BS_CHAIN
 #include "epilogue_store.cuh"
 #endif
@@ -35,7 +40,7 @@ static_assert(BS_U % 8 == 0, "eight edges are added at once");
 
 // A lane's part of a piece.
 #if BS_WEIGHTS
-typedef Vector<kCodes, int> PackedSum;
+typedef Vector<kCodes, Element> PackedSum; // the bits of a Total
 #else
 typedef Vector<BS_WORDS * kWide, unsigned> PackedSum;
 #endif
@@ -45,7 +50,7 @@ struct CodeParams {
     Units units;
     const char *x;      // rows of `row_bytes`, 16-byte aligned
     void *out;          // int32 or float32 (rows, columns)
-    const int *values;  // of the edges
+    const void *values; // of the edges: int32 or float32
     PackedSum *partial; // (pieces, slices, lanes)
     int *arrived;       // (pieces, slices): how many pieces of a row are there, at the first one's place; zeros before and after
     unsigned row_bytes;
@@ -63,11 +68,27 @@ struct CodeParams {
 BS_INLINE unsigned sum_of_bits(unsigned a, unsigned b, unsigned c) { return a ^ b ^ c; }
 BS_INLINE unsigned carry_of_bits(unsigned a, unsigned b, unsigned c) { return (a & b) | (c & (a | b)); }
 // Every kParts-th integer of a word from number k on.
-BS_INLINE unsigned spread(unsigned word, int k, unsigned flip) { return ((word >> (k * BS_BITS)) ^ flip) & kMask; }
+BS_INLINE unsigned spread(unsigned word, int k, unsigned flip)
+{
+#if BS_BITS == 8 && !BS_SIGNED
+    return k ? __byte_perm(word, 0, 0x4341) : word & kMask;
+#else
+    return ((word >> (k * BS_BITS)) ^ flip) & kMask;
+#endif
+}
+
+#if BS_FLOATS
+typedef float Total; // what a sum of a row is
+#else
+typedef int Total;
+#endif
+
+BS_INLINE unsigned bits_of(int v) { return (unsigned)v; }
+BS_INLINE unsigned bits_of(float v) { return bs_bits_of(v); }
 
 #if BS_WEIGHTS
 struct CodeSums {
-    int of[kCodes], weights;
+    Total of[kCodes], weights;
 
     __device__ __forceinline__ void clear()
     {
@@ -77,25 +98,47 @@ struct CodeSums {
         weights = 0;
     }
 
-    __device__ __forceinline__ void add_products(const Gathered (&codes)[BS_U], const int (&w)[BS_U], unsigned flip, int from, int to)
+    // Weights of edges that are not there do not matter. Floats: an integer becomes the fraction of 2^23, which is then taken off.
+    // With `apart` the words are something new to the compiler, which would otherwise do what whole and other batches have in common before
+    // it knows which it is, for eight edges at once.
+    template <bool apart>
+    __device__ __forceinline__ void add_products(const Gathered (&codes)[BS_U], const Total (&w)[BS_U], unsigned flip, int base, int from, int to)
     {
+        constexpr int shifts = BS_BITS < 8 ? 8 / BS_BITS : 1, places = kEach / shifts;
+#if BS_FLOATS
+        const float zero = 8388608.0f + (float)base;
+#endif
 #pragma unroll
         for (int u = 0; u < BS_U; u++)
             if (u >= from && u < to) {
 #pragma unroll
-                for (int i = 0; i < BS_WORDS; i++)
+                for (int i = 0; i < BS_WORDS * shifts; i++) {
+                    unsigned all = codes[u].of[i / shifts];
+                    if (apart || BS_BITS < 8)
+                        asm volatile("" : "+r"(all));
+                    const unsigned word = shifts > 1 ? spread(all, i % shifts, flip) : all ^ flip;
 #pragma unroll
-                    for (int j = 0; j < kEach; j++)
-                        of[i * kEach + j] += w[u] * (int)(((codes[u].of[i] ^ flip) >> (j * BS_BITS)) & ((1u << BS_BITS) - 1u));
+                    for (int k = 0; k < places; k++) {
+                        Total &sum = of[i / shifts * kEach + k * shifts + i % shifts];
+#if BS_FLOATS
+                        const unsigned from_word = places == 2 ? (k ? 0x7432u : 0x7410u) : 0x7440u + (unsigned)k;
+                        sum = bs_fmaf(bs_float_of(__byte_perm(word, 0x4b000000u, from_word)) - zero, w[u], sum);
+#else
+                        sum += w[u] * (int)((word >> (k * 32 / places)) & (places == 2 ? 0xffffu : 0xffu));
+#endif
+                    }
+                }
+#if !BS_FLOATS
                 weights += w[u];
+#endif
             }
     }
 
     // What the sums are too large by, and those of a row's pieces.
-    __device__ __forceinline__ int excess(int base, int) const { return base * weights; }
-    __device__ __forceinline__ int excess_of_pieces(int, int) const { return 0; }
+    __device__ __forceinline__ Total excess(int base, int) const { return BS_FLOATS ? 0 : base * weights; }
+    __device__ __forceinline__ Total excess_of_pieces(int, int) const { return 0; }
 
-    __device__ __forceinline__ void widen(int (&v)[kCodes]) const
+    __device__ __forceinline__ void widen(Total (&v)[kCodes]) const
     {
 #pragma unroll
         for (int j = 0; j < kCodes; j++)
@@ -115,15 +158,19 @@ struct CodeSums {
         PackedSum mine;
 #pragma unroll
         for (int j = 0; j < kCodes; j++)
-            mine.of[j] = of[j] - base * weights;
+            mine.of[j] = bits_of(of[j] - excess(base, 0));
         store_vector(&slot, mine);
     }
 
-    __device__ __forceinline__ void add_to(int (&v)[kCodes], const PackedSum &one) const
+    __device__ __forceinline__ void add_to(Total (&v)[kCodes], const PackedSum &one) const
     {
 #pragma unroll
         for (int j = 0; j < kCodes; j++)
-            v[j] += one.of[j];
+#if BS_FLOATS
+            v[j] += bs_float_of(one.of[j]);
+#else
+            v[j] += (int)one.of[j];
+#endif
     }
 };
 #else
@@ -155,10 +202,10 @@ struct CodeSums {
     {
 #pragma unroll
         for (int i = 0; i < BS_WORDS; i++) {
-            unsigned part[kParts];
+            unsigned bytes[kParts];
 #pragma unroll
             for (int k = 0; k < kParts; k++)
-                part[k] = 0;
+                bytes[k] = 0;
 #pragma unroll
             for (int u = 0; u < BS_U; u += 8) {
                 unsigned w[8];
@@ -171,13 +218,15 @@ struct CodeSums {
                 const unsigned two = sum_of_bits(c0, c1, c2), four = carry_of_bits(c0, c1, c2);
 #pragma unroll
                 for (int k = 0; k < kParts; k++) {
-                    part[k] += spread(one, k, flip) + spread(w[7], k, flip);
-                    part[k] += 2u * spread(two, k, flip);
-                    part[k] += 4u * spread(four, k, flip);
+                    unsigned &sum = kSpread == kLaneBits ? wide.of[i * kWide + k] : bytes[k];
+                    sum += spread(one, k, flip) + spread(w[7], k, flip);
+                    sum += 2u * spread(two, k, flip);
+                    sum += 4u * spread(four, k, flip);
                 }
                 static_assert(BS_U * ((1 << BS_BITS) - 1) < 256 || kSpread > 8, "bytes hold a batch");
             }
-            add_spread(i, part);
+            if constexpr (kSpread != kLaneBits)
+                add_spread(i, bytes);
         }
     }
 
@@ -235,6 +284,7 @@ struct CodeSums {
 // ---- a complete row
 // A quotient of integers below 2^31, rounded as a division is; `inverse` is 1 / edges, rounded.
 BS_INLINE float mean_of_codes(int sum, float edges, float inverse) { return bs_div_knownf((float)sum, edges, inverse); }
+BS_INLINE float mean_of_codes(float sum, float edges, float inverse) { return fabsf(sum) <= 1.0e38f ? bs_div_knownf(sum, edges, inverse) : bs_mulf(sum, inverse); }
 
 #if BS_OUT == BS_CHAIN
 // Planes of an octet's codes, a byte of each; all that belong to a plane of the row lie `words` words apart.
@@ -294,9 +344,9 @@ BS_INLINE void finish_octet(const CodeParams &p, Index row, int column, float (&
 #endif
 
 // The integers of a lane's vector.
-BS_INLINE void finish_row(const CodeParams &p, Index row, Index edges, int vector, int (&v)[kCodes])
+BS_INLINE void finish_row(const CodeParams &p, Index row, Index edges, int vector, Total (&v)[kCodes])
 {
-#if BS_OUT == 1 || BS_MEAN
+#if BS_DIVIDES
     const float many = (float)max(edges, (Index)1), inverse = bs_divf(1.0f, many);
 #endif
 #if BS_OUT == BS_CHAIN
@@ -305,7 +355,7 @@ BS_INLINE void finish_row(const CodeParams &p, Index row, Index edges, int vecto
         float f[8];
 #pragma unroll
         for (int j = 0; j < 8; j++)
-#if BS_MEAN
+#if BS_DIVIDES
             f[j] = mean_of_codes(v[j], many, inverse);
 #else
             f[j] = (float)v[j];
@@ -324,10 +374,10 @@ BS_INLINE void finish_row(const CodeParams &p, Index row, Index edges, int vecto
         unsigned of[4];
 #pragma unroll
         for (int j = 0; j < 4; j++)
-#if BS_OUT == 1
+#if BS_DIVIDES
             of[j] = bs_bits_of(mean_of_codes(v[c + j], many, inverse));
 #else
-            of[j] = (unsigned)v[c + j];
+            of[j] = bits_of(v[c + j]);
 #endif
         if (p.aligned && left >= c + 4) {
             *(uint4 *)(to + c) = make_uint4(of[0], of[1], of[2], of[3]);

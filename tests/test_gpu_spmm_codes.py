@@ -123,9 +123,16 @@ def test_tunings_means_heads_and_values(bits: int) -> None:
     values = rng.integers(-100, 100, A.nnz)
     weighted = sp.csr_array((values, A.indices, A.indptr), A.shape)
     for tuning in (None, *tunings(bits, 60)):
-        made = code_sum(pattern, (M, N), tuning=tuning, weighted=True, **given)
+        made = code_sum(pattern, (M, N), tuning=tuning, weights="int32", **given)
         got = made(words, cp().asarray(values.astype(np.int32)), out=poisoned(made)).get()
         np.testing.assert_array_equal(got, weighted @ flat)
+    weighted.data = rng.standard_normal(A.nnz).astype(np.float32)
+    for tuning, mean in ((None, True), *((tuning, False) for tuning in tunings(bits, 60))):
+        made = code_sum(pattern, (M, N), tuning=tuning, weights="float32", mean=mean, **given)
+        got = made(words, cp().asarray(weighted.data), out=poisoned(made)).get()
+        parts = np.maximum(degrees, 1)[:, None] if mean else 1
+        bound = (N + 6) * 2.0**-24 * (abs(weighted).astype(np.float64) @ abs(flat)) / parts
+        assert (abs(got - weighted.astype(np.float64) @ flat / parts) <= bound).all()
 
 
 def chains(d: int, rows: int = M) -> list[bs.Epilogue]:
@@ -216,7 +223,9 @@ def test_real_values_are_found_from_exact_sums(bits: int) -> None:
     rng, A = np.random.default_rng(bits), graph()
     x = bs.BitTensor(codes_of(rng, (N, 37), bits, "unsigned"), bits, layout="rows")
     row, col = (rng.random(size).astype(np.float32) for size in (M, N))
-    for size, factors, reduce in (((), {}, "sum"), ((1, 37), {"row_scale": row}, "mean"), ((1, 37), {"col_scale": col}, "sum"), ((N, 1), {}, "sum")):  # fmt: skip
+    one, other = {"row_scale": row}, {"col_scale": col}
+    kinds = (((), {}, "sum"), ((1, 37), one, "mean"), ((1, 37), other, "sum"), ((N, 1), {}, "sum"))
+    for size, factors, reduce in kinds:
         scale, offset = (rng.standard_normal(size).astype(np.float32) for _ in range(2))
         real, there = x.with_affine(scale, offset), bs.TCTiledCSR(A, **factors)
         got = bs.spmm(there.to_device("cuda"), real.to_device("cuda"), reduce=reduce)  # type: ignore[arg-type]
@@ -230,6 +239,33 @@ def test_real_values_are_found_from_exact_sums(bits: int) -> None:
         if factors.keys() != {"col_scale"} and size != (N, 1):
             bound *= 6 / (N + 6)
         assert (abs(got.get() - weights @ (codes * scale + offset)) <= bound).all()
+
+
+@pytest.mark.parametrize("bits", [1, 4, 8])
+def test_float_weights_and_factors(bits: int) -> None:
+    """Values and scales on the edges: float32 sums within the bound of spmm, with an epilogue behind them or without."""
+    rng, A = np.random.default_rng(bits), graph()
+    values = rng.standard_normal(A.nnz).astype(np.float32)
+    row, col = (rng.random(size).astype(np.float32) for size in (M, N))
+    x = bs.BitTensor(codes_of(rng, (N, 40), bits, "unsigned"), bits, layout="rows")
+    codes, moved = x.toarray().astype(np.float64), x.to_device("cuda")
+    weighted = sp.csr_array((values, A.indices, A.indptr), A.shape)
+    one, other = {"row_scale": row}, {"col_scale": col}
+    for matrix, factors in ((weighted, {}), (A, one | other), (weighted, other), (A, one)):
+        there = bs.TCTiledCSR(matrix, **factors).to_device("cuda")
+        full = matrix.astype(np.float64).toarray()
+        full = full * factors.get("row_scale", np.ones(M))[:, None] * factors.get("col_scale", np.ones(N))
+        bound = (N + 6) * 2.0**-24 * (abs(full) @ codes)
+        out = cp().full((M, 40), np.nan, np.float32)
+        plan = bs.plan_spmm(there, 40, bits=bits)
+        assert plan(moved, out=out) is out
+        assert (abs(out.get() - full @ codes) <= bound).all()
+        assert bits == 1 or "kernel codes" in plan.explain()
+        got = bs.spmm(there, moved, epilogue=bs.Epilogue(bias=np.ones(40, np.float32))).get()
+        assert (abs(got - (full @ codes + 1)) <= bound + 1e-6 * (1 + abs(full @ codes))).all()
+    there = bs.TCTiledCSR(A).to_device("cuda")
+    got = bs.spmm(there, moved, values=cp().asarray(values)).get()
+    assert (abs(got - weighted.astype(np.float64) @ codes) <= (N + 6) * 2.0**-24 * (abs(weighted) @ codes)).all()
 
 
 def test_a_plan_in_a_graph_and_wrong_calls() -> None:

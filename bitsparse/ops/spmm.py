@@ -95,12 +95,15 @@ def spmm(
     through all three reductions.
 
     On a GPU the pieces have some L edges, 32 to 1024 by the size of `A` and the chip, which takes the place of 1024 in this bound;
-    integers and maxima are the same bits as on the CPU, floating sums the same bits in every run. Of a BitTensor with one scale and offset for
-    all or to a column the integers are summed there, exactly, if A has neither values nor a `col_scale`: what they stand for is found
-    from the sums in six roundings, so that the error is at most ``6 * u * sum (|q * scale| + |offset|)``. On tensor cores, which 16-bit features
+    integers and maxima are the same bits as on the CPU, floating sums the same bits in every run. On tensor cores, which 16-bit features
     may use unasked, the bound is ``(e + n * 2**-22) * sum |a x|`` with e = 1.2e-3 for "tf32" and 2**-20 for "3xtf32"; for 16-bit features,
     before the result is rounded, e = 0 with values of their dtype and 2**-20 with a `col_scale` (float16: and 2**-25 for each edge with a
     factor below 2**-14).
+
+    Of a BitTensor (N, D) with one scale and offset for all or to a column a GPU sums the integers, exactly, where A has neither values nor
+    a `col_scale`: what they stand for is found from the sums in six roundings, so that the error is at most
+    ``6 * u * sum (|q * scale| + |offset|)`` times the row's scale. With values or a `col_scale` integers of 2 to 16 bits without scale
+    and offset are summed in float32 as they are gathered.
 
     TANGO (Tang et al., SC 2023, section 3.3) splits products with a weight per edge and head into one product per head; here each head is
     a pass over a row's edges while they are in cache. Work is shared out by edges, and long rows are shared out as well.

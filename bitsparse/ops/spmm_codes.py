@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
+from bitsparse.arrays.indices import rows_of
 from bitsparse.backends.params import EpilogueParams, packed_words
 from bitsparse.errors import KernelError
 from bitsparse.ops.csr_operand import CSROperand
@@ -22,7 +23,7 @@ _KEPT = 16
 
 
 class CodeProducts:
-    """Sums and means of packed integers over patterns on a GPU, with an epilogue or without.
+    """Sums and means of packed integers over patterns on a GPU, with an epilogue or without, in int32 or, by float weights, in float32.
 
     Parameters
     ----------
@@ -51,12 +52,19 @@ class CodeProducts:
             return "x is not packed, or has a scale or offset without an epilogue to take it"
         if self._reduce == "max":
             return "a maximum is taken of whole integers"
-        if acc != np.int32:
+        if acc != np.int32 and not _is_float(operand, weights, acc):
             return f"sums are taken in {acc}"
-        if weights is not None and (weights.ndim != 1 or x.packed.bits == 1):
-            return "values come per head, or with one bit"
-        if x.packed.bits == 1 and (operand.indices is None or (len(x.shape) == 3 and x.packed.width % 128)):
-            return "one bit is counted for edges with columns, and heads of whole words"
+        if x.packed.bits == 1:
+            if weights is not None or acc != np.int32:
+                return "one bit is counted, without values and scales"
+            if operand.indices is None or (len(x.shape) == 3 and x.packed.width % 128):
+                return "one bit is counted for edges with columns, and heads of whole words"
+        if weights is not None:
+            if weights.ndim != 1:
+                return "values come per head"
+            scaled = operand.row_scale is not None or operand.col_scale is not None
+            if scaled and weights is not operand.values:
+                return "values come with every call and are scaled"
         return None
 
     def run(
@@ -85,7 +93,10 @@ class CodeProducts:
         if x.packed is not None and x.packed.bits == 1:
             into = None if target is None else target.reshape(made.shape)
             return _shaped(made(words, into), shape)
-        values = None if weights is None else self._int32(operand, weights)
+        floats = acc == np.float32
+        values = (
+            self._float32(operand, weights) if floats else None if weights is None else self._int32(operand, weights)
+        )
         into = None if target is None else target.reshape(made.shape)
         return _shaped(made(words, values, None if behind is None else behind.operand, into), shape)
 
@@ -100,7 +111,8 @@ class CodeProducts:
         packed, mean = x.packed, self._reduce == "mean"
         assert packed is not None
         heads = x.shape[1] if len(x.shape) == 3 else 1
-        key = (packed.bits, packed.encoding, packed.width, heads, mean, weights is not None, id(finish))
+        kind = "float32" if acc == np.float32 else "none" if weights is None else "int32"
+        key = (packed.bits, packed.encoding, packed.width, heads, mean, kind, id(finish))
         kept: dict[Any, tuple[Any, SumFinish | None]] = operand.prepared.setdefault("code sums", {})
         found = kept.get(key)
         if found is not None and found[1] is finish:
@@ -125,7 +137,7 @@ class CodeProducts:
                 encoding=packed.encoding,
                 heads=heads,
                 mean=mean,
-                weighted=weights is not None,
+                weights=kind,
                 chain=chain,
             )
         kept[key] = made, finish
@@ -173,6 +185,28 @@ class CodeProducts:
         return made
 
     @staticmethod
+    def _float32(operand: CSROperand, weights: Array | None) -> Array:
+        """Values of the edges with the factors of rows and columns in them; those of the matrix are made once."""
+        made: Array
+        owner = (weights, operand.row_scale, operand.col_scale)
+        kept = operand.prepared.get("float32 values")
+        if kept is not None and all(a is b for a, b in zip(kept[0], owner, strict=True)):
+            made = kept[1]
+            return made
+        found = None if weights is None else converted(weights, np.float32)
+        if operand.col_scale is not None:
+            factors = converted(operand.col_scale, np.float32)[operand.columns]
+            found = factors if found is None else found * factors
+        if operand.row_scale is not None:
+            factors = converted(operand.row_scale, np.float32)[rows_of(operand.indptr)]
+            found = factors if found is None else found * factors
+        made = interop.aligned(found)
+        if weights is None or weights is operand.values:
+            operand.prepared["float32 values"] = owner, made
+            operand.ready.renew()
+        return made
+
+    @staticmethod
     def _int32(operand: CSROperand, weights: Array) -> Array:
         """Values of the edges as the kernel takes them; those of the matrix are converted once."""
         made: Array
@@ -185,6 +219,12 @@ class CodeProducts:
             operand.ready.renew()
         made = kept[1]
         return made
+
+
+def _is_float(operand: CSROperand, weights: Array | None, acc: np.dtype[Any]) -> bool:
+    """Whether sums are taken in float32 because of what the edges have."""
+    real = weights is not None and weights.dtype.kind not in "biu"
+    return acc == np.float32 and (real or operand.row_scale is not None or operand.col_scale is not None)
 
 
 def _shaped(made: Array, shape: tuple[int, ...] | None) -> Array:

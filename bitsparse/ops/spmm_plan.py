@@ -164,7 +164,8 @@ class SpmmPlan:
             return False
         if x.bits not in _check.ROW_LAYOUT_BITS or self._forced not in (None, "codes") or x.shape[1:] != self._inner:
             return False
-        return (x.scale is not None or x.offset is not None) and self._real.takes_out(x, None)
+        plain = x.scale is None and x.offset is None and self._operand.row_scale is None
+        return not plain and self._real.takes_out(x, None)
 
     @property
     def _real(self) -> SumFinish:
@@ -181,14 +182,13 @@ class SpmmPlan:
         x = BitTensor._make(words, shape, bits, -1, "rows", encoding, interop.CUPY)
         if bits not in _check.ROW_LAYOUT_BITS:
             return
-        features = replace(as_features(self._function, "x", x))
-        weights = self._operand.values
-        finish = self._finish
-        if finish is not None and not finish.takes_out(x, weights):
-            return
-        operand = self._operand if finish is None else replace(self._operand, row_scale=None)
-        acc = self._dtypes(features, weights, operand)[1]
-        self._codes.prepare(operand, features, weights, acc, finish)
+        features, weights, operand = as_features(self._function, "x", x), self._operand.values, self._operand
+        finish = self._finish if self._finish is not None or not self._takes_out(x) else self._real
+        if finish is not None and finish.takes_out(x, weights):
+            operand = replace(operand, row_scale=None)
+        else:
+            finish = None
+        self._codes.prepare(operand, features, weights, self._dtypes(features, weights, operand)[1], finish)
 
     def _prepare(self, planned: Any) -> ShortWay | None:
         """Choose and compile for features of a dtype; how CuPy arrays of that dtype are to be multiplied, if they may be at once."""

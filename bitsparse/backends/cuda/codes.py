@@ -1,4 +1,4 @@
-"""Exact sums of packed integers of 2, 4, 8 or 16 bits on the GPU, gathered as they are along streams of edges."""
+"""Sums of packed integers of 2, 4, 8 or 16 bits on the GPU, exact without float weights, gathered as they are along streams of edges."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["BITS", "CodeSum", "CodeTuning", "code_tuning"]
 #: Widths of integers that there are kernels for.
 BITS = (2, 4, 8, 16)
 _GRID_Y, _THREADS = 65535, 128
-_INTEGERS, _MEANS, _CHAIN = range(3)
+_INTEGERS, _FLOATS, _CHAIN = range(3)
 #: Words of a lane: 16 integers, or 8 of 16 bits.
 _WORDS = {2: 1, 4: 2, 8: 4, 16: 4}
 #: Edges of a row that lanes of 16 bits hold at least: 255 * 256 is below 2**16; else as many as pieces ever have.
@@ -112,8 +112,8 @@ class CodeSum:
         Whose words lie side by side, those of each padded to 16 bytes.
     mean : bool
         float32, the quotients of sums and lengths of rows; 0 for an empty one.
-    weighted : bool
-        Calls bring int32 values of the edges. The sums must fit int32 with them, as without.
+    weights : {"none", "int32", "float32"}
+        What calls bring as values of the edges. Sums of integers must fit int32 with them, as without; with float32 ones sums are float32.
     chain : DeviceEpilogue, optional
         What becomes of the sums or means of one head: float32, or codes packed along the features. Not used by anybody else.
     tuning : CodeTuning, optional
@@ -134,7 +134,7 @@ class CodeSum:
         encoding: str,
         heads: int = 1,
         mean: bool = False,
-        weighted: bool = False,
+        weights: str = "none",
         chain: DeviceEpilogue | None = None,
         tuning: CodeTuning | None = None,
     ) -> None:
@@ -145,9 +145,14 @@ class CodeSum:
             )
         if chain is not None and (heads != 1 or (chain.params.out == "bits" and chain.params.axis == -2)):
             raise KernelError("spmm: a chain in the kernel of the sums takes one head and packs along the features")
+        if chain is not None and weights == "float32":
+            raise KernelError(
+                "spmm: a chain in the kernel of the sums takes sums of integers; pass float sums to its own kernel"
+            )
         self.schedule, self.chain = schedule, chain
         self.shape: tuple[int, ...] = (schedule.shape[0], heads * width)
-        self.dtype = np.dtype(np.float32 if mean else np.int32)
+        floats, weighted = weights == "float32", weights != "none"
+        self.dtype = np.dtype(np.float32 if mean or floats else np.int32)
         if chain is not None:
             self.shape, self.dtype = chain.out_shape, chain.out_dtype
         self._stream = cupy.cuda.get_current_stream
@@ -187,9 +192,13 @@ class CodeSum:
         if chain is not None:
             defines |= {"BS_OUT": _CHAIN} | ({"BS_MEAN": 1} if mean else {})
         else:
-            defines["BS_OUT"] = _MEANS if mean else _INTEGERS
+            defines |= {"BS_OUT": _FLOATS if mean or floats else _INTEGERS} | (
+                {"BS_MEAN": 1} if mean and floats else {}
+            )
         if weighted:
-            defines["BS_WEIGHTS"] = 1
+            defines["BS_WEIGHTS"] = 2 if floats else 1
+        elif bits == 8 and encoding == "signed":
+            defines["BS_SIGNED"] = 1
         if indices is None:
             defines["BS_DIRECT"] = 1
         if tuning.blocks is not None:
