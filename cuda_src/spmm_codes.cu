@@ -77,7 +77,7 @@ struct CodeSum {
     __device__ __forceinline__ void add_all()
     {
 #if BS_WEIGHTS
-        sums.add_products<false>(codes, w, p.flip, p.base, 0, BS_U);
+        sums.add_products(codes, w, p.flip, p.base, 0, BS_U);
 #else
         sums.add_batch(codes, p.flip);
 #endif
@@ -86,7 +86,7 @@ struct CodeSum {
     __device__ __forceinline__ void add_some(int from, int to)
     {
 #if BS_WEIGHTS
-        sums.add_products<true>(codes, w, p.flip, p.base, from, to);
+        sums.add_products(codes, w, p.flip, p.base, from, to);
 #else
         sums.add_some(codes, p.flip, from, to);
 #endif

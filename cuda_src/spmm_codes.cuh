@@ -99,9 +99,8 @@ struct CodeSums {
     }
 
     // Weights of edges that are not there do not matter. Floats: an integer becomes the fraction of 2^23, which is then taken off.
-    // With `apart` the words are something new to the compiler, which would otherwise do what whole and other batches have in common before
-    // it knows which it is, for eight edges at once.
-    template <bool apart>
+    // The words are something new to the compiler here, which would otherwise do what whole and other batches have in common before it knows
+    // which it is, for eight edges at once.
     __device__ __forceinline__ void add_products(const Gathered (&codes)[BS_U], const Total (&w)[BS_U], unsigned flip, int base, int from, int to)
     {
         constexpr int shifts = BS_BITS < 8 ? 8 / BS_BITS : 1, places = kEach / shifts;
@@ -114,8 +113,7 @@ struct CodeSums {
 #pragma unroll
                 for (int i = 0; i < BS_WORDS * shifts; i++) {
                     unsigned all = codes[u].of[i / shifts];
-                    if (apart || BS_BITS < 8)
-                        asm volatile("" : "+r"(all));
+                    asm volatile("" : "+r"(all));
                     const unsigned word = shifts > 1 ? spread(all, i % shifts, flip) : all ^ flip;
 #pragma unroll
                     for (int k = 0; k < places; k++) {

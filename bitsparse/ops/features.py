@@ -240,7 +240,7 @@ def _from_bits(function: str, name: str, x: BitTensor) -> Features:
     if x.bits not in _check.ROW_LAYOUT_BITS or (affine and parts is None):
         return plain_features(function, name, x)
     rows = x.repack(axis=-1, layout="rows")
-    words = rows.words.reshape(x.shape[0], -1, rows.words.shape[-1])
+    words = rows.words.reshape(x.shape[0], x.shape[1] if x.ndim == 3 else 1, rows.words.shape[-1])
     if parts is None:
         packed = PackedFeatures(x.bits, x.encoding, x.shape[-1])
         return Features(words, x.shape, x.dtype, packed, x._family)

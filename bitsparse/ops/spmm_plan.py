@@ -148,9 +148,9 @@ class SpmmPlan:
 
     def _features(self, x: Any) -> Features:
         """What is summed: the integers of a BitTensor where its scales may be taken out of the sum, as for an epilogue."""
-        if isinstance(x, BitTensor) and (x.scale is not None or x.offset is not None):
-            if self._finish is not None or self._takes_out(x):
-                return as_features(self._function, "x", x.with_affine())
+        real = isinstance(x, BitTensor) and (x.scale is not None or x.offset is not None)
+        if real and (self._finish is not None or self._takes_out(x)):
+            return as_features(self._function, "x", x.with_affine())
         return as_features(self._function, "x", x)
 
     def _takes_out(self, x: Any) -> bool:
