@@ -123,9 +123,9 @@ def spmm(
            [1., 2.]], dtype=float32)
     >>> q = bs.quantize(x, 4, granularity="tensor")
     >>> bs.spmm(A != 0, q, epilogue=bs.Epilogue(offset_correction=True, activation="relu"))
-    array([[7.999999, 9.999999],
-           [0.      , 0.      ],
-           [1.      , 2.      ]], dtype=float32)
+    array([[ 8., 10.],
+           [ 0.,  0.],
+           [ 1.,  2.]], dtype=float32)
     """
     function, how = "spmm", (reduce, precision, kernel)
     # What takes long to prepare for a pattern is worth it where the pattern is kept.
