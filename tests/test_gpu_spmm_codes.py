@@ -196,6 +196,14 @@ def test_epilogues_are_the_hosts(bits: int, encoding: str, d: int, reduce: Any) 
         assert "kernel codes" in plan.explain()
 
 
+def test_rows_in_slices() -> None:
+    """More lanes than a group has, and pads of the result beyond those of the features."""
+    A, x = bs.TCTiledCSR(graph()), features_of(602, 8, "unsigned", 2)
+    for epilogue in (chains(602)[2], chains(602)[1]):
+        want = bs.spmm(A, x, epilogue=epilogue)
+        same(bs.spmm(A.to_device("cuda"), x.to_device("cuda"), epilogue=epilogue), want)
+
+
 @pytest.mark.parametrize("bits", [1, 2, 3, 4, 8, 12, 16])
 def test_public_sums_are_the_hosts(bits: int) -> None:
     """Every layout and packed axis, heads, values, means, a maximum; dtypes as on the CPU."""
@@ -213,6 +221,11 @@ def test_public_sums_are_the_hosts(bits: int) -> None:
                 np.testing.assert_array_equal(got.get(), want)
     values = rng.integers(-9, 9, A.nnz).astype(np.int8)
     x = bs.BitTensor(codes_of(rng, (N, 2, 40), bits, "unsigned"), bits)
+    edges = bs.BitTensor(codes_of(rng, (A.nnz, 21), bits, "unsigned"), bits)
+    for side in ("rows", "cols"):
+        want = bs.aggregate_edges(A, edges, side=side)  # type: ignore[arg-type]
+        got = bs.aggregate_edges(there, edges.to_device("cuda"), side=side)  # type: ignore[arg-type]
+        np.testing.assert_array_equal(got.get(), want)
     want = bs.spmm(A, x, values=values)
     np.testing.assert_array_equal(bs.spmm(there, x.to_device("cuda"), values=cp().asarray(values)).get(), want)
 
@@ -276,21 +289,30 @@ def test_a_plan_in_a_graph_and_wrong_calls() -> None:
     x = features_of(d, 4, "unsigned", 0).with_affine(0.5, 1.0).to_device("cuda")
     first = plan(x)
     out = plan(x)
+    other = bs.plan_spmm(A, d, bits=4, epilogue=bs.Epilogue(bits=4, out_scale=0.5, axis=-2, offset_correction=True))
+    turned = other(x)
+    first_turned = turned.copy()
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream:
-        stream.begin_capture()
-        plan(x, out=out)
-        captured = stream.end_capture()
-    out.words.fill(0)
-    captured.launch(stream)
+        for each, into in ((plan, out), (other, turned)):
+            each(x, out=into)
+            stream.synchronize()
+            stream.begin_capture()
+            each(x, out=into)
+            captured = stream.end_capture()
+            into.words.fill(0)
+            captured.launch(stream)
     stream.synchronize()
-    np.testing.assert_array_equal(out.words.get(), first.words.get())
+    same(out, first.to_device("cpu"))
+    same(turned, first_turned.to_device("cpu"))
     with pytest.raises(bs.errors.DTypeError, match="8 unsigned bits, but the plan is for 4 unsigned bits"):
         plan(features_of(d, 8, "unsigned", 0).to_device("cuda"))
     with pytest.raises(ValueError, match="offset_correction"):
         bs.spmm(A, x, epilogue=bs.Epilogue())
     with pytest.raises(bs.errors.KernelError, match="a maximum is taken of whole integers"):
         bs.spmm(A, x.with_affine(), reduce="max", kernel="codes")
+    with pytest.raises(bs.errors.KernelError, match="x is not packed"):
+        bs.plan_spmm(A, d, kernel="codes")
     with pytest.raises(bs.errors.ShapeError, match="takes rows and columns"):
         bs.spmm(A, cupy.ones((N, 2, 3), np.int8), epilogue=epilogue)
     for kernel in ("csr", "codes"):

@@ -282,7 +282,11 @@ class SpmmPlan:
         if made is None:
             sums = self._counted(operand, x, weights, acc)
             if sums is None:
-                sums = self._call(operand, x, weights, dtype, acc, sums_dtype, 1, None)
+                room = None
+                if self._codes is not None and sums_dtype.name in ("int32", "int64", "float32"):
+                    # Where a captured plan may find it again.
+                    room = operand.schedule.workspace("sums", self.shape, sums_dtype)
+                sums = self._call(operand, x, weights, dtype, acc, sums_dtype, 1, room)
             made = (finish.on_host if self._codes is None else finish.on_gpu)(sums, behind, target)
         if out is not None:
             return out
