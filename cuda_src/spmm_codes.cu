@@ -18,7 +18,7 @@
 #include "csr_groups.cuh"
 #include "csr_segments.cuh"
 #include "csr_units.cuh"
-#include "spmm_codes.cuh"
+#include "spmm_codes_finish.cuh"
 
 #ifndef BS_THREADS
 #define BS_THREADS 128
@@ -107,6 +107,7 @@ struct CodeSum {
     __device__ __forceinline__ void flush(Index row, Index begin, Index end)
     {
         Total v[kCodes];
+        sums.settle(p.flip, p.base);
         const Total excess = sums.excess(p.base, (int)(end - begin));
         sums.widen(v);
         finish(row, end - begin, v, excess);
@@ -116,6 +117,7 @@ struct CodeSum {
     // A row or a piece of one that the groups of a warp have shared is complete; all lanes come.
     __device__ __forceinline__ void shared()
     {
+        sums.settle(p.flip, p.base);
         for (int o = lanes; o < 32; o <<= 1)
             sums.join(o);
         if (((int)threadIdx.x & 31) >= lanes)
