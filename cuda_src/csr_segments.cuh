@@ -5,8 +5,9 @@
 
 #include "csr_streams.cuh"
 
-// Walks a stream, never a piece, in batches of U edges (a multiple of 4). Of `body` as walk() has it, batch, gather, add and flush are called.
-template <int U, class Body> BS_INLINE void walk_segments(const Streams &s, const Stretch &at, Body &body)
+// Walks a stream, never a piece, in batches of U edges (a multiple of 4). Of `body` as walk() has it, batch, gather, add and flush are called;
+// with `together`, add_all() for a whole batch and add_some(from, to) for its edges number `from` to `to` in place of add.
+template <int U, bool together = false, class Body> BS_INLINE void walk_segments(const Streams &s, const Stretch &at, Body &body)
 {
     Index base = at.start & ~(Index)3, row = at.row, next = 0;
     int from = (int)(at.start - base), left = (int)(at.stop - base), ends = left; // from the batch on, as the end of the current row
@@ -38,7 +39,12 @@ template <int U, class Body> BS_INLINE void walk_segments(const Streams &s, cons
         int have = max(from, 0); // edges of the batch that have been added
         for (;;) {
             const int stop = min(ends, all);
-            if (have == 0 && stop == U) {
+            if constexpr (together) {
+                if (have == 0 && stop == U)
+                    body.add_all();
+                else if (have < stop)
+                    body.add_some(have, stop);
+            } else if (have == 0 && stop == U) {
 #pragma unroll
                 for (int u = 0; u < U; u++)
                     body.add(u, row);

@@ -32,8 +32,9 @@ BS_INLINE void read_unit(const Unit *from, Stretch &at)
 }
 
 // A row or piece for all groups of a warp: each takes U edges (a multiple of 4), then the next one U. The functions of `body` are those of
-// walk() in csr_streams.cuh, of which batch, gather, add, done and, with `blanks`, blank are called.
-template <int U, bool blanks, class Body> BS_INLINE void share(const Streams &s, const Stretch &at, Body &body)
+// walk() in csr_streams.cuh, of which batch, gather, add, done and, with `blanks`, blank are called; with `together` (and no blanks) add_all
+// and add_some of csr_segments.cuh in place of add.
+template <int U, bool blanks, bool together = false, class Body> BS_INLINE void share(const Streams &s, const Stretch &at, Body &body)
 {
     const int step = (32 >> s.shift) * U;
     Index base = (at.start & ~(Index)3) + (((int)threadIdx.x & 31) >> s.shift) * U;
@@ -58,7 +59,12 @@ template <int U, bool blanks, class Body> BS_INLINE void share(const Streams &s,
         }
         if (left > step)
             load_columns(columns, s, base + step, left - step); // arrive while the gathers do
-        if (blanks || all) {
+        if constexpr (together) {
+            if (all)
+                body.add_all();
+            else
+                body.add_some(max(from, 0), min(left, U));
+        } else if (blanks || all) {
 #pragma unroll
             for (int u = 0; u < U; u++)
                 body.add(u, at.row);

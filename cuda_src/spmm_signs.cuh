@@ -2,6 +2,7 @@
 #ifndef BITSPARSE_SPMM_SIGNS_CUH
 #define BITSPARSE_SPMM_SIGNS_CUH
 
+#include "csr_groups.cuh"
 #include "spmm_finish.cuh"
 
 // BS_PADS: bytes of zeros behind a row: 0 none, 1 so few that lanes without a byte of their own can store one each, 2 any number.
@@ -60,9 +61,6 @@ template <int n> BS_INLINE unsigned signs_of(const Limits<n> &limits, const floa
     return limits.flipped(bits);
 }
 
-// The lanes of this thread's group, as the warp numbers them.
-BS_INLINE unsigned group_mask(int lanes) { return (lanes == 32 ? ~0u : (1u << lanes) - 1) << ((int)threadIdx.x & 31 & -lanes); }
-
 // The lanes of the group, and of other groups those that happen to be here as well. All of a group come here together, as no branch parts
 // them; a mask that the compiler knows to be the same for all saves it from finding out for whom it is (MATCH and REDUX, also with
 // __syncwarp(group_mask)).
@@ -115,24 +113,6 @@ template <int n> BS_INLINE void store_sign_words(char *out, unsigned bits, unsig
 #pragma unroll 1
         for (int i = (int)(start + (unsigned)lanes) * (n / 8) + lane; i < row_bytes; i += lanes)
             out[i] = 0;
-}
-
-// Whether this group, all lanes of it together, is the last of `count` to come to `counter`, the group's, and sees what the others wrote
-// before a __threadfence.
-BS_INLINE bool last_of_groups(int *counter, int count, int lane, int lanes)
-{
-    const unsigned mask = group_mask(lanes);
-    __syncwarp(mask);
-    int before = 0;
-    if (lane == 0)
-        before = atomicAdd(counter, 1);
-    before = __shfl_sync(mask, before, (int)threadIdx.x & 31 & -lanes);
-    if (before != count - 1)
-        return false;
-    __threadfence();
-    if (lane == 0)
-        *counter = 0; // for the next launch
-    return true;
 }
 
 #endif

@@ -176,7 +176,19 @@ def cosines(got: np.ndarray, x: np.ndarray, bits: int) -> bool:
 
 ROWS |= {
     "spmm": Row(lambda x, b, f: bs.spmm(GRAPH, x), numbers, aggregated, forms=False),
+    "spmm of bits": Row(
+        lambda x, b, f: bs.spmm(GRAPH, bs.pack_bits(x, b, **f)),
+        integers_only,
+        lambda got, x, b: got.dtype == np.int32 and np.array_equal(got, GRAPH @ packed_values(x, b)),
+    ),
     "plan_spmm": Row(lambda x, b, f: bs.plan_spmm(GRAPH, 140)(x), numbers, aggregated, forms=False),
+    "plan_spmm of bits with an epilogue": Row(
+        lambda x, b, f: bs.plan_spmm(GRAPH, 140, bits=b, epilogue=bs.Epilogue(bits=3, out_scale=1.0))(
+            bs.pack_bits(x, b, **f)
+        ),
+        integers_only,
+        lambda got, x, b: np.array_equal(got.toarray(), np.minimum(GRAPH @ packed_values(x, b), 7)),
+    ),
     "sddmm": Row(
         lambda x, b, f: bs.sddmm(SQUARE, x),
         numbers,

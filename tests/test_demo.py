@@ -364,37 +364,25 @@ def test_demo_never_falls_back_to_another_device(graph_file, capsys, monkeypatch
     )
 
 
-@pytest.mark.parametrize("form", ["frdc", "tiled"])
-def test_demo_on_a_gpu_names_the_adjacency_it_can_have(graph_file, capsys, monkeypatch, form):
-    monkeypatch.setattr("bitsparse.cli.demo.need_gpu", lambda device: None)
-    code, out, err = run(capsys, "demo", "--graph", str(graph_file), "--device", "cuda", "--adjacency", form)
-    assert (code, out) == (2, "")
-    assert f"adjacency '{form}' has no kernels on 'cuda'" in one_line(err)
-    assert "--adjacency dense" in err
-
-
-def test_large_dense_bits_are_not_made_unasked_on_a_gpu():
+def test_the_adjacency_that_auto_takes_on_a_gpu():
     from bitsparse.nn.aggregate import chosen_adjacency
 
-    assert chosen_adjacency("auto", 20_000, 10**5, "cuda") == "dense"
+    assert chosen_adjacency("auto", 2708, 10**4, "cuda") == "dense"
+    assert chosen_adjacency("auto", 20_000, 10**5, "cuda") == "frdc"
     assert chosen_adjacency("dense", 500_000, 10**6, "cuda") == "dense"
-    with pytest.raises(DeviceError, match=r"31250 MB for 500000 nodes.*--adjacency dense"):
-        chosen_adjacency("auto", 500_000, 10**6, "cuda")
+    assert chosen_adjacency("auto", 500_000, 10**6, "cuda") == "frdc"
 
 
 def test_a_quantised_model_stays_where_it_is(trained):
     quantized = nn.quantized_gcn(trained.model, trained.graph, trained.features, 2)
     assert quantized.device == "cpu"
     assert quantized.to_device("cpu") is quantized
-    sparse = nn.quantized_gcn(trained.model, trained.graph, trained.features, 2, adjacency="frdc")
-    with pytest.raises(DeviceError, match=r"FRDC has no kernels on 'cuda'.*adjacency='dense'"):
-        sparse.to_device("cuda")
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("bits", [1, 4, 8])
-def test_the_logits_on_a_gpu_are_those_of_the_cpu(trained, bits):
-    quantized = nn.quantized_gcn(trained.model, trained.graph, trained.features, bits)
+@pytest.mark.parametrize(("bits", "form"), [(1, "dense"), (4, "frdc"), (8, "dense"), (8, "tiled"), (1, "frdc")])
+def test_the_logits_on_a_gpu_are_those_of_the_cpu(trained, bits, form):
+    quantized = nn.quantized_gcn(trained.model, trained.graph, trained.features, bits, adjacency=form)
     moved = quantized.to_device("cuda")
     assert moved.device.startswith("cuda")
     assert {part.device for part in (moved.adjacency, moved.features, moved.w1, moved.w2)} == {moved.device}

@@ -21,6 +21,7 @@ _ON_GPU = (
     "bmm",
     "bspmm",
     "build",
+    "codes",
     "finish",
     "matmul",
     "packed",

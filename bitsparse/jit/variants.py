@@ -397,6 +397,18 @@ def _sampled() -> list[Variant]:
     return [*found, *edges]
 
 
+def _codes() -> list[Variant]:
+    """Sums of packed integers: int32, means, the chain of an epilogue; 64-bit indices, integers and floats as values of edges."""
+    words = {2: 1, 4: 2, 8: 4, 16: 4}
+    table: list[tuple[int, dict[str, int]]] = [(bits, {"BS_OUT": 0}) for bits in words]
+    table += [(bits, {"BS_OUT": 2}) for bits in (2, 4, 8)]
+    table += [(8, more) for more in ({"BS_OUT": 1}, {"BS_OUT": 2, "BS_MEAN": 1}, {"BS_OUT": 0, "BS_WEIGHTS": 1})]
+    table += [(8, {"BS_OUT": 0, "BS_SIGNED": 1}), *((bits, {"BS_OUT": 1, "BS_WEIGHTS": 2}) for bits in (4, 8))]
+    table += [(8, {"BS_OUT": 0, "BS_LARGE": 1}), (4, {"BS_OUT": 2, "BS_LARGE": 1})]
+    usual = [{"BS_BITS": bits, "BS_WORDS": words[bits], "BS_U": 8} | more for bits, more in table]
+    return [Variant("spmm_codes.cu", "spmm_codes", tuple(sorted(constants.items()))) for constants in usual]
+
+
 def variants() -> list[Variant]:
     """Every variant of a release."""
     rates = [
@@ -419,6 +431,7 @@ def variants() -> list[Variant]:
         _windows,
         _bspmm,
         _sampled,
+        _codes,
     )
     found = [variant for family in families for variant in family()]
     return [*found, *(Variant(*other) for other in others), *rates]

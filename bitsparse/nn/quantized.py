@@ -74,7 +74,7 @@ class QuantizedGCN:
         Raises
         ------
         DeviceError
-            There is no such device, or `adjacency` is sparse and has no kernels there.
+            There is no such device.
         """
         if device == self.device:
             return self

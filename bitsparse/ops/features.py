@@ -23,6 +23,7 @@ __all__ = [
     "native",
     "plain_features",
     "sum_dtypes",
+    "unpacked",
 ]
 
 Array = NDArray[Any]
@@ -42,10 +43,11 @@ class Features:
     dtype : dtype
         Of the values: what dequantisation gives, or the smallest dtype of plain integers.
     packed : PackedFeatures or None
-        Only on the CPU.
     family : Family
     limit : int or None
         Largest absolute value that unpacked integers of few bits can have, where it is below that of their dtype.
+    source : BitTensor or None
+        On a GPU, what `packed` describes; `data` are its words as they are, so that nothing is converted before a kernel is chosen.
     """
 
     data: Array
@@ -54,6 +56,7 @@ class Features:
     packed: PackedFeatures | None
     family: interop.Family
     limit: int | None = None
+    source: BitTensor | None = None
 
     @property
     def device(self) -> str:
@@ -77,8 +80,9 @@ class Features:
 def as_features(function: str, name: str, x: Any) -> Features:
     """An ordinary array of 1 to 3 dimensions, or a BitTensor of 2 or 3.
 
-    A BitTensor without scale and offset stands for its integers, with them for the real values. On the CPU it is gathered packed where its
-    layout is ``"rows"`` (or its bits allow that); otherwise and on a GPU it is unpacked first.
+    A BitTensor without scale and offset stands for its integers, with them for the real values. It is gathered packed where its layout is
+    ``"rows"`` (or its bits allow that), on a GPU where there is a kernel for it (:func:`unpacked` where there is none); else it is
+    unpacked first.
 
     Examples
     --------
@@ -105,6 +109,14 @@ def plain_features(function: str, name: str, x: Any) -> Features:
     real = x.scale is not None or x.offset is not None
     data = interop.as_array(x.dequantize() if real else x.toarray(), function, name)[0]
     return Features(interop.contiguous(data), x.shape, data.dtype, None, x._family)
+
+
+def unpacked(function: str, name: str, x: Features) -> Features:
+    """Features that came packed to a GPU as plain integers, with the bounds of their bits."""
+    if x.source is None:
+        return x
+    made = plain_features(function, name, x.source)
+    return replace(made, limit=_largest_code(x.source.bits, x.source.encoding))
 
 
 def native(array: Array) -> Array:
@@ -220,15 +232,15 @@ def _from_bits(function: str, name: str, x: BitTensor) -> Features:
     _check_dimensions(function, name, x)
     affine = x.scale is not None or x.offset is not None
     if x.device != "cpu":
-        made = plain_features(function, name, x)
-        # The same accumulators as on the CPU, which gathers integers of these widths packed.
-        narrow = not affine and x.bits in _check.ROW_LAYOUT_BITS
-        return replace(made, limit=_largest_code(x.bits, x.encoding)) if narrow else made
+        if affine or x.bits not in _check.ROW_LAYOUT_BITS:
+            return plain_features(function, name, x)
+        packed = PackedFeatures(x.bits, x.encoding, x.shape[-1])
+        return Features(x.words, x.shape, x.dtype, packed, x._family, source=x)
     parts = _affine_parts(x) if affine else None
     if x.bits not in _check.ROW_LAYOUT_BITS or (affine and parts is None):
         return plain_features(function, name, x)
     rows = x.repack(axis=-1, layout="rows")
-    words = rows.words.reshape(x.shape[0], -1, rows.words.shape[-1])
+    words = rows.words.reshape(x.shape[0], x.shape[1] if x.ndim == 3 else 1, rows.words.shape[-1])
     if parts is None:
         packed = PackedFeatures(x.bits, x.encoding, x.shape[-1])
         return Features(words, x.shape, x.dtype, packed, x._family)

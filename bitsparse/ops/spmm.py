@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+import numpy as np
+
 from bitsparse import _check
+from bitsparse.arrays.bit_tensor import BitTensor, Encoding
 from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.errors import ShapeError
 from bitsparse.ops.edge_ways import EdgeWay
+from bitsparse.ops.epilogue import Epilogue
 from bitsparse.ops.features import as_features
 from bitsparse.ops.operands import as_csr, incidence_csr
 from bitsparse.ops.places import device_of_sparse, working_with
@@ -28,6 +32,7 @@ def spmm(
     reduce: Reduce = "sum",
     precision: Precision = "fp32",
     kernel: str | None = None,
+    epilogue: Epilogue | None = None,
     out: Any = None,
 ) -> Any:
     """Product of a sparse matrix with dense features, ``y[i] = reduce over j of A[i, j] * x[j]``; ``A @ x``.
@@ -41,8 +46,8 @@ def spmm(
     x : array (N,), (N, D) or (N, H, D), or BitTensor (N, D) or (N, H, D)
         Features: bool, integers, float16, bfloat16, float32 or float64, from any array library. A BitTensor without scale and offset
         stands for its integers; with them its values are dequantised while they are gathered, to the same float32 values as
-        ``x.dequantize()``. Gathered packed at 1, 2, 4, 8 and 16 bits; ``layout="rows"`` saves a conversion. On a GPU they are unpacked
-        first.
+        ``x.dequantize()``. Gathered packed at 1, 2, 4, 8 and 16 bits; ``layout="rows"`` saves a conversion. On a GPU that goes for integers
+        summed in int32, for edges without values or with integers; others are unpacked first.
     values : array (nnz,) or (nnz, H), optional
         Weights of the edges instead of A's own, in the order of A's CSR arrays; one per head for features (N, H, D).
     reduce : {"sum", "mean", "max"}
@@ -51,15 +56,21 @@ def spmm(
         What float32 features may be multiplied in. "tf32" allows tensor cores, which take 10 bits of each factor's fraction and sum in
         float32; "3xtf32" splits every factor in two and comes close to float32. It is a permission: a CPU, and kernels without tensor
         cores, compute in float32 all the same.
-    kernel : {"csr", "windows", "tiles"}, optional
-        On a GPU: an edge at a time, windows of eight rows that share the features that they read, or windows on tensor cores; by default
-        what is estimated to be quickest for arrays that keep what is prepared.
-    out : array, optional
+    kernel : {"csr", "windows", "tiles", "codes"}, optional
+        On a GPU: an edge at a time, windows of eight rows that share the features that they read, windows on tensor cores, or packed
+        features gathered as they are; by default what is estimated to be quickest for arrays that keep what is prepared.
+    epilogue : Epilogue, optional
+        What becomes of the sums of features (N, D): float32, or a BitTensor if it gives bits. The scales of a BitTensor, for all of it or
+        by column, and the `row_scale` of A belong to its chain then, as in :func:`matmul`, so that integers are summed exactly and the
+        result has the same bits on every device; offsets are refused unless it has ``offset_correction=True``. Where a factor differs
+        by neighbour (`col_scale`, floating values, a scale for each node) and for a maximum the chain follows the sums without it,
+        rounded to float32.
+    out : array or BitTensor, optional
         Where to write; of exactly the result's shape and dtype. Also returned.
 
     Returns
     -------
-    array (M,), (M, D) or (M, H, D)
+    array (M,), (M, D) or (M, H, D), or BitTensor (M, D)
         In the family of `x`. Floating features and values follow NumPy's promotion. Integers without a floating factor give exact sums,
         int32 if ``longest row * max|A| * max|x| < 2**31`` by dtype or bits, else int64; their mean is float32, the quotient of sum and
         count, each rounded to float32. Integers with a floating factor give float32, beyond 16 bits float64.
@@ -89,6 +100,11 @@ def spmm(
     before the result is rounded, e = 0 with values of their dtype and 2**-20 with a `col_scale` (float16: and 2**-25 for each edge with a
     factor below 2**-14).
 
+    Of a BitTensor (N, D) with one scale and offset for all or to a column a GPU sums the integers, exactly, where A has neither values nor
+    a `col_scale`: what they stand for is found from the sums in six roundings, so that the error is at most
+    ``6 * u * sum (|q * scale| + |offset|)`` times the row's scale. With values or a `col_scale` integers of 2 to 16 bits without scale
+    and offset are summed in float32 as they are gathered.
+
     TANGO (Tang et al., SC 2023, section 3.3) splits products with a weight per edge and head into one product per head; here each head is
     a pass over a row's edges while they are in cache. Work is shared out by edges, and long rows are shared out as well.
 
@@ -105,22 +121,35 @@ def spmm(
     array([[4., 5.],
            [0., 0.],
            [1., 2.]], dtype=float32)
+    >>> q = bs.quantize(x, 4, granularity="tensor")
+    >>> bs.spmm(A != 0, q, epilogue=bs.Epilogue(offset_correction=True, activation="relu"))
+    array([[ 8., 10.],
+           [ 0.,  0.],
+           [ 1.,  2.]], dtype=float32)
     """
     function, how = "spmm", (reduce, precision, kernel)
     # What takes long to prepare for a pattern is worth it where the pattern is kept.
     keep = isinstance(A, SparseArray)
-    if keep and values is None and A._prepared:
+    if keep and values is None and epilogue is None and A._prepared:
         short = ShortWay.kept(A, x, how)
         if short is not None and short.fits(x, out):
             return short(x, out)
     brought, given = (function, *how), (x, values)
-    if keep and values is not None:
+    if keep and values is not None and epilogue is None:
         way = EdgeWay.kept(A, brought, given)
         if way is not None and way.fits(given, out):
             return way(given, out)
     with working_with(device_of_sparse(A), x, values, out):
-        features = as_features(function, "x", x)
         operand = as_csr(function, A)
+        if epilogue is not None:
+            plan = SpmmPlan(function, operand, tuple(np.shape(x))[1:], reduce, precision, kernel, keep, epilogue)
+            result = plan._run(plan._features(x), values, out, x)
+            plan.check()
+            return result
+        if isinstance(x, BitTensor):
+            plan = SpmmPlan(function, operand, x.shape[1:], reduce, precision, kernel, keep)
+            return plan._run(plan._features(x), values, out, x)
+        features = as_features(function, "x", x)
         plan = SpmmPlan(function, operand, features.shape[1:], reduce, precision, kernel, keep)
         result = plan._run(features, values, out)
         if keep and values is None and features.data is x:
@@ -137,6 +166,9 @@ def plan_spmm(
     heads: int | None = None,
     reduce: Reduce = "sum",
     dtype: Any = None,
+    bits: int | None = None,
+    encoding: Encoding = "unsigned",
+    epilogue: Epilogue | None = None,
     precision: Precision = "fp32",
     kernel: str | None = None,
 ) -> SpmmPlan:
@@ -153,6 +185,13 @@ def plan_spmm(
     reduce : {"sum", "mean", "max"}
     dtype : dtype, default float32
         Of the features to come. On a GPU their kernel is chosen and compiled now, others' at their first product.
+    bits : int, optional
+        The features to come are BitTensors of so many bits, instead of arrays.
+    encoding : {"unsigned", "signed", "bipolar"}
+        Of these BitTensors.
+    epilogue : Epilogue, optional
+        As in :func:`spmm`. On a GPU a BitTensor of 2, 4, 8 or 16 bits is summed and sent through it in one launch where floats come out or
+        bits packed along the features (``axis=-1``); in two otherwise. Nothing that comes out is looked at: see ``plan.check()``.
     precision, kernel
         As in :func:`spmm`.
 
@@ -160,7 +199,8 @@ def plan_spmm(
     -------
     SpmmPlan
         On a GPU ``plan(x, out=y)`` with C-contiguous `x` of the planned dtype allocates, compiles and waits for nothing from its second
-        call on, so that it can be captured into a CUDA graph. 64-bit integers are the exception: their bounds are looked at every time.
+        call on, so that it can be captured into a CUDA graph; so does one with a BitTensor of the planned bits in the layout "rows" whose
+        scale and offset it has met before. 64-bit integers are the exception: their bounds are looked at every time.
 
     Examples
     --------
@@ -173,12 +213,20 @@ def plan_spmm(
     rows in 1 unit of about 1024 edges, no row is shared out
     """
     function = "plan_spmm"
+    if bits is not None:
+        if dtype is not None:
+            raise ValueError(f"{function}: features have bits={bits} or dtype={dtype}, not both; leave one out")
+        bits = _check.bit_count(function, bits)
+        encoding = _check.encoding(function, encoding, bits)  # type: ignore[assignment]
     inner: tuple[int, ...] = (_check.integer(function, "n", n, 0),)
     if heads is not None:
         inner = (_check.integer(function, "heads", heads, 0), *inner)
     with working_with(device_of_sparse(A)):
-        plan = SpmmPlan(function, as_csr(function, A), inner, reduce, precision, kernel)
-        plan._prepare(dtype)
+        plan = SpmmPlan(function, as_csr(function, A), inner, reduce, precision, kernel, epilogue=epilogue)
+        if bits is None:
+            plan._prepare(dtype)
+        else:
+            plan._plan_bits(bits, encoding)
         return plan
 
 

@@ -138,9 +138,7 @@ class GpuProducts:
 
     def explain(self) -> list[str]:
         """Which kernel runs for what has been prepared so far, and why."""
-        return [f"{name}: {product.explain}" for (name, *_), product in self._made.items()] or [
-            "nothing is prepared yet"
-        ]
+        return [f"{name}: {product.explain}" for (name, *_), product in self._made.items()]
 
     def product(
         self,
@@ -190,6 +188,10 @@ class GpuProducts:
         choice = backends.family(operand.device, "spmm_choice")
         refused = choice.refusals(kind, operand.shape, operand.nnz)
         forced = self._forced
+        if forced == "codes":
+            raise KernelError(
+                f"{self._function}: kernel 'codes' cannot compute this: x is not packed; pass a BitTensor"
+            )
         if forced in refused:
             raise KernelError(f"{self._function}: kernel {forced!r} cannot compute this: {refused[forced]}")
         if forced == "csr":

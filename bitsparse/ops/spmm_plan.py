@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
+from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.backends.params import SEGMENT
-from bitsparse.errors import KernelError, ShapeError
+from bitsparse.errors import DTypeError, KernelError, ShapeError
 from bitsparse.ops.csr_operand import CSROperand
 from bitsparse.ops.edge_ways import EdgeWay
-from bitsparse.ops.features import Features, as_features, converted, native, sum_dtypes
+from bitsparse.ops.epilogue import Epilogue
+from bitsparse.ops.features import Features, as_features, converted, native, sum_dtypes, unpacked
 from bitsparse.ops.places import same_place, target_array, working_with
+from bitsparse.ops.spmm_codes import CodeProducts
+from bitsparse.ops.spmm_finish import SumFinish
 from bitsparse.ops.spmm_gpu import GpuProducts, ShortWay
 
 __all__ = ["SpmmPlan"]
@@ -21,7 +26,9 @@ __all__ = ["SpmmPlan"]
 Array = NDArray[Any]
 REDUCES = ("sum", "mean", "max")
 PRECISIONS = ("fp32", "tf32", "3xtf32")
-KERNELS = ("csr", "windows", "tiles")
+KERNELS = ("csr", "windows", "tiles", "codes")
+#: What becomes on a GPU of integers that stand for real values.
+_REAL = Epilogue(offset_correction=True)
 
 
 class SpmmPlan:
@@ -35,6 +42,8 @@ class SpmmPlan:
         Where the sparse operand is and all others must be.
     longest_row : int
         Most edges in a row of A.
+
+    A plan for a BitTensor takes those of the planned bits and encoding, in any layout, with any scale and offset.
 
     Examples
     --------
@@ -52,6 +61,7 @@ class SpmmPlan:
         precision: str = "fp32",
         kernel: str | None = None,
         keep: bool = True,
+        epilogue: Any = None,
     ) -> None:
         self._function, self._operand, self._inner, self._keep = function, operand, inner, keep
         self._reduce = _check.choice(function, "reduce", reduce, REDUCES)
@@ -59,13 +69,20 @@ class SpmmPlan:
         self._forced = _check.kernel(function, kernel, KERNELS)
         self.device = operand.device
         self.shape = (operand.shape[0], *inner)
+        self._finish: SumFinish | None = None
+        if epilogue is not None:
+            self._finish = SumFinish.kept(function, epilogue, operand, self.shape, self._reduce)
+        #: Bits and encoding of the features to come, if they are BitTensors.
+        self._planned: tuple[int, str] | None = None
         self._products: GpuProducts | None = None
+        self._codes: CodeProducts | None = None
         #: On a GPU, what a call may do at once for features of CuPy's of the planned dtype.
         self._short: ShortWay | None = None
         if self.device != "cpu":
             self._products = GpuProducts.kept(
                 function, operand, self._columns, self._reduce, self._precision, self._forced
             )
+            self._codes = CodeProducts(function, self._reduce, self._forced)
         elif self._forced not in (None, "csr"):
             raise KernelError(
                 f"{function}: kernel {self._forced!r} runs on a GPU, but A is on the CPU; pass kernel=None"
@@ -85,8 +102,9 @@ class SpmmPlan:
         (rows, cols), edges = self._operand.shape, self._operand.nnz
         width = " x ".join(map(str, self._inner)) or "1"
         first = f"{rows} x {cols}, {edges} edges, longest row {self.longest_row}: {self._reduce} of {width} columns"
-        if self._products is not None:
-            return "\n".join((first, *self._products.explain()))
+        if self._products is not None and self._codes is not None:
+            lines = [*self._codes.explain(self._operand), *self._products.explain()]
+            return "\n".join((first, *(lines or ["nothing is prepared yet"])))
         units = -(-(rows + edges) // SEGMENT)
         long_rows = int(np.count_nonzero(np.diff(self._operand.indptr) > SEGMENT))
         shared = f"{long_rows} longer rows are shared out" if long_rows else "no row is shared out"
@@ -99,14 +117,78 @@ class SpmmPlan:
         """The product with features of the planned width; see :func:`spmm`."""
         if self._short is not None and values is None and self._short.fits(x, out):
             return self._short(x, out)
+        planned = self._planned
+        if planned is not None and (not isinstance(x, BitTensor) or (x.bits, x.encoding) != planned):
+            found = f"{x.bits} {x.encoding} bits" if isinstance(x, BitTensor) else f"a {type(x).__name__}"
+            raise DTypeError(
+                f"{self._function}: x has {found}, but the plan is for {planned[0]} {planned[1]} bits; make another plan"
+            )
         with working_with(self.device, x, values, out):
-            features = as_features(self._function, "x", x)
+            features = self._features(x)
             if features.shape[1:] != self._inner:
                 raise ShapeError(
                     f"{self._function}: x has shape {features.shape}, but the plan is for {(self._operand.shape[1], *self._inner)}; "
                     f"make another plan"
                 )
-            return self._run(features, values, out)
+            return self._run(features, values, out, x)
+
+    def check(self) -> None:
+        """Raise if NaN was to become a code in a product with an epilogue since the last check; waits for those on a GPU.
+
+        A CPU raises as it goes. On a GPU a plan does not wait, and such results hold the smallest code; :func:`spmm` checks every time.
+
+        Raises
+        ------
+        ValueError
+        """
+        if self._finish is not None and self.device != "cpu" and self._finish.epilogue.gives_bits:
+            with working_with(self.device):
+                chains = () if self._codes is None else self._codes.chains(self._operand, self._finish)
+                self._finish.check(chains)
+
+    def _features(self, x: Any) -> Features:
+        """What is summed: the integers of a BitTensor where its scales may be taken out of the sum, as for an epilogue."""
+        real = isinstance(x, BitTensor) and (x.scale is not None or x.offset is not None)
+        if real and (self._finish is not None or self._takes_out(x)):
+            return as_features(self._function, "x", x.with_affine())
+        return as_features(self._function, "x", x)
+
+    def _takes_out(self, x: Any) -> bool:
+        """Whether integers that stand for real values are summed on a GPU, and what they stand for is found from the sums."""
+        if (
+            self._codes is None
+            or len(self._inner) != 1
+            or self._operand.values is not None
+            or not isinstance(x, BitTensor)
+        ):
+            return False
+        if x.bits not in _check.ROW_LAYOUT_BITS or self._forced not in (None, "codes") or x.shape[1:] != self._inner:
+            return False
+        plain = x.scale is None and x.offset is None and self._operand.row_scale is None
+        return not plain and self._real.takes_out(x, None)
+
+    @property
+    def _real(self) -> SumFinish:
+        return SumFinish.kept(self._function, _REAL, self._operand, self.shape, self._reduce)
+
+    def _plan_bits(self, bits: int, encoding: str) -> None:
+        """Choose and compile for BitTensors of this kind."""
+        self._planned = (bits, encoding)
+        if self._codes is None or 0 in self.shape:
+            return
+        space: Any = interop.namespace(self._operand.indptr)
+        shape = (self._operand.shape[1], *self._inner)
+        words = space.zeros((0,), np.uint32)
+        x = BitTensor._make(words, shape, bits, -1, "rows", encoding, interop.CUPY)
+        if bits not in _check.ROW_LAYOUT_BITS:
+            return
+        features, weights, operand = as_features(self._function, "x", x), self._operand.values, self._operand
+        finish = self._finish if self._finish is not None or not self._takes_out(x) else self._real
+        if finish is not None and finish.takes_out(x, weights):
+            operand = replace(operand, row_scale=None)
+        else:
+            finish = None
+        self._codes.prepare(operand, features, weights, self._dtypes(features, weights, operand)[1], finish)
 
     def _prepare(self, planned: Any) -> ShortWay | None:
         """Choose and compile for features of a dtype; how CuPy arrays of that dtype are to be multiplied, if they may be at once."""
@@ -123,7 +205,7 @@ class SpmmPlan:
         # Integers whose sums might need more than 64 bits are looked at in every call.
         own = self._operand.values
         wide = acc.kind == "i" and 8 in (wanted.itemsize, 0 if own is None else own.dtype.itemsize)
-        if data_dtype == wanted and not wide:
+        if data_dtype == wanted and not wide and self._finish is None:
             self._short = ShortWay(self._operand, product.run, wanted, self._inner, result_dtype)
         return self._short
 
@@ -143,16 +225,18 @@ class SpmmPlan:
 
         return EdgeWay(operand, call, (x, values), self.shape, dtype, scaled=True)
 
-    def _dtypes(self, x: Features, weights: Array | None) -> tuple[np.dtype[Any], np.dtype[Any], np.dtype[Any]]:
+    def _dtypes(
+        self, x: Features, weights: Array | None, operand: CSROperand | None = None
+    ) -> tuple[np.dtype[Any], np.dtype[Any], np.dtype[Any]]:
         """(dtype of a sum, of its accumulators, of the result)."""
-        operand = self._operand
+        operand = self._operand if operand is None else operand
         scaled = operand.row_scale is not None or operand.col_scale is not None
         exact = x.dtype.kind in "biu" and (weights is None or weights.dtype.kind in "biu") and not scaled
         longest = (min(self.longest_row, 1) if self._reduce == "max" else self.longest_row) if exact else 0
         dtype, acc = sum_dtypes(self._function, x, weights, scaled, longest)
         return dtype, acc, np.dtype(np.float32) if self._reduce == "mean" and acc.kind == "i" else dtype
 
-    def _run(self, x: Features, values: Any, out: Any) -> Any:
+    def _run(self, x: Features, values: Any, out: Any, given: Any = None) -> Any:
         function, operand = self._function, self._operand
         if x.shape[0] != operand.shape[1]:
             raise ShapeError(
@@ -162,14 +246,67 @@ class SpmmPlan:
         same_place(function, [("A", self.device), ("x", x.device)])
         operand.ready.wait()
         weights, per_head = self._weights(values, x)
+        heads = x.shape[1] if len(x.shape) == 3 and (per_head or x.packed is not None) else 1
+        finish = self._finish
+        if finish is None and self._takes_out(given):
+            if weights is None:
+                finish = self._real
+            else:
+                x = as_features(function, "x", given)
+        if finish is not None:
+            return self._finished(finish, x, weights, out, given)
         dtype, acc, result_dtype = self._dtypes(x, weights)
         target = None
         if out is not None:
             read = (x.data,) if weights is None else (x.data, weights)
             target = target_array(function, out, self.shape, result_dtype, self.device, read)
-        heads = x.shape[1] if len(x.shape) == 3 and (per_head or x.packed is not None) else 1
-        result = self._call(x, weights, dtype, acc, result_dtype, heads, target)
+        result = self._call(operand, x, weights, dtype, acc, result_dtype, heads, target)
         return out if out is not None else interop.from_array(result, x.family, function)
+
+    def _finished(self, finish: SumFinish, x: Features, weights: Array | None, out: Any, given: Any) -> Any:
+        """Sums through an epilogue; in the kernel of the sums where that can be."""
+        operand, behind = self._operand, None
+        if finish.takes_out(given, weights):
+            behind = finish.behind(operand, given, weights)
+            operand = replace(operand, row_scale=None)
+        elif isinstance(given, BitTensor):
+            x = as_features(self._function, "x", given)
+        dtype, acc, sums_dtype = self._dtypes(x, weights, operand)
+        target = None
+        if out is not None:
+            read = (x.data,) if weights is None else (x.data, weights)
+            target = finish.target(out, self.device, read)
+        made = None
+        if self._codes is not None and behind is not None and 0 not in self.shape:
+            made = self._codes.run(operand, x, weights, acc, target, finish, behind)
+        if made is None:
+            sums = self._counted(operand, x, weights, acc)
+            if sums is None:
+                room = None
+                if self._codes is not None and sums_dtype.name in ("int32", "int64", "float32"):
+                    # Where a captured plan may find it again.
+                    room = operand.schedule.workspace("sums", self.shape, sums_dtype)
+                sums = self._call(operand, x, weights, dtype, acc, sums_dtype, 1, room)
+            made = (finish.on_host if self._codes is None else finish.on_gpu)(sums, behind, target)
+        if out is not None:
+            return out
+        return finish.epilogue.wrap(made, self.shape, x.family, self._function)
+
+    def _counted(self, operand: CSROperand, x: Features, weights: Array | None, acc: np.dtype[Any]) -> Array | None:
+        """On the CPU the sums of one-bit integers by vertical counters, an eighth of the work; None where they do not apply."""
+        one_bit = x.packed is not None and x.packed.bits == 1 and x.packed.affine is None
+        if not one_bit or self._codes is not None or weights is not None or acc != np.int32 or self._reduce == "max":
+            return None
+        if x.packed is None or operand.indices is None or 0 in self.shape:
+            return None
+        bipolar = x.packed.encoding == "bipolar"
+        family = backends.family("cpu", "bspmm")
+        sums: Array = family.count(operand.indptr, operand.indices, x.data, x.packed.width, bipolar=bipolar)
+        if self._reduce == "sum":
+            return sums
+        counts = np.maximum(np.diff(operand.indptr), 1).astype(np.float32)[:, None]
+        means: Array = sums.astype(np.float32) / counts
+        return means
 
     def _weights(self, values: Any, x: Features) -> tuple[Array | None, bool]:
         """Values per edge in canonical order, and whether each head has its own."""
@@ -190,6 +327,7 @@ class SpmmPlan:
 
     def _call(
         self,
+        operand: CSROperand,
         x: Features,
         weights: Array | None,
         dtype: np.dtype[Any],
@@ -198,9 +336,13 @@ class SpmmPlan:
         heads: int,
         target: Array | None,
     ) -> Array:
-        operand = self._operand
         if 0 in self.shape:
             return interop.namespace(x.data).empty(self.shape, result_dtype) if target is None else target
+        if self._codes is not None and x.packed is not None:
+            summed = self._codes.run(operand, x, weights, acc, target)
+            if summed is not None:
+                return summed.reshape(self.shape)
+            x = unpacked(self._function, "x", x)
         data, packed = x.data, x.packed
         if packed is None:
             data = data.reshape(x.shape[0], x.columns)
@@ -209,7 +351,12 @@ class SpmmPlan:
         into = None if target is None else target.reshape(self.shape[0], x.columns)
         result: Array
         if self._products is not None:
-            product = self._products.product(operand, data.dtype, acc, weights, heads, self._keep)
+            products = self._products
+            if operand is not self._operand:  # without its factors of rows
+                products = GpuProducts.kept(
+                    f"{self._function} of integers", operand, self._columns, self._reduce, self._precision, self._forced
+                )
+            product = products.product(operand, data.dtype, acc, weights, heads, self._keep)
             result = product.run(data, weights, into)
             return result.reshape(self.shape)
         result = backends.family("cpu", "spmm").spmm(

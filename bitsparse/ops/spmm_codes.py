@@ -1,0 +1,231 @@
+"""Sparse products of packed integers on a GPU: when they are gathered as they are, by which kernel, and what is kept for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import _check, backends, interop
+from bitsparse.arrays.indices import rows_of
+from bitsparse.backends.params import EpilogueParams, packed_words
+from bitsparse.errors import KernelError
+from bitsparse.ops.csr_operand import CSROperand
+from bitsparse.ops.features import Features, converted
+from bitsparse.ops.spmm_finish import Behind, SumFinish
+
+__all__ = ["CodeProducts"]
+
+Array = NDArray[Any]
+#: Products of a pattern that are kept.
+_KEPT = 16
+
+
+class CodeProducts:
+    """Sums and means of packed integers over patterns on a GPU, with an epilogue or without, in int32 or, by float weights, in float32.
+
+    Parameters
+    ----------
+    function : str
+        For messages.
+    reduce : {"sum", "mean", "max"}
+    forced : str or None
+        The kernel that the caller insists on.
+    """
+
+    def __init__(self, function: str, reduce: str, forced: str | None) -> None:
+        self._function, self._reduce, self._forced = function, reduce, forced
+
+    def explain(self, operand: CSROperand) -> list[str]:
+        """Which kernels have been prepared for the pattern, and why."""
+        lines = []
+        for (bits, encoding, *_), (made, finish) in operand.prepared.get("code sums", {}).items():
+            how = "vertical counters" if bits == 1 else f"gathered as they are, {made.tuning.lanes} lanes a row"
+            joined = "" if finish is None else ", the epilogue in the same kernel"
+            lines.append(f"{bits} {encoding} bits: kernel codes ({how}){joined}")
+        return lines
+
+    def _refusal(self, operand: CSROperand, x: Features, weights: Array | None, acc: np.dtype[Any]) -> str | None:
+        """Why packed features have to be unpacked, if they have to."""
+        if x.packed is None:
+            return "x is not packed, or has a scale or offset without an epilogue to take it"
+        if self._reduce == "max":
+            return "a maximum is taken of whole integers"
+        if acc != np.int32 and not _is_float(operand, weights, acc):
+            return f"sums are taken in {acc}"
+        if x.packed.bits == 1:
+            if weights is not None or acc != np.int32:
+                return "one bit is counted, without values and scales"
+            if operand.indices is None or (len(x.shape) == 3 and x.packed.width % 128):
+                return "one bit is counted for edges with columns, and heads of whole words"
+        if weights is not None:
+            if weights.ndim != 1:
+                return "values come per head"
+            scaled = operand.row_scale is not None or operand.col_scale is not None
+            if scaled and weights is not operand.values:
+                return "values come with every call and are scaled"
+        return None
+
+    def run(
+        self,
+        operand: CSROperand,
+        x: Features,
+        weights: Array | None,
+        acc: np.dtype[Any],
+        target: Array | None,
+        finish: SumFinish | None = None,
+        behind: Behind | None = None,
+    ) -> Array | None:
+        """The product, into `target` if it is given; None where there is no kernel for it, with an epilogue or at all."""
+        if self._forced not in (None, "codes"):
+            return None
+        refused = self._refusal(operand, x, weights, acc)
+        if refused is not None:
+            if self._forced is not None:
+                raise KernelError(f"{self._function}: kernel 'codes' cannot compute this: {refused}")
+            return None
+        if finish is not None and not self._in_one(x, finish):
+            return None
+        made = self.prepare(operand, x, weights, acc, finish)
+        words = self._words(operand, x)
+        shape = None if target is None else target.shape
+        if x.packed is not None and x.packed.bits == 1:
+            into = None if target is None else target.reshape(made.shape)
+            return _shaped(made(words, into), shape)
+        floats = acc == np.float32
+        values = (
+            self._float32(operand, weights) if floats else None if weights is None else self._int32(operand, weights)
+        )
+        into = None if target is None else target.reshape(made.shape)
+        return _shaped(made(words, values, None if behind is None else behind.operand, into), shape)
+
+    def prepare(
+        self, operand: CSROperand, x: Features, weights: Array | None, acc: np.dtype[Any], finish: SumFinish | None
+    ) -> Any:
+        """The kernel for features like these, or None."""
+        if self._forced not in (None, "codes") or self._refusal(operand, x, weights, acc) is not None:
+            return None
+        if finish is not None and not self._in_one(x, finish):
+            finish = None
+        packed, mean = x.packed, self._reduce == "mean"
+        assert packed is not None
+        heads = x.shape[1] if len(x.shape) == 3 else 1
+        kind = "float32" if acc == np.float32 else "none" if weights is None else "int32"
+        key = (packed.bits, packed.encoding, packed.width, heads, mean, kind, id(finish))
+        kept: dict[Any, tuple[Any, SumFinish | None]] = operand.prepared.setdefault("code sums", {})
+        found = kept.get(key)
+        if found is not None and found[1] is finish:
+            return found[0]
+        if len(kept) >= _KEPT:
+            kept.clear()
+        operand.ready.wait()
+        if packed.bits == 1:
+            made = self._counter(operand, packed.encoding, heads * packed.width, mean)
+        else:
+            family = backends.family(operand.device, "codes")
+            chain = None
+            if finish is not None:
+                low, high = _check.limits_of(packed.bits, packed.encoding)
+                largest = float(max(1, operand.longest_row) * max(-low, high))
+                chain = finish.device_chain("codes", largest if weights is None else 2.0**31)
+            made = family.CodeSum(
+                operand.schedule,
+                operand.indices,
+                width=packed.width,
+                bits=packed.bits,
+                encoding=packed.encoding,
+                heads=heads,
+                mean=mean,
+                weights=kind,
+                chain=chain,
+            )
+        kept[key] = made, finish
+        operand.ready.renew()
+        return made
+
+    def chains(self, operand: CSROperand, finish: SumFinish) -> tuple[Any, ...]:
+        """The chains of an epilogue that are part of kernels."""
+        kept = operand.prepared.get("code sums", {})
+        return tuple(made.chain for made, mine in kept.values() if mine is finish)
+
+    @staticmethod
+    def _in_one(x: Features, finish: SumFinish) -> bool:
+        """Whether sums and epilogue are one kernel."""
+        params = finish.params
+        return x.packed is not None and x.packed.bits > 1 and (params.out == "float" or params.axis == -1)
+
+    @staticmethod
+    def _counter(operand: CSROperand, encoding: str, features: int, mean: bool) -> Any:
+        family = backends.family(operand.device, "bspmm")
+        output = "float32" if mean else "int32"
+        return family.BinarySum(
+            operand.schedule,
+            operand.indices,
+            features=features,
+            bipolar=encoding == "bipolar",
+            output=output,
+            params=EpilogueParams() if mean else None,
+            mean=mean,
+        )
+
+    @staticmethod
+    def _words(operand: CSROperand, x: Features) -> Array:
+        """The words of `x` packed along the features, whole integers side by side."""
+        source = x.source
+        assert source is not None
+        if source.axis == -1 and (source.layout == "rows" or source.bits == 1):
+            words: Array = source.words
+            return words
+        shape = (*source.shape[:-1], packed_words(source.shape[-1], source.bits, "rows"))
+        room = operand.schedule.workspace("rows of integers", shape, np.uint32)
+        made: Array = backends.family(operand.device, "bits").repack(
+            source.words, source.shape, source.bits, axis=source.axis, layout=source.layout, to_axis=-1, to_layout="rows", out=room
+        )  # fmt: skip
+        return made
+
+    @staticmethod
+    def _float32(operand: CSROperand, weights: Array | None) -> Array:
+        """Values of the edges with the factors of rows and columns in them; those of the matrix are made once."""
+        made: Array
+        owner = (weights, operand.row_scale, operand.col_scale)
+        kept = operand.prepared.get("float32 values")
+        if kept is not None and all(a is b for a, b in zip(kept[0], owner, strict=True)):
+            made = kept[1]
+            return made
+        found = None if weights is None else converted(weights, np.float32)
+        if operand.col_scale is not None:
+            factors = converted(operand.col_scale, np.float32)[operand.columns]
+            found = factors if found is None else found * factors
+        if operand.row_scale is not None:
+            factors = converted(operand.row_scale, np.float32)[rows_of(operand.indptr)]
+            found = factors if found is None else found * factors
+        made = interop.aligned(found)
+        if weights is None or weights is operand.values:
+            operand.prepared["float32 values"] = owner, made
+            operand.ready.renew()
+        return made
+
+    @staticmethod
+    def _int32(operand: CSROperand, weights: Array) -> Array:
+        """Values of the edges as the kernel takes them; those of the matrix are converted once."""
+        made: Array
+        if weights is not operand.values:
+            made = interop.aligned(converted(weights, np.int32))
+            return made
+        kept = operand.prepared.get("int32 values")
+        if kept is None or kept[0] is not weights:
+            kept = operand.prepared["int32 values"] = weights, interop.aligned(converted(weights, np.int32))
+            operand.ready.renew()
+        made = kept[1]
+        return made
+
+
+def _is_float(operand: CSROperand, weights: Array | None, acc: np.dtype[Any]) -> bool:
+    """Whether sums are taken in float32 because of what the edges have."""
+    real = weights is not None and weights.dtype.kind not in "biu"
+    return acc == np.float32 and (real or operand.row_scale is not None or operand.col_scale is not None)
+
+
+def _shaped(made: Array, shape: tuple[int, ...] | None) -> Array:
+    return made if shape is None else made.reshape(shape)

@@ -1,0 +1,321 @@
+"""Sums of packed integers on a GPU, gathered as they are: against NumPy, bit for bit, with epilogues against the CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import bitsparse as bs
+
+pytestmark = pytest.mark.gpu
+
+M, N = 60, 50
+
+
+def cp() -> Any:
+    import cupy
+
+    return cupy
+
+
+def graph(seed: int = 0) -> Any:
+    """Empty rows, rows of all lengths and a full one."""
+    rng = np.random.default_rng(seed)
+    dense = rng.random((M, N)) < rng.random((M, 1)) * 0.5
+    dense[::7] = False
+    dense[-1] = False
+    dense[3] = True
+    return sp.csr_array(dense)
+
+
+def rows_of_lengths(lengths: list[int]) -> tuple[Any, int]:
+    """A pattern whose rows have so many edges, to columns in order and over again (which canonical patterns have not, but kernels take)."""
+    columns = 64
+    indptr = np.concatenate([[0], np.cumsum(lengths)])
+    return (indptr, np.arange(indptr[-1]) % columns), columns
+
+
+def codes_of(rng: np.random.Generator, shape: tuple[int, ...], bits: int, encoding: str) -> np.ndarray:
+    low, high = {"unsigned": (0, 1 << bits), "signed": (-(1 << bits - 1), 1 << bits - 1), "bipolar": (0, 2)}[encoding]
+    codes = rng.integers(low, high, shape)
+    codes[rng.random(shape[0]) < 0.2] = high - 1
+    codes[rng.random(shape[0]) < 0.1] = low
+    return 2 * codes - 1 if encoding == "bipolar" else codes
+
+
+def words_of(codes: np.ndarray, bits: int, encoding: str) -> Any:
+    return cp().asarray(bs.BitTensor(codes, bits, encoding=encoding, layout="rows").words)  # type: ignore[arg-type]
+
+
+def code_sum(pattern: Any, shape: tuple[int, int], index: Any = np.int32, **given: Any) -> Any:
+    from bitsparse.backends.cuda.codes import CodeSum
+    from bitsparse.backends.cuda.schedule import Schedule
+
+    indptr, indices = (cp().asarray(part.astype(index)) for part in pattern)
+    return CodeSum(Schedule(indptr, shape, int(indices.size)), indices, **given)
+
+
+def poisoned(made: Any) -> Any:
+    out = cp().empty(made.shape, made.dtype)
+    out.view(np.uint8).fill(0xA5)
+    return out
+
+
+@pytest.mark.parametrize("d", [1, 31, 33, 100, 128, 256, 602])
+@pytest.mark.parametrize("bits", [2, 4, 8, 16])
+def test_sums_of_every_width(bits: int, d: int) -> None:
+    rng, A = np.random.default_rng(bits * d), graph()
+    for encoding, index in (("unsigned", np.int32), ("signed", np.int64)):
+        if encoding == "signed" and d not in (33, 128):
+            continue
+        codes = codes_of(rng, (N, d), bits, encoding)
+        made = code_sum((A.indptr, A.indices), (M, N), index, width=d, bits=bits, encoding=encoding)
+        out = poisoned(made)
+        assert made(words_of(codes, bits, encoding), out=out) is out
+        np.testing.assert_array_equal(out.get(), A.astype(np.int64) @ codes)
+
+
+@pytest.mark.parametrize("encoding", ["unsigned", "signed"])
+@pytest.mark.parametrize("bits", [2, 4, 8, 16])
+def test_lanes_are_full(bits: int, encoding: str) -> None:
+    """Rows as long as the lanes of registers hold, of the largest integers, and hubs in pieces."""
+    hub = 70_000 if bits < 16 else 30_000  # whose sum fits int32
+    lengths = [16, 17, 18, 84, 85, 86, 0, 255, 256, 257, 1, 7, 8, 9, 1023, 1024, 1025, hub, 0, 272, 273]
+    pattern, columns = rows_of_lengths(lengths)
+    for value in ((1 << bits) - 1, 0) if encoding == "unsigned" else ((1 << bits - 1) - 1, -(1 << bits - 1)):
+        codes = np.full((columns, 20), value)
+        for tuning in (None, *tunings(bits, 20)):
+            made = code_sum(pattern, (len(lengths), columns), width=20, bits=bits, encoding=encoding, tuning=tuning)
+            out = poisoned(made)
+            made(words_of(codes, bits, encoding), out=out)
+            np.testing.assert_array_equal(out.get(), np.array(lengths)[:, None] * np.full(20, value))
+
+
+def tunings(bits: int, d: int) -> list[Any]:
+    """Longest pieces and shortest, rows for warps and for groups, other words and lanes."""
+    from bitsparse.backends.cuda.codes import CodeTuning
+
+    longest = 256 if bits == 8 else 1024
+    return [
+        CodeTuning(4, 2, longest=longest, limit=longest),
+        CodeTuning(1 if bits < 8 else 2, 4, 16, span=8, longest=32, limit=4),
+    ]
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8, 16])
+def test_tunings_means_heads_and_values(bits: int) -> None:
+    rng, A = np.random.default_rng(bits), graph()
+    pattern, degrees = (A.indptr, A.indices), np.diff(A.indptr)
+    codes = codes_of(rng, (N, 3, 20), bits, "signed")
+    flat = codes.reshape(N, 60)
+    want = A.astype(np.int64) @ flat
+    words = words_of(codes, bits, "signed")
+    given: dict[str, Any] = {"width": 20, "heads": 3, "bits": bits, "encoding": "signed"}
+    for tuning in (None, *tunings(bits, 60)):
+        made = code_sum(pattern, (M, N), tuning=tuning, **given)
+        np.testing.assert_array_equal(made(words, out=poisoned(made)).get(), want)
+    made = code_sum(pattern, (M, N), mean=True, **given)
+    mean = want.astype(np.float32) / np.maximum(degrees, 1).astype(np.float32)[:, None]
+    np.testing.assert_array_equal(made(words, out=poisoned(made)).get(), mean)
+    values = rng.integers(-100, 100, A.nnz)
+    weighted = sp.csr_array((values, A.indices, A.indptr), A.shape)
+    for tuning in (None, *tunings(bits, 60)):
+        made = code_sum(pattern, (M, N), tuning=tuning, weights="int32", **given)
+        got = made(words, cp().asarray(values.astype(np.int32)), out=poisoned(made)).get()
+        np.testing.assert_array_equal(got, weighted @ flat)
+    weighted.data = rng.standard_normal(A.nnz).astype(np.float32)
+    for tuning, mean in ((None, True), *((tuning, False) for tuning in tunings(bits, 60))):
+        made = code_sum(pattern, (M, N), tuning=tuning, weights="float32", mean=mean, **given)
+        got = made(words, cp().asarray(weighted.data), out=poisoned(made)).get()
+        parts = np.maximum(degrees, 1)[:, None] if mean else 1
+        bound = (N + 6) * 2.0**-24 * (abs(weighted).astype(np.float64) @ abs(flat)) / parts
+        assert (abs(got - weighted.astype(np.float64) @ flat / parts) <= bound).all()
+
+
+def chains(d: int, rows: int = M) -> list[bs.Epilogue]:
+    rng = np.random.default_rng(d)
+    scale, *columns = (rng.standard_normal(size).astype(np.float32) for size in (rows, d, d, d, d))
+    norm = bs.BatchNorm(columns[0], abs(columns[1]), columns[2], columns[3])
+    return [
+        bs.Epilogue(offset_correction=True),
+        bs.Epilogue(row_scale=scale, col_scale=columns[0], bias=columns[1], batch_norm=norm, activation="tanh", offset_correction=True),
+        bs.Epilogue(bits=4, out_scale=0.7, activation="relu", offset_correction=True),
+        bs.Epilogue(bits=8, out_scale=0.3, out_offset=-2.0, bias=columns[0], layout="rows", offset_correction=True),
+        bs.Epilogue(bits=3, out_scale=np.full((1, d), 0.5, np.float32), scheme="symmetric", offset_correction=True),
+        bs.Epilogue(bits=2, out_scale=1.5, layout="rows", row_scale=scale, offset_correction=True),
+        bs.Epilogue(bits=4, out_scale=0.9, axis=-2, offset_correction=True),
+        bs.Epilogue(bits=8, out_scale=0.4, scheme="symmetric", rounding="stochastic", seed=3, offset_correction=True),
+        bs.Epilogue(binarize=True, bias=columns[1], offset_correction=True),
+    ]  # fmt: skip
+
+
+def features_of(d: int, bits: int, encoding: str, kind: int) -> bs.BitTensor:
+    rng = np.random.default_rng(kind)
+    x = bs.BitTensor(
+        codes_of(rng, (N, d), bits, encoding), bits, encoding=encoding, layout=("rows", "planes")[kind % 2]
+    )  # type: ignore[arg-type]
+    if kind == 0:
+        return x
+    size = () if kind == 1 else (1, d)
+    return x.with_affine(*(rng.random(size).astype(np.float32) + 0.5 for _ in range(2)))
+
+
+def same(got: Any, want: Any) -> None:
+    if isinstance(want, bs.BitTensor):
+        assert (got.shape, got.bits, got.axis, got.layout, got.encoding) == (
+            want.shape, want.bits, want.axis, want.layout, want.encoding,
+        )  # fmt: skip
+        got, want = got.words.get(), want.words
+    else:
+        got = got.get()
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+@pytest.mark.parametrize(
+    ("bits", "encoding", "d"),
+    [(8, "unsigned", 100), (4, "signed", 128), (2, "unsigned", 33), (16, "signed", 40), (1, "bipolar", 65)],
+)
+def test_epilogues_are_the_hosts(bits: int, encoding: str, d: int, reduce: Any) -> None:
+    A = bs.TCTiledCSR(graph())
+    scaled = bs.TCTiledCSR(graph(), row_scale=np.random.default_rng(1).random(M).astype(np.float32))
+    for i, epilogue in enumerate(chains(d)):
+        x, adjacency = features_of(d, bits, encoding, i % 3), (A, scaled)[i % 2]
+        want = bs.spmm(adjacency, x, reduce=reduce, epilogue=epilogue)
+        there, moved = adjacency.to_device("cuda"), x.to_device("cuda")
+        same(bs.spmm(there, moved, reduce=reduce, epilogue=epilogue), want)
+        plan = bs.plan_spmm(there, d, bits=bits, encoding=encoding, reduce=reduce, epilogue=epilogue)  # type: ignore[arg-type]
+        out = want.to_device("cuda") if isinstance(want, bs.BitTensor) else cp().asarray(want)
+        (out.words if isinstance(want, bs.BitTensor) else out).view(np.uint8).fill(0xA5)
+        assert plan(moved, out=out) is out
+        same(out, want)
+        plan.check()
+        assert "kernel codes" in plan.explain()
+
+
+def test_rows_in_slices() -> None:
+    """More lanes than a group has, and pads of the result beyond those of the features."""
+    A, x = bs.TCTiledCSR(graph()), features_of(602, 8, "unsigned", 2)
+    for epilogue in (chains(602)[2], chains(602)[1]):
+        want = bs.spmm(A, x, epilogue=epilogue)
+        same(bs.spmm(A.to_device("cuda"), x.to_device("cuda"), epilogue=epilogue), want)
+
+
+@pytest.mark.parametrize("bits", [1, 2, 3, 4, 8, 12, 16])
+def test_public_sums_are_the_hosts(bits: int) -> None:
+    """Every layout and packed axis, heads, values, means, a maximum; dtypes as on the CPU."""
+    rng, A = np.random.default_rng(bits), graph()
+    there = bs.TCTiledCSR(A).to_device("cuda")
+    for encoding in ("unsigned", "bipolar" if bits == 1 else "signed"):
+        codes = codes_of(rng, (N, 37), bits, encoding)
+        layouts = ("planes", "rows") if bits in (1, 2, 4, 8, 16) else ("planes",)
+        for layout, axis in ((layout, axis) for layout in layouts for axis in (-1, -2)):
+            x = bs.BitTensor(codes, bits, encoding=encoding, layout=layout, axis=axis)  # type: ignore[arg-type]
+            for reduce in ("sum", "mean") if axis == -1 else ("max",):
+                want = bs.spmm(A, x, reduce=reduce)  # type: ignore[arg-type]
+                got = bs.spmm(there, x.to_device("cuda"), reduce=reduce)  # type: ignore[arg-type]
+                assert got.dtype == want.dtype
+                np.testing.assert_array_equal(got.get(), want)
+    values = rng.integers(-9, 9, A.nnz).astype(np.int8)
+    x = bs.BitTensor(codes_of(rng, (N, 2, 40), bits, "unsigned"), bits)
+    edges = bs.BitTensor(codes_of(rng, (A.nnz, 21), bits, "unsigned"), bits)
+    for side in ("rows", "cols"):
+        want = bs.aggregate_edges(A, edges, side=side)  # type: ignore[arg-type]
+        got = bs.aggregate_edges(there, edges.to_device("cuda"), side=side)  # type: ignore[arg-type]
+        np.testing.assert_array_equal(got.get(), want)
+    want = bs.spmm(A, x, values=values)
+    np.testing.assert_array_equal(bs.spmm(there, x.to_device("cuda"), values=cp().asarray(values)).get(), want)
+
+
+@pytest.mark.parametrize("bits", [1, 8])
+def test_real_values_are_found_from_exact_sums(bits: int) -> None:
+    """Without an epilogue, within the stated bound; scales by node, values and factors of columns are summed with the features."""
+    rng, A = np.random.default_rng(bits), graph()
+    x = bs.BitTensor(codes_of(rng, (N, 37), bits, "unsigned"), bits, layout="rows")
+    row, col = (rng.random(size).astype(np.float32) for size in (M, N))
+    one, other = {"row_scale": row}, {"col_scale": col}
+    kinds = (((), {}, "sum"), ((1, 37), one, "mean"), ((1, 37), other, "sum"), ((N, 1), {}, "sum"))
+    for size, factors, reduce in kinds:
+        scale, offset = (rng.standard_normal(size).astype(np.float32) for _ in range(2))
+        real, there = x.with_affine(scale, offset), bs.TCTiledCSR(A, **factors)
+        got = bs.spmm(there.to_device("cuda"), real.to_device("cuda"), reduce=reduce)  # type: ignore[arg-type]
+        assert got.dtype == np.float32
+        weights = A.astype(np.float64).toarray()
+        if reduce == "mean":
+            weights /= np.maximum(np.diff(A.indptr), 1)[:, None]
+        weights = weights * factors.get("row_scale", np.ones(M))[:, None] * factors.get("col_scale", np.ones(N))
+        codes = x.toarray().astype(np.float64)
+        bound = (N + 6) * 2.0**-24 * (weights @ (abs(codes * scale) + abs(offset)))
+        if factors.keys() != {"col_scale"} and size != (N, 1):
+            bound *= 6 / (N + 6)
+        assert (abs(got.get() - weights @ (codes * scale + offset)) <= bound).all()
+
+
+@pytest.mark.parametrize("bits", [1, 4, 8])
+def test_float_weights_and_factors(bits: int) -> None:
+    """Values and scales on the edges: float32 sums within the bound of spmm, with an epilogue behind them or without."""
+    rng, A = np.random.default_rng(bits), graph()
+    values = rng.standard_normal(A.nnz).astype(np.float32)
+    row, col = (rng.random(size).astype(np.float32) for size in (M, N))
+    x = bs.BitTensor(codes_of(rng, (N, 40), bits, "unsigned"), bits, layout="rows")
+    codes, moved = x.toarray().astype(np.float64), x.to_device("cuda")
+    weighted = sp.csr_array((values, A.indices, A.indptr), A.shape)
+    one, other = {"row_scale": row}, {"col_scale": col}
+    for matrix, factors in ((weighted, {}), (A, one | other), (weighted, other), (A, one)):
+        there = bs.TCTiledCSR(matrix, **factors).to_device("cuda")
+        full = matrix.astype(np.float64).toarray()
+        full = full * factors.get("row_scale", np.ones(M))[:, None] * factors.get("col_scale", np.ones(N))
+        bound = (N + 6) * 2.0**-24 * (abs(full) @ codes)
+        out = cp().full((M, 40), np.nan, np.float32)
+        plan = bs.plan_spmm(there, 40, bits=bits)
+        assert plan(moved, out=out) is out
+        assert (abs(out.get() - full @ codes) <= bound).all()
+        assert bits == 1 or "kernel codes" in plan.explain()
+        got = bs.spmm(there, moved, epilogue=bs.Epilogue(bias=np.ones(40, np.float32))).get()
+        assert (abs(got - (full @ codes + 1)) <= bound + 1e-6 * (1 + abs(full @ codes))).all()
+    there = bs.TCTiledCSR(A).to_device("cuda")
+    got = bs.spmm(there, moved, values=cp().asarray(values)).get()
+    assert (abs(got - weighted.astype(np.float64) @ codes) <= (N + 6) * 2.0**-24 * (abs(weighted) @ codes)).all()
+
+
+def test_a_plan_in_a_graph_and_wrong_calls() -> None:
+    cupy = cp()
+    A, d = bs.TCTiledCSR(graph()).to_device("cuda"), 48
+    epilogue = bs.Epilogue(bits=4, out_scale=0.5, layout="rows", offset_correction=True)
+    plan = bs.plan_spmm(A, d, bits=4, epilogue=epilogue)
+    x = features_of(d, 4, "unsigned", 0).with_affine(0.5, 1.0).to_device("cuda")
+    first = plan(x)
+    out = plan(x)
+    other = bs.plan_spmm(A, d, bits=4, epilogue=bs.Epilogue(bits=4, out_scale=0.5, axis=-2, offset_correction=True))
+    turned = other(x)
+    first_turned = turned.copy()
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        for each, into in ((plan, out), (other, turned)):
+            each(x, out=into)
+            stream.synchronize()
+            stream.begin_capture()
+            each(x, out=into)
+            captured = stream.end_capture()
+            into.words.fill(0)
+            captured.launch(stream)
+    stream.synchronize()
+    same(out, first.to_device("cpu"))
+    same(turned, first_turned.to_device("cpu"))
+    with pytest.raises(bs.errors.DTypeError, match="8 unsigned bits, but the plan is for 4 unsigned bits"):
+        plan(features_of(d, 8, "unsigned", 0).to_device("cuda"))
+    with pytest.raises(ValueError, match="offset_correction"):
+        bs.spmm(A, x, epilogue=bs.Epilogue())
+    with pytest.raises(bs.errors.KernelError, match="a maximum is taken of whole integers"):
+        bs.spmm(A, x.with_affine(), reduce="max", kernel="codes")
+    with pytest.raises(bs.errors.KernelError, match="x is not packed"):
+        bs.plan_spmm(A, d, kernel="codes")
+    with pytest.raises(bs.errors.ShapeError, match="takes rows and columns"):
+        bs.spmm(A, cupy.ones((N, 2, 3), np.int8), epilogue=epilogue)
+    for kernel in ("csr", "codes"):
+        np.testing.assert_array_equal(
+            bs.spmm(A, x.with_affine(), kernel=kernel).get(), bs.spmm(A, x.with_affine()).get()
+        )
