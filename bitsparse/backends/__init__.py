@@ -24,6 +24,7 @@ _ON_GPU = (
     "finish",
     "matmul",
     "packed",
+    "quantized",
     "sample",
     "sddmm",
     "spmm",

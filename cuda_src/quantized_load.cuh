@@ -1,0 +1,215 @@
+// Activations on their way into a product of bytes: floats are loaded four to a lane and become codes of a symmetric grid, four to a word.
+// Included by quantized_wgmma.cu and quantized_mma.cu.
+//
+// Compile-time: BS_KIND (5: float32, 4: 16-bit floats), BS_VECTOR (bytes of a load: 16, 8 or 4, of 16 bits 8, 4 or 2), BS_RANDOM (stochastic
+// rounding), BS_STREAM (x will not stay in the L2).
+#ifndef BITSPARSE_QUANTIZED_LOAD_CUH
+#define BITSPARSE_QUANTIZED_LOAD_CUH
+
+#include "ptx.cuh"
+#include "scalar.h"
+
+constexpr int kRowBytes = 128; // of the contraction axis at a time: as many codes
+constexpr int kTileRows = 128, kTileColumns = 128;
+constexpr int kBytesBlock = kTileRows * kRowBytes; // a tile's codes of one block of the contraction axis
+constexpr int kItem = BS_KIND == 5 ? 4 : 2;        // bytes of an element
+
+struct QuantizedParams {
+    TensorMap w, y;              // of the weights, and of the result if it is stored in bulk
+    const unsigned char *x;
+    const u32 *weights;          // (n, w_words): codes in bytes, packed along the contraction axis
+    float *out;                  // (m, n)
+    const float *scale;          // of x, in memory; null: scale_value
+    const u32 *largest;          // the bits of the largest magnitude of x, which the scale is made of; null: the scale is known
+    const float *w_scale, *bias; // of columns, padded to whole tiles; bias may be null
+    u32 *codes;                  // of x, (m, codes_words), packed along the rows; may be null
+    u32 *absmax;                 // the bits of the largest magnitude of the result so far; may be null
+    int *odd;                    // becomes 1 if an element of x is not finite
+    long long x_row;             // bytes from row to row
+    u64 seed;
+    u32 stream;
+    float scale_value, top; // top: the largest code
+    int m, n, k, w_words, codes_words, codes_bits;
+    int n_tiles, full, split, per_part, units; // see Unit
+    int bulk, pairs;                           // whether y is set; whether two neighbours of the result may be stored at once
+    int infinity;                              // the bits of a 16-bit infinity: they tell which kind of floats x has
+    int pad[7];
+};
+
+// ---- the grid
+struct Grid {
+    float scale, inverse, limit, top;
+    bool usual; // neither what is divided nor the remainders of divisions can leave the normal numbers where a code would show it
+};
+
+BS_INLINE Grid grid_of(const QuantizedParams &g)
+{
+    float scale = g.scale ? *g.scale : g.scale_value;
+    if (g.largest) { // as schemes.grid_from_range makes it: zero and what is subnormal become 1
+        scale = bs_divf(fabsf(bs_float_of(*g.largest)), g.top);
+        scale = scale >= 1.17549435e-38f ? scale : 1.0f;
+    }
+    return {scale, bs_divf(1.0f, scale), bs_mulf(scale, g.top), g.top, scale >= 8.6736174e-19f && scale <= 1.0995116e12f}; // 2^-60, 2^40
+}
+
+// ---- elements: four neighbours as they lie in memory
+struct Four {
+    u32 w[kItem];
+};
+
+#ifdef BS_STREAM // what is too large to stay in the L2 anyway is the first to leave it
+#define BS_LOAD(at) __ldcs(at)
+#else
+#define BS_LOAD(at) __ldg(at)
+#endif
+
+// `left` elements lie between `at` and the end of the row; beyond it are zeros, whose code is zero.
+BS_INLINE Four load_four(const unsigned char *at, int left)
+{
+    Four four;
+#pragma unroll
+    for (int i = 0; i < kItem; i++)
+        four.w[i] = 0;
+    if (left >= 4) {
+#if BS_VECTOR == 16
+        const uint4 v = BS_LOAD((const uint4 *)at);
+        four.w[0] = v.x, four.w[1] = v.y, four.w[kItem - 2] = v.z, four.w[kItem - 1] = v.w;
+#elif BS_VECTOR == 8
+#pragma unroll
+        for (int i = 0; i < kItem / 2; i++) {
+            const uint2 v = BS_LOAD((const uint2 *)at + i);
+            four.w[2 * i] = v.x, four.w[2 * i + 1] = v.y;
+        }
+#elif BS_VECTOR == 4
+#pragma unroll
+        for (int i = 0; i < kItem; i++)
+            four.w[i] = BS_LOAD((const u32 *)at + i);
+#else
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            four.w[j / 2] |= (u32)BS_LOAD((const unsigned short *)at + j) << 16 * (j % 2);
+#endif
+    } else {
+#pragma unroll
+        for (int j = 0; j < 3; j++)
+            if (j < left) {
+                if (kItem == 4)
+                    four.w[kItem == 4 ? j : 0] = ((const u32 *)at)[j];
+                else
+                    four.w[j / 2] |= (u32)((const unsigned short *)at)[j] << 16 * (j % 2);
+            }
+    }
+    return four;
+}
+
+BS_INLINE float element_of(const Four &four, int j, int infinity)
+{
+    if (kItem == 4)
+        return bs_float_of(four.w[kItem == 4 ? j : 0]);
+    const unsigned short half = (unsigned short)(four.w[j / 2] >> 16 * (j % 2));
+    return infinity == 0x7c00 ? float_of_f16(half) : bs_bf16_to_float(half);
+}
+
+// ---- codes
+// The code of x is the low byte. Clipping comes before the division: the largest code times the scale, divided by the scale, is within a
+// rounding of the largest code, and what is smaller stays as it is. Where the quotient by way of the inverse is not the IEEE one, because
+// something is subnormal, both are far below 1/2 and the code is zero (`usual` keeps remainders of larger ones normal).
+template <bool usual> BS_INLINE u32 nearest(float x, const Grid &grid)
+{
+    float v;
+    if (usual)
+        v = bs_div_knownf(fminf(fmaxf(x, -grid.limit), grid.limit), grid.scale, grid.inverse);
+    else
+        v = bs_clipf(bs_divf(x, grid.scale), -grid.top, grid.top);
+    return bs_bits_of(bs_addf(v, BS_BIG));
+}
+
+BS_INLINE u32 stochastic(float x, const Grid &grid, u32 half)
+{
+    const float v = bs_clipf(bs_divf(x, grid.scale), -grid.top, grid.top);
+    const float below = __fadd_rd(v, BS_BIG), part = bs_subf(v, bs_subf(below, BS_BIG));
+    return bs_bits_of(below) + ((float)(int)half < bs_mulf(part, 65536.0f) ? 1u : 0u);
+}
+
+BS_INLINE u32 bytes_of(u32 a, u32 b, u32 c, u32 d) { return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410); }
+
+// The half words drawn for the elements index .. index + 3.
+BS_INLINE uint2 draws_of(const QuantizedParams &g, u64 index)
+{
+    uint2 found = make_uint2(0, 0);
+    if ((g.k & 3) == 0) { // the same half of one draw
+        uint4 w;
+        bs_stochastic_words(index >> 3, g.seed, g.stream, &w.x, &w.y, &w.z, &w.w);
+        found = index & 4 ? make_uint2(w.z, w.w) : make_uint2(w.x, w.y);
+    } else {
+#pragma unroll 1
+        for (int j = 0; j < 4; j++) {
+            const u32 half = bs_stochastic_bits(index + j, g.seed, g.stream) << 16 * (j & 1);
+            found.x |= j < 2 ? half : 0u, found.y |= j < 2 ? 0u : half;
+        }
+    }
+    return found;
+}
+
+// Four codes, the first one lowest; `odd` becomes NaN where an element is not finite. `index` is the first element's in C order.
+template <bool usual> BS_INLINE u32 codes_of(const QuantizedParams &g, const Grid &grid, const Four &four, u64 index, float &odd)
+{
+    u32 code[4];
+#ifdef BS_RANDOM
+    const uint2 draws = draws_of(g, index);
+#endif
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        const float x = element_of(four, j, g.infinity);
+        odd = fmaf(x, 0.0f, odd);
+#ifdef BS_RANDOM
+        code[j] = stochastic(x, grid, ((j < 2 ? draws.x : draws.y) >> 16 * (j & 1)) & 0xffffu);
+#else
+        code[j] = nearest<usual>(x, grid);
+#endif
+    }
+    return bytes_of(code[0], code[1], code[2], code[3]);
+}
+
+// Where a lane's word of a row goes if the codes are wanted: as it is, or two to a byte.
+BS_INLINE void keep_codes(const QuantizedParams &g, int row, int word, u32 codes)
+{
+    if (row >= g.m)
+        return;
+    u32 *line = g.codes + (long long)row * g.codes_words;
+    if (g.codes_bits == 8) {
+        if (word < g.codes_words)
+            line[word] = codes;
+    } else if (word < 2 * g.codes_words) {
+        u32 nibbles = codes & 0x0f0f0f0fu;
+        nibbles = (nibbles | nibbles >> 4) & 0x00ff00ffu;
+        ((unsigned short *)line)[word] = (unsigned short)(nibbles | nibbles >> 8);
+    }
+}
+
+// ---- the way out
+struct Finish {
+    float scale;
+    float largest = 0.0f;
+
+    __device__ __forceinline__ explicit Finish(float x_scale) : scale(x_scale) {}
+
+    // The chain of Epilogue(bias=...) behind a product of operands with scales.
+    __device__ __forceinline__ float value(int sum, float w_scale) const { return bs_mulf(bs_mulf((float)sum, scale), w_scale); }
+
+    __device__ __forceinline__ void see(float v) { largest = fmaxf(largest, fabsf(v)); }
+
+    // By whole warps, at their end.
+    __device__ __forceinline__ void report(const QuantizedParams &g)
+    {
+        if (!g.absmax)
+            return;
+#pragma unroll
+        for (int lanes = 16; lanes; lanes >>= 1)
+            largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, lanes));
+        if ((threadIdx.x & 31) == 0)
+            atomicMax(g.absmax, bs_bits_of(largest)); // magnitudes are ordered as their bits are
+    }
+};
+
+#endif
