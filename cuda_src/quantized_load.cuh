@@ -1,8 +1,8 @@
 // Activations on their way into a product of bytes: floats are loaded four to a lane and become codes of a symmetric grid, four to a word.
 // Included by quantized_wgmma.cu and quantized_mma.cu.
 //
-// Compile-time: BS_KIND (5: float32, 4: 16-bit floats), BS_VECTOR (bytes of a load: 16, 8 or 4, of 16 bits 8, 4 or 2), BS_RANDOM (stochastic
-// rounding), BS_STREAM (x will not stay in the L2).
+// Compile-time: BS_KIND (5: float32, 4: 16-bit floats, with BS_BFLOAT bfloat16), BS_VECTOR (bytes of a load: 16, 8 or 4, of 16 bits 8, 4 or 2), BS_RANDOM (stochastic
+// rounding), BS_WHOLE (k is a multiple of four), BS_STREAM (x will not stay in the L2).
 #ifndef BITSPARSE_QUANTIZED_LOAD_CUH
 #define BITSPARSE_QUANTIZED_LOAD_CUH
 
@@ -32,8 +32,7 @@ struct QuantizedParams {
     int m, n, k, w_words, codes_words, codes_bits;
     int n_tiles, full, split, per_part, units; // see Unit
     int bulk, pairs;                           // whether y is set; whether two neighbours of the result may be stored at once
-    int infinity;                              // the bits of a 16-bit infinity: they tell which kind of floats x has
-    int pad[7];
+    int pad[8];
 };
 
 // ---- the grid
@@ -63,51 +62,66 @@ struct Four {
 #define BS_LOAD(at) __ldg(at)
 #endif
 
-// `left` elements lie between `at` and the end of the row; beyond it are zeros, whose code is zero.
-BS_INLINE Four load_four(const unsigned char *at, int left)
+// Four neighbours from memory.
+BS_INLINE Four load_vector(const unsigned char *at)
 {
+    Four four;
+#if BS_VECTOR == 16
+    const uint4 v = BS_LOAD((const uint4 *)at);
+    four.w[0] = v.x, four.w[1] = v.y, four.w[kItem - 2] = v.z, four.w[kItem - 1] = v.w;
+#elif BS_VECTOR == 8
+#pragma unroll
+    for (int i = 0; i < kItem / 2; i++) {
+        const uint2 v = BS_LOAD((const uint2 *)at + i);
+        four.w[2 * i] = v.x, four.w[2 * i + 1] = v.y;
+    }
+#elif BS_VECTOR == 4
+#pragma unroll
+    for (int i = 0; i < kItem; i++)
+        four.w[i] = BS_LOAD((const u32 *)at + i);
+#else
+    const unsigned short *h = (const unsigned short *)at;
+    four.w[0] = BS_LOAD(h) | (u32)BS_LOAD(h + 1) << 16;
+    four.w[1] = BS_LOAD(h + 2) | (u32)BS_LOAD(h + 3) << 16;
+#endif
+    return four;
+}
+
+// A row's elements from column `column` on. What comes of columns behind the last one does not matter to the product, as weights are zero
+// there: they are others if there are whole fours, so that no load is behind a branch, and else zeros.
+BS_INLINE Four load_four(const unsigned char *row, int column, int k)
+{
+#ifdef BS_WHOLE
+    return load_vector(row + (long long)min(column, k - 4) * kItem);
+#else
     Four four;
 #pragma unroll
     for (int i = 0; i < kItem; i++)
         four.w[i] = 0;
-    if (left >= 4) {
-#if BS_VECTOR == 16
-        const uint4 v = BS_LOAD((const uint4 *)at);
-        four.w[0] = v.x, four.w[1] = v.y, four.w[kItem - 2] = v.z, four.w[kItem - 1] = v.w;
-#elif BS_VECTOR == 8
+    const unsigned char *at = row + (long long)column * kItem;
+    if (column + 4 <= k)
+        return load_vector(at);
 #pragma unroll
-        for (int i = 0; i < kItem / 2; i++) {
-            const uint2 v = BS_LOAD((const uint2 *)at + i);
-            four.w[2 * i] = v.x, four.w[2 * i + 1] = v.y;
+    for (int j = 0; j < 3; j++)
+        if (column + j < k) {
+            if (kItem == 4)
+                four.w[kItem == 4 ? j : 0] = ((const u32 *)at)[j];
+            else
+                four.w[j / 2] |= (u32)((const unsigned short *)at)[j] << 16 * (j % 2);
         }
-#elif BS_VECTOR == 4
-#pragma unroll
-        for (int i = 0; i < kItem; i++)
-            four.w[i] = BS_LOAD((const u32 *)at + i);
-#else
-#pragma unroll
-        for (int j = 0; j < 4; j++)
-            four.w[j / 2] |= (u32)BS_LOAD((const unsigned short *)at + j) << 16 * (j % 2);
-#endif
-    } else {
-#pragma unroll
-        for (int j = 0; j < 3; j++)
-            if (j < left) {
-                if (kItem == 4)
-                    four.w[kItem == 4 ? j : 0] = ((const u32 *)at)[j];
-                else
-                    four.w[j / 2] |= (u32)((const unsigned short *)at)[j] << 16 * (j % 2);
-            }
-    }
     return four;
+#endif
 }
 
-BS_INLINE float element_of(const Four &four, int j, int infinity)
+BS_INLINE float element_of(const Four &four, int j)
 {
-    if (kItem == 4)
-        return bs_float_of(four.w[kItem == 4 ? j : 0]);
-    const unsigned short half = (unsigned short)(four.w[j / 2] >> 16 * (j % 2));
-    return infinity == 0x7c00 ? float_of_f16(half) : bs_bf16_to_float(half);
+#if BS_KIND == 5
+    return bs_float_of(four.w[j]);
+#elif defined(BS_BFLOAT)
+    return bs_float_of(j % 2 ? four.w[j / 2] & 0xffff0000u : four.w[j / 2] << 16);
+#else
+    return float_of_f16((unsigned short)(four.w[j / 2] >> 16 * (j % 2)));
+#endif
 }
 
 // ---- codes
@@ -160,7 +174,7 @@ template <bool usual> BS_INLINE u32 codes_of(const QuantizedParams &g, const Gri
 #endif
 #pragma unroll
     for (int j = 0; j < 4; j++) {
-        const float x = element_of(four, j, g.infinity);
+        const float x = element_of(four, j);
         odd = fmaf(x, 0.0f, odd);
 #ifdef BS_RANDOM
         code[j] = stochastic(x, grid, ((j < 2 ? draws.x : draws.y) >> 16 * (j & 1)) & 0xffffu);
@@ -171,12 +185,13 @@ template <bool usual> BS_INLINE u32 codes_of(const QuantizedParams &g, const Gri
     return bytes_of(code[0], code[1], code[2], code[3]);
 }
 
-// Where a lane's word of a row goes if the codes are wanted: as it is, or two to a byte.
+// A lane's word of a row to where codes are wanted: as it is, or two codes to a byte. Behind the last column they are zero.
 BS_INLINE void keep_codes(const QuantizedParams &g, int row, int word, u32 codes)
 {
     if (row >= g.m)
         return;
     u32 *line = g.codes + (long long)row * g.codes_words;
+    codes = 4 * word < g.k ? codes : 0u;
     if (g.codes_bits == 8) {
         if (word < g.codes_words)
             line[word] = codes;

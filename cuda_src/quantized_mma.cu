@@ -32,11 +32,10 @@ struct Worker {
 
     __device__ __forceinline__ void load(Four (&fours)[kLoads], int block, int step) const
     {
-        const int column = block * kRowBytes + 4 * lane;
 #pragma unroll
-        for (int i = 0; i < kLoads; i++) {
-            const int row = m_tile * kTileRows + row_of(step, i);
-            fours[i] = load_four(g.x + row * g.x_row + (long long)column * kItem, row < g.m ? g.k - column : 0);
+        for (int i = 0; i < kLoads; i++) { // rows behind the last one are that one again: nobody stores what comes of them
+            const int row = min(m_tile * kTileRows + row_of(step, i), g.m - 1);
+            fours[i] = load_four(g.x + row * g.x_row, block * kRowBytes + 4 * lane, g.k);
         }
     }
 
@@ -110,7 +109,7 @@ struct Worker {
             __syncthreads(); // codes and weights of this block are there, and all are done with those of the one before
             copy_weights(block + 2, blocks);
             const bool more = block + 1 < blocks;
-#pragma unroll
+#pragma unroll 1 // else all loads come first, and the registers are not enough
             for (int step = 0; step < kSteps; step++) {
                 if (more)
                     load(fours, block + 1, step);
@@ -163,8 +162,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, BS_BLOCKS) quantized_mma(
 {
     extern __shared__ __align__(128) unsigned char memory[];
     Worker me(g, (shared_address(memory) + 127u) & ~127u);
-    if (me.grid.usual)
-        me.run<true>();
-    else
+#ifndef BS_RANDOM // where quotients are exact anyway
+    if (!me.grid.usual)
         me.run<false>();
+    else
+#endif
+        me.run<true>();
 }

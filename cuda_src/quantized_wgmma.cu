@@ -1,7 +1,7 @@
 // Product of floats and weights in bytes on Hopper: C (m, n) float32 = scale w_scale (codes of X) W^T + bias, X (m, k) quantised on its way in.
 //
-// Blocks stay and take rows in turn, 128 at a time. Seven warps load X, BS_AHEAD rows of 128 columns each ahead of what they are turning into
-// codes, and put these into a ring of eight blocks of 128 rows by 128 columns; one thread brings the weights through TMA into a ring of
+// Blocks stay and take rows in turn, 128 at a time. Seven warps load X, BS_AHEAD rows of 128 columns each at a time, one or two such parts
+// ahead of what they are turning into codes, and put these into a ring of eight blocks of 128 rows by 128 columns; one thread brings the weights through TMA into a ring of
 // four such blocks; two warpgroups multiply 64 rows each by 128 columns at a time and let the copy engine store what they have scaled. A
 // row of X is read and quantised once if its codes fit into the ring (k <= 1024), or if n <= 128; else once for each 128 columns,
 // out of the L2. Accumulators of 64 x 128 leave room for so many warps without handing registers round: with 64 x 256 the assembler allows
@@ -87,60 +87,107 @@ struct Walk {
     __device__ __forceinline__ int row() const { return unit.m_tile * kTileRows + part * BS_AHEAD; }
 };
 
+// Where a part of a block comes from. Rows behind the last one are that one again: nobody stores what comes of them.
 struct Source {
     const unsigned char *at;
-    int rows, left; // rows there are from the first one on; elements from `at` to the end of the row
+    int last, column;
 
     __device__ __forceinline__ explicit Source(const Walk &walk)
+        : at(walk.g.x + walk.row() * walk.g.x_row), last(walk.g.m - 1 - walk.row()),
+          column(walk.block * kRowBytes + 4 * (int)(threadIdx.x & 31))
     {
-        const QuantizedParams &g = walk.g;
-        const int row = walk.row(), column = walk.block * kRowBytes + 4 * (int)(threadIdx.x & 31);
-        at = g.x + row * g.x_row + (long long)column * kItem;
-        rows = walk.done() ? 0 : g.m - row;
-        left = g.k - column;
+        if (last < 0)
+            at += last * walk.g.x_row, last = 0;
     }
 
-    __device__ __forceinline__ Four load(const QuantizedParams &g, int i) const { return load_four(at + i * g.x_row, i < rows ? left : 0); }
+    __device__ __forceinline__ Four load(const QuantizedParams &g, int i) const { return load_four(at + min(i, last) * g.x_row, column, g.k); }
 };
 
-template <bool usual> BS_INLINE void load_all(const QuantizedParams &g, const Shared &s, const Grid &grid)
-{
-    const int lane = threadIdx.x & 31;
-    Ring<kLeftSlots> ring(1); // its slots start empty
-    Walk next(g);
-    Four fours[BS_AHEAD];
+// Two parts of blocks are on their way: while one becomes codes the other is still being loaded. The loads that follow stand behind the
+// fence, which may wait for those in front of it.
+template <bool usual, bool keeps> struct Loader {
+    const QuantizedParams &g;
+    const Shared &s;
+    const Grid &grid;
+    Walk here, ahead; // what becomes codes, what is loaded
+    Ring<kLeftSlots> ring{1}; // its slots start empty
     float odd = 0.0f;
-    Source source(next);
+
+    __device__ __forceinline__ Loader(const QuantizedParams &params, const Shared &shared, const Grid &of)
+        : g(params), s(shared), grid(of), here(params), ahead(params)
+    {
+    }
+
+    __device__ __forceinline__ void load(Four (&fours)[BS_AHEAD])
+    {
+        if (ahead.done())
+            return;
+        const Source source(ahead);
 #pragma unroll
-    for (int i = 0; i < BS_AHEAD; i++)
-        fours[i] = source.load(g, i);
-#pragma unroll 1
-    while (!next.done()) {
-        const int row = next.row(), block = next.block;
-        const bool keeps = g.codes && next.pass == 0 && next.unit.first == 0;
-        next.step();
-        source = Source(next);
+        for (int i = 0; i < BS_AHEAD; i++)
+            fours[i] = source.load(g, i);
+        ahead.step();
+    }
+
+    __device__ __forceinline__ void store(const Four (&fours)[BS_AHEAD])
+    {
+        const int lane = threadIdx.x & 31, row = here.row(), column = here.block * kRowBytes + 4 * lane;
+        const bool wanted = keeps && here.pass == 0 && here.unit.first == 0;
         barrier_wait(s.left_empty + ring.slot * 8, ring.phase);
         // Rows are stored as the matrix units want them: 16-byte chunk c of row r at c ^ (r & 7), where r & 7 is i & 7.
         const u32 line = s.left + ring.slot * kBytesBlock + (row % kTileRows) * kRowBytes, chunk = (lane >> 2) << 4, rest = (lane & 3) * 4;
 #pragma unroll
         for (int i = 0; i < BS_AHEAD; i++) {
-            const Four four = fours[i];
-            fours[i] = source.load(g, i);
-            const u32 word = codes_of<usual>(g, grid, four, (u64)(row + i) * (u32)g.k + (block * kRowBytes + 4 * lane), odd);
+            const u32 word = codes_of<usual>(g, grid, fours[i], (u64)(row + i) * (u32)g.k + column, odd);
             store_shared_word(line + i * kRowBytes + ((chunk ^ ((i & 7) << 4)) | rest), (int)word);
-            if (keeps)
-                keep_codes(g, row + i, block * 32 + lane, word);
+            if (wanted)
+                keep_codes(g, row + i, column / 4, word);
         }
         fence_async_proxy();
         __syncwarp();
         if (lane == 0)
             barrier_arrive(s.left_full + ring.slot * 8);
-        if (next.part < kLoaderWarps) // the first one that this warp has of a block
+        here.step();
+        if (here.part < kLoaderWarps) // the first one that this warp has of a block
             ring.advance();
     }
-    if (odd != odd)
-        *g.odd = 1;
+
+    __device__ __forceinline__ void run()
+    {
+        Four even[BS_AHEAD];
+        load(even);
+#ifdef BS_RANDOM // draws take the registers, and longer than the memory
+#pragma unroll 1
+        while (!here.done()) {
+            store(even);
+            load(even);
+        }
+#else
+        Four odds[BS_AHEAD];
+        load(odds);
+#pragma unroll 1
+        while (!here.done()) {
+            store(even);
+            load(even);
+            if (here.done())
+                break;
+            store(odds);
+            load(odds);
+        }
+#endif
+        if (odd != odd)
+            *g.odd = 1;
+    }
+};
+
+template <bool keeps> BS_INLINE void load_all(const QuantizedParams &g, const Shared &s, const Grid &grid)
+{
+#ifndef BS_RANDOM // where quotients are exact anyway
+    if (!grid.usual)
+        Loader<false, keeps>(g, s, grid).run();
+    else
+#endif
+        Loader<true, keeps>(g, s, grid).run();
 }
 
 // ---- the thread that brings the weights
@@ -344,7 +391,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) quantized_wgmma(const 
         Consumer me{g, s, Finish(grid.scale)};
         me.run();
     } else if (warp < kConsumerWarps + kLoaderWarps) {
-        if (grid.usual)
+        if (g.codes)
             load_all<true>(g, s, grid);
         else
             load_all<false>(g, s, grid);

@@ -53,8 +53,8 @@ class QuantizedParams(ctypes.Structure):
         ("scale_value", ctypes.c_float),
         ("top", ctypes.c_float),
         *((name, ctypes.c_int) for name in ("m", "n", "k", "w_words", "codes_words", "codes_bits")),
-        *((name, ctypes.c_int) for name in ("n_tiles", "full", "split", "per_part", "units", "bulk", "pairs", "infinity")),
-        ("pad", ctypes.c_int * 7),
+        *((name, ctypes.c_int) for name in ("n_tiles", "full", "split", "per_part", "units", "bulk", "pairs")),
+        ("pad", ctypes.c_int * 8),
     )  # fmt: skip
 
 
@@ -174,7 +174,7 @@ class QuantizedProduct:
         p = self.params = QuantizedParams(m=m, n=n, k=k, top=float((1 << (bits - 1)) - 1), codes_bits=bits)
         for name, value in deal(m, n, chip.multiprocessors).items():
             setattr(p, name, value)
-        p.weights, p.w_words, p.infinity = weights.data.ptr, weights.shape[-1], geometry.infinity_of(self._dtype)
+        p.weights, p.w_words = weights.data.ptr, weights.shape[-1]
         vectors = [self._padded(vector, n) for vector in (w_scale, bias)]
         self._flag = cupy.zeros(1, np.int32)
         self._keep = [weights, *vectors]
@@ -208,12 +208,13 @@ class QuantizedProduct:
         p, chip, item = self.params, jit.capability(), self._dtype.itemsize
         found = {"BS_KIND": 5 if item == 4 else 4, "BS_VECTOR": vector}
         if self.kernel == "wgmma":
-            found["BS_AHEAD"] = _AHEAD[item]
+            found["BS_AHEAD"] = 8 if self._random else _AHEAD[item]
         else:
             found["BS_BLOCKS"] = 2 if chip.shared_bytes >= _ROOM_FOR_TWO else 1
         # X is looked at once if its codes are kept for all columns.
         once = self.kernel == "wgmma" and (p.k <= 8 * BLOCK or p.n_tiles == 1)
-        extra = {"BS_RANDOM": self._random, "BS_STREAM": once and p.m * p.k * item > chip.l2_bytes}
+        extra = {"BS_BFLOAT": self._dtype.name == "bfloat16", "BS_RANDOM": self._random, "BS_WHOLE": p.k % 4 == 0}
+        extra |= {"BS_STREAM": once and p.m * p.k * item > chip.l2_bytes}
         return found | {name: 1 for name, wanted in extra.items() if wanted}
 
     def _launch_for(self, x: Any) -> Any:
