@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -175,6 +176,16 @@ def test_a_cache_is_asked_first() -> None:
         bs.quantized_matmul(x, w, cache=cache, scale=0.5)
     with pytest.raises(ValueError, match="pass seed="):
         bs.quantized_matmul(x, w, cache=cache, rounding="stochastic")
+
+
+def test_the_suite_has_its_cases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parent.parent / "benchmarks"))
+    import cases_qgemm_gpu
+
+    names = [case.name for case in cases_qgemm_gpu.cases()]
+    assert len(set(names)) == len(names)
+    assert {f"qgemm-169343x512x512-tf32{state}" for state in ("off", "on")} <= set(names)
+    assert all(name.startswith("qgemm-") for name in names)
 
 
 def test_refusals() -> None:

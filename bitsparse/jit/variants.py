@@ -361,6 +361,22 @@ def _sampled() -> list[Variant]:
     return [*found, *edges]
 
 
+def _quantized() -> list[Variant]:
+    """Products of floats that are quantised while they are loaded: float32 that stays in the L2 or not, at other alignments, with
+    stochastic rounding, 16-bit floats; two blocks share a multiprocessor where there is shared memory enough.
+    """
+    whole, eight = {"BS_KIND": 5, "BS_VECTOR": 16, "BS_WHOLE": 1}, {"BS_KIND": 4, "BS_VECTOR": 8, "BS_WHOLE": 1}
+    kinds: list[dict[str, int]] = [whole, {"BS_KIND": 5, "BS_VECTOR": 8}, whole | {"BS_RANDOM": 1}, eight]
+    hopper = [*kinds, whole | {"BS_STREAM": 1}, eight | {"BS_BFLOAT": 1}]
+    table: list[tuple[str, dict[str, int], str | None]] = [
+        ("quantized_wgmma", kind | {"BS_AHEAD": 16 if kind["BS_KIND"] == 4 else 8}, "sm_90a") for kind in hopper
+    ]
+    roomy = ("sm_80", "sm_90a", "sm_100a")
+    table += [("quantized_mma", kind | {"BS_BLOCKS": 1 + (arch in roomy)}, arch) for arch in ARCHS for kind in kinds]
+    table += [("quantized_absmax", {"BS_KIND": kind}, None) for kind in (4, 5)]
+    return [Variant(f"{name}.cu", name, tuple(sorted(constants.items())), only) for name, constants, only in table]
+
+
 def variants() -> list[Variant]:
     """Every variant of a release."""
     rates = [
@@ -369,6 +385,20 @@ def variants() -> list[Variant]:
         for nb, group, only in ((1, (), None), *((nb, (("BS_WARPGROUP", 1),), "sm_90a") for nb in (1, 2, 4)))
     ]
     others = [("bits_stats.cu", "code_sums"), ("epilogue.cu", "epilogue_int32"), ("limits_memory.cu", "read_all")]
-    families = (_wgmma, _mma, _bmm, _bits, _build, _edges, _spmm, _finished, _tiles, _windows, _bspmm, _sampled)
+    families = (
+        _wgmma,
+        _mma,
+        _bmm,
+        _bits,
+        _build,
+        _edges,
+        _spmm,
+        _finished,
+        _tiles,
+        _windows,
+        _bspmm,
+        _sampled,
+        _quantized,
+    )
     found = [variant for family in families for variant in family()]
     return [*found, *(Variant(*other) for other in others), *rates]

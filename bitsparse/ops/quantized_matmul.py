@@ -92,14 +92,14 @@ def quantized_matmul(
 
     Examples
     --------
-    >>> x = np.array([[0.5, -1.0, 0.25], [0.0, 2.0, 1.0]], np.float32)
+    >>> x = np.array([[0.5, 1.0, 0.25], [0.0, 2.0, 1.0]], np.float32)
     >>> w = np.array([[1.0, 0.0], [0.5, -1.0], [0.0, 1.0]], np.float32)
     >>> bs.quantized_matmul(x, w).round(2)
-    array([[0.  , 1.26],
-           [1.01, -0.99]], dtype=float32)
+    array([[ 1.01, -0.76],
+           [ 1.01, -0.99]], dtype=float32)
     >>> product = bs.quantized_matmul(x, w, return_operands=True)
     >>> product.x.toarray()
-    array([[ 32, -64,  16],
+    array([[ 32,  64,  16],
            [  0, 127,  64]], dtype=int8)
     """
     function = "quantized_matmul"
@@ -168,7 +168,7 @@ def plan_quantized_matmul(
     --------
     >>> plan = bs.plan_quantized_matmul(np.array([[1.0], [2.0]], np.float32), 1)
     >>> plan(np.array([[1.0, 0.5]], np.float32), range=1.0)
-    array([[2.007936]], dtype=float32)
+    array([[2.015748]], dtype=float32)
     """
     function = "plan_quantized_matmul"
     settings = Settings.checked(function, bits, scheme, rounding, seed, stream, w_granularity)

@@ -31,6 +31,12 @@ class QuantizedProduct(NamedTuple):
     out : float32 array (m, n)
     x, w : BitTensor
         The codes of both, with their scales: rows layout, packed along the contraction axis. A `w` given as BitTensor is that very one.
+
+    Examples
+    --------
+    >>> w = np.array([[1.0], [0.5]], np.float32)
+    >>> bs.quantized_matmul(w.T, w, return_operands=True).w.toarray().T
+    array([[127,  64]], dtype=int8)
     """
 
     out: Any
