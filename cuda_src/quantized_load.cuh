@@ -48,7 +48,12 @@ BS_INLINE Grid grid_of(const QuantizedParams &g)
         scale = bs_divf(fabsf(bs_float_of(*g.largest)), g.top);
         scale = scale >= 1.17549435e-38f ? scale : 1.0f;
     }
-    return {scale, bs_divf(1.0f, scale), bs_mulf(scale, g.top), g.top, scale >= 8.6736174e-19f && scale <= 1.0995116e12f}; // 2^-60, 2^40
+#ifdef BS_RANDOM // a quotient must not become zero unless it is
+    const float most = 1.0f;
+#else
+    const float most = 1.0995116e12f; // 2^40
+#endif
+    return {scale, bs_divf(1.0f, scale), bs_mulf(scale, g.top), g.top, scale >= 8.6736174e-19f && scale <= most}; // 2^-60
 }
 
 // ---- elements: four neighbours as they lie in memory
@@ -127,57 +132,90 @@ BS_INLINE float element_of(const Four &four, int j)
 // ---- codes
 // The code of x is the low byte. Clipping comes before the division: the largest code times the scale, divided by the scale, is within a
 // rounding of the largest code, and what is smaller stays as it is. Where the quotient by way of the inverse is not the IEEE one, because
-// something is subnormal, both are far below 1/2 and the code is zero (`usual` keeps remainders of larger ones normal).
-template <bool usual> BS_INLINE u32 nearest(float x, const Grid &grid)
+// something is subnormal, both are far below 1/2 (`usual` keeps remainders of larger ones normal) and of the same sign.
+template <bool usual> BS_INLINE float quotient(float x, const Grid &grid)
 {
-    float v;
     if (usual)
-        v = bs_div_knownf(fminf(fmaxf(x, -grid.limit), grid.limit), grid.scale, grid.inverse);
-    else
-        v = bs_clipf(bs_divf(x, grid.scale), -grid.top, grid.top);
-    return bs_bits_of(bs_addf(v, BS_BIG));
+        return bs_div_knownf(fminf(fmaxf(x, -grid.limit), grid.limit), grid.scale, grid.inverse);
+    return bs_divf(x, grid.scale);
 }
 
-BS_INLINE u32 stochastic(float x, const Grid &grid, u32 half)
+BS_INLINE float clipped(float v, const Grid &grid) { return fminf(fmaxf(v, -grid.top), grid.top); }
+
+template <bool usual> BS_INLINE u32 nearest(float x, const Grid &grid)
 {
-    const float v = bs_clipf(bs_divf(x, grid.scale), -grid.top, grid.top);
+    const float v = quotient<usual>(x, grid);
+    return bs_bits_of(bs_addf(usual ? v : clipped(v, grid), BS_BIG));
+}
+
+// What was clipped to a rounding below the largest code has a fraction of so nearly one that every draw rounds it up.
+template <bool usual> BS_INLINE u32 stochastic(float x, const Grid &grid, u32 half)
+{
+    const float v = clipped(quotient<usual>(x, grid), grid);
     const float below = __fadd_rd(v, BS_BIG), part = bs_subf(v, bs_subf(below, BS_BIG));
-    return bs_bits_of(below) + ((float)(int)half < bs_mulf(part, 65536.0f) ? 1u : 0u);
+    const float draw = bs_subf(bs_float_of(0x4b000000u | half), 8388608.0f); // the half word as a float
+    return bs_bits_of(below) + (draw < bs_mulf(part, 65536.0f) ? 1u : 0u);
 }
 
 BS_INLINE u32 bytes_of(u32 a, u32 b, u32 c, u32 d) { return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410); }
 
+#ifdef BS_RANDOM
 // The half words drawn for the elements index .. index + 3.
 BS_INLINE uint2 draws_of(const QuantizedParams &g, u64 index)
 {
     uint2 found = make_uint2(0, 0);
-    if ((g.k & 3) == 0) { // the same half of one draw
-        uint4 w;
-        bs_stochastic_words(index >> 3, g.seed, g.stream, &w.x, &w.y, &w.z, &w.w);
-        found = index & 4 ? make_uint2(w.z, w.w) : make_uint2(w.x, w.y);
-    } else {
+#ifdef BS_WHOLE // the same half of one draw
+    uint4 w;
+    bs_stochastic_words(index >> 3, g.seed, g.stream, &w.x, &w.y, &w.z, &w.w);
+    found = index & 4 ? make_uint2(w.z, w.w) : make_uint2(w.x, w.y);
+#else
 #pragma unroll 1
-        for (int j = 0; j < 4; j++) {
-            const u32 half = bs_stochastic_bits(index + j, g.seed, g.stream) << 16 * (j & 1);
-            found.x |= j < 2 ? half : 0u, found.y |= j < 2 ? 0u : half;
-        }
+    for (int j = 0; j < 4; j++) {
+        const u32 half = bs_stochastic_bits(index + j, g.seed, g.stream) << 16 * (j & 1);
+        found.x |= j < 2 ? half : 0u, found.y |= j < 2 ? 0u : half;
     }
+#endif
     return found;
 }
+#endif
 
-// Four codes, the first one lowest; `odd` becomes NaN where an element is not finite. `index` is the first element's in C order.
-template <bool usual> BS_INLINE u32 codes_of(const QuantizedParams &g, const Grid &grid, const Four &four, u64 index, float &odd)
+// The draws of a lane's elements of two rows. A draw serves eight elements, which are two lanes': where they lie in step, the even lane
+// draws for the first row and the odd one for the second, and they exchange halves.
+struct Draws {
+    uint2 of[2];
+
+    __device__ __forceinline__ Draws(const QuantizedParams &g, u64 index)
+    {
+#ifdef BS_RANDOM
+#ifdef BS_WHOLE
+        if ((g.k & 7) == 0) {
+            const bool odd = threadIdx.x & 1;
+            uint4 w;
+            bs_stochastic_words((odd ? index + (u32)g.k : index) >> 3, g.seed, g.stream, &w.x, &w.y, &w.z, &w.w);
+            const uint2 got = make_uint2(__shfl_xor_sync(~0u, odd ? w.x : w.z, 1), __shfl_xor_sync(~0u, odd ? w.y : w.w, 1));
+            of[0] = odd ? got : make_uint2(w.x, w.y);
+            of[1] = odd ? make_uint2(w.z, w.w) : got;
+            return;
+        }
+#endif
+        of[0] = draws_of(g, index);
+        of[1] = draws_of(g, index + (u32)g.k);
+#else
+        of[0] = of[1] = make_uint2(0, 0);
+#endif
+    }
+};
+
+// Four codes, the first one lowest; `odd` becomes NaN where an element is not finite.
+template <bool usual> BS_INLINE u32 codes_of(const Grid &grid, const Four &four, uint2 draws, float &odd)
 {
     u32 code[4];
-#ifdef BS_RANDOM
-    const uint2 draws = draws_of(g, index);
-#endif
 #pragma unroll
     for (int j = 0; j < 4; j++) {
         const float x = element_of(four, j);
         odd = fmaf(x, 0.0f, odd);
 #ifdef BS_RANDOM
-        code[j] = stochastic(x, grid, ((j < 2 ? draws.x : draws.y) >> 16 * (j & 1)) & 0xffffu);
+        code[j] = stochastic<usual>(x, grid, ((j < 2 ? draws.x : draws.y) >> 16 * (j & 1)) & 0xffffu);
 #else
         code[j] = nearest<usual>(x, grid);
 #endif

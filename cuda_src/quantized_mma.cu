@@ -43,12 +43,16 @@ struct Worker {
     {
         const u32 to = left + (block & 1) * kBytesBlock;
 #pragma unroll
-        for (int i = 0; i < kLoads; i++) {
-            const int here = row_of(step, i), row = m_tile * kTileRows + here;
-            const u32 word = codes_of<usual>(g, grid, fours[i], (u64)row * (u32)g.k + (block * kRowBytes + 4 * lane), odd);
-            store_shared_word(at_chunk(to, here, lane >> 2) + (lane & 3) * 4, (int)word);
-            if (g.codes && n_tile == 0)
-                keep_codes(g, row, block * 32 + lane, word);
+        for (int i = 0; i < kLoads; i += 2) {
+            const int first = row_of(step, i), row = m_tile * kTileRows + first;
+            const Draws draws(g, (u64)row * (u32)g.k + (block * kRowBytes + 4 * lane));
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                const u32 word = codes_of<usual>(grid, fours[i + j], draws.of[j], odd);
+                store_shared_word(at_chunk(to, first + j, lane >> 2) + (lane & 3) * 4, (int)word);
+                if (g.codes && n_tile == 0)
+                    keep_codes(g, row + j, block * 32 + lane, word);
+            }
         }
     }
 
@@ -162,10 +166,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, BS_BLOCKS) quantized_mma(
 {
     extern __shared__ __align__(128) unsigned char memory[];
     Worker me(g, (shared_address(memory) + 127u) & ~127u);
-#ifndef BS_RANDOM // where quotients are exact anyway
-    if (!me.grid.usual)
-        me.run<false>();
-    else
-#endif
+    if (me.grid.usual)
         me.run<true>();
+    else
+        me.run<false>();
 }

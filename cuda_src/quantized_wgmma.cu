@@ -137,11 +137,15 @@ template <bool usual, bool keeps> struct Loader {
         // Rows are stored as the matrix units want them: 16-byte chunk c of row r at c ^ (r & 7), where r & 7 is i & 7.
         const u32 line = s.left + ring.slot * kBytesBlock + (row % kTileRows) * kRowBytes, chunk = (lane >> 2) << 4, rest = (lane & 3) * 4;
 #pragma unroll
-        for (int i = 0; i < BS_AHEAD; i++) {
-            const u32 word = codes_of<usual>(g, grid, fours[i], (u64)(row + i) * (u32)g.k + column, odd);
-            store_shared_word(line + i * kRowBytes + ((chunk ^ ((i & 7) << 4)) | rest), (int)word);
-            if (wanted)
-                keep_codes(g, row + i, column / 4, word);
+        for (int i = 0; i < BS_AHEAD; i += 2) {
+            const Draws draws(g, (u64)(row + i) * (u32)g.k + column);
+#pragma unroll
+            for (int j = i; j < i + 2; j++) {
+                const u32 word = codes_of<usual>(grid, fours[j], draws.of[j - i], odd);
+                store_shared_word(line + j * kRowBytes + ((chunk ^ ((j & 7) << 4)) | rest), (int)word);
+                if (wanted)
+                    keep_codes(g, row + j, column / 4, word);
+            }
         }
         fence_async_proxy();
         __syncwarp();
@@ -182,12 +186,10 @@ template <bool usual, bool keeps> struct Loader {
 
 template <bool keeps> BS_INLINE void load_all(const QuantizedParams &g, const Shared &s, const Grid &grid)
 {
-#ifndef BS_RANDOM // where quotients are exact anyway
-    if (!grid.usual)
-        Loader<false, keeps>(g, s, grid).run();
-    else
-#endif
+    if (grid.usual)
         Loader<true, keeps>(g, s, grid).run();
+    else
+        Loader<false, keeps>(g, s, grid).run();
 }
 
 // ---- the thread that brings the weights

@@ -372,7 +372,10 @@ def _quantized() -> list[Variant]:
         ("quantized_wgmma", kind | {"BS_AHEAD": 16 if kind["BS_KIND"] == 4 else 8}, "sm_90a") for kind in hopper
     ]
     roomy = ("sm_80", "sm_90a", "sm_100a")
-    table += [("quantized_mma", kind | {"BS_BLOCKS": 1 + (arch in roomy)}, arch) for arch in ARCHS for kind in kinds]
+    for arch, kind in product(ARCHS, kinds):
+        table.append(
+            ("quantized_mma", kind | {"BS_BLOCKS": 2 if arch in roomy and "BS_RANDOM" not in kind else 1}, arch)
+        )
     table += [("quantized_absmax", {"BS_KIND": kind}, None) for kind in (4, 5)]
     return [Variant(f"{name}.cu", name, tuple(sorted(constants.items())), only) for name, constants, only in table]
 

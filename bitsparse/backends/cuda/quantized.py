@@ -210,7 +210,8 @@ class QuantizedProduct:
         if self.kernel == "wgmma":
             found["BS_AHEAD"] = 8 if self._random else _AHEAD[item]
         else:
-            found["BS_BLOCKS"] = 2 if chip.shared_bytes >= _ROOM_FOR_TWO else 1
+            # Draws take more registers than half of a multiprocessor's.
+            found["BS_BLOCKS"] = 2 if chip.shared_bytes >= _ROOM_FOR_TWO and not self._random else 1
         # X is looked at once if its codes are kept for all columns.
         once = self.kernel == "wgmma" and (p.k <= 8 * BLOCK or p.n_tiles == 1)
         extra = {"BS_BFLOAT": self._dtype.name == "bfloat16", "BS_RANDOM": self._random, "BS_WHOLE": p.k % 4 == 0}
