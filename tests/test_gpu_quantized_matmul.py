@@ -118,14 +118,18 @@ def test_ties_and_scales(scale: float) -> None:
                 assert np.array_equal(got.out.get(), want.out)
 
 
-@pytest.mark.parametrize("k", [37, 40])
-def test_stochastic_rounding(k: int) -> None:
+@pytest.mark.parametrize("k", [37, 40, 44])
+@pytest.mark.parametrize("scale", [None, 0.3, 7.0])
+def test_stochastic_rounding(k: int, scale: float | None) -> None:
     x, w = matrices(9, k, 4)
+    x[0, :6] = np.array([1e-45, -1e-45, 3e38, -3e38, 1e-38, -1e-38], np.float32) if scale else 0
+    x[1, :12] = np.arange(120, 132) * np.float32(scale or 0)  # at the largest code
     q = bs.quantize(w, 8, scheme="symmetric", axis=-2)
-    want = bs.quantized_matmul(x, q, rounding="stochastic", seed=1 << 40, return_operands=True)
+    options = {"scale": scale, "seed": 1 << 40}
+    want = bs.quantized_matmul(x, q, rounding="stochastic", return_operands=True, **options)
     for kernel in kernels():
         plan = bs.plan_quantized_matmul(q.to_device("cuda"), 9, rounding="stochastic", kernel=kernel)
-        got = plan(to_device(x), seed=1 << 40, return_operands=True)
+        got = plan(to_device(x), return_operands=True, **options)
         assert np.array_equal(got.x.get().toarray(), want.x.toarray())
         assert np.array_equal(got.out.get(), want.out)
 
