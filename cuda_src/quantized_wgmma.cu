@@ -8,7 +8,7 @@
 // no more than 384 threads. What is left when all blocks have had their share is split by columns among them.
 //
 // Compile-time: see quantized_load.cuh; BS_AHEAD (8, 16). Floor on an H200: bytes of X and of the result at 4.0 TB/s (read and write together), 2 m n k
-// operations at 1.93e15 a second. (169 343 x 512) x (512 x 512): 174 us and 46 us; instructions of the loaders are counted in
+// operations at 1.93e15 a second. (169 343 x 512) x (512 x 512): 174 us and 46 us. Not timed yet; what was counted is in
 // benchmarks/NOTES.md.
 #include "quantized_load.cuh"
 #define BS_BYTES
