@@ -1,8 +1,8 @@
 // Activations on their way into a product of bytes: floats are loaded four to a lane and become codes of a symmetric grid, four to a word.
-// Included by quantized_wgmma.cu and quantized_mma.cu.
+// Included by quantized_produce.cuh and quantized_mma.cu.
 //
-// Compile-time: BS_KIND (5: float32, 4: 16-bit floats, with BS_BFLOAT bfloat16), BS_VECTOR (bytes of a load: 16, 8 or 4, of 16 bits 8, 4 or 2), BS_RANDOM (stochastic
-// rounding), BS_WHOLE (k is a multiple of four), BS_STREAM (x will not stay in the L2).
+// Compile-time: BS_KIND (5: float32, 4: 16-bit floats, with BS_BFLOAT bfloat16), BS_VECTOR (bytes of a load: 16, 8 or 4, of 16 bits 8, 4
+// or 2), BS_RANDOM (stochastic rounding), BS_WHOLE (k is a multiple of four), BS_STREAM (x will not stay in the L2).
 #ifndef BITSPARSE_QUANTIZED_LOAD_CUH
 #define BITSPARSE_QUANTIZED_LOAD_CUH
 
