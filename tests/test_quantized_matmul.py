@@ -151,6 +151,7 @@ class Cache:
         return found
 
     def keep(self, x: Any, q: Any, **options: Any) -> None:
+        options |= {"axis": q.axis, "layout": q.layout}
         self.kept[(id(x), q.bits, *sorted(options.items()))] = q
 
     def quantize(self, x: Any, bits: int, **options: Any) -> Any:

@@ -112,13 +112,13 @@ def quantized_matmul(
             raise ValueError(f"{function}: a cache knows codes by their range, not by scale={scale!r}; pass range=")
         if rounding == "stochastic" and seed is None:
             raise ValueError(f"{function}: a cache knows stochastic codes by their seed; pass seed=")
-        options = settings.options(seed) | {"axis": -1, "layout": "rows"} | ({} if range is None else {"range": range})
+        options = settings.options(seed) | ({} if range is None else {"range": range})
         if not isinstance(w, BitTensor):
             w_options = settings.options(seed, 1) | {"granularity": w_granularity, "axis": -2, "layout": "rows"}
             w = cache.quantize(w, settings.bits, **w_options)
     plan = _plan_for(function, w, array, settings, bias, kernel)
     if cache is not None:
-        codes = cache.find(x, settings.bits, **options)
+        codes = cache.find(x, settings.bits, axis=-1, layout="rows", **options)
         if codes is not None:
             result = plan.of_codes(codes, out, absmax)
             return QuantizedProduct(result, codes, plan.w) if return_operands else result
