@@ -116,6 +116,22 @@ ROWS = {
         integers_only,
         lambda got, x, b: np.array_equal(got, packed_values(x, b) @ RIGHT),
     ),
+    "quantized_matmul": Row(
+        lambda x, b, f: bs.quantized_matmul(x, SIGNS),
+        lambda dtype, bits: dtype in BELOW_FLOAT64,
+        lambda got, x, b: (
+            got.dtype == np.float32 and np.allclose(got, x.astype(np.float32) @ np.asarray(SIGNS), rtol=1e-6)
+        ),
+        forms=False,
+    ),
+    "plan_quantized_matmul": Row(
+        lambda x, b, f: bs.plan_quantized_matmul(SIGNS, x.shape[0], dtype=x.dtype)(x),
+        lambda dtype, bits: dtype in BELOW_FLOAT64,
+        lambda got, x, b: (
+            got.dtype == np.float32 and np.allclose(got, x.astype(np.float32) @ np.asarray(SIGNS), rtol=1e-6)
+        ),
+        forms=False,
+    ),
     "Epilogue": Row(
         lambda x, b, f: bs.matmul(
             bs.pack_bits(x, b, **f), bs.pack_bits(RIGHT, 2, encoding="signed"), epilogue=bs.Epilogue(activation="relu")
@@ -316,6 +332,7 @@ ON_GPU = {
 }
 ON_GPU |= {"matmul", "plan_matmul", "Epilogue"}
 ON_GPU |= {"bmm", "plan_bmm"}
+ON_GPU |= {"quantized_matmul", "plan_quantized_matmul"}
 ON_GPU |= {"spmm", "plan_spmm", "sddmm", "aggregate_edges", "edge_softmax", "attention", "cosine_attention"}
 ON_GPU |= {"bspmm", "plan_bspmm"}
 ON_GPU |= {"FRDC", "TCTiledCSR"}
@@ -371,7 +388,7 @@ def test_the_table_names_every_public_function() -> None:
         name
         for name in bs.__all__
         if callable(getattr(bs, name))
-        and not name.endswith(("threads", "stream", "npz", "Error", "Plan", "Norm", "Sample", "tune"))
+        and not name.endswith(("threads", "stream", "npz", "Error", "Plan", "Product", "Norm", "Sample", "tune"))
     }
     assert functions == {name.split(" ")[0] for name in ROWS}
     taken = [cell for cell in CELLS if ROWS[cell[0]].takes(cell[1], cell[2][0])]

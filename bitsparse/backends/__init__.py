@@ -25,6 +25,7 @@ _ON_GPU = (
     "finish",
     "matmul",
     "packed",
+    "quantized",
     "sample",
     "sddmm",
     "sddmm_codes",

@@ -12,6 +12,8 @@ from bitsparse.ops.matmul import matmul, plan_matmul
 from bitsparse.ops.matmul_plan import MatmulPlan
 from bitsparse.ops.quality import choose_bits, quantization_error
 from bitsparse.ops.quant_cache import CacheInfo, QuantCache
+from bitsparse.ops.quantized_matmul import plan_quantized_matmul, quantized_matmul
+from bitsparse.ops.quantized_plan import QuantizedMatmulPlan, QuantizedProduct
 from bitsparse.ops.sample import EdgeSample, edge_sample
 from bitsparse.ops.sampled_spmm import SampledPlan, plan_sampled_spmm, sampled_spmm
 from bitsparse.ops.sddmm import edge_softmax, sddmm
@@ -26,6 +28,8 @@ __all__ = [
     "Epilogue",
     "MatmulPlan",
     "QuantCache",
+    "QuantizedMatmulPlan",
+    "QuantizedProduct",
     "SampledPlan",
     "SpmmPlan",
     "add",
@@ -44,10 +48,12 @@ __all__ = [
     "plan_bmm",
     "plan_bspmm",
     "plan_matmul",
+    "plan_quantized_matmul",
     "plan_sampled_spmm",
     "plan_spmm",
     "quantization_error",
     "quantize",
+    "quantized_matmul",
     "sampled_spmm",
     "sddmm",
     "spmm",

@@ -91,7 +91,7 @@ def tilings(columns: int, b_planes: int, *, masked: bool, wide: bool, a_planes: 
     found = []
     blocks = ((2, 1, 1), (2, 2, 2), (1, 1, 1), (1, 2, 2)) if wide else ((2, 1, 1), (2, 2, 1), (1, 1, 1))
     for nb, qb in ((1, 1), (2, 1), (4, 1), (1, 2), (2, 2), (1, 3), (1, 4), (3, 1)):
-        if qb > b_planes or 64 * (nb - 1) >= columns:
+        if qb > b_planes or 64 * (nb - 1) >= max(1, columns):
             continue
         for groups, mb, pa in blocks:
             if mb * nb * qb > 4 or (mb == 2 and nb * qb == 3) or (groups == 1 and (nb > 1 or qb == 3)) or pa > a_planes:
