@@ -3,7 +3,8 @@
 python3 benchmarks/summary.py FILE [FILE ...] [--cells]
 
 Files are what ``run.py --suite ... --json`` writes; of a case that occurs twice the last record counts. The bars of the other suites stand
-in ``summary_binary.py``, ``summary_sampled.py`` and ``summary_cluster.py``. A cell of TF32 against the field is the smaller of two ratios: with weights against everything that knows weights, and without against kernels that know only patterns.
+in ``summary_binary.py``, ``summary_sampled.py`` and ``summary_cluster.py``. A cell of TF32 against the field is the smaller of two
+ratios: with weights against everything that knows weights, and without against kernels that know only patterns.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bitsparse.cli.common import need, positive, progress
+from bitsparse.cli.common import need, need_gpu, positive, progress
 
 if TYPE_CHECKING:
     from bitsparse.datasets import GraphData
@@ -88,7 +88,6 @@ def _bit_count(text: str) -> int:
 
 def _run(args: argparse.Namespace) -> None:
     from bitsparse import nn
-    from bitsparse.cli.demo import _need_gpu
 
     if args.report and Path(args.report).suffix not in (".html", ".png"):
         raise ValueError(f"--report {args.report} must end in .html or .png")
@@ -97,7 +96,7 @@ def _run(args: argparse.Namespace) -> None:
     if args.resume and not args.out:
         raise ValueError("--resume goes with --out; name the file of the logits")
     if args.device != "cpu":
-        _need_gpu(args.device)
+        need_gpu(args.device)
     data = _load(args)
     x = nn.Features(data.x).normalized
     network = _network(args, data, x)
