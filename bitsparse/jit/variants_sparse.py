@@ -68,7 +68,34 @@ def _edges() -> list[Variant]:
         keep = {"BS_VECTOR": 16, "BS_KEEP": 4 if size == 8 else 8}
         table += [("edge_softmax.cu", "edge_softmax", one | keep | more)]
         table += [("attention_rows.cu", "join_pieces", one | {"BS_LANES": 1} | more)]
-    return [*(Variant(source, name, tuple(sorted(constants.items()))) for source, name, constants in table), *_codes()]
+    return [
+        *(Variant(source, name, tuple(sorted(constants.items()))) for source, name, constants in table),
+        *_edge_codes(),
+    ]
+
+
+def _edge_codes() -> list[Variant]:
+    """Products per edge of packed integers: dot products of 128 and 256 of them, sums and products of rows, integers and real values."""
+    words, real, mixed = {"BS_TYPE": 4, "BS_VECTOR": 16}, {"BS_REAL": 1}, {"BS_LEFT": 0, "BS_RIGHT": 1}
+    dots: list[tuple[int, int, int, dict[str, int]]] = [
+        (8, 8, 4, real),
+        (8, 16, 4, real),
+        (4, 4, 4, real),
+        (2, 2, 2, {}),
+        (1, 1, 1, {"BS_LEFT": 2, "BS_RIGHT": 2}),
+        (8, 8, 4, real | mixed | {"BS_OFFSETS": 1}),
+        (4, 8, 4, real | mixed | {"BS_OFFSETS": 1, "BS_HEADS": 1}),
+        (8, 32, 4, real | {"BS_ROUNDS": 0, "BS_LARGE": 1}),
+    ]
+    table: list[tuple[str, dict[str, int]]] = []
+    for bits, lanes, steps, more in dots:
+        constants = words | {"BS_CODES": bits, "BS_LANES": lanes, "BS_STEPS": steps, "BS_ROUNDS": 1, "BS_BLOCKS": 8}
+        constants |= {"BS_LEFT": 1, "BS_RIGHT": 1} | more | ({"BS_FULL": 1} if more.get("BS_ROUNDS", 1) else {})
+        table.append(("sddmm_edges", constants))
+    rows = words | {"BS_CODES": 8, "BS_LANES": 32, "BS_STEPS": 2}
+    for extra in ({}, real, real | {"BS_COLUMNS": 1}, real | {"BS_HEADS": 1, "BS_LARGE": 1}):
+        table.append(("sddmm_codes", rows | extra))
+    return [Variant(f"{name}.cu", name, tuple(sorted(constants.items()))) for name, constants in table]
 
 
 def _codes() -> list[Variant]:
