@@ -50,10 +50,12 @@ BS_INLINE Grid grid_of(const QuantizedParams &g)
     }
 #ifdef BS_RANDOM // a quotient must not become zero unless it is
     const float most = 1.0f;
+    const float reach = bs_addf(g.top, 1.0f); // so that only clipping the quotient makes it the largest code
 #else
     const float most = 1.0995116e12f; // 2^40
+    const float reach = g.top;
 #endif
-    return {scale, bs_divf(1.0f, scale), bs_mulf(scale, g.top), g.top, scale >= 8.6736174e-19f && scale <= most}; // 2^-60
+    return {scale, bs_divf(1.0f, scale), bs_mulf(scale, reach), g.top, scale >= 8.6736174e-19f && scale <= most}; // 2^-60
 }
 
 // ---- elements: four neighbours as they lie in memory
@@ -148,7 +150,7 @@ template <bool usual> BS_INLINE u32 nearest(float x, const Grid &grid)
     return bs_bits_of(bs_addf(usual ? v : clipped(v, grid), BS_BIG));
 }
 
-// What was clipped to a rounding below the largest code has a fraction of so nearly one that every draw rounds it up.
+// What is beyond the largest code becomes that code exactly, of either sign: a rounding less would have a fraction.
 template <bool usual> BS_INLINE u32 stochastic(float x, const Grid &grid, u32 half)
 {
     const float v = clipped(quotient<usual>(x, grid), grid);

@@ -1,5 +1,5 @@
 // Product of floats and weights in bytes by the matrix instructions of a warp (sm_80 and later): C (m, n) float32 = scale w_scale (codes of
-// X) W^T + bias, X (m, k) quantised on its way in. On Hopper quantized_wgmma.cu is faster.
+// X) W^T + bias, X (m, k) quantised on its way in. On Hopper quantized_wgmma.cu is taken.
 //
 // A block computes 128 x 128, each of its eight warps 64 x 32. Along the contraction axis it takes 128 columns at a time: their codes are in
 // shared memory, while those of the next block are made, sixteen rows a warp, four at a time between the products, and the weights of

@@ -134,6 +134,29 @@ def test_stochastic_rounding(k: int, scale: float | None) -> None:
         assert np.array_equal(got.out.get(), want.out)
 
 
+def test_beyond_the_largest_code_nothing_is_drawn() -> None:
+    """127 steps of this size are a rounding less than 127 when they are divided again."""
+    scale = np.float32(1.1350965)
+    x = np.repeat(np.float32([-1000, 1000, -127.25]) * scale, 22)[None].repeat(1500, axis=0)
+    w = np.ones((66, 8), np.float32)
+    for kernel in kernels():
+        product = bs.quantized_matmul(
+            to_device(x), to_device(w), rounding="stochastic", seed=0, scale=scale, kernel=kernel, return_operands=True
+        )
+        codes = product.x.get().toarray()
+        assert np.array_equal(codes, np.repeat(np.int8([-127, 127, -127]), 22)[None].repeat(1500, axis=0))
+
+
+def test_a_bias_may_change_between_calls() -> None:
+    x, w = matrices(5, 40, 8)
+    weight = bs.quantize(to_device(w), 8, scheme="symmetric", axis=-2, layout="rows")
+    bias = cp().zeros(8, "float32")
+    before = bs.quantized_matmul(to_device(x), weight, bias=bias)
+    bias += 3
+    after = bs.quantized_matmul(to_device(x), weight, bias=bias)
+    assert float(cp().abs(after - before - 3).max()) < 1e-4
+
+
 @pytest.mark.parametrize(
     ("bits", "encoding"), [(8, "signed"), (4, "signed"), (5, "unsigned"), (1, "bipolar"), (8, "unsigned")]
 )

@@ -158,6 +158,9 @@ def test_bounds() -> None:
     assert cache.info()[:2] == (2, 5)
     cache.quantize(arrays[2], 8, axis=-2)  # a second form takes room as well
     assert cache.nbytes <= 2 * each + 10
+    held = cache.info()
+    cache.quantize(normal(640, 128), 8)  # too large: nothing makes room for it
+    assert (len(cache), cache.nbytes) == (held.entries, held.nbytes)
     tiny = bs.QuantCache(max_bytes=0)
     same(tiny.quantize(arrays[0], 8), bs.quantize(arrays[0], 8))
     assert (len(tiny), tiny.info().evictions) == (0, 1)

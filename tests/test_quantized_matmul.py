@@ -173,6 +173,15 @@ def test_a_cache_is_asked_first() -> None:
     product = bs.quantized_matmul(x, w, cache=cache, return_operands=True)
     assert np.array_equal(product.out, want)
     assert np.array_equal(product.x.toarray(), bs.quantize(x, 8, scheme="symmetric").toarray())
+    out, wrong = np.full((7, 4), 7, np.float32), np.zeros(5)
+    with pytest.raises(
+        bs.ShapeError, match="absmax must be one float32"
+    ):  # before anything is written, as without codes
+        bs.quantized_matmul(x, w, cache=cache, out=out, absmax=wrong)
+    with pytest.raises(ValueError, match="overlap"):
+        bs.quantized_matmul(x, w, cache=cache, out=out, absmax=out[0, :1])
+    assert (out == 7).all()
+    assert not wrong.any()
     with pytest.raises(ValueError, match=r"quantized_matmul: a cache knows codes by their range.*pass range"):
         bs.quantized_matmul(x, w, cache=cache, scale=0.5)
     with pytest.raises(ValueError, match="pass seed="):

@@ -63,6 +63,11 @@ def to_gpu(x: NDArray[Any], device: str, *, later: bool = False) -> Any:
         The stream is capturing: replays would copy whatever the memory holds by then.
     """
     cupy = require_cupy("to_device")
+    with streams.working_on(device, CUPY):
+        return _to_gpu(cupy, x, device, later)
+
+
+def _to_gpu(cupy: Any, x: NDArray[Any], device: str, later: bool) -> Any:
     stream = cupy.cuda.get_current_stream()
     if cupy.cuda.runtime.streamIsCapturing(stream.ptr):
         raise DeviceError(

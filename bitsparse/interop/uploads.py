@@ -47,7 +47,6 @@ class Upload:
         self._owner, self._buffer = owner, buffer
         self._begun: Any = None
         self._arrived: Any = None
-        self._sources: tuple[Any, ...] = ()
         self._released = False
 
     def wait(self, stream: Any = None) -> Any:
@@ -77,7 +76,6 @@ class Upload:
         """The host waits for the copy."""
         if self._arrived is not None:
             self._arrived.synchronize()
-        self._sources = ()
 
     @property
     def ms(self) -> float | None:
@@ -178,6 +176,8 @@ class Uploader:
         self._given = stream  # kept: the stream below is only its address
         self._slots = [_Slot() for _ in range(slots)]
         self._staging: list[_Staging] = []
+        #: Copies on their way and what they read, which must live until then.
+        self._reading: list[tuple[Any, list[Bytes]]] = []
         self._lock, self._changed = threading.Lock(), threading.Condition()
         if self.device == "cpu":
             return
@@ -216,7 +216,8 @@ class Uploader:
                     self._staging += fitting
                 if fitting:
                     chosen = min(fitting, key=lambda one: one.memory.nbytes)
-                    handed = chosen.memory[:nbytes]
+                    # Over a buffer, not an array: NumPy's views of it then keep it alive, not what it is a view of.
+                    handed = np.frombuffer(chosen.memory.data, np.uint8, nbytes)
                     chosen.handed, chosen.event = weakref.ref(handed), None
                     return handed
                 travelling = [one.event for one in self._staging if one.event is not None]
@@ -270,7 +271,7 @@ class Uploader:
                 enqueue(cupy, slot.buffer.data.ptr + offset, part, self._stream, self._chunks)
             made._arrived = cupy.cuda.Event(disable_timing=not self._timed)
             made._arrived.record(self._stream)
-            made._sources = tuple(parts)
+            self._reading = [one for one in self._reading if not one[0].done] + [(made._arrived, parts)]
             slot.used = True
             self._turn = (self._turn + 1) % len(self._slots)
             self.moved += sum(part.size for part in parts)
@@ -319,6 +320,7 @@ class Uploader:
             self._closed = True
             if self.device != "cpu":
                 self._stream.synchronize()
+                self._reading.clear()
                 for slot in self._slots:
                     if slot.free is not None:
                         slot.free.synchronize()

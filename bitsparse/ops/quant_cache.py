@@ -198,7 +198,10 @@ class QuantCache:
 
     # -- forgetting -------------------------------------------------------------------------------------------------
     def invalidate(self, x: Any = None) -> None:
-        """Forget the codes of an array that was written to, and of every array that shares its memory; of all arrays by default."""
+        """Forget the codes of an array that was written to, and of its library's views of it; of all arrays by default.
+
+        Arrays made apart over one memory (by another library, by two calls of ``np.frombuffer``) are not recognised: pass each, or none.
+        """
         memory = None if x is None else memory_of(x)
         with self._lock:
             for key, entry in list(self._entries.items()):
@@ -311,6 +314,10 @@ class QuantCache:
         with self._lock, interop.working_on(wanted.device, wanted.family):
             entry = _Entry(wanted.version, {wanted.form: made})
             self._hold(wanted, entry)
+            if self.max_bytes is not None and entry.nbytes > self.max_bytes:  # nothing makes room for it
+                self._entries.pop(wanted.key, None)
+                self._evictions += 1
+                return
             if wanted.device != "cpu":
                 entry.ready.renew()
             self._entries[wanted.key] = entry

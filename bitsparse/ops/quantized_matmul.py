@@ -118,8 +118,11 @@ def quantized_matmul(
             w = cache.quantize(w, settings.bits, **w_options)
     plan = _plan_for(function, w, array, settings, bias, kernel)
     if cache is not None:
-        codes = cache.find(x, settings.bits, axis=-1, layout="rows", **options)
+        codes = None
+        if kernel in (None, "composed"):  # a kernel that quantises has nothing to do with codes that are there
+            codes = cache.find(x, settings.bits, axis=-1, layout="rows", **options)
         if codes is not None:
+            plan.check_targets(array, out, absmax)
             result = plan.of_codes(codes, out, absmax)
             return QuantizedProduct(result, codes, plan.w) if return_operands else result
     found = plan.run(x, out, scale, range, seed, absmax, return_operands or cache is not None, copies=True)
@@ -189,10 +192,13 @@ def _activations(function: str, x: Any) -> Any:
 
 def _plan_for(function: str, w: Any, x: Any, settings: Settings, bias: Any, kernel: Any) -> QuantizedMatmulPlan:
     """The plan for these operands; a BitTensor on a GPU keeps it for calls of the same kind."""
-    if not isinstance(w, BitTensor) or w.device == "cpu":
+    fixed = bias is None or isinstance(
+        bias, (int, float)
+    )  # an array may be written to between calls, and a plan copies it
+    if not isinstance(w, BitTensor) or w.device == "cpu" or not fixed:
         return QuantizedMatmulPlan(function, w, int(x.shape[0]), settings, x.dtype, bias, kernel)
     kept = w._prepared if w._prepared and len(w._prepared) < _KEPT else {}
-    key = ("quantized", x.shape[0], x.dtype.name, settings._replace(seed=None), id(bias), kernel)
+    key = ("quantized", x.shape[0], x.dtype.name, settings._replace(seed=None), bias, kernel)
     plan: QuantizedMatmulPlan | None = kept.get(key)
     if plan is None or settings.seed is not None:
         plan = QuantizedMatmulPlan(function, w, int(x.shape[0]), settings, x.dtype, bias, kernel)

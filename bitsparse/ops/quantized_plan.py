@@ -71,7 +71,6 @@ class QuantizedMatmulPlan:
     ) -> None:
         self._function, self.settings = function, settings
         self.dtype = checked_dtype(function, np.dtype(np.float32 if dtype is None else dtype))
-        self._given = bias  # kept, as its identity is part of a key
         self._seed, _ = schemes.checked_seed(function, settings.rounding, settings.seed, settings.stream)
         self.w = weight_of(function, w, settings, self._seed)
         self._k, n = self.w.shape
@@ -82,6 +81,7 @@ class QuantizedMatmulPlan:
         self.kernel = self._chosen(kernel)
         self._product: Any = None
         self._right: BitTensor | None = None  # the weight as products of BitTensors want it
+        self._ready = interop.Ready()
         if self.kernel == "composed":
             return
         with self.w._working():
@@ -214,8 +214,12 @@ class QuantizedMatmulPlan:
 
     def of_codes(self, q: BitTensor, out: Any = None, absmax: Any = None) -> Any:
         """The product with activations that are quantised already."""
-        if self._right is None:
-            self._right = copy(self.w.repack(axis=-2, layout="planes"))
+        with working_with(self.device, q, out):
+            self._ready.wait()
+            if self._right is None:
+                self._right = copy(self.w.repack(axis=-2, layout="planes"))
+                if self.device != "cpu":
+                    self._ready.renew()
         result = matmul(q, self._right, epilogue=self._epilogue, out=out, skip_zero_tiles=False)
         if absmax is not None:
             y = interop.as_array(result, self._function)[0]
@@ -258,6 +262,14 @@ class QuantizedMatmulPlan:
         if number < 0:
             raise ValueError(f"{function}: range is the absmax of x and cannot be negative, got {number}")
         return number
+
+    def check_targets(self, x: Any, out: Any, absmax: Any) -> None:
+        """Raise for results that the product with activations `x` cannot be written to."""
+        function = self._function
+        with working_with(self.device, x, out):
+            target = None if out is None else interop.writable_array(out, function)
+            top = None if absmax is None else interop.writable_array(absmax, function, "absmax")
+            self._check_targets(x, target, top, ())
 
     def _check_targets(self, x: Any, out: Any, absmax: Any, numbers: tuple[Any, ...]) -> None:
         function = self._function

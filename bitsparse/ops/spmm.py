@@ -47,7 +47,7 @@ def spmm(
         Features: bool, integers, float16, bfloat16, float32 or float64, from any array library. A BitTensor without scale and offset
         stands for its integers; with them its values are dequantised while they are gathered, to the same float32 values as
         ``x.dequantize()``. Gathered packed at 1, 2, 4, 8 and 16 bits; ``layout="rows"`` saves a conversion. On a GPU that goes for integers
-        summed in int32, for edges without values or with integers; others are unpacked first.
+        summed in int32 and for float weights without scale and offset (see Notes for those with); others are unpacked first.
     values : array (nnz,) or (nnz, H), optional
         Weights of the edges instead of A's own, in the order of A's CSR arrays; one per head for features (N, H, D).
     reduce : {"sum", "mean", "max"}

@@ -88,17 +88,21 @@ class CodeProducts:
         if finish is not None and not self._in_one(x, finish):
             return None
         made = self.prepare(operand, x, weights, acc, finish)
-        words = self._words(operand, x)
         shape = None if target is None else target.shape
-        if x.packed is not None and x.packed.bits == 1:
-            into = None if target is None else target.reshape(made.shape)
-            return _shaped(made(words, into), shape)
-        floats = acc == np.float32
-        values = (
-            self._float32(operand, weights) if floats else None if weights is None else self._int32(operand, weights)
-        )
         into = None if target is None else target.reshape(made.shape)
-        return _shaped(made(words, values, None if behind is None else behind.operand, into), shape)
+        with operand.schedule.order:
+            words = self._words(operand, x)
+            if x.packed is not None and x.packed.bits == 1:
+                return _shaped(made(words, into), shape)
+            floats = acc == np.float32
+            values = (
+                self._float32(operand, weights)
+                if floats
+                else None
+                if weights is None
+                else self._int32(operand, weights)
+            )
+            return _shaped(made(words, values, None if behind is None else behind.operand, into), shape)
 
     def prepare(
         self, operand: CSROperand, x: Features, weights: Array | None, acc: np.dtype[Any], finish: SumFinish | None

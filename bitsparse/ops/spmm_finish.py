@@ -75,6 +75,7 @@ class SumFinish:
         self._kept: dict[tuple[int, int], tuple[Any, Any, Behind]] = {}
         self._device: dict[str, tuple[Any, Any]] = {}
         self._lock = threading.Lock()
+        self._ready = interop.Ready()
 
     @classmethod
     def kept(cls, function: str, epilogue: Any, operand: CSROperand, shape: tuple[int, ...], reduce: str) -> SumFinish:
@@ -138,6 +139,8 @@ class SumFinish:
             else Behind(self.epilogue.params(self._function, self.shape, terms), OperandParams())
         )
         if fixed:
+            if on_gpu:
+                operand.ready.renew()
             if len(self._kept) >= _KEPT:
                 self._kept.clear()
             self._kept[key] = scale, offset, made
@@ -195,6 +198,8 @@ class SumFinish:
                     kind, np.inf if sums.dtype.kind == "f" else 2.0 ** (8 * sums.dtype.itemsize - 1)
                 )
                 self._device[kind] = chain, chain.on(sums.dtype)
+                self._ready.renew()
+            self._ready.wait()
             chain, kernel = self._device[kind]
             chain.with_operand(**(OperandParams() if behind is None else behind.operand)._asdict())
             made: Array = chain.empty() if target is None else target

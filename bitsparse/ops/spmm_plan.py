@@ -276,18 +276,21 @@ class SpmmPlan:
         if out is not None:
             read = (x.data,) if weights is None else (x.data, weights)
             target = finish.target(out, self.device, read)
-        made = None
+        made: Any = None
         if self._codes is not None and behind is not None and 0 not in self.shape:
             made = self._codes.run(operand, x, weights, acc, target, finish, behind)
+        if made is None and self._codes is not None:
+            with operand.schedule.order:
+                room = None
+                if sums_dtype.name in ("int32", "int64", "float32"):
+                    # Where a captured plan may find it again.
+                    room = operand.schedule.workspace("sums", self.shape, sums_dtype)
+                made = finish.on_gpu(self._call(operand, x, weights, dtype, acc, sums_dtype, 1, room), behind, target)
         if made is None:
             sums = self._counted(operand, x, weights, acc)
             if sums is None:
-                room = None
-                if self._codes is not None and sums_dtype.name in ("int32", "int64", "float32"):
-                    # Where a captured plan may find it again.
-                    room = operand.schedule.workspace("sums", self.shape, sums_dtype)
-                sums = self._call(operand, x, weights, dtype, acc, sums_dtype, 1, room)
-            made = (finish.on_host if self._codes is None else finish.on_gpu)(sums, behind, target)
+                sums = self._call(operand, x, weights, dtype, acc, sums_dtype, 1, None)
+            made = finish.on_host(sums, behind, target)
         if out is not None:
             return out
         return finish.epilogue.wrap(made, self.shape, x.family, self._function)

@@ -189,6 +189,8 @@ class QuantizedProduct:
         self._largest: dict[int, Any] = {}
         self._mapped = 0
         self._lock = threading.Lock()
+        #: Streams that products were enqueued on since the flag was read.
+        self._ran: dict[int, Any] = {}
         self._stream = cupy.cuda.get_current_stream
         self._made_on = self._stream().ptr
         self._made = cupy.cuda.Event(disable_timing=True)
@@ -286,9 +288,13 @@ class QuantizedProduct:
                 p.y[:] = jit.tensor_map(address, (p.n, p.m, 1), (4 * p.n, 4 * p.m * p.n), (32, 64, 1))
                 self._mapped = address
             launch(current)
+            self._ran[current] = self._stream()
 
     def not_finite(self) -> bool:
-        """Whether an activation was NaN or infinite since the last question; waits for the current stream."""
+        """Whether an activation was NaN or infinite since the last question; waits for the streams that products were asked for on."""
+        for stream in self._ran.values():
+            stream.synchronize()
+        self._ran.clear()
         seen = bool(int(self._flag.get()[0]))
         if seen:
             self._flag.fill(0)

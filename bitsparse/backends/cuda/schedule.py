@@ -138,6 +138,8 @@ class Schedule:
         self._edge_rows: tuple[Any, Any] | None = None
         self._workspaces: dict[tuple[Any, ...], dict[int, Any]] = {}
         self.lock = threading.Lock()
+        #: Held while kernels are enqueued of which one reads what another left in a workspace: threads may share a stream.
+        self.order = threading.RLock()
 
     @property
     def large(self) -> bool:

@@ -63,7 +63,8 @@ def refusal(columns: int, dtype: Any, longest: int, size: int) -> str | None:
         return f"{columns} columns are no multiple of 4 up to {MOST_COLUMNS}"
     if longest > MOST_EDGES:
         return f"a row has {longest} edges, more than {MOST_EDGES}"
-    return None if size < 1 << 30 else f"{size} edges are more than {1 << 30}"
+    most = (1 << 30) // edges.power_of_two(columns // 4)  # threads are counted in 32 bits
+    return None if size < most else f"{size} edges are more than {most}"
 
 
 class ShortSum:
