@@ -162,6 +162,8 @@ def matmul(tuple on, bint digits, const unsigned char[::1] a, const unsigned cha
     cdef int status
     for size in batches + dims:
         _between("a dimension", size, 0, 2**62)
+    if result not in (BS_RESULT_INT32, BS_RESULT_INT64, BS_RESULT_FLOAT, BS_RESULT_BITS):
+        raise ValueError("a product gives integers, floats or packed words")
     m, n, k = dims
     width = _ceil_div(k, 128) * 4
     for i in range(2):

@@ -1,8 +1,8 @@
 """An epoch of a network of PyTorch Geometric in float32 over batches of parts: the peer of suite ``cluster``.
 
-The batches lie in pinned memory before anything is timed, with all that can be known by then (self loops and GCN's weights included). In an
-epoch each batch is copied on a stream of its own while the one before it is computed, and its logits are written into the rows of one array
-on the GPU, in the nodes' order. Ways to hand the edges over:
+The batches lie in pinned memory before anything is timed, with all that can be known by then (self loops and GCN's weights included); the
+numbers of their nodes lie on the GPU, as ours do. In an epoch each batch is copied on a stream of its own while the one before it is
+computed, and its logits are written into the rows of one array on the GPU, in the nodes' order. Ways to hand the edges over:
 
 - ``sparse``: CSR with int64 indices, PyTorch Geometric's sparse path: layers aggregate by ``torch.sparse.mm``. GIN's values, all 1, are
   made on the GPU;
@@ -29,7 +29,7 @@ Weights = Sequence[tuple[Any, Any]]
 
 
 class _Held(NamedTuple):
-    """A batch in host memory: rows of the result, features, what makes the adjacency."""
+    """A batch: rows of the result, on the device; features and what makes the adjacency, in host memory until they are copied."""
 
     nodes: Any
     x: Any
@@ -59,9 +59,7 @@ class Epoch:
         self.shape = (problem.nodes, problem.classes)
         self.layers = layers_of(kind, weights, device)
         self.batches = [self._held(batch, problem.features) for batch in problem.batches(parts)]
-        self.nbytes = sum(
-            part.nbytes for held in self.batches for part in (held.nodes, held.x, *held.graph) if part is not None
-        )
+        self.nbytes = sum(part.nbytes for held in self.batches for part in (held.x, *held.graph) if part is not None)
 
     def _held(self, batch: Batch, features: Any) -> _Held:
         weighted = self.kind == "gcn"
@@ -73,7 +71,8 @@ class Epoch:
             graph: tuple[Any, ...] = (np.stack([full.indices.astype(index), rows]), values)
         else:
             graph = (full.indptr.astype(index), full.indices.astype(index), values)
-        return _Held(self._pinned(full.nodes), self._pinned(features[batch.nodes]), tuple(map(self._pinned, graph)))
+        nodes = torch_module().from_numpy(np.ascontiguousarray(full.nodes)).to(self.device)
+        return _Held(nodes, self._pinned(features[batch.nodes]), tuple(map(self._pinned, graph)))
 
     def _pinned(self, array: Any) -> Any:
         if array is None:
@@ -97,7 +96,7 @@ class Epoch:
                 if i + 1 < len(self.batches):
                     coming = self._copied(self.batches[i + 1], ahead)
                 main.wait_event(copied)
-                for part in (here.nodes, here.x, *here.graph):
+                for part in (here.x, *here.graph):
                     if part is not None:
                         part.record_stream(main)
                 out.index_copy_(0, here.nodes, self._logits(here))
@@ -110,7 +109,7 @@ class Epoch:
             return None if part is None else part.to(self.device, non_blocking=True)
 
         with torch.cuda.stream(stream):
-            there = _Held(moved(held.nodes), moved(held.x), tuple(map(moved, held.graph)))
+            there = _Held(held.nodes, moved(held.x), tuple(map(moved, held.graph)))
             event = torch.cuda.Event()
             event.record(stream)
         return there, event

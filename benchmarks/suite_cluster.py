@@ -232,8 +232,7 @@ def floor_of(made: Problem, kind: Kind, bits: int, moved: int) -> tuple[float, s
     widths, entries = made.widths(kind), made.kept_edges + made.nodes
     gather = 0.0
     for before, after in pairwise(widths):
-        columns = min(before, after) if kind == "gcn" else before
-        row_bytes = -(-columns * bits // 8)
+        row_bytes = -(-min(before, after) * bits // 8)
         gather += 1e3 * max(entries / ROW_RATE, entries * row_bytes / GATHER_RATE)
     rate = f"measured: pinned copy at {link_rate() / 1e9:.1f} GB/s"
     return (copy, rate) if copy >= gather else (gather, "measured: gathers of three layers")

@@ -18,6 +18,8 @@ from bitsparse.backends.reference import packets as reference
 from bitsparse.cli import main
 from bitsparse.graph.packets import FeatureForm, Packets
 from bitsparse.graph.parts_cache import cached_partition, graph_hash
+from bitsparse.nn import cluster
+from bitsparse.nn.cluster_journal import FileSink
 
 NODES, PARTS = 300, 24
 
@@ -217,6 +219,87 @@ def test_an_interrupted_run_goes_on(tmp_path: Any) -> None:
     assert np.array_equal(np.load(path), expected)
 
 
+def test_a_journal_s_rows_are_there(tmp_path: Any) -> None:
+    a, labels, x = example()
+    path, model = tmp_path / "logits.npy", network("gcn", 4)
+    made = {"labels": labels, "parts_per_batch": 2, "group_nodes": 1}
+    expected = nn.ClusterRunner(a, model, **made).run(x)
+    with pytest.raises(KeyboardInterrupt):
+        nn.ClusterRunner(a, Stopping(model, 2), **made).run(x, path, resume=True)
+    journal = tmp_path / "logits.npy.journal"
+    with journal.open("a") as stream:
+        stream.write('{"grou')  # cut off in the middle
+    with pytest.raises(KeyboardInterrupt):  # the next entry begins a line
+        nn.ClusterRunner(a, Stopping(model, 1), **made).run(x, path, resume=True)
+    entries = [json.loads(line) for line in journal.read_text().splitlines()]
+    assert [entry["group"] for entry in entries[1:]] == [0, 1, 2]
+    # A run that is not to go on, and is killed: what it did to the rows must not count as done.
+    sink = FileSink(path, expected.shape, np.arange(NODES, dtype=np.int32), "", resume=False)
+    assert not journal.exists()
+    del sink
+    runner = nn.ClusterRunner(a, model, **made)
+    assert np.array_equal(runner.run(x, path, resume=True), expected) and runner.report.resumed == 0
+
+
+def test_every_row_of_the_features_counts_for_a_journal(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, labels, x = example()
+    path, model = tmp_path / "logits.npy", network("gcn", 4)
+    monkeypatch.setattr(cluster, "_CHUNK_BYTES", 4 * 29 * 7)  # many pieces
+    made = {"labels": labels, "parts_per_batch": 2, "group_nodes": 1}
+    with pytest.raises(KeyboardInterrupt):
+        nn.ClusterRunner(a, Stopping(model, 2), **made).run(x, path, resume=True)
+    runner = nn.ClusterRunner(a, model, **made)
+    for row in range(0, NODES, 13):
+        other = x.copy()
+        other[row, 11] += 1
+        with pytest.raises(ValueError, match="belongs to a run"):
+            runner.run(other, path, resume=True)
+    runner.run(x, path, resume=True)
+    assert runner.report.resumed == 2
+
+
+def test_errors_leave_no_files(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, labels, x = example()
+    runner = nn.ClusterRunner(a, network("gcn", 2), labels=labels)
+    taken = tmp_path / "taken.npy"
+    (taken / "inside").mkdir(parents=True)
+    with pytest.raises(OSError, match="taken"):
+        runner.run(x, taken)
+    assert [file.name for file in tmp_path.iterdir()] == ["taken.npy"]
+    group = runner.packets.groups[0]
+    with pytest.raises(ValueError, match=r"but a packet takes 4 GiB; pass a smaller parts_per_batch"):
+        runner.packets.layout(group, (1 << 32) // group.nodes + 1)
+    monkeypatch.setattr(FeatureForm, "row_bytes", property(lambda form: 1 << 32))
+    for resume in (False, True):
+        with pytest.raises(ValueError, match="4 GiB"):
+            runner.run(x, tmp_path / "y.npy", resume=resume)
+    assert [file.name for file in tmp_path.iterdir()] == ["taken.npy"]
+
+
+def test_an_epoch_is_its_runner_s() -> None:
+    a, labels, x = example()
+    one, other = (nn.ClusterRunner(a, network("gcn", 2), labels=each) for each in (labels, labels[::-1]))
+    packed, out = one.pack(x), np.full((NODES, 5), np.nan, np.float32)
+    with pytest.raises(
+        ValueError, match=r"run_packed: the epoch of 300 nodes in 1 groups was packed by another runner"
+    ):
+        other.run_packed(packed, out)
+    with pytest.raises(ValueError, match=r"pack: .* pack it with this runner's pack\(\)"):
+        other.pack(x, into=packed)
+    assert np.isnan(out).all()
+    assert np.array_equal(one.run_packed(packed), one.run(x))
+
+
+def test_graphs_and_labels_as_documented() -> None:
+    a, labels, x = example()
+    coo, model = a.tocoo(), network("gcn", 2)
+    entries = (np.ones(coo.nnz, bool), coo.coords)
+    assert nn.ClusterRunner(entries, model, parts=3, cache=False).packets.nodes == NODES
+    expected = nn.ClusterRunner(a, model, labels=labels).run(x)
+    spread = labels.astype(np.int64) << 40  # numbers, not sizes of arrays
+    assert np.array_equal(nn.ClusterRunner(a, model, labels=spread).run(x), expected)
+
+
 def test_partitions_are_kept_on_disk(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BITSPARSE_CACHE_DIR", str(tmp_path))
     a, _, x = example(directed=False)
@@ -342,8 +425,13 @@ def test_command_line(tmp_path: Any, capsys: pytest.CaptureFixture[str], monkeyp
     assert "<table" in page.read_text() and "gcn-29-16-3-b4" in page.read_text()
     weights = tmp_path / "gin.npz"
     nn.random_network("gin", [29, 8, 3]).save(weights)
-    assert main([*common, "--model", str(weights), "--form", "dense", "--between", "--no-cache"]) == 0
+    plain = ["--model", str(weights), "--form", "dense", "--between", "--no-cache", "--out", str(out)]
+    assert main([*common, *plain]) == 0
     assert "times less than edge lists" in capsys.readouterr().out
+    # A file's network reads the features as they are.
+    model = nn.quantize_network(nn.load_network(weights), a, csr, 8)
+    options: Any = {"parts": 12, "parts_per_batch": 3, "between": True}
+    assert np.array_equal(np.load(out), nn.ClusterRunner(a, model, **options).run(csr))
     for wrong, said in (
         (["--model", "nope"], "neither gcn, sage, gin nor a file"),
         (["--resume"], "--resume goes with --out"),

@@ -10,7 +10,7 @@ import pytest
 from scipy import sparse
 
 import bitsparse as bs
-from bitsparse import interop, nn
+from bitsparse import _check, interop, nn
 from bitsparse.graph.packets import Packets
 
 pytestmark = pytest.mark.gpu
@@ -59,6 +59,8 @@ def test_the_cpu_s_logits(kind: str, bits: int) -> None:
         assert np.array_equal(out.get(), expected)
     assert np.array_equal(ours.run_packed(packed, timed=True), expected)
     report = ours.report
+    assert all(event is not None for _, *events in ours._engine._events for event in events)
+    assert len(ours._engine._events) == 2 * report.groups  # a copy and its work
     assert report.copy_ms is not None and report.compute_ms is not None and 0 <= (report.idle_share or 0) <= 1
     assert report.forms == {"csr": report.groups} and report.groups > 3
 
@@ -159,6 +161,20 @@ def test_codes_out_into_memory_that_is_there() -> None:
         operands[1].aggregate(40, 4, epilogue=bs.Epilogue(row_scale=np.ones(NODES)))
     with pytest.raises(ValueError, match="offset_correction=True"):
         operands[1].aggregate(40, 4, epilogue=epilogue)(moved.with_affine(offset=1.0))
+
+
+def test_no_row_is_longer_than_its_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, real = [], _check.accumulator
+
+    def accumulator(function: str, terms: int, *rest: Any) -> Any:
+        asked.append(terms)
+        return real(function, terms, *rest)
+
+    monkeypatch.setattr(_check, "accumulator", accumulator)
+    ours = runner("cuda", bits=2, group_nodes=10_000)
+    assert np.array_equal(ours.run(example()[2]), runner("cpu", bits=2).run(example()[2]))
+    # Not the nodes of a group: sums of 16 bits over those of a large one would not fit 32 bits.
+    assert np.diff(ours.packets.blocks).max() in asked and NODES not in asked and 384 not in asked
 
 
 def test_an_error_leaves_the_engine_ready() -> None:

@@ -9,9 +9,11 @@ import pytest
 from scipy import sparse
 
 from bitsparse import nn
+from bitsparse._ext import matmul as matmul_ext
 from bitsparse.backends import host
 from bitsparse.backends.host import bytes as steps
 from bitsparse.backends.host import matmul as host_matmul
+from bitsparse.backends.host.settings import run_on
 from bitsparse.backends.params import EpilogueParams
 from bitsparse.nn import lowbit_plan
 from bitsparse.nn.lowbit_host import steps_in_bytes
@@ -129,6 +131,20 @@ def test_other_networks_take_other_steps() -> None:
         assert np.isfinite(model(operand, model.quantize(x))).all()
 
 
+def test_wide_perceptrons_and_wide_indices_take_other_steps() -> None:
+    rng = np.random.default_rng(3)
+    adjacency, x = graph(20, rng), rng.standard_normal((20, 6)).astype(np.float32)
+    for inner, index in ((steps.LONGEST + 1, np.int32), (7, np.int64)):
+        dense = [nn.Dense(rng.standard_normal(shape), activation="relu") for shape in ((6, inner), (inner, 4))]
+        model = nn.quantize_network(nn.Network("gin", [nn.Layer(dense)]), adjacency, x, 4)
+        about: Any = {"normalisation": model.normalisation, "self_loops": model.self_loops, "form": "csr"}
+        operand = GraphOperand.from_csr(adjacency.indptr, adjacency.indices, **about)
+        wanted = model(operand, model.quantize(x))
+        operand._indptr, operand._indices = (part.astype(index) for part in operand.pattern)
+        assert steps_in_bytes(model, operand, model.quantize(x)) is None
+        assert np.array_equal(model(operand, model.quantize(x)), wanted) and np.isfinite(wanted).all()
+
+
 def test_wrong_buffers_are_refused() -> None:
     x, out = np.zeros((3, 16), np.uint8), np.zeros((3, 2), np.float32)
     indptr, indices = np.array([0, 1, 1, 2], np.int32), np.array([0, 2], np.int32)
@@ -148,3 +164,10 @@ def test_wrong_buffers_are_refused() -> None:
     wide = EpilogueParams(out="bits", bits=9, qmax=511, offset=np.float32(0), divisor=np.float32(1))
     with pytest.raises(ValueError, match="up to 8 bits"):
         steps.product(x, panels, 5, 2, wide, np.zeros((3, 16), np.uint8))
+    words, one, chain = np.zeros(16, np.uint8), np.zeros(1, np.int64), host_matmul._chain(wide, (1, 1, 1))
+    with pytest.raises(
+        ValueError, match="a product gives integers, floats or packed words"
+    ):  # bytes are what steps give
+        matmul_ext.matmul(
+            run_on(1), False, words, words, None, one, one, (1, 1, 1), (1, 1, 1), (1, 1), (0, 0), False, 4, chain, words
+        )

@@ -105,6 +105,14 @@ def test_full_precision_is_the_definition(kind):
     assert np.allclose(full(graph, sparse.csr_array(x)), h, atol=1e-4)
 
 
+def test_integer_features_count_one_plus_eps_times():
+    graph, full, x = setting("gin", 5, eps=0.5)
+    counts = np.rint(4 * x)
+    for dtype in (np.int8, np.int64):
+        for given in (counts.astype(dtype), sparse.csr_array(counts.astype(dtype))):
+            assert np.allclose(full(graph, given), full(graph, counts), rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_block_diagonal_parts_equal_the_parts(kind):
     graph, full, x = setting(kind, 6)

@@ -89,9 +89,40 @@ def test_files(kind, tmp_path):
         assert np.array_equal(again(graph, x), made(graph, x))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("normed", [(1,), (2,), (0, 2)])
+def test_norms_stay_at_their_layers(kind, normed, tmp_path):
+    rng = np.random.default_rng(2)
+    graph, x = random_graph(30, rng), rng.normal(size=(30, 5)).astype(np.float32)
+    with_norms, plain = (network(kind, [5, 5, 5, 5], np.random.default_rng(3), batch_norm=on) for on in (True, False))
+    chosen = [(with_norms if i in normed else plain).layers[i] for i in range(3)]
+    made = nn.Network(kind, chosen)
+    made.save(tmp_path / "norms.npz")
+    again = nn.load_network(tmp_path / "norms.npz")
+    assert np.array_equal(again(graph, x), made(graph, x))
+    for before, after in zip(made.layers, again.layers, strict=True):
+        for ours, theirs in zip(before.updates[-1].norm, after.updates[-1].norm, strict=True):
+            assert np.array_equal(ours, theirs)
+
+
+def test_files_that_are_none(tmp_path):
+    array, empty, cut, text = (tmp_path / name for name in ("a.npy", "e.npz", "c.npz", "t.npz"))
+    np.save(array, np.ones(3))
+    empty.write_bytes(b"")
+    nn.random_network("gin", [8, 64, 2]).save(cut)
+    cut.write_bytes(cut.read_bytes()[:-40])
+    text.write_text("weights")
+    for path in (array, empty, cut, text):
+        with pytest.raises(ValueError, match=r"load_network: .* is no \.npz of arrays .*; write it with Network\.save"):
+            nn.load_network(path)
+    with pytest.raises(FileNotFoundError):
+        nn.load_network(tmp_path / "none.npz")
+
+
 @pytest.mark.parametrize(
     ("state", "match"),
     [
+        (arrays(conv__lin__weight=(4, 3), bn__running_mean=(4,)), "both running statistics are needed"),
         (arrays(a__weight=(3, 3)), "belongs to a GCNConv"),
         ({}, "no names"),
         (arrays(conv__lin__weight=(3, 3), head__weight=(2, 3)), "head.weight"),

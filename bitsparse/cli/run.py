@@ -46,7 +46,7 @@ def add_parser(commands: Any) -> None:
         default="gcn",
         metavar="KIND|FILE",
         help="gcn, sage or gin, or weights as nn.Network.save writes them (default: gcn, trained here if the graph has labels; the others "
-        "have random weights)",
+        "have random weights). A file's network reads the features as they are, the others rows that are normalised to a sum of 1",
     )
     run.add_argument("--layers", type=positive, default=3, metavar="N", help="layers of random weights (default: 3)")
     run.add_argument("--hidden", type=positive, metavar="N", help="hidden units of them (default: 16 for gcn, else 64)")
@@ -98,7 +98,8 @@ def _run(args: argparse.Namespace) -> None:
     if args.device != "cpu":
         need_gpu(args.device)
     data = _load(args)
-    x = nn.Features(data.x).normalized
+    # What a network of the user's was trained on stands in his file; ours are trained on rows of equal sums.
+    x = nn.Features(data.x).normalized if args.model in _KINDS else data.x
     network = _network(args, data, x)
     model = nn.quantize_network(network, data.adjacency, x, args.bits, seed=args.seed)
     runner = nn.ClusterRunner(

@@ -184,8 +184,7 @@ class Packets:
         self.order: NDArray[np.int32] = np.argsort(part, kind="stable").astype(np.int32)
         self.place: NDArray[np.int32] = np.empty(nodes, np.int32)
         self.place[self.order] = np.arange(nodes, dtype=np.int32)
-        sizes = np.bincount(part) if nodes else np.zeros(0, np.int64)
-        sizes = sizes[sizes > 0]
+        sizes = np.unique(part, return_counts=True)[1]  # labels may be any numbers: no array is as long as the largest
         parts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         self.parts = int(sizes.size)
         self.batches: NDArray[np.int64] = np.append(parts[:-1:per_batch], nodes)
@@ -259,11 +258,17 @@ class Packets:
         return tuple(made)
 
     def layout(self, group: Group, row_bytes: int) -> tuple[int, int, int, int]:
-        """Where chunks, stream and features of a packet start, and its bytes."""
+        """Where chunks, stream and features of a packet start, and its bytes, which 32 bits have to hold."""
         table = _TABLE * (group.last_chunk - group.first_chunk + 1)
         stream = _HEAD + -(-table // 16) * 16
         features = stream + -(-group.stream_bytes // 16) * 16
-        return _HEAD, stream, features, features + -(-group.nodes * row_bytes // 16) * 16
+        total = features + -(-group.nodes * row_bytes // 16) * 16
+        if total >> 32:
+            raise ValueError(
+                f"{self.function}: batches of {group.nodes} nodes need {total} bytes, but a packet takes 4 GiB; pass a smaller "
+                f"parts_per_batch or group_nodes, or more parts"
+            )
+        return _HEAD, stream, features, total
 
     def nbytes(self, group: Group, row_bytes: int = 0) -> int:
         """Bytes of a group's packet with `row_bytes` of features for each node."""

@@ -78,6 +78,11 @@ class Upload:
             self._arrived.synchronize()
 
     @property
+    def events(self) -> tuple[Any, Any] | None:
+        """CuPy's events at the copy's start and end on its stream (``timed=True``)."""
+        return None if self._begun is None else (self._begun, self._arrived)
+
+    @property
     def ms(self) -> float | None:
         """Milliseconds between the copy's start and end on the device (``timed=True``); waits for the copy."""
         if self._begun is None:
@@ -134,7 +139,7 @@ class Uploader:
     chunk_bytes : int, default 4 MiB
         Pieces in which memory that is not page-locked travels.
     timed : bool, default False
-        Measure each copy (:attr:`Upload.ms`).
+        Measure each copy (:attr:`Upload.ms`); an attribute, which may change between uploads.
     stream : optional
         The stream to copy on, as in :func:`bitsparse.use_stream`; by default one of its own.
 
@@ -172,7 +177,7 @@ class Uploader:
                 f"there must be a slot and a byte in a chunk, and capacity cannot be negative"
             )
         self.grown = self.moved = 0
-        self._timed, self._turn, self._closed = timed, 0, False
+        self.timed, self._turn, self._closed = timed, 0, False
         self._given = stream  # kept: the stream below is only its address
         self._slots = [_Slot() for _ in range(slots)]
         self._staging: list[_Staging] = []
@@ -264,12 +269,12 @@ class Uploader:
                     slot.buffer = cupy.empty(total + total // 8, np.uint8)
                 self.grown += 1
             made = Upload(self, self._turn, slot.buffer, total, tuple(offsets))
-            if self._timed:
+            if self.timed:
                 made._begun = cupy.cuda.Event()
                 made._begun.record(self._stream)
             for offset, part in zip(offsets, parts, strict=True):
                 enqueue(cupy, slot.buffer.data.ptr + offset, part, self._stream, self._chunks)
-            made._arrived = cupy.cuda.Event(disable_timing=not self._timed)
+            made._arrived = cupy.cuda.Event(disable_timing=not self.timed)
             made._arrived.record(self._stream)
             self._reading = [one for one in self._reading if not one[0].done] + [(made._arrived, parts)]
             slot.used = True

@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 
 from bitsparse import _check, interop
 from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.graph.adjacency import square_pattern
 from bitsparse.graph.packets import FeatureForm, Group, Packet, Packets
 from bitsparse.graph.parts_cache import cached_partition, graph_hash
+from bitsparse.nn.cluster_epoch import PackedEpoch
 from bitsparse.nn.cluster_host import HostEngine
 from bitsparse.nn.cluster_journal import ArraySink, FileSink, Sink
 from bitsparse.nn.cluster_model import ClusterModel
@@ -32,42 +34,6 @@ _Array = NDArray[Any]
 _GROUP_NODES, _DENSE_NODES = 1 << 16, 1 << 13
 #: Bytes of features that are dense at one time while they are quantised.
 _CHUNK_BYTES = 1 << 26
-
-
-class PackedEpoch:
-    """All packets of one epoch, ready to travel; made by :meth:`ClusterRunner.pack`.
-
-    Attributes
-    ----------
-    packets : tuple of Packet
-        In page-locked memory where the runner's device is a GPU.
-    nbytes : int
-        Bytes that one epoch moves from host to device.
-    seconds : float
-        Time it took to pack.
-    """
-
-    def __init__(self, packets: tuple[Packet, ...], form: FeatureForm, seconds: float) -> None:
-        self.packets, self.form, self.seconds = packets, form, seconds
-        self.nbytes = sum(packet.nbytes for packet in packets)
-
-    def facts(self) -> dict[str, int]:
-        """Nodes, edges, groups and bytes, with the 8 x 128 tiles of the dense adjacency, which takes a pass over the edges."""
-        groups = [packet.group for packet in self.packets]
-        tiles = np.sum([tiles_of(*packet.pattern()) for packet in self.packets] or [(0, 0)], axis=0)
-        nodes = sum(group.nodes for group in groups)
-        features = nodes * self.form.row_bytes
-        return {
-            "nodes": nodes,
-            "edges": sum(group.entries for group in groups),
-            "dropped": sum(group.dropped for group in groups),
-            "batches": sum(group.batches for group in groups),
-            "groups": len(groups),
-            "tiles": int(tiles[0]),
-            "tiles_with_edges": int(tiles[1]),
-            "adjacency_bytes": self.nbytes - features,
-            "feature_bytes": features,
-        }
 
 
 class ClusterRunner:
@@ -94,8 +60,8 @@ class ClusterRunner:
     seed : int, default 0
         Of METIS.
     form : {"auto", "csr", "dense", "frdc", "tiled"}
-        How the adjacency of a group is held: CSR, dense bits with zero tiles skipped, or a block format. By default dense bits where
-        at least one in 64 positions holds an edge. On a GPU only CSR replays a CUDA graph.
+        How the adjacency of a group is held: CSR, dense bits with zero tiles skipped, or a block format. By default CSR, on a
+        CPU dense bits where at least one in 64 positions holds an edge. On a GPU only CSR replays a CUDA graph.
     device : str, default "cpu"
     group_nodes : int, optional
         Batches travel together while they have at most so many nodes: 65536, or 8192 as dense bits. Results do not depend on it.
@@ -136,7 +102,7 @@ class ClusterRunner:
         graph = getattr(graph, "adjacency", graph)
         self._progress = progress
         if labels is None:
-            nodes = int(graph.shape[0])
+            nodes = square_pattern(function, graph).shape[0]
             wanted = min(_check.integer(function, "parts", parts, 1), max(nodes, 1))
             labels = self._partition(graph, wanted, seed, cache)
         most = (_DENSE_NODES if form == "dense" else _GROUP_NODES) if group_nodes is None else group_nodes
@@ -222,6 +188,8 @@ class ClusterRunner:
             longer than filling it.
         """
         given, form = self._checked(features), self.feature_form
+        if into is not None:
+            into.check_owner("ClusterRunner.pack", self.packets)
         begin = time.perf_counter()
         made = []
         for group in self.packets.groups:
@@ -232,7 +200,7 @@ class ClusterRunner:
             elif self.device != "cpu":
                 buffer = interop.pinned_empty(size)
             made.append(self._pack(group, given, form, buffer))
-        return PackedEpoch(tuple(made), form, time.perf_counter() - begin)
+        return PackedEpoch(tuple(made), form, time.perf_counter() - begin, self.packets)
 
     # -- running ------------------------------------------------------------------------------------------------------
     def run_packed(self, packed: PackedEpoch, out: Any = None, *, timed: bool = False) -> Any:
@@ -241,11 +209,18 @@ class ClusterRunner:
         Parameters
         ----------
         packed : PackedEpoch
+            Of this runner's :meth:`pack`.
         out : array (n, classes) of float32, optional
             NumPy, or an array on the runner's GPU, where the logits then stay. By default a new NumPy array.
         timed : bool, default False
             Measure stages by events on a GPU (:attr:`report`).
+
+        Raises
+        ------
+        ValueError, ShapeError, DTypeError, DeviceError
+            Another runner packed the epoch, or `out` does not fit.
         """
+        packed.check_owner("ClusterRunner.run_packed", self.packets)
         self._begin(packed.form)
         self.report.pack_seconds = packed.seconds
         target, device_out = self._target(out)
@@ -263,7 +238,8 @@ class ClusterRunner:
             Where logits go, in node order: an array (NumPy, memmap, or on the runner's GPU) is written group by group. A path names a
             ``.npy`` file, which appears when it is whole: an error or an interruption leaves none. By default a new array.
         resume : bool, default False
-            With a path: note finished groups in ``PATH.journal``, keep ``PATH.partial`` when the run ends early, and go on from there.
+            With a path: note finished groups in ``PATH.journal``, keep ``PATH.partial`` when the run ends early, and go on from there. All
+            features are read once more beforehand, to see that they are the same.
         timed : bool, default False
             As in :meth:`run_packed`.
 
@@ -275,20 +251,23 @@ class ClusterRunner:
         given, form = self._checked(features), self.feature_form
         if resume and not isinstance(out, (str, Path)):
             raise ValueError("ClusterRunner.run: resume=True goes with out as a path; pass the name of a .npy file")
+        path = Path(out) if isinstance(out, (str, Path)) else None
+        target: Any = None
         device_out: Any = None
-        sink: Sink
-        if isinstance(out, (str, Path)):
-            shape = (self.packets.nodes, self.model.classes)
-            sink = FileSink(Path(out), shape, self.packets.order, self._key(given), resume)
-        else:
+        if path is None:
             target, device_out = self._target(out)
+        self._begin(form)  # before there is a file that an error would leave behind
+        sink: Sink
+        if path is not None:
+            shape = (self.packets.nodes, self.model.classes)
+            sink = FileSink(path, shape, self.packets.order, self._key(given) if resume else "", resume)
+        else:
             sink = ArraySink(target, self.packets.order)
-        self._begin(form)
         todo = [group for group in self.packets.groups if not sink.done(group)]
         self.report.resumed = len(self.packets.groups) - len(todo)
         with closing(self._packed(todo, given, form)) as packets:
             result = self._drive(packets, sink, device_out, timed)
-        return out if out is not None and not isinstance(out, (str, Path)) else result
+        return out if out is not None and path is None else result
 
     def _packed(self, todo: list[Group], features: Any, form: FeatureForm) -> Generator[Packet]:
         """Packets of groups; beside a GPU that works on the ones before they are packed in a thread."""
@@ -378,23 +357,24 @@ class ClusterRunner:
                 for packet in packets:
                     forms[engine.submit(packet)] += 1
                 engine.finish(report)
+            result = sink.finish()
         except BaseException:
             self._engine = None  # what it was in the middle of is not to be gone on with
             sink.abandon()
             raise
-        result = sink.finish()
         report.forms, report.seconds = dict(forms), time.perf_counter() - begin
         return result
 
     def _key(self, features: Any) -> str:
-        """A name for a run: graph, parts, settings, model, and features by their shape and a sample of their rows."""
+        """A name for a run: graph, parts, settings, model, and every row of the features."""
         packets = self.packets
         found = hashlib.blake2b(graph_hash(self._graph).encode(), digest_size=16)
         found.update(packets.order.tobytes())
         found.update(packets.blocks.tobytes())
         found.update(repr((packets.batches.tolist(), packets.group_nodes, self.model.fingerprint())).encode())
         found.update(repr((features.shape, str(features.dtype))).encode())
-        rows = np.unique(np.linspace(0, packets.nodes - 1, min(packets.nodes, 256)).astype(np.int64))
-        sample = features[rows]
-        found.update((sample if isinstance(sample, np.ndarray) else sample.toarray()).tobytes())
+        step = max(1, _CHUNK_BYTES // max(features.dtype.itemsize * features.shape[1], 1))
+        for first in range(0, packets.nodes, step):
+            rows = features[first : first + step]
+            found.update((rows if isinstance(rows, np.ndarray) else rows.toarray()).tobytes())
         return found.hexdigest()

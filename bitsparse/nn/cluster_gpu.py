@@ -40,7 +40,7 @@ class _Sizes:
 class _Slot:
     """Arrays that a packet is opened into, the network planned over them, and both recorded as one CUDA graph."""
 
-    def __init__(self, model: Any, form: FeatureForm, sizes: _Sizes, loops: bool, chosen: Form) -> None:
+    def __init__(self, model: Any, form: FeatureForm, sizes: _Sizes, loops: bool, chosen: Form, longest: int) -> None:
         cupy = interop.require_cupy("ClusterRunner")
         nodes, shape = sizes.nodes, (sizes.nodes, form.columns)
         words = cupy.zeros(words_shape(shape, form.bits, -1, form.layout), np.uint32)
@@ -49,7 +49,7 @@ class _Slot:
         self.arrays = PacketArrays(
             nodes, sizes.entries, sizes.chunks, table, sides, words, form.runs, form.used, form.stride
         )
-        self._loops, self._chosen, self._model = loops, chosen, model
+        self._loops, self._chosen, self._model, self._longest = loops, chosen, model, longest
         self._x = BitTensor._make(words, shape, form.bits, -1, form.layout, form.encoding, interop.CUPY)
         self.logits = cupy.empty((nodes, model.classes), np.float32)
         self._scatter = self.arrays.scatter(model.classes)
@@ -82,7 +82,7 @@ class _Slot:
             self._model.normalisation,
             self._loops,
             self._chosen,
-            self.arrays.nodes,
+            min(self.arrays.nodes, self._longest),
         )
         return self._model.plan(operand, self._x)
 
@@ -105,6 +105,8 @@ class GpuEngine:
     def __init__(self, model: Any, form: str, device: str, packets: Packets, features: FeatureForm) -> None:
         self._model, self._device, self._packets, self._features = model, device, packets, features
         self._sizes = _Sizes(packets, packets.groups, features)
+        # No edge leaves its block, so a row is never longer than one.
+        self._longest = int(np.diff(packets.blocks).max(initial=0))
         # A pattern in another form is prepared for each group; CSR is read as it comes, so that recorded graphs serve all groups.
         self._form: Form = "csr" if form == "auto" else form_for(form, 0, 0)
         self._slots: list[_Slot | None] = [None] * _SLOTS
@@ -130,6 +132,7 @@ class GpuEngine:
     def running(self, put: Callable[[Group, _Array], None], device_out: Any, timed: bool) -> Iterator[GpuEngine]:
         """One run, whose logits go to `put`, or to an array on the device; in order with the caller's current stream."""
         self._put, self._out, self._timed, self._events = put, device_out, timed, []
+        self._uploader.timed = timed
         with interop.working_on(self._device, interop.CUPY):
             caller = self._cupy.cuda.get_current_stream()
             before = self._cupy.cuda.Event(disable_timing=True)
@@ -154,9 +157,9 @@ class GpuEngine:
 
     def submit(self, packet: Packet) -> str:
         """Enqueue the copy of a packet, and the work on the one before; gives the form of its adjacency."""
-        begin = self._mark(self._copies)
         upload = self._uploader.upload(packet.buffer[: packet.nbytes])
-        self._noted("copy", begin, self._copies)
+        if upload.events is not None:  # its own, which do not count the wait for kernels that read the slot
+            self._events.append(("copy", *upload.events))
         before, self._pending = self._pending, (packet, upload)
         if before is not None:
             self._compute(*before)
@@ -169,6 +172,9 @@ class GpuEngine:
             self._compute(*last)
         while self._coming:
             self._collect()
+        if self._out is not None:
+            # Nothing else waits for the copies then, and the caller may let go of packets whose page-locked memory they still read.
+            self._copies.synchronize()
         if self._timed:
             self._measure(report)
 
@@ -178,7 +184,7 @@ class GpuEngine:
         if slot is None or self._form != "csr":
             # Other forms know the pattern of one group only, whose nodes they count exactly.
             sizes = self._sizes if self._form == "csr" else _Sizes(self._packets, (group,), self._features)
-            slot = _Slot(self._model, self._features, sizes, packet.loops, self._form)
+            slot = _Slot(self._model, self._features, sizes, packet.loops, self._form, self._longest)
             self._slots[upload.slot] = slot
         data = upload.wait()
         begin = self._mark(self._stream)

@@ -83,6 +83,8 @@ class FileSink:
         self._stream: Any = None
         if resume and self._journal.exists() and self._partial.exists():
             self._done = self._read(key)
+        if not self._done:  # rows of zeros are about to be, which no journal of an earlier run may call done
+            self._journal.unlink(missing_ok=True)
         mode: Any = "r+" if self._done else "w+"
         self._rows: Any = np.lib.format.open_memmap(self._partial, mode=mode, dtype=np.float32, shape=shape)
         if self._rows.shape != shape or self._rows.dtype != np.float32:
@@ -90,9 +92,11 @@ class FileSink:
                 f"{self._partial} holds {self._rows.shape}, but the run writes {shape}; delete it and its journal"
             )
         if resume:
-            self._stream = open(self._journal, "a" if self._done else "w", encoding="utf-8")  # noqa: SIM115 - closed by finish, abandon
-            if not self._done:
-                self._line({"run": key})
+            # Anew, since the last line may have been cut off, and the next one must not stand behind it.
+            self._stream = open(self._journal, "w", encoding="utf-8")  # noqa: SIM115 - closed by finish, abandon
+            self._line({"run": key})
+            for number in sorted(self._done):
+                self._line({"group": number})
 
     def _read(self, key: str) -> set[int]:
         found: set[int] = set()
@@ -128,8 +132,9 @@ class FileSink:
             self._line({"group": group.number})
 
     def _close(self) -> None:
-        self._rows.flush()
-        self._rows = None
+        if self._rows is not None:
+            self._rows.flush()
+            self._rows = None
         if self._stream is not None:
             self._stream.close()
             self._stream = None

@@ -42,6 +42,12 @@ def steps_in_bytes(
         return None
     if max(network.widths) > steps_on_bytes.LONGEST or max(operand.longest, network.features) >= _MOST_TERMS:
         return None
+    # Layers inside a GIN's perceptron do not stand among the widths.
+    if (
+        max(step.chain.col_scale.size for step in steps) > steps_on_bytes.LONGEST
+        or operand.pattern[0].dtype != np.int32
+    ):
+        return None
     if any(getattr(step, "own", False) or (step.chain.bits or 1) > 8 for step in steps):
         return None
     nodes = operand.nodes

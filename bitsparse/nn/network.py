@@ -261,6 +261,8 @@ class Network:
         x : array (n, features) or sparse array
         """
         matrix = neighbour_matrix(adjacency, self.normalisation, self.self_loops)
+        if x.dtype.kind != "f":  # 1 + eps is no integer
+            x = x.astype(np.float32)
         for layer in self.layers:
             x = self.run_layer(layer, matrix, x)
         return np.asarray(x, dtype=np.float32)
@@ -280,7 +282,12 @@ class Network:
         return near
 
     def arrays(self) -> Iterator[tuple[str, Any]]:
-        """Every array by the name that PyTorch Geometric gives it in a model with a list ``convs``."""
+        """Every array by the name that PyTorch Geometric gives it in a model with a list ``convs``.
+
+        Norms between the layers belong to them by their order alone: a layer without one has one that changes nothing, if another follows.
+        """
+        normed = [i for i, layer in enumerate(self.layers) if layer.updates[-1].batch_norm is not None]
+        last = max(normed, default=-1)
         for i, layer in enumerate(self.layers):
             at = f"convs.{i}."
             if self.kind == "gin":
@@ -289,12 +296,12 @@ class Network:
                     # A linear layer, its norm and its activation, as in Sequential.
                     yield from _dense(f"{at}nn.{3 * j}.", f"{at}nn.{3 * j + 1}.", update)
             elif self.kind == "sage":
-                yield from _dense(at + "lin_l.", f"bns.{i}.", layer.updates[0])
+                yield from _dense(at + "lin_l.", f"bns.{i}.", layer.updates[0], i < last)
                 yield at + "lin_r.weight", np.ascontiguousarray(layer.own.T)
             else:
                 yield from (
                     (name.replace("lin.bias", "bias"), part)
-                    for name, part in _dense(at + "lin.", f"bns.{i}.", layer.updates[0])
+                    for name, part in _dense(at + "lin.", f"bns.{i}.", layer.updates[0], i < last)
                 )
 
     def save(self, path: str | Path) -> None:
@@ -306,11 +313,11 @@ class Network:
             )
 
 
-def _dense(at: str, norm: str, update: Dense) -> Iterator[tuple[str, Any]]:
+def _dense(at: str, norm: str, update: Dense, filled: bool = False) -> Iterator[tuple[str, Any]]:
     yield at + "weight", np.ascontiguousarray(update.weight.T)
     if update.bias is not None:
         yield at + "bias", update.bias
-    if update.batch_norm is not None:
+    if update.batch_norm is not None or filled:
         scale, shift = update.norm
         yield norm + "weight", scale.astype(np.float32)
         yield norm + "bias", shift.astype(np.float32)

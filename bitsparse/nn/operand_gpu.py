@@ -59,7 +59,8 @@ class GpuOperand(GraphOperand):
         acc = _check.accumulator(function, self._longest, max(map(abs, _check.limits_of(bits, code))), 1)
         if acc != _INT32:
             raise ValueError(
-                f"{function}: sums of {self._longest} codes of {bits} bits may need more than 32 bits; pass a smaller group_nodes"
+                f"{function}: sums of {self._longest} codes of {bits} bits may need more than 32 bits; pass fewer bits or "
+                f"smaller parts"
             )
         if epilogue.row_scale is not None:
             raise ValueError(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -115,8 +117,11 @@ def load_network(path: str | Path) -> Network:
     ...     nn.load_network(folder + "/gin.npz")
     <Network gin 8 -> 64 -> 2>
     """
-    with np.load(path, allow_pickle=False) as file:
-        state = {name: file[name] for name in file.files}
+    try:
+        with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as found:
+            state = {name: found[name] for name in found.files}
+    except (ValueError, AttributeError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(f"load_network: {path} is no .npz of arrays ({error}); write it with Network.save") from error
     kind = state.pop("kind", None)
     given = state.pop("activations", None)
     activations = None if given is None else [str(one) or None for one in given]
@@ -238,6 +243,11 @@ def _perceptron(function: str, conv: _Conv, inside: str | None, eps: float) -> l
 
 def _norm(conv: _Conv, eps: float) -> BatchNorm:
     parts = conv.parts
+    if not {"running_mean", "running_var"} <= set(parts):
+        raise ValueError(
+            f"load_state_dict: batch norm {conv.at!r} has {', '.join(parts)}, but both running statistics are needed; pass "
+            f"running_mean and running_var"
+        )
     return BatchNorm(parts["running_mean"], parts["running_var"], parts.get("weight"), parts.get("bias"), eps)
 
 
