@@ -97,13 +97,16 @@ _next = [0x7000]
 #: Asynchronous copies that have not happened yet, by stream: their number there, the copy, both addresses and the bytes.
 _late: dict[int, list[tuple[int, Any, tuple[int, int], int]]] = {}
 _enqueued: dict[int, int] = {}
+#: Held while copies happen: who finds none left must not go on before the last one has happened, in whatever thread.
+_happening = threading.RLock()
 
 
 def _settle(pointer: int, count: int | None = None) -> None:
     """Let the first ``count`` copies ever enqueued on a stream happen; all of them by default."""
-    waiting = _late.get(pointer)
-    while waiting and (count is None or waiting[0][0] <= count):
-        waiting.pop(0)[1]()
+    with _happening:
+        waiting = _late.get(pointer)
+        while waiting and (count is None or waiting[0][0] <= count):
+            waiting.pop(0)[1]()
 
 
 def _settle_all() -> None:
