@@ -15,6 +15,7 @@ from suite_sampled import held, sampled_reference
 
 from bitsparse import jit
 from bitsparse.bench import Record
+from bitsparse.ops.sample import Strategy
 
 __all__ = ["measured"]
 
@@ -30,7 +31,7 @@ SHAPES = {
     "products": (100, 47),
 }
 #: What Figure 7 compares: strategy and bits of features.
-SIDES = (("aes", None), ("aes", 8), ("afs", None), ("sfs", None))
+SIDES: tuple[tuple[Strategy, int | None], ...] = (("aes", None), ("aes", 8), ("afs", None), ("sfs", None))
 
 
 def measured(part: str, name: str, commit: str | None, repetitions: int) -> Iterator[dict[str, Any]]:
@@ -64,8 +65,8 @@ def figure_7(name: str, commit: str | None, repetitions: int) -> Iterator[dict[s
         for width in WIDTHS:
             case = f"figure-7-{name}-{strategy}{'' if bits is None else f'-int{bits}'}-W{width}"
             features = x if bits is None else codes
-            plan = bs.plan_sampled_spmm(operand, COLUMNS, width, strategy)  # type: ignore[arg-type]
-            sample = bs.edge_sample(operand, width, strategy)  # type: ignore[arg-type]
+            plan = bs.plan_sampled_spmm(operand, COLUMNS, width, strategy)
+            sample = bs.edge_sample(operand, width, strategy)
             out.fill(np.nan)
             plan(features, out)
             exact = sampled_reference(cell, sample.tocsr(), x if bits is None else codes.dequantize())
@@ -117,11 +118,12 @@ def table_3(name: str, commit: str | None, repetitions: int) -> Iterator[dict[st
     decoded = Timed(codes.dequantize, "dequantize")
     loads = {None: copy(x), 8: copy(codes.words)}
     plans: dict[tuple[Any, int], list[Timed]] = {}
-    for bits, strategy in ((None, "afs"), (8, "aes")):
+    compared: tuple[tuple[int | None, Strategy], ...] = ((None, "afs"), (8, "aes"))
+    for bits, strategy in compared:
         for width in WIDTHS:
             made = []
             for out in results:
-                plan = bs.plan_sampled_spmm(operand, out.shape[1], width, strategy)  # type: ignore[arg-type]
+                plan = bs.plan_sampled_spmm(operand, out.shape[1], width, strategy)
                 features = cupy.zeros_like(out)
                 plan(features, out)
                 made.append(Timed(partial(plan, features, out), f"{strategy} of width {width}"))

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import importlib
 from functools import cache, partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,9 +42,8 @@ STRATEGIES = ("sfs", "afs", "aes", "uniform")
 #: Columns of which the kernel for short rows is timed as well.
 SHORT = (16,)
 PROTEINS = (132_534, 39_561_252)
-#: Files with further cases, those that are there.
+#: Files with further cases.
 MORE = ("cases_codes_gpu", "cases_sddmm_codes", "cases_qgemm_gpu", "cases_transfer_gpu", "cases_rounding_gpu")
-HERE = Path(__file__).resolve().parent
 _held: dict[str, Matrix | None] = {}
 
 
@@ -66,8 +64,8 @@ def cases(threads: int) -> list[Case]:
             for strategy in ("aes", "uniform"):
                 case = f"sampled-{front}{strategy}-proteins39-{kind}-D128-W64"
                 table.append(Case(case, partial(sampled, f"proteins39-{kind}", 128, strategy, 64, bits=bits)))
-    for module in (importlib.import_module(name) for name in MORE if (HERE / f"{name}.py").is_file()):
-        table += module.cases()
+    for name in MORE:
+        table += importlib.import_module(name).cases()
     return table
 
 

@@ -29,7 +29,6 @@ from __future__ import annotations
 import importlib
 import re
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,7 +41,6 @@ from bitsparse.bench import Case, Prepared, Protocol
 
 __all__ = ["cases", "floors", "machine", "planned", "run_plan"]
 
-HERE = Path(__file__).resolve().parent
 WIDTHS = (16, 64, 128, 256)
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
 #: Real graphs without entries in the table of the field.
@@ -54,7 +52,7 @@ MORE = ("cases_edges_gpu", "cases_graphs_gpu")
 
 def cases(threads: int) -> list[Case]:
     """All cases of the suite, by graph and width, so that operands are made once."""
-    more = [importlib.import_module(name) for name in MORE if (HERE / f"{name}.py").is_file()]
+    more = [importlib.import_module(name) for name in MORE]
     table = []
     for name in (*GRAPHS, *OTHERS, *SYNTHETIC):
         for columns in WIDTHS:

@@ -55,7 +55,13 @@ def measurements(
         "figure-16": figure_16,
     }
     for name in ("arxiv",) if part == "figure-14" else GRAPHS:
-        yield f"{part}-{name}", lambda name=name: makers[part](Part(part, name, commit, repetitions))  # type: ignore[misc]
+        yield f"{part}-{name}", partial(_measured, makers[part], part, name, commit, repetitions)
+
+
+def _measured(
+    make: Callable[[Part], Iterable[_Record]], part: str, graph: str, commit: str | None, repetitions: int
+) -> Iterable[_Record]:
+    return make(Part(part, graph, commit, repetitions))
 
 
 class Part:
@@ -124,10 +130,7 @@ def quantized(x: Any, w: Any, bits: int, out: Any, scale: Any = None) -> Timed:
     """Our product with quantisation on the way, checked against the product of the codes."""
     import bitsparse as bs
 
-    plan: Any = getattr(bs, "plan_quantized_matmul", None)
-    if plan is None:
-        raise Unavailable("there is no bitsparse.plan_quantized_matmul")
-    call = plan(w, x.shape[0], bits)
+    call = bs.plan_quantized_matmul(w, x.shape[0], bits)
     options = {} if scale is None else {"scale": scale}
     call(x, out=out, **options)
     torch = torch_module()
@@ -175,18 +178,15 @@ def products(part: Part, bits: int, widths: Sequence[int]) -> Iterator[_Record]:
 
 def figure_10(part: Part) -> Iterator[_Record]:
     """A product of operands that were quantised before, out of the cache, against one that quantises them."""
-    import bitsparse as bs
+    from bitsparse import QuantCache
+    from bitsparse import quantized_matmul as multiply
 
-    made: Any = getattr(bs, "QuantCache", None)
-    if made is None:
-        raise Unavailable("there is no bitsparse.QuantCache")
-    multiply: Any = getattr(bs, "quantized_matmul")  # noqa: B009
     cupy = jit.require_cupy("tango")
     for columns in CACHED_WIDTHS:
         nodes = part.matrix.shape[0]
         x, w = normal(0, (nodes, columns)), normal(1, (columns, columns))
         outs = [cupy.empty((nodes, columns), np.float32) for _ in range(2)]
-        held = made(check="never")
+        held = QuantCache(check="never")
         multiply(x, w, out=outs[0])
         for _ in range(2):
             multiply(x, w, out=outs[1], cache=held)

@@ -15,7 +15,7 @@ from bitsparse.errors import BitsparseError, DeviceError
 if TYPE_CHECKING:
     from bitsparse.datasets import GraphData
 
-__all__ = ["load_task", "need", "need_gpu", "positive", "progress", "save_spy"]
+__all__ = ["bit_count", "load_task", "need", "need_gpu", "positive", "progress", "save_spy"]
 
 
 def positive(text: str) -> int:
@@ -35,6 +35,14 @@ def progress(total: int, unit: str) -> Iterator[Callable[[], object]]:
         return
     with tqdm(total=total, disable=None, delay=2, leave=False, unit=unit, file=sys.stderr) as bar:
         yield bar.update
+
+
+def bit_count(text: str) -> int:
+    """A number of bits that networks run on, 1 to 16, from the command line."""
+    bits = positive(text)
+    if bits > 16:
+        raise argparse.ArgumentTypeError(f"must lie in 1..16, got {text!r}")
+    return bits
 
 
 def need(module: str, option: str, extra: str) -> None:

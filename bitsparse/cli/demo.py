@@ -25,7 +25,7 @@ import numpy as np
 
 from bitsparse import jit
 from bitsparse.backends import host
-from bitsparse.cli.common import load_task, need, need_gpu, positive, progress, save_spy
+from bitsparse.cli.common import bit_count, load_task, need, need_gpu, positive, progress, save_spy
 from bitsparse.nn.aggregate import ADJACENCIES, chosen_adjacency
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def add_parser(commands: Any) -> None:
     )
     demo.add_argument(
         "--bits",
-        type=_bit_count,
+        type=bit_count,
         nargs="+",
         default=list(_BITS),
         metavar="B",
@@ -89,13 +89,6 @@ def add_parser(commands: Any) -> None:
         help="also draw the adjacency's 8 x 128 tiles (default file: GRAPH-tiles.png)",
     )
     demo.set_defaults(run=_demo)
-
-
-def _bit_count(text: str) -> int:
-    bits = positive(text)
-    if bits > 16:
-        raise argparse.ArgumentTypeError(f"must lie in 1..16, got {text!r}")
-    return bits
 
 
 @dataclass

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bitsparse.cli.common import need, need_gpu, positive, progress
+from bitsparse.cli.common import bit_count, need, need_gpu, positive, progress
 
 if TYPE_CHECKING:
     from bitsparse.datasets import GraphData
@@ -51,7 +51,7 @@ def add_parser(commands: Any) -> None:
     run.add_argument("--layers", type=positive, default=3, metavar="N", help="layers of random weights (default: 3)")
     run.add_argument("--hidden", type=positive, metavar="N", help="hidden units of them (default: 16 for gcn, else 64)")
     run.add_argument(
-        "--bits", type=_bit_count, default=8, metavar="B", help="of features, weights and activations (default: 8)"
+        "--bits", type=bit_count, default=8, metavar="B", help="of features, weights and activations (default: 8)"
     )
     run.add_argument(
         "--parts", type=positive, default=1500, metavar="N", help="parts of METIS (default: 1500, or as many as nodes)"
@@ -77,13 +77,6 @@ def add_parser(commands: Any) -> None:
     run.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     run.add_argument("--report", metavar="FILE", help="also write the report as .html or .png")
     run.set_defaults(run=_run)
-
-
-def _bit_count(text: str) -> int:
-    bits = positive(text)
-    if bits > 16:
-        raise argparse.ArgumentTypeError(f"must lie in 1..16, got {text!r}")
-    return bits
 
 
 def _run(args: argparse.Namespace) -> None:

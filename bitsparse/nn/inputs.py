@@ -13,12 +13,25 @@ from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.nn.aggregate import Aggregation, chosen_adjacency
 from bitsparse.ops import quantize
 
-__all__ = ["Features", "Propagation"]
+__all__ = ["Features", "Propagation", "square_coo"]
 
 #: Bytes of features that are dense at one time while they are quantised.
 _CHUNK_BYTES = 1 << 26
 #: Shares of a row's maximum tried as the upper end of its range.
 _CLIPS = np.linspace(0.15, 1.0, 35)
+
+
+def square_coo(function: str, adjacency: Any) -> Any:
+    """The positions of a graph's edges; errors in the name of `function` for what is no square scipy.sparse array."""
+    from scipy import sparse
+
+    if not sparse.issparse(adjacency):
+        raise DTypeError(
+            f"{function}: adjacency must be a scipy.sparse array, got {type(adjacency).__name__}; wrap it in csr_array"
+        )
+    if adjacency.ndim != 2 or adjacency.shape[0] != adjacency.shape[1]:
+        raise ShapeError(f"{function}: adjacency has shape {adjacency.shape}, but a graph needs a square array; pad it")
+    return adjacency.tocoo()
 
 
 class Propagation:
@@ -59,16 +72,8 @@ class Propagation:
     def __init__(self, adjacency: Any) -> None:
         from scipy import sparse
 
-        if not sparse.issparse(adjacency):
-            raise DTypeError(
-                f"Propagation: adjacency must be a scipy.sparse array, got {type(adjacency).__name__}; wrap it in csr_array"
-            )
-        if adjacency.ndim != 2 or adjacency.shape[0] != adjacency.shape[1]:
-            raise ShapeError(
-                f"Propagation: adjacency has shape {adjacency.shape}, but a graph needs a square array; pad it"
-            )
-        n = adjacency.shape[0]
-        coo = adjacency.tocoo()
+        coo = square_coo("Propagation", adjacency)
+        n = coo.shape[0]
         loops = np.arange(n, dtype=coo.coords[0].dtype)
         ends = (np.concatenate((coo.coords[0], loops)), np.concatenate((coo.coords[1], loops)))
         pattern = sparse.coo_array((np.ones(ends[0].size, np.float32), ends), shape=(n, n)).tocsr()

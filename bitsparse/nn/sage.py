@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bitsparse.errors import DTypeError, ShapeError
-from bitsparse.nn.inputs import Features
+from bitsparse.nn.inputs import Features, square_coo
 from bitsparse.nn.training import Array, TwoLayers, checked, fit, glorot
 
 __all__ = ["SAGE", "MeanNeighbours", "train_sage"]
@@ -55,15 +54,7 @@ class MeanNeighbours:
     def __init__(self, adjacency: Any) -> None:
         from scipy import sparse
 
-        if not sparse.issparse(adjacency):
-            raise DTypeError(
-                f"MeanNeighbours: adjacency must be a scipy.sparse array, got {type(adjacency).__name__}; wrap it in csr_array"
-            )
-        if adjacency.ndim != 2 or adjacency.shape[0] != adjacency.shape[1]:
-            raise ShapeError(
-                f"MeanNeighbours: adjacency has shape {adjacency.shape}, but a graph needs a square array; pad it"
-            )
-        coo = adjacency.tocoo()
+        coo = square_coo("MeanNeighbours", adjacency)
         ones = np.ones(coo.coords[0].size, np.float32)
         pattern = sparse.coo_array((ones, coo.coords), shape=coo.shape).tocsr()
         pattern.data[:] = 1.0

@@ -197,9 +197,24 @@ def coded(
     check: bool,
 ) -> BitTensor:
     """The codes over a range; `random` is rounding, seed and stream. On the stream of the array."""
-    device = interop.device_of(array)
     wide = bits > schemes.MAX_FLOAT32_BITS or array.dtype == np.float64
     grid = schemes.grid_from_range(function, scheme, bits, *ends, np.float64 if wide else np.float32)
+    return on_grid(array, family, bits, grid, random, axis=axis, layout=layout, check=check)
+
+
+def on_grid(
+    array: Any,
+    family: interop.Family,
+    bits: int,
+    grid: schemes.Grid,
+    random: tuple[str, int, int],
+    *,
+    axis: int,
+    layout: str,
+    check: bool,
+) -> BitTensor:
+    """The codes on a grid, as :func:`coded` gives them for that of a range."""
+    device = interop.device_of(array)
     rounding, seed, stream = random
     words = backends.family(device, "bits").quantize(
         array,

@@ -11,6 +11,7 @@ from bitsparse import _check, backends, interop
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops import schemes
+from bitsparse.ops.bits import on_grid, real
 
 __all__ = ["BITS", "Settings", "bytes_of", "checked_dtype", "codes_of", "weight_of"]
 
@@ -67,8 +68,7 @@ def weight_of(function: str, w: Any, settings: Settings, seed: int) -> BitTensor
             raise ShapeError(f"{function}: w has shape {tuple(array.shape)}, but it must be a matrix (k, n)")
         s = settings
         with interop.working_on(interop.device_of(array), family):
-            if array.dtype.kind in "biu":
-                array = array.astype(np.float64 if array.dtype.itemsize >= 4 else np.float32)
+            array = real(array)
             return codes_of(
                 function, "w", array, family, s.bits, s.rounding, seed, s.stream + 1, -2, "rows", s.granularity
             )
@@ -110,9 +110,7 @@ def codes_of(
     largest: Any = None,
 ) -> BitTensor:
     """What :func:`quantize` gives for the symmetric scheme, for a range or a scale that is known or for neither."""
-    device = interop.device_of(x)
-    backend = backends.family(device, "bits")
-    low, high, is_finite = backend.calibrate(x, granularity)
+    low, high, is_finite = backends.family(interop.device_of(x), "bits").calibrate(x, granularity)
     _check.finite(function, name, is_finite)
     if scale is not None:
         grid = schemes.grid_from_scale("symmetric", bits, scale, None)
@@ -123,19 +121,4 @@ def codes_of(
             low, high = interop.move(low, "cpu"), interop.move(high, "cpu")
         steps = np.float64 if x.dtype == np.float64 else np.float32
         grid = schemes.grid_from_range(function, "symmetric", bits, low, high, steps)
-    words = backend.quantize(
-        x,
-        bits,
-        offset=grid.offset,
-        divisor=grid.divisor,
-        multiplier=grid.multiplier,
-        qmin=grid.qmin,
-        qmax=grid.qmax,
-        rounding=rounding,
-        seed=seed,
-        stream=stream,
-        axis=axis,
-        layout=layout,
-    )
-    placed = interop.move(grid.scale, device)
-    return BitTensor._make(words, tuple(x.shape), bits, axis, layout, "signed", family, placed, None)
+    return on_grid(x, family, bits, grid, (rounding, seed, stream), axis=axis, layout=layout, check=False)

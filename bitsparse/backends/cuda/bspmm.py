@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from bitsparse.backends.cuda.bspmm_params import (
 )
 from bitsparse.backends.cuda.epilogue import DeviceEpilogue
 from bitsparse.backends.cuda.schedule import Cut, Schedule
+from bitsparse.backends.cuda.workspaces import Workspaces
 from bitsparse.backends.params import EpilogueParams, OperandParams, Thresholds, packed_words
 from bitsparse.errors import KernelError
 
@@ -93,13 +94,6 @@ class TileSchedule:
         return int(self.edges.nbytes) + self.strips.nbytes
 
 
-class _Workspace(NamedTuple):
-    """Memory of a sum's calls on one stream; a captured graph holds its addresses."""
-
-    partial: Any
-    arrived: Any
-
-
 class BinarySum:
     """Sums of one-bit features over a pattern, prepared: ``sums(words, out=None)``.
 
@@ -160,7 +154,6 @@ class BinarySum:
         self.dtype = np.dtype("uint32" if words else output)
         self._stream = cupy.cuda.get_current_stream
         self._lock = threading.Lock()
-        self._workspaces: dict[int, _Workspace] = {}
         self._kernel: Any = None
         self.cut: Cut | Deal | None = None
         self._slot = 0
@@ -206,9 +199,8 @@ class BinarySum:
             defines |= self.schedule.defines
         threads = THREADS if self.tuning is None else self.tuning.threads
         self._kernel = jit.kernel(source, source.removesuffix(".cu"), defines).launch(grid, threads, self._argument)
-        self._made_on = self._stream().ptr
-        self._made = self._cupy.cuda.Event(disable_timing=True)
-        self._made.record()
+        pieces = 0 if self.cut is None else self.cut.pieces
+        self._workspaces = Workspaces(pieces * self._slot, np.uint32, pieces * self._params.slices)
 
     def _over_edges(self, schedule: Schedule, output: int) -> tuple[str, dict[str, int], tuple[int, int, int]]:
         """Source, constants and grid of the kernel over edges."""
@@ -285,7 +277,7 @@ class BinarySum:
             words = words.copy()
         with self._lock:
             stream = self._stream().ptr
-            work = self._workspaces.get(stream) or self._on_stream(stream)
+            work = self._workspaces.on(stream)
             raw = self._params
             raw.words, raw.out = words.data.ptr, out.data.ptr
             raw.aligned = int(self.features % 4 == 0 and out.data.ptr % 16 == 0)
@@ -298,22 +290,6 @@ class BinarySum:
     def nan_seen(self) -> bool:
         """Whether a call since the last question met NaN on its way to a bit; waits for the current stream."""
         return self._chain is not None and self._chain.nan_seen()
-
-    def _on_stream(self, stream: int) -> _Workspace:
-        """What calls on one stream work in, and their waiting for what was prepared on another stream."""
-        cupy = self._cupy
-        if cupy.cuda.runtime.streamIsCapturing(stream):
-            # A capture begins after a synchronisation and cannot allocate: it takes over what calls have worked in before.
-            if self._workspaces:
-                work = self._workspaces[stream] = self._workspaces.pop(next(iter(self._workspaces)))
-                return work
-        elif stream != self._made_on:
-            cupy.cuda.get_current_stream().wait_event(self._made)
-        pieces = 0 if self.cut is None else self.cut.pieces
-        work = self._workspaces[stream] = _Workspace(
-            cupy.empty(pieces * self._slot, np.uint32), cupy.zeros(pieces * self._params.slices, np.int32)
-        )
-        return work
 
 
 def _prepared(indptr: Any, indices: Any, words: Any, schedule: Schedule | None, **given: Any) -> BinarySum:

@@ -13,6 +13,7 @@ from bitsparse.backends.cuda import geometry
 from bitsparse.backends.cuda.epilogue import DeviceEpilogue, EpilogueStruct
 from bitsparse.backends.cuda.schedule import Schedule, StreamsParams
 from bitsparse.backends.cuda.units import UnitsParams, edges_of_a_warp, limits_of, units_of
+from bitsparse.backends.cuda.workspaces import Workspaces
 from bitsparse.backends.params import OperandParams, packed_words
 from bitsparse.errors import KernelError
 
@@ -157,7 +158,6 @@ class CodeSum:
             self.shape, self.dtype = chain.out_shape, chain.out_dtype
         self._stream = cupy.cuda.get_current_stream
         self._lock = threading.Lock()
-        self._workspaces: dict[int, tuple[Any, Any]] = {}
         self._kernel: Any = None
         if schedule.shape[0] == 0 or heads * width == 0:
             return
@@ -209,9 +209,9 @@ class CodeSum:
         self._kernel = jit.kernel("spmm_codes.cu", "spmm_codes", defines).launch(
             (grid, -(-self._slices // across), across), _THREADS, params
         )
-        self._made_on = self._stream().ptr
-        self._made = cupy.cuda.Event(disable_timing=True)
-        self._made.record()
+        self._workspaces = Workspaces(
+            self.cut.pieces * self._slices * tuning.lanes * self._slot, np.uint32, self.cut.pieces * self._slices
+        )
 
     def __call__(self, words: Any, values: Any = None, operand: OperandParams | None = None, out: Any = None) -> Any:
         """The sums of the integers in `words`, (columns of the pattern, heads, words) or without heads.
@@ -227,7 +227,7 @@ class CodeSum:
             words = words.copy()
         with self._lock:
             stream = self._stream().ptr
-            partial, arrived = self._workspaces.get(stream) or self._on_stream(stream)
+            partial, arrived = self._workspaces.on(stream)
             params = self._params
             params.x, params.out = words.data.ptr, out.data.ptr
             params.values = None if values is None else values.data.ptr
@@ -238,20 +238,3 @@ class CodeSum:
                 params.epilogue = self.chain.aim(out)
             self._kernel(stream)
         return out
-
-    def _on_stream(self, stream: int) -> tuple[Any, Any]:
-        """What calls on one stream work in, and their waiting for what was prepared on another stream."""
-        cupy = self._cupy
-        if cupy.cuda.runtime.streamIsCapturing(stream):
-            # A capture begins after a synchronisation and cannot allocate: it takes over what calls have worked in before.
-            if self._workspaces:
-                work = self._workspaces[stream] = self._workspaces.pop(next(iter(self._workspaces)))
-                return work
-        elif stream != self._made_on:
-            cupy.cuda.get_current_stream().wait_event(self._made)
-        pieces = self.cut.pieces
-        work = self._workspaces[stream] = (
-            cupy.empty(pieces * self._slices * self.tuning.lanes * self._slot, np.uint32),
-            cupy.zeros(pieces * self._slices, np.int32),
-        )
-        return work

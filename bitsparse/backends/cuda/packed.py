@@ -13,6 +13,7 @@ from bitsparse.backends.cuda import geometry
 from bitsparse.backends.cuda.finish import Behind, Finish, FinishStruct
 from bitsparse.backends.cuda.schedule import Schedule, StreamsParams
 from bitsparse.backends.cuda.units import UnitsParams, units_of
+from bitsparse.backends.cuda.workspaces import Workspaces
 from bitsparse.backends.params import packed_words
 from bitsparse.errors import KernelError
 
@@ -132,7 +133,6 @@ class PackedSum:
         self.tuning = tuning = packed_tuning(features, bits, weights == "general") if tuning is None else tuning
         self._stream = cupy.cuda.get_current_stream
         self._lock = threading.Lock()
-        self._workspaces: dict[int, tuple[Any, Any]] = {}
         self._kernel: Any = None
         self._features = features
         if 0 in (schedule.shape[0], features):
@@ -168,9 +168,8 @@ class PackedSum:
         self._kernel = jit.kernel("spmm_packed.cu", "spmm_packed", defines).launch(
             (grid, -(-self._slices // across), across), _THREADS, params
         )
-        self._made_on = self._stream().ptr
-        self._made = cupy.cuda.Event(disable_timing=True)
-        self._made.record()
+        slots = self.cut.pieces * self._slices
+        self._workspaces = Workspaces(slots * tuning.lanes * tuning.lane, np.float32, slots)
 
     def __call__(
         self, words: Any, values: Any = None, col_scale: Any = None, out: Any = None, behind: Behind | None = None
@@ -184,7 +183,7 @@ class PackedSum:
         values = self._values if values is None else values
         with self._lock:
             stream = self._stream().ptr
-            partial, arrived = self._workspaces.get(stream) or self._on_stream(stream)
+            partial, arrived = self._workspaces.on(stream)
             params = self._params
             params.x, params.out = words.data.ptr, out.data.ptr
             params.values = None if values is None else values.data.ptr
@@ -194,20 +193,3 @@ class PackedSum:
             self.finish.aim(params.finish, behind)
             self._kernel(stream)
         return out
-
-    def _on_stream(self, stream: int) -> tuple[Any, Any]:
-        """What calls on one stream work in, and their waiting for what was prepared on another stream."""
-        cupy = self._cupy
-        if cupy.cuda.runtime.streamIsCapturing(stream):
-            # A capture begins after a synchronisation and cannot allocate: it takes over what calls have worked in before.
-            if self._workspaces:
-                work = self._workspaces[stream] = self._workspaces.pop(next(iter(self._workspaces)))
-                return work
-        elif stream != self._made_on:
-            cupy.cuda.get_current_stream().wait_event(self._made)
-        pieces, tuning = self.cut.pieces, self.tuning
-        work = self._workspaces[stream] = (
-            cupy.empty(pieces * self._slices * tuning.lanes * tuning.lane, np.float32),
-            cupy.zeros(pieces * self._slices, np.int32),
-        )
-        return work

@@ -13,6 +13,7 @@ from bitsparse.backends.cuda import geometry
 from bitsparse.backends.cuda.drawing import Drawing, SamplerParams
 from bitsparse.backends.cuda.schedule import StreamsParams
 from bitsparse.backends.cuda.units import UnitsParams, units_of
+from bitsparse.backends.cuda.workspaces import Workspaces
 from bitsparse.backends.params import CodeFeatures, packed_words
 from bitsparse.errors import KernelError
 
@@ -191,7 +192,6 @@ class SampledSum:
         self._acc = np.dtype(np.float64 if self.dtype == np.float64 else np.float32)
         self.shape = (drawing.shape[0], columns)
         self._lock, self._stream = threading.Lock(), cupy.cuda.get_current_stream
-        self._workspaces: dict[int, tuple[Any, Any]] = {}
         self._kernel: Any = None
         if 0 in self.shape:
             return
@@ -251,9 +251,7 @@ class SampledSum:
         across = -(-slices // _GRID_Y)
         grid = (-(-self.cut.warps(tuning.lanes) * 32 // tuning.threads), -(-slices // across), across)
         self._kernel = jit.kernel("sample_spmm.cu", "sample_spmm", defines).launch(grid, tuning.threads, params)
-        self._made_on = self._stream().ptr
-        self._made = self._cupy.cuda.Event(disable_timing=True)
-        self._made.record()
+        self._workspaces = Workspaces((self.cut.pieces, *self._slot), np.uint8, self.cut.pieces * self._slot[0])
 
     def __call__(self, x: Any, out: Any = None, *, seed: int = 0, stream: int = 0) -> Any:
         """Sums of the rows of `x` (columns of the pattern, columns), C-contiguous and of the kind prepared for, or of its codes."""
@@ -264,7 +262,7 @@ class SampledSum:
         data = geometry.contiguous(x.words if self._codes is not None else x)
         with self._lock:
             where = self._stream().ptr
-            work = self._workspaces.get(where) or self._on_stream(where)
+            work = self._workspaces.on(where)
             params = self._params
             params.sampler.seed, params.sampler.stream = seed, stream
             params.x, params.out = data.data.ptr, out.data.ptr
@@ -277,20 +275,3 @@ class SampledSum:
                     setattr(params.codes, f"{name}_step", _step(part))
             self._kernel(where)
         return out
-
-    def _on_stream(self, stream: int) -> tuple[Any, Any]:
-        """What calls on one stream work in, and their waiting for what was prepared on another stream."""
-        cupy = self._cupy
-        if cupy.cuda.runtime.streamIsCapturing(stream):
-            # A capture begins after a synchronisation and cannot allocate: it takes over what calls have worked in before.
-            if self._workspaces:
-                work = self._workspaces[stream] = self._workspaces.pop(next(iter(self._workspaces)))
-                return work
-        elif stream != self._made_on:
-            cupy.cuda.get_current_stream().wait_event(self._made)
-        pieces = self.cut.pieces
-        work = self._workspaces[stream] = (
-            cupy.empty((pieces, *self._slot), np.uint8),
-            cupy.zeros(pieces * self._slot[0], np.int32),
-        )
-        return work

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import threading
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from bitsparse.backends.cuda.finish import Behind, Finish, FinishStruct
 from bitsparse.backends.cuda.schedule import Schedule, StreamsParams
 from bitsparse.backends.cuda.spmm_tuning import EDGES, GENERAL, NONE, SIXTEEN, Tuning, fitted, tuning_of, value_dtype_of
 from bitsparse.backends.cuda.units import UnitsParams, edges_of_a_warp, units_of
+from bitsparse.backends.cuda.workspaces import Workspaces
 from bitsparse.errors import KernelError
 
 __all__ = ["Spmm", "Tuning", "longest_row", "spmm", "tuning_of", "value_dtype_of"]
@@ -57,13 +58,6 @@ def longest_row(indptr: Any, nnz: int) -> int:
     if first != 0 or last != nnz or shortest < 0:
         raise ValueError(f"indptr must start at 0, never decrease and end at nnz = {nnz}; rebuild the sparse array")
     return longest
-
-
-class _Workspace(NamedTuple):
-    """Memory of a product's calls on one stream; a captured graph holds its addresses."""
-
-    partial: Any
-    arrived: Any
 
 
 class Spmm:
@@ -139,7 +133,6 @@ class Spmm:
             self.shape, self.dtype = finish.out_shape, finish.out_dtype
         self._stream = cupy.cuda.get_current_stream
         self._lock = threading.Lock()
-        self._workspaces: dict[int, _Workspace] = {}
         self._kernel: Any = None
         if 0 in (schedule.shape[0], columns):
             return
@@ -213,9 +206,9 @@ class Spmm:
         self._kernel = jit.kernel(_SOURCE, "spmm_csr", defines).launch(
             (blocks, -(-self._slices // across), across), tuning.threads, params
         )
-        self._made_on = self._stream().ptr
-        self._made = self._cupy.cuda.Event(disable_timing=True)
-        self._made.record()
+        self._workspaces = Workspaces(
+            self.cut.pieces * self._slot * self._each, self._acc, self.cut.pieces * self._slices * tuning.lanes
+        )
 
     def __call__(self, x: Any, values: Any = None, out: Any = None, behind: Behind | None = None) -> Any:
         """The product with `x` (columns of the pattern, columns), C-contiguous and of the kind prepared for."""
@@ -228,7 +221,7 @@ class Spmm:
             values = _aligned(values if values.dtype == self._value_dtype else values.astype(self._value_dtype))
         with self._lock:
             stream = self._stream().ptr
-            work = self._workspaces.get(stream) or self._on_stream(stream)
+            work = self._workspaces.on(stream)
             params = self._params
             params.x, params.out = x.data.ptr, out.data.ptr
             if values is not None:
@@ -238,23 +231,6 @@ class Spmm:
                 self._finish.aim(params.finish, behind)
             self._kernel(stream)
         return out
-
-    def _on_stream(self, stream: int) -> _Workspace:
-        """What calls on one stream work in, and their waiting for what was prepared on another stream."""
-        cupy = self._cupy
-        if cupy.cuda.runtime.streamIsCapturing(stream):
-            # A capture begins after a synchronisation and cannot allocate: it takes over what calls have worked in before.
-            if self._workspaces:
-                work = self._workspaces[stream] = self._workspaces.pop(next(iter(self._workspaces)))
-                return work
-        elif stream != self._made_on:
-            cupy.cuda.get_current_stream().wait_event(self._made)
-        pieces, lanes = self.cut.pieces, self.tuning.lanes
-        work = self._workspaces[stream] = _Workspace(
-            cupy.empty(pieces * self._slot * self._each, self._acc),
-            cupy.zeros(pieces * self._slices * lanes, np.int32),
-        )
-        return work
 
 
 def _aligned(array: Any) -> Any:
