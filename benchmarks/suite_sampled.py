@@ -3,9 +3,9 @@
 Where this suite differs from the protocol of ``run.py`` it does as suite ``spmm`` (graphs, features, replays in turns), and:
 
 - ``sampled-{strategy}-{graph}-D{D}-W{W}`` is ``plan(x, out=y)`` of :func:`bitsparse.plan_sampled_spmm` of a pattern and float32 features,
-  which keeps the sample; ``params.drawn_ms`` is the same with ``store=False``, where every call draws it, ``params.short_ms`` with
-  ``kernel="short"``. The peer is our own product of all edges, ``bitsparse.plan_spmm``. ``int8-`` in front of the strategy: features of
-  8 bits with one scale and one offset.
+  which keeps the sample; ``params.drawn_ms`` is the same with ``store=False``, where every call draws it, ``params.csr_ms`` and
+  ``params.short_ms`` with these kernels. The peer is our own product of all edges, ``bitsparse.plan_spmm``. ``int8-`` in front of the
+  strategy: features of 8 bits with one scale and one offset.
 - ``params.field_ms`` is ES-SpMM's time of the same strategy and width in ``field-h200.csv`` (for AES its accuracy-first one: no code of
   AES-SpMM is public), times cuSPARSE's float32 time here over the table's; ``params.field_ratio`` is that over ours.
 - ``proteins39`` is the synthetic graph of that name with 39 561 252 stored entries, as AES-SpMM counts them; the peer is the fastest right
@@ -39,8 +39,8 @@ __all__ = ["cases", "field_of", "held", "machine", "sampled_reference"]
 
 SAMPLES = (16, 64, 256)
 STRATEGIES = ("sfs", "afs", "aes", "uniform")
-#: Columns of which the kernel for short rows is timed as well.
-SHORT = (16,)
+#: Columns of which the kernels for long rows and for short ones are both timed.
+BOTH = (16, 64)
 PROTEINS = (132_534, 39_561_252)
 #: Files with further cases.
 MORE = ("cases_codes_gpu", "cases_sddmm_codes", "cases_qgemm_gpu", "cases_transfer_gpu", "cases_rounding_gpu")
@@ -108,13 +108,13 @@ def sampled(name: str, columns: int, strategy: Any, width: int, *, bits: int | N
         sides.append(Timed(partial(plan, features, out), f"{case} {'kept' if store else 'drawn'}"))
         if store:
             text = plan.explain()
-    short = None
-    if bits is None and columns in SHORT:
-        plan = bs.plan_sampled_spmm(matrix.tiled, columns, width, strategy, kernel="short", **seed)
+    forced: dict[str, Timed] = {}
+    for kernel in ("csr", "short") if bits is None and columns in BOTH else ():
+        plan = bs.plan_sampled_spmm(matrix.tiled, columns, width, strategy, kernel=kernel, **seed)
         out = cupy.full((matrix.shape[0], columns), np.nan, np.float32)
         plan(features, out)
         errors.append(check(case, "fp32", out, reference, matrix.root))
-        short = Timed(partial(plan, features, out), f"{case} short")
+        forced[f"{kernel}_ms"] = Timed(partial(plan, features, out), f"{case} {kernel}")
     whole = bs.plan_spmm(matrix.tiled, columns)
     all_out = cupy.empty((matrix.shape[0], columns), np.float32)
     exact = Timed(partial(whole, x, out=all_out), "bitsparse.plan_spmm, all edges")
@@ -141,12 +141,11 @@ def sampled(name: str, columns: int, strategy: Any, width: int, *, bits: int | N
     )
 
     def measure(protocol: Protocol) -> tuple[float, float | None]:
-        chosen = [side for side in dict.fromkeys([*sides, short, exact, vendor]) if side is not None]
+        chosen = [side for side in dict.fromkeys([*sides, *forced.values(), exact, vendor]) if side is not None]
         times = dict(zip(chosen, in_turns(chosen, protocol.repetitions), strict=True))
         ms = times[sides[0]]
         params.update(drawn_ms=times[sides[1]], exact_ms=times[exact], share=floor / ms)
-        if short is not None:
-            params["short_ms"] = times[short]
+        params.update((kernel, times[side]) for kernel, side in forced.items())
         if vendor is not None:
             params["vendor_fp32_ms"] = times[vendor]
             found = field_of(name, columns, strategy, width) if matrix.is_file else None

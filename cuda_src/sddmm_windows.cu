@@ -64,6 +64,12 @@ BS_INLINE void store_if(bool valid, float *at, float value)
     asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %2, 0;\n@p st.global.f32 [%0], %1;\n}" ::"l"(at), "f"(value), "r"((bs_u32)valid) : "memory");
 }
 
+BS_INLINE void stage_if(bs_u32 valid, float *at, float value)
+{
+    const bs_u32 address = (bs_u32)__cvta_generic_to_shared(at);
+    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %2, 0;\n@p st.shared.f32 [%0], %1;\n}" ::"r"(address), "f"(value), "r"(valid) : "memory");
+}
+
 extern "C" __global__ void __launch_bounds__(BS_THREADS, BLOCKS) sddmm_windows(const DotWindowsParams p)
 {
     extern __shared__ float4 shared[];
@@ -147,8 +153,8 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BLOCKS) sddmm_windows(c
                 all[m] |= __shfl_xor_sync(~0u, all[m], offset);
 #pragma unroll
             for (int c = 0; c < EACH; c++) {
-                const int bit = group * EACH + c, place = bits[m] >> bit & 1 ? __popc(all[m] & ((1u << bit) - 1)) : COLUMNS;
-                staged[warp][t * MINE + m][place] = sum[m * EACH + c]; // of what is no edge, where nobody reads
+                const int bit = group * EACH + c;
+                stage_if(bits[m] >> bit & 1, &staged[warp][t * MINE + m][__popc(all[m] & ((1u << bit) - 1))], sum[m * EACH + c]);
             }
         }
         __syncwarp();

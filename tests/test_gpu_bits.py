@@ -259,10 +259,11 @@ def test_division_is_correctly_rounded(axis: int) -> None:
 
 @pytest.mark.parametrize("bits", [2, 4, 8])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_fields_rounded_at_random(dtype: str, bits: int) -> None:
+@pytest.mark.parametrize("rounding", ["stochastic", "nearest", "floor"])
+def test_fields_by_octets(dtype: str, bits: int, rounding: str) -> None:
     """Whole octets that one thread rounds, filled up and not, with gaps between rows; grids of a tensor, rows and batches."""
     rng = np.random.default_rng(bits)
-    limit, kind = (1 << (bits - 1)) - 1, {"rounding": "stochastic", "axis": -1, "layout": "rows", "stream": 5}
+    limit, kind = (1 << (bits - 1)) - 1, {"rounding": rounding, "axis": -1, "layout": "rows", "stream": 5}
     for i, shape in enumerate(
         [(1, 8), (7, 24), (5, 128), (3, 2048), (2, 3, 40), (3, 5, 256), (33, 264), (9, 20), (6, 31)]
     ):
@@ -275,12 +276,13 @@ def test_fields_rounded_at_random(dtype: str, bits: int) -> None:
                 both("quantize", x, bits, **step, qmin=-limit, qmax=limit, seed=i, **kind)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("rounding", ["stochastic", "nearest", "floor"])
 @pytest.mark.parametrize("bits", [2, 4, 8])
-def test_fields_at_random_beside_whole_numbers(bits: int) -> None:
+def test_octets_beside_the_boundaries(bits: int, rounding: str) -> None:
     """Quotients at and beside boundaries, numerators of every size, and what is not finite."""
     rng, limit = np.random.default_rng(7), (1 << (bits - 1)) - 1
     kind: dict[str, Any] = {
-        "rounding": "stochastic",
+        "rounding": rounding,
         "axis": -1,
         "layout": "rows",
         "seed": 3,
@@ -289,15 +291,19 @@ def test_fields_at_random_beside_whole_numbers(bits: int) -> None:
     }
     kind |= {"qmin": -limit, "qmax": limit, "poisoned": False}
     divisor = np.exp2(rng.uniform(-30, 30, (64, 1))).astype(np.float32)
-    codes = rng.integers(-limit, limit + 1, (64, 4096))
+    codes = rng.integers(-limit, limit + 1, (64, 4096)) + (0.5 if rounding == "nearest" else 0.0)
     near = np.nextafter((codes * divisor).astype(np.float32), np.float32(rng.choice([-np.inf, np.inf], codes.shape)))
     x = np.where(rng.random(codes.shape) < 0.5, near, (codes * divisor).astype(np.float32))
     both("quantize", x, bits, offset=np.zeros((64, 1), np.float32), divisor=divisor, **kind)
+    with np.errstate(all="ignore"):
+        for row, by in enumerate(divisor[:12, 0]):  # one scale for all, whose limits are values
+            both("quantize", x[row::16], bits, offset=np.float32(0), divisor=by, **kind)
+            both("quantize", x[row : row + 1], bits, offset=np.float32(0), divisor=by, **kind)
     x = (np.exp2(rng.uniform(-149, 127, (6, 2048))) * rng.choice([-1, 1], (6, 2048))).astype(np.float32)
     for step, value in ((37, 0), (41, np.inf), (43, -np.inf), (47, np.nan), (53, np.finfo(np.float32).max), (59, -0.0)):
         x.reshape(-1)[::step] = value
     with np.errstate(all="ignore"):
-        for by in (1.0, 3.0, 1e-38, 1e-45, 1e38, -7.0, 2.0**-61, 2.0**40, 2.0**41, np.inf, 0.0):
+        for by in (1.0, 0.3, 2.0**-24, 3.0, 1e-38, 1e-45, 1e38, -7.0, 2.0**-61, 2.0**40, 2.0**41, np.inf, 0.0):
             for offset in (0.0, 1e-30, 1e30):
                 both("quantize", x, bits, offset=np.float32(offset), divisor=np.float32(by), **kind)
     from bitsparse.backends.cuda import bits as cuda_bits

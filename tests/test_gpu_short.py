@@ -12,7 +12,6 @@ from test_gpu_bits import empty, raw, to_device, to_host
 
 import bitsparse as bs
 from bitsparse.backends.cuda import short_rows as cuda
-from bitsparse.ops import sampled_gpu
 
 pytestmark = pytest.mark.gpu
 
@@ -95,12 +94,14 @@ def test_plans_of_samples() -> None:
             bs.plan_sampled_spmm(there, 16, 64, dtype=np.float64, kernel="short")
 
 
-def test_samples_of_few_columns_take_it_where_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_samples_of_few_columns_take_it() -> None:
     A = graphs()["square"]
     there, x = bs.TCTiledCSR(A.astype(bool)).to_device("cuda"), RNG.standard_normal((81, 16)).astype(np.float32)
-    monkeypatch.setattr(sampled_gpu, "SHORT_COLUMNS", 16)
     plan = bs.plan_sampled_spmm(there, 16, 4, "aes")
     assert "kernel short" in plan.explain()
     np.testing.assert_allclose(to_host(plan(to_device(x))), bs.sampled_spmm(A, x, 4, "aes"), rtol=1e-4, atol=1e-4)
-    for columns, dtype, kernel in ((32, np.float32, None), (16, np.float16, None), (16, np.float32, "csr")):
+    assert "kernel short" in bs.plan_sampled_spmm(there, 64, 4, "aes").explain()
+    for columns, dtype, kernel in ((128, np.float32, None), (16, np.float16, None), (16, np.float32, "csr")):
         assert "kernel csr" in bs.plan_sampled_spmm(there, columns, 4, "aes", dtype=dtype, kernel=kernel).explain()
+    wide = pattern(np.ones((1 << 24) // 256 + 1, np.int64), 4)  # a result of more than 2**24 bytes
+    assert "kernel csr" in bs.plan_sampled_spmm(bs.TCTiledCSR(wide).to_device("cuda"), 64, 4).explain()

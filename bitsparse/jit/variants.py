@@ -114,8 +114,9 @@ def _bits() -> list[Variant]:
         for index in ({}, {"BS_LARGE": 1})
     ]
     table += [
-        ("bits_stochastic.cu", "stochastic_rows", found)
+        ("bits_octets.cu", "octet_rows", {"BS_DRAWN": drawn} | found)
         for found in ({"BS_KIND": 4}, {"BS_KIND": 5}, {"BS_KIND": 5, "BS_LARGE": 1})
+        for drawn in (0, 1)
     ]
     table += [
         ("bits_decode.cu", "decode_rows", found) for found in (*decode, *({"BS_LARGE": 1} | decode[k] for k in (0, 5)))

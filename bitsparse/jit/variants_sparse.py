@@ -251,7 +251,7 @@ def _sampled() -> list[Variant]:
     found = [Variant("sample_spmm.cu", "sample_spmm", tuple(sorted((usual | more).items()))) for more in table]
     edges = [Variant("sample_edges.cu", "sample_edges", tuple(index.items())) for index in ({}, {"BS_LARGE": 1})]
     for lanes, weights in ((4, 0), (16, 1)):
-        constants = {"BS_LANES": lanes, "BS_U": 8, "BS_WEIGHTS": weights, "BS_THREADS": 64}
+        constants = {"BS_LANES": lanes, "BS_U": 4, "BS_WEIGHTS": weights, "BS_THREADS": 128}
         edges.append(Variant("spmm_short.cu", "spmm_short", tuple(sorted(constants.items()))))
     return [*found, *edges]
 

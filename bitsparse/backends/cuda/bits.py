@@ -41,8 +41,8 @@ _WARPS, _CHUNKS = 4, 8
 _ROW_DRAWS, _COLUMN_DRAWS = 8 * 17 * 16, 32 * 5 * 16
 #: Codes of so few bits may go through ``bits_quick.cu``, whose points are at most so many 2**-16 off.
 _POINT_BITS, _POINT_ERROR = 4, 2
-#: Threads of a block of ``bits_stochastic.cu``, and blocks that a multiprocessor holds.
-_OCTET_THREADS, _OCTET_BLOCKS = 256, 5
+#: Threads of a block of ``bits_octets.cu``, and blocks for each multiprocessor.
+_OCTET_THREADS, _OCTET_BLOCKS = 256, 20
 #: What Philox adds to its keys after each round.
 _PHILOX_STEPS = 0x9E3779B9, 0xBB67AE85
 #: Codes of this many bits are rounded by adding 1.5 * 2**23.
@@ -66,7 +66,7 @@ class EncodeParams(ctypes.Structure):
 
 
 class OctetParams(ctypes.Structure):
-    """The argument of ``bits_stochastic.cu``, field by field."""
+    """The argument of ``bits_octets.cu``, field by field."""
 
     _fields_ = (("encode", EncodeParams), ("keys", ctypes.c_uint32 * 20))
 
@@ -125,7 +125,7 @@ def _encode(
     if _is_large(steps, GROUP * found.batches * found.rows * -(-found.cols // GROUP), words.size):
         kind["BS_LARGE"] = 1
     way = "rows" if rows else "columns"
-    if kind.get("BS_STEPS") == 0 and rows and _is_fields_at_random(found, params):
+    if kind.get("BS_STEPS") == 0 and rows and _is_octets(found, params):
         _encode_octets(found, params, kind)
         return
     if kind.get("BS_STEPS") == 0 and _is_quick(found, params, rows):
@@ -138,11 +138,11 @@ def _encode(
     kernel.launch(blocks, 32 * _WARPS, params, shared=draws + (0 if rows else _stage_bytes(bits)))()
 
 
-def _is_fields_at_random(found: Source, params: EncodeParams) -> bool:
-    """Whether ``bits_stochastic.cu`` does it: eight neighbours share a draw, and a grid that does not change along their line."""
+def _is_octets(found: Source, params: EncodeParams) -> bool:
+    """Whether ``bits_octets.cu`` does it: lines of eights beside each other, and a grid that does not change along them."""
     fits = params.bits in (2, 4, 8) and -128 <= params.low <= params.high <= 255 and not found.turned
     together = found.vector and found.cols % 8 == 0 and not (params.offset_col or params.divisor_col)
-    return bool(params.rounding == _STOCHASTIC and params.fields and fits and together)
+    return bool(params.fields and fits and together)
 
 
 def _encode_octets(found: Source, params: EncodeParams, kind: dict[str, int]) -> None:
@@ -158,7 +158,8 @@ def _encode_octets(found: Source, params: EncodeParams, kind: dict[str, int]) ->
     keys = [(seeds[i % 2] + i // 2 * _PHILOX_STEPS[i % 2]) & 0xFFFFFFFF for i in range(20)]
     octets = params.batches * params.rows * params.width * 4 // params.bits
     blocks = min(_OCTET_BLOCKS * jit.capability().multiprocessors, -(-octets // _OCTET_THREADS))
-    jit.kernel("bits_stochastic.cu", "stochastic_rows", kind).launch(
+    kind["BS_DRAWN"] = int(params.rounding == _STOCHASTIC)
+    jit.kernel("bits_octets.cu", "octet_rows", kind).launch(
         blocks, _OCTET_THREADS, OctetParams(params, (ctypes.c_uint32 * 20)(*keys))
     )()
 

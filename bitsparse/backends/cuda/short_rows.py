@@ -43,9 +43,9 @@ class ShortTuning(NamedTuple):
         Blocks of a multiprocessor, which bounds the registers.
     """
 
-    unroll: int = 8
-    rounds: int = 2
-    threads: int = 64
+    unroll: int = 4
+    rounds: int = 4
+    threads: int = 128
     blocks: int | None = None
 
 
