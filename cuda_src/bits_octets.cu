@@ -9,8 +9,10 @@
 #define BS_PARTS 8388608.0f   // 2^23, where steps are 1
 #define BS_PARTS_TOP 0x4b00u  // the upper half of its bits
 
-#ifndef BLOCKS
-#define BLOCKS (BS_DRAWN ? 4 : 5)
+#if BS_DRAWN || defined(BS_LARGE)
+#define BLOCKS 4
+#else
+#define BLOCKS 5
 #endif
 
 // gain, middle and range of the parameters are multiplier, lowest and highest code here.

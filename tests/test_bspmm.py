@@ -395,6 +395,11 @@ def test_errors_say_what_to_do() -> None:
         (bs.DTypeError, "wants letter B for x.*pack_bits", lambda: bs.bspmm(A, raw, "BBB")),
         (bs.DTypeError, "wants letter F for x", lambda: bs.bspmm(A, x, "FBB")),
         (bs.DTypeError, "x has 2 bits", lambda: bs.bspmm(A, bs.pack_bits(np.ones((30, 4), int), 2))),
+        (
+            bs.DTypeError,
+            "one signed bit",
+            lambda: bs.bspmm(A, bs.BitTensor(-np.ones((30, 4), int), 1, encoding="signed")),
+        ),
         (bs.DTypeError, "must be sparse", lambda: bs.bspmm(A.toarray(), x)),
         (ValueError, "bipolar, so that it has no zeros", lambda: bs.bspmm(bs.pack_bits(raw.T, encoding="bipolar"), x)),
         (ValueError, "variant must be one of", lambda: bs.bspmm(A, x, "BB")),

@@ -9,6 +9,7 @@ import pytest
 import scipy.sparse as sp
 
 import bitsparse as bs
+from bitsparse.ops import spmm_codes
 
 pytestmark = pytest.mark.gpu
 
@@ -175,11 +176,15 @@ def same(got: Any, want: Any) -> None:
 
 
 @pytest.mark.parametrize("reduce", ["sum", "mean"])
+@pytest.mark.parametrize("kernels", [1, 2])
 @pytest.mark.parametrize(
     ("bits", "encoding", "d"),
     [(8, "unsigned", 100), (4, "signed", 128), (2, "unsigned", 33), (16, "signed", 40), (1, "bipolar", 65)],
 )
-def test_epilogues_are_the_hosts(bits: int, encoding: str, d: int, reduce: Any) -> None:
+def test_epilogues_are_the_hosts(
+    bits: int, encoding: str, d: int, kernels: int, reduce: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spmm_codes, "ONE_KERNEL_BYTES", 0 if kernels == 1 else 1 << 30)
     A = bs.TCTiledCSR(graph())
     scaled = bs.TCTiledCSR(graph(), row_scale=np.random.default_rng(1).random(M).astype(np.float32))
     for i, epilogue in enumerate(chains(d)):
@@ -196,8 +201,9 @@ def test_epilogues_are_the_hosts(bits: int, encoding: str, d: int, reduce: Any) 
         assert "kernel codes" in plan.explain()
 
 
-def test_rows_in_slices() -> None:
+def test_rows_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """More lanes than a group has, and pads of the result beyond those of the features."""
+    monkeypatch.setattr(spmm_codes, "ONE_KERNEL_BYTES", 0)
     A, x = bs.TCTiledCSR(graph()), features_of(602, 8, "unsigned", 2)
     for epilogue in (chains(602)[2], chains(602)[1]):
         want = bs.spmm(A, x, epilogue=epilogue)
@@ -209,7 +215,7 @@ def test_public_sums_are_the_hosts(bits: int) -> None:
     """Every layout and packed axis, heads, values, means, a maximum; dtypes as on the CPU."""
     rng, A = np.random.default_rng(bits), graph()
     there = bs.TCTiledCSR(A).to_device("cuda")
-    for encoding in ("unsigned", "bipolar" if bits == 1 else "signed"):
+    for encoding in ("unsigned", "signed", *(("bipolar",) if bits == 1 else ())):
         codes = codes_of(rng, (N, 37), bits, encoding)
         layouts = ("planes", "rows") if bits in (1, 2, 4, 8, 16) else ("planes",)
         for layout, axis in ((layout, axis) for layout in layouts for axis in (-1, -2)):

@@ -31,7 +31,7 @@ __all__ = ["ClusterModel", "ClusterRunner", "PackedEpoch"]
 _Array = NDArray[Any]
 
 #: Nodes of a group: batches together keep a GPU busy behind one sequence of launches; dense bits grow with the square.
-_GROUP_NODES, _DENSE_NODES = 1 << 16, 1 << 13
+_GROUP_NODES, _DENSE_NODES = 1 << 17, 1 << 13
 #: Bytes of features that are dense at one time while they are quantised.
 _CHUNK_BYTES = 1 << 26
 
@@ -64,7 +64,7 @@ class ClusterRunner:
         CPU dense bits where at least one in 64 positions holds an edge. On a GPU only CSR replays a CUDA graph.
     device : str, default "cpu"
     group_nodes : int, optional
-        Batches travel together while they have at most so many nodes: 65536, or 8192 as dense bits. Results do not depend on it.
+        Batches travel together while they have at most so many nodes: 131072, or 8192 as dense bits. Results do not depend on it.
     cache : bool or path, default True
         Keep the partition on disk, in the cache folder or one of your own.
 

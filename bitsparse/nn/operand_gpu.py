@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from bitsparse import _check, interop
 from bitsparse.arrays import FRDC, BitTensor, TCTiledCSR
+from bitsparse.arrays.packed import Encoding
 from bitsparse.backends.cuda.epilogue import DeviceEpilogue
 from bitsparse.backends.cuda.packets import CodeSums
 from bitsparse.errors import ShapeError
 from bitsparse.nn.operand import Form, GraphOperand
-from bitsparse.ops import Epilogue, matmul, spmm
+from bitsparse.ops import Epilogue, matmul, plan_spmm
 from bitsparse.ops.matmul_plan import target_of
 
 __all__ = ["GpuOperand", "whole_graph"]
@@ -34,14 +36,18 @@ class GpuOperand(GraphOperand):
         As there. All but CSR copy the pattern as it is now.
     longest : int
         No row has more edges.
+    whole : bool
+        The pattern stays as it is, so that its long rows can be shared out.
 
     Notes
     -----
     Rows of a CSR pattern that is opened anew for every group may be fewer than `nodes`; the others are empty.
     """
 
-    def __init__(self, arrays: Any, normalisation: str, self_loops: bool, form: Form, longest: int) -> None:
-        self._arrays, self._longest = arrays, longest
+    def __init__(
+        self, arrays: Any, normalisation: str, self_loops: bool, form: Form, longest: int, whole: bool = False
+    ) -> None:
+        self._arrays, self._longest, self._whole = arrays, longest, whole
         self._indptr, self._indices = arrays.indptr, arrays.indices
         self.normalisation, self.self_loops, self.form = normalisation, self_loops, form
         self.nodes, self.edges = int(arrays.indptr.size) - 1, int(arrays.indices.size)
@@ -111,17 +117,24 @@ class GpuOperand(GraphOperand):
     def _sums_of(
         self, columns: int, bits: int, code: str, params: Any, behind: dict[str, Any]
     ) -> Callable[[BitTensor, Any], Any]:
-        if self.form == "csr":
+        if self.form == "csr" and not self._whole:
             layout = self.message_form(bits)["layout"]
             sums = CodeSums(self._indptr, self._indices, columns, bits, code, layout, params, behind)
             return lambda codes, out: sums(codes.words, out)
-        product = matmul if self.form == "dense" else spmm
-        chain = DeviceEpilogue(params, (self.nodes, columns)).with_operand(**behind)
+        shape = (self.nodes, columns)
+        made = interop.require_cupy("aggregate").empty(shape, _INT32)
+        product = (
+            partial(matmul, self._adjacency)
+            if self.form == "dense"
+            else plan_spmm(self._adjacency, columns, bits=bits, encoding=cast(Encoding, code))
+        )
+        chain = DeviceEpilogue(params, shape).with_operand(**behind)
+        finish = chain.on(_INT32)
 
         def run(codes: BitTensor, out: Any) -> Any:
-            sums = product(self._adjacency, codes.with_affine())
+            product(codes.with_affine(), out=made)
             target = chain.empty() if out is None else out
-            chain.on(sums.dtype).run(sums, target)
+            finish.run(made, target)
             return target
 
         return run
@@ -134,7 +147,7 @@ class GpuOperand(GraphOperand):
             ones = interop.require_cupy("aggregate").ones(entries, np.bool_)
             parts = (ones, self._indices[:entries], self._indptr)
             shape = (self.nodes, self.nodes)
-            made: Any = TCTiledCSR(parts, shape=shape) if self.form == "tiled" else FRDC(parts, shape=shape)
+            made: Any = (TCTiledCSR if self.form in ("csr", "tiled") else FRDC)(parts, shape=shape)
             self.__dict__["_made"] = made.to_bit_tensor() if self.form == "dense" else made
         return self.__dict__["_made"]
 
@@ -170,4 +183,4 @@ def whole_graph(made: GraphOperand, device: str) -> GpuOperand:
         "term": (made.degrees * factor).astype(np.float32),
     }
     arrays = {name: None if part is None else interop.move(part, device) for name, part in host.items()}
-    return GpuOperand(SimpleNamespace(**arrays), made.normalisation, made.self_loops, made.form, made._longest)
+    return GpuOperand(SimpleNamespace(**arrays), made.normalisation, made.self_loops, made.form, made._longest, True)

@@ -29,13 +29,18 @@ def checked(function: str, variant: Any, found: str, epilogue: Any) -> str:
 
 
 def activation_letter(function: str, name: str, x: Any) -> str:
-    """B for a BitTensor of one bipolar bit, F for an ordinary array; other BitTensors are refused."""
+    """B for a BitTensor of one bit, bipolar or unsigned, F for an ordinary array; other BitTensors are refused."""
     if not isinstance(x, BitTensor):
         return "F"
     if x.bits != 1:
         raise DTypeError(
             f"{function}: {name} has {x.bits} bits, but a binary operand has 1; pass pack_bits({name}.dequantize(), "
             f"encoding='bipolar'), or use the functions for several bits (matmul, spmm)"
+        )
+    if x.encoding == "signed":
+        raise DTypeError(
+            f"{function}: {name} holds one signed bit (0 or -1), but binary operands are bipolar (-1/+1) or unsigned (0/1); use the "
+            f"functions for several bits (matmul, spmm)"
         )
     return "B"
 

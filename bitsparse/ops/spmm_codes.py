@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,13 @@ from bitsparse.ops.csr_operand import CSROperand
 from bitsparse.ops.features import Features, converted
 from bitsparse.ops.spmm_finish import Behind, SumFinish
 
-__all__ = ["CodeProducts"]
+__all__ = ["ONE_KERNEL_BYTES", "CodeProducts"]
 
 Array = NDArray[Any]
 #: Products of a pattern that are kept.
 _KEPT = 16
+#: Bytes of int32 sums beyond which they are not kept for a second kernel, the epilogue's.
+ONE_KERNEL_BYTES = 1 << 30
 
 
 class CodeProducts:
@@ -55,6 +58,8 @@ class CodeProducts:
         if acc != np.int32 and not _is_float(operand, weights, acc):
             return f"sums are taken in {acc}"
         if x.packed.bits == 1:
+            if x.packed.encoding == "signed":
+                return "one bit is counted as 0 and 1 or as signs, not as 0 and -1"
             if weights is not None or acc != np.int32:
                 return "one bit is counted, without values and scales"
             if operand.indices is None or (len(x.shape) == 3 and x.packed.width % 128):
@@ -155,9 +160,13 @@ class CodeProducts:
 
     @staticmethod
     def _in_one(x: Features, finish: SumFinish) -> bool:
-        """Whether sums and epilogue are one kernel."""
+        """Whether sums and epilogue are one kernel.
+
+        That needs no memory for the sums, but lanes of a warp end their rows at different times: most wait while one row is finished.
+        """
         params = finish.params
-        return x.packed is not None and x.packed.bits > 1 and (params.out == "float" or params.axis == -1)
+        fits = x.packed is not None and x.packed.bits > 1 and (params.out == "float" or params.axis == -1)
+        return fits and 4 * math.prod(finish.shape) > ONE_KERNEL_BYTES
 
     @staticmethod
     def _counter(operand: CSROperand, encoding: str, features: int, mean: bool) -> Any:

@@ -23,8 +23,10 @@ __all__ = ["BITS", "CodeSum", "CodeTuning", "code_tuning"]
 BITS = (2, 4, 8, 16)
 _GRID_Y, _THREADS = 65535, 128
 _INTEGERS, _FLOATS, _CHAIN = range(3)
-#: Words of a lane: 16 integers, or 8 of 16 bits.
-_WORDS = {2: 1, 4: 2, 8: 4, 16: 4}
+#: Words of a lane: 8 integers where that can be, since a row's end is dealt out by them, or 16.
+_WORDS, _WIDE_WORDS = {2: 1, 4: 1, 8: 2, 16: 4}, {2: 1, 4: 2, 8: 4, 16: 4}
+#: Edges of a row, on average, from which integers of 4 bits are gathered 16 at a time; those with float32 weights always are.
+_LONG_ROWS = 48
 #: Edges of a row that lanes of 16 bits hold at least: 255 * 256 is below 2**16; else as many as pieces ever have.
 _LONGEST = {8: 256}
 _MOST = 1024
@@ -78,15 +80,24 @@ class CodeTuning(NamedTuple):
     limit: int | None = None
 
 
-def code_tuning(row_words: int, bits: int) -> CodeTuning:
+def code_tuning(row_words: int, bits: int, mean: float = 0.0, weighted: bool = False) -> CodeTuning:
     """The tuning for gathered rows of so many words: as many lanes as a row has, or of the wide ones the number that leaves fewest idle.
+
+    Parameters
+    ----------
+    mean : float
+        Edges of a row on average.
+    weighted : bool
+        Edges have float32 weights.
 
     Examples
     --------
     >>> [code_tuning(32, 8)[:2], code_tuning(16, 4)[:2], code_tuning(8, 2)[:2], code_tuning(152, 8)[:2], code_tuning(4, 8)[:2]]
-    [(4, 8), (2, 8), (1, 8), (4, 8), (4, 1)]
+    [(2, 16), (1, 16), (1, 8), (2, 16), (2, 2)]
+    >>> code_tuning(16, 4, 70.0)[:2], code_tuning(32, 8, weighted=True)[:2]
+    ((2, 8), (4, 8))
     """
-    words = _WORDS[bits]
+    words = (_WIDE_WORDS if weighted or (bits == 4 and mean >= _LONG_ROWS) else _WORDS)[bits]
     vectors = -(-row_words // words)
     if vectors <= 32:
         return CodeTuning(words, 1 << (vectors - 1).bit_length())
@@ -162,7 +173,9 @@ class CodeSum:
         if schedule.shape[0] == 0 or heads * width == 0:
             return
         row_words = heads * packed_words(width, bits, "rows")
-        tuning = self.tuning = code_tuning(row_words, bits) if tuning is None else tuning
+        if tuning is None:
+            tuning = code_tuning(row_words, bits, schedule.nnz / schedule.shape[0], floats)
+        self.tuning = tuning
         each = 32 * tuning.words // bits
         if chain is not None and each % 8:
             raise KernelError(f"spmm: a lane with a chain has whole octets, not {each} integers; give it more words")
