@@ -265,6 +265,36 @@ def test_streams_and_graphs(kernel: str) -> None:
             np.testing.assert_array_equal(cupy.asnumpy(out, stream=stream), want)
 
 
+@pytest.mark.parametrize("kernel", ["planes", "digits", "planes-mma", "digits-mma"])
+@pytest.mark.parametrize(
+    "kinds", [(8, "unsigned", 8, "signed"), (3, "signed", 1, "bipolar"), (8, "signed", 8, "signed")]
+)
+def test_left_operands_that_change(kinds: tuple[int, str, int, str], kernel: str) -> None:
+    """Every call reads the left operand as it is then, also when a graph is replayed."""
+    import cupy
+
+    from bitsparse.backends.cuda import matmul as cuda_matmul
+
+    rng, (a_bits, a_encoding, b_bits, b_encoding) = np.random.default_rng(4), kinds
+    kind = {"k": 300, "a_bits": a_bits, "b_bits": b_bits, "a_encoding": a_encoding, "b_encoding": b_encoding}
+    b, lefts = operand(rng, (40, 300), b_bits), [operand(rng, (130, 300), a_bits) for _ in range(3)]
+    wants = [reference_matmul.matmul(a, b, acc_dtype=np.int32, **kind) for a in lefts]
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        left, right, out = cupy.asarray(lefts[0]), cupy.asarray(b), cupy.full(wants[0].shape, POISON, np.int32)
+        product = cuda_matmul.Product(left, n=40, kernel=kernel, fresh=True, **kind)
+        for a, want in zip(lefts[:2], wants, strict=False):
+            left.set(a)
+            np.testing.assert_array_equal(cupy.asnumpy(product(right, out), stream=stream), want)
+        stream.begin_capture()
+        product(right, out)
+        graph = stream.end_capture()
+        left.set(lefts[2])
+        out.fill(POISON)
+        graph.launch(stream)
+        np.testing.assert_array_equal(cupy.asnumpy(out, stream=stream), wants[2])
+
+
 def test_named_errors() -> None:
     import cupy
 

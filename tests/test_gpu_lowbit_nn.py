@@ -75,9 +75,11 @@ def setting(kind: str, seed: int = 0, n: int = 70, widths: Any = (33, 16, 5), **
     )
 
 
+@pytest.mark.parametrize("kernel", ["planes", "digits"])
 @pytest.mark.parametrize("bits", [1, 3, 8])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_hosts_logits(kind: str, bits: int) -> None:
+def test_the_hosts_logits(kind: str, bits: int, kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bitsparse.backends.cuda.matmul.CHOICES", (kernel,))
     graph, full, x = setting(kind)
     model = nn.quantize_network(full, graph, x, bits)
     codes = model.quantize(cp().asarray(x))

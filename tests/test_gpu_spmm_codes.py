@@ -185,6 +185,7 @@ def test_epilogues_are_the_hosts(
     bits: int, encoding: str, d: int, kernels: int, reduce: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spmm_codes, "ONE_KERNEL_BYTES", 0 if kernels == 1 else 1 << 30)
+    monkeypatch.setattr(spmm_codes, "FEW_EDGES", 0)
     A = bs.TCTiledCSR(graph())
     scaled = bs.TCTiledCSR(graph(), row_scale=np.random.default_rng(1).random(M).astype(np.float32))
     for i, epilogue in enumerate(chains(d)):

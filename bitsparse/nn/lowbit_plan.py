@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["LowBitPlan"]
 
-#: Which products on a GPU read their left operand afresh at every call; bytes would be unpacked once.
-_KERNEL = "planes"
 _LEFT = {"axis": -1, "layout": "planes"}
 
 
@@ -197,14 +195,15 @@ class LowBitPlan:
             "bitmap": None,
         }
         backend: Any = backends.family(self.device, "matmul")
+        more = {} if self.device == "cpu" else {"fresh": True}
+        costs = {name: backend.cost(name, *shape, k, left.bits, weights.bits, 1.0, **more) for name in backend.CHOICES}
+        kernel = min(costs, key=costs.__getitem__)
         if self.device == "cpu":
             params = params._replace(row_scale=rows, col_term=term)
-            costs = {name: backend.cost(name, *shape, k, left.bits, weights.bits, 1.0) for name in backend.CHOICES}
-            kernel = min(costs, key=costs.__getitem__)
             return lambda out: backend.matmul(
                 left.words, weights.words, epilogue=params, out=_memory(out), kernel=kernel, **about
             )
-        prepared = backend.prepare(left.words, n=n, b_batch=(), kernel=_KERNEL, **about)
+        prepared = backend.prepare(left.words, n=n, b_batch=(), kernel=kernel, fresh=True, **about)
         extra = OperandParams(row_scale=rows, col_term=term)
         return lambda out: prepared(weights.words, _memory(out), params, extra)
 

@@ -16,13 +16,14 @@ from bitsparse.ops.csr_operand import CSROperand
 from bitsparse.ops.features import Features, converted
 from bitsparse.ops.spmm_finish import Behind, SumFinish
 
-__all__ = ["ONE_KERNEL_BYTES", "CodeProducts"]
+__all__ = ["FEW_EDGES", "ONE_KERNEL_BYTES", "CodeProducts"]
 
 Array = NDArray[Any]
 #: Products of a pattern that are kept.
 _KEPT = 16
-#: Bytes of int32 sums beyond which they are not kept for a second kernel, the epilogue's.
-ONE_KERNEL_BYTES = 1 << 30
+#: Bytes of int32 sums beyond which they are not kept for a second kernel, the epilogue's; and edges of a row, on average, below which
+#: integers of eight bits and more take one kernel because it is quicker.
+ONE_KERNEL_BYTES, FEW_EDGES = 1 << 30, 8
 
 
 class CodeProducts:
@@ -90,7 +91,7 @@ class CodeProducts:
             if self._forced is not None:
                 raise KernelError(f"{self._function}: kernel 'codes' cannot compute this: {refused}")
             return None
-        if finish is not None and not self._in_one(x, finish):
+        if finish is not None and not self._in_one(operand, x, finish):
             return None
         made = self.prepare(operand, x, weights, acc, finish)
         shape = None if target is None else target.shape
@@ -115,7 +116,7 @@ class CodeProducts:
         """The kernel for features like these, or None."""
         if self._forced not in (None, "codes") or self._refusal(operand, x, weights, acc) is not None:
             return None
-        if finish is not None and not self._in_one(x, finish):
+        if finish is not None and not self._in_one(operand, x, finish):
             finish = None
         packed, mean = x.packed, self._reduce == "mean"
         assert packed is not None
@@ -159,14 +160,16 @@ class CodeProducts:
         return tuple(made.chain for made, mine in kept.values() if mine is finish)
 
     @staticmethod
-    def _in_one(x: Features, finish: SumFinish) -> bool:
+    def _in_one(operand: CSROperand, x: Features, finish: SumFinish) -> bool:
         """Whether sums and epilogue are one kernel.
 
         That needs no memory for the sums, but lanes of a warp end their rows at different times: most wait while one row is finished.
         """
-        params = finish.params
-        fits = x.packed is not None and x.packed.bits > 1 and (params.out == "float" or params.axis == -1)
-        return fits and 4 * math.prod(finish.shape) > ONE_KERNEL_BYTES
+        params, packed = finish.params, x.packed
+        if packed is None or packed.bits == 1 or (params.out != "float" and params.axis != -1):
+            return False
+        few = packed.bits >= 8 and operand.nnz < FEW_EDGES * operand.shape[0]
+        return few or 4 * math.prod(finish.shape) > ONE_KERNEL_BYTES
 
     @staticmethod
     def _counter(operand: CSROperand, encoding: str, features: int, mean: bool) -> Any:

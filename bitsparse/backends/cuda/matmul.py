@@ -146,10 +146,12 @@ def prepare(a_words: Any, **arguments: Any) -> Prepared:
     return Prepared(a_words, arguments)
 
 
-def cost(kernel: str, m: int, n: int, k: int, a_bits: int, b_bits: int, density: float = 1.0) -> float:
+def cost(
+    kernel: str, m: int, n: int, k: int, a_bits: int, b_bits: int, density: float = 1.0, *, fresh: bool = False
+) -> float:
     """Estimated nanoseconds of a prepared product of ``k``-long rows on the current device.
 
-    ``density`` is the share of tiles that are not zero. Unpacking the left operand is left out: it is done once.
+    ``density`` is the share of tiles that are not zero. Unpacking the left operand is done once and left out, but not if it is `fresh`.
     Infinite for bits on a chip that emulates their instruction, so that such a kernel is never chosen, only forced.
     """
     wide = k * ((1 << a_bits) - 1) * ((1 << b_bits) - 1) >= 1 << 31
@@ -159,13 +161,16 @@ def cost(kernel: str, m: int, n: int, k: int, a_bits: int, b_bits: int, density:
         return 1e3 * _product_us(kernel, m, n, -(-k // 1024), a_bits, b_bits, density, wide)
     a_digits, b_digits = -(-a_bits // 8), -(-b_bits // 8)
     product = _product_us(kernel, m, n, -(-k // 128), a_digits, b_digits, 1.0, wide)
-    unpacked = n * (b_digits + b_bits / 8) * k
+    unpacked = (n * (b_digits + b_bits / 8) + (m * (a_digits + a_bits / 8) if fresh else 0)) * k
     if on_warps(kernel):
-        memory, launches = chip_of(jit.capability()).memory_bytes_per_us, 2 * chip_of(jit.capability()).launch_us
+        memory, launches = (
+            chip_of(jit.capability()).memory_bytes_per_us,
+            (2 + fresh) * chip_of(jit.capability()).launch_us,
+        )
     else:
         # What is left of unpacking beside the product, and more where the left operand drives everything out of the L2.
         memory = gemm.RATES.memory_bytes_per_us
-        launches = 1.0 if m * k * a_digits <= gemm.RATES.cache_bytes else 3.0
+        launches = (1.0 if m * k * a_digits <= gemm.RATES.cache_bytes else 3.0) + (2.0 if fresh else 0.0)
     return 1e3 * (product + launches + unpacked / memory)
 
 

@@ -95,6 +95,9 @@ class Product:
     Building it compiles what is needed, unpacks the left operand for "digits" and makes its bitmap coarse. The first call on a stream
     allocates what such calls work in; later ones allocate nothing but the result. It may be shared by threads and streams.
 
+    With `fresh` every call reads the left operand's words as they are then, and unpacks them again where that is needed; such a product
+    is used on one stream at a time.
+
     Attributes
     ----------
     tiling : Tiling, MmaTiling or None
@@ -119,6 +122,7 @@ class Product:
         kernel: str = "planes",
         tiling: gemm.Tiling | gemm_mma.MmaTiling | None = None,
         epilogue: DeviceEpilogue | None = None,
+        fresh: bool = False,
     ) -> None:
         if kernel not in KERNELS:
             names = ", ".join(map(repr, KERNELS[:-1]))
@@ -133,13 +137,14 @@ class Product:
         batch, indices = _batch_indices(cupy.cuda.runtime.getDevice(), tuple(a_words.shape[:-3]), tuple(b_batch))
         self.shape = (*batch, m, n)
         batches = int(np.prod(batch, dtype=np.int64))
-        self._b = (b_bits, b_encoding)
+        self._a, self._b = (a_bits, a_encoding), (b_bits, b_encoding)
         kinds = (a_bits, a_encoding), (b_bits, b_encoding)
         signed = _signed_bytes(*kinds) if self._digits and not by_warps else 0
         self._a_signed, self._b_signed = bool(signed & 1), bool(signed & 2)
         self._a_constant = _constant(*kinds[0], self._digits and not self._a_signed)
         self._b_constant = _constant(*kinds[1], self._digits and not self._b_signed)
-        self._row_term = None
+        self._row_term: Any = None
+        self._renewed: Any = None
         self.epilogue, self._finish = epilogue, None
         self._workspaces: dict[int, _Workspace] = {}
         self._lock = threading.Lock()
@@ -160,11 +165,11 @@ class Product:
         self._made = cupy.cuda.Event(disable_timing=True)
         if 0 in self.shape or k == 0:
             return
-        if self._b_constant:
-            self._row_term = stats.code_sums(
-                a_words, a_bits, a_encoding, k, factor=self._b_constant, dtype=self._dtype.name
-            )
-        a = self._operand(a_words, a_bits, a_encoding)
+        self._unpacked: Any = None
+        self._read_left(a_words)
+        if fresh and (self._digits or self._b_constant):
+            self._renewed = a_words
+        a = self._left(a_words)
         b_batches = int(np.prod(b_batch, dtype=np.int64))
         step = a.step
         planes = -(-b_bits // 8) if self._digits else b_bits
@@ -199,16 +204,28 @@ class Product:
     def _negative(self, encoding: str) -> bool:
         return encoding == "signed" and not self._digits
 
-    def _operand(self, words: Any, bits: int, encoding: str) -> gemm.Operand:
-        """The operand as the kernel takes it: planes as they are, or bytes."""
+    def _read_left(self, words: Any) -> None:
+        """What is made of the left operand in front of a product: bytes, and its share of the correction terms."""
+        bits, encoding = self._a
+        if self._b_constant:
+            self._row_term = stats.code_sums(
+                words, bits, encoding, self._k, factor=self._b_constant, dtype=self._dtype.name, out=self._row_term
+            )
+        if self._digits:
+            extend = self._a_signed and encoding == "signed"
+            flip = encoding == "signed" and not extend
+            words = self._cupy.ascontiguousarray(words)
+            self._unpacked = stats.digits_of(words, bits, self._k, flip, self._unpacked, extend=extend)
+
+    def _left(self, words: Any) -> gemm.Operand:
+        """The left operand as the kernel takes it: planes as they are, or bytes."""
+        bits, encoding = self._a
         outer, weight = words.shape[-3], 2 if encoding == "bipolar" else 1
-        words = self._cupy.ascontiguousarray(words)
         batches = words.size // (outer * bits * words.shape[-1])
         if not self._digits:
+            words = self._cupy.ascontiguousarray(words)
             return gemm.Operand(words, outer, bits, batches, 1, weight, 0, encoding == "signed")
-        extend = self._a_signed and encoding == "signed"
-        unpacked = stats.digits_of(words, bits, self._k, encoding == "signed" and not extend, extend=extend)
-        return gemm.Operand(unpacked, outer, unpacked.shape[-2], batches, 8, weight)
+        return gemm.Operand(self._unpacked, outer, self._unpacked.shape[-2], batches, 8, weight)
 
     @property
     def fused(self) -> bool:
@@ -251,7 +268,8 @@ class Product:
     @property
     def is_plain(self) -> bool:
         """Whether a call is nothing but one launch, so that :meth:`run_plain` may be used."""
-        return self.epilogue is None and self.tiling is not None and not self._digits and not self._a_constant
+        stays = self._renewed is None and not self._digits
+        return self.epilogue is None and self.tiling is not None and stays and not self._a_constant
 
     def run_plain(self, b_words: Any, out: Any = None) -> Any:
         """The same as a call where :attr:`is_plain` holds and ``b_words`` are C-contiguous, with less on the way."""
@@ -311,6 +329,8 @@ class Product:
             out.fill(0)
             return
         bits, encoding = self._b
+        if self._renewed is not None:
+            self._read_left(self._renewed)
         if not b_words.flags.c_contiguous:
             b_words = self._cupy.ascontiguousarray(b_words)
         col_term = None
@@ -326,9 +346,10 @@ class Product:
                 out=work.terms,
             )
         if self._digits:
-            # The first one on a stream waits for the end of all that was before, then also the left operand is there for good.
+            # The first one on a stream waits for the end of all that was before, then also the left operand is there for good, if it is
+            # not read again by every call.
             extend = self._b_signed and encoding == "signed"
             flip = encoding == "signed" and not extend
             b_words = stats.digits_of(b_words, bits, self._k, flip, work.digits, extend=extend, dependent=self._settled)
-            self._settled = True
+            self._settled = self._renewed is None
         self._product.run(b_words, out, self._row_term, col_term, stream)
