@@ -1,11 +1,13 @@
-// The epilogue on sums that are in memory already: int32 or int64, or float32. One warp a strip of up to four blocks of 16 x 64, always an
-// octet ahead of itself; bound by memory, reading the sums and writing floats or codes.
+// The epilogue on sums that are in memory already: int32 or int64, or float32; bound by memory, reading the sums and writing floats or codes.
+// Packed along the columns' elements, one warp takes a strip of up to four blocks of 16 x 64, always an octet ahead of itself; else a thread
+// takes an octet of a row.
 #include "epilogue.cuh"
+#include "epilogue_octet.cuh"
 
 struct SumsParams {
     const void *sums; // (batches, m, n)
-    bs_i64 strips;    // of all batches
-    int down, across; // strips of one matrix
+    bs_i64 strips;    // of all batches, or octets of all rows, pads included
+    int down, across; // strips of one matrix, or octets of a row
     int blocks;       // of a strip
     int aligned;      // whether four sums of a row can be loaded at once
     EpilogueParams epilogue;
@@ -75,6 +77,36 @@ template <class T> BS_INLINE void finish_sums(const SumsParams &p)
     finish_strip(e, sums, batch, row0, column0, p.blocks);
 }
 
+template <class T> BS_INLINE void finish_octets(const SumsParams &p)
+{
+    const bs_i64 octet = (bs_i64)blockIdx.x * blockDim.x + threadIdx.x;
+    if (octet >= p.strips)
+        return;
+    const EpilogueParams &e = p.epilogue;
+    const bs_i64 line = p.strips >> 32 ? octet / p.across : (bs_i64)((u32)octet / (u32)p.across);
+    const int column = 8 * (int)(octet - line * p.across), batch = line < e.m ? 0 : (int)(line / e.m);
+    const T *from = (const T *)p.sums + line * e.n + column;
+    T sum[8];
+#pragma unroll
+    for (int half = 0; half < 8; half += 4) {
+        if (p.aligned && column + half < e.n) {
+            load_four(from + half, sum + half);
+        } else {
+#pragma unroll
+            for (int i = half; i < half + 4; i++)
+                sum[i] = column + i < e.n ? from[i] : (T)0;
+        }
+    }
+    float v[8];
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        v[i] = (float)sum[i];
+    finish_octet(e, batch, (int)(line - (bs_i64)batch * e.m), column, v);
+}
+
+extern "C" __global__ void __launch_bounds__(256, 3) octets_int32(const __grid_constant__ SumsParams p) { finish_octets<int>(p); }
+extern "C" __global__ void __launch_bounds__(256, 3) octets_int64(const __grid_constant__ SumsParams p) { finish_octets<bs_i64>(p); }
+extern "C" __global__ void __launch_bounds__(256, 3) octets_float32(const __grid_constant__ SumsParams p) { finish_octets<float>(p); }
 extern "C" __global__ void __launch_bounds__(128, 4) epilogue_int32(const __grid_constant__ SumsParams p) { finish_sums<int>(p); }
 extern "C" __global__ void __launch_bounds__(128, 4) epilogue_int64(const __grid_constant__ SumsParams p) { finish_sums<bs_i64>(p); }
 extern "C" __global__ void __launch_bounds__(128, 4) epilogue_float32(const __grid_constant__ SumsParams p) { finish_sums<float>(p); }

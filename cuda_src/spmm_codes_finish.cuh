@@ -3,67 +3,13 @@
 #define BITSPARSE_SPMM_CODES_FINISH_CUH
 
 #include "spmm_codes.cuh"
+#if BS_OUT == BS_CHAIN
+#include "epilogue_octet.cuh"
+#endif
 
 // A quotient of integers below 2^31, rounded as a division is; `inverse` is 1 / edges, rounded.
 BS_INLINE float mean_of_codes(int sum, float edges, float inverse) { return bs_div_knownf((float)sum, edges, inverse); }
 BS_INLINE float mean_of_codes(float sum, float edges, float inverse) { return fabsf(sum) <= 1.0e38f ? bs_div_knownf(sum, edges, inverse) : bs_mulf(sum, inverse); }
-
-#if BS_OUT == BS_CHAIN
-// Planes of an octet's codes, a byte of each; all that belong to a plane of the row lie `words` words apart.
-BS_INLINE void store_plane_bytes(const EpilogueParams &e, Index row, int column, u32 (&code)[8])
-{
-    unsigned char *to = (unsigned char *)e.out + 4 * ((bs_u64)row * (unsigned)(e.bits * e.words)) + (column >> 3);
-#pragma unroll 1
-    for (int plane = 0; plane < e.bits; plane += 4) {
-        const u32 bytes = plane_bytes(four_bits(code));
-#pragma unroll
-        for (int k = 0; k < 4; k++) {
-            if (plane + k < e.bits)
-                *to = (unsigned char)(bytes >> 8 * k);
-            to += 4 * e.words;
-        }
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            code[i] >>= 4;
-    }
-}
-
-// Eight sums of a row from `column` on, which may lie in the pads of the result.
-BS_INLINE void finish_octet(const CodeParams &p, Index row, int column, float (&v)[8])
-{
-    const EpilogueParams &e = p.epilogue;
-    const EpilogueSpot spot = {0, (int)row, column, 4};
-    const int left = e.n - column;
-    u32 code[8];
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        code[i] = 0;
-    if (left > 0) {
-        RowValues<false> rows;
-        ColumnValues<false> columns;
-        rows.load(e, spot);
-        columns.load(e, spot);
-        apply_chain<false, false>(e, rows, columns, spot, v);
-        if (!(e.steps & kBits)) {
-            store_floats(e, spot, (unsigned char *)e.out + 4 * ((bs_u64)row * (unsigned)e.n + (unsigned)column), v);
-            return;
-        }
-        if (!(e.steps & kQuick) || !codes_quickly(e, grid_at(e, 0, (int)row, column), v, code))
-            if (codes_exactly<false>(e, spot, v, code, 0u))
-                *e.nan = 1;
-        if (left < 8)
-#pragma unroll
-            for (int i = 0; i < 8; i++)
-                code[i] = i < left ? code[i] : 0;
-    } else if (!(e.steps & kBits)) {
-        return;
-    }
-    if (e.steps & kWhole)
-        store_whole<false>(e, spot, (unsigned char *)e.out + 4 * ((bs_u64)row * (unsigned)e.words) + (bs_i64)(column >> 3) * e.bits, code);
-    else if (column >> 3 < 4 * e.words)
-        store_plane_bytes(e, row, column, code);
-}
-#endif
 
 // The integers of a lane's vector.
 BS_INLINE void finish_row(const CodeParams &p, Index row, Index edges, int vector, Total (&v)[kCodes])
@@ -85,7 +31,7 @@ BS_INLINE void finish_row(const CodeParams &p, Index row, Index edges, int vecto
 #pragma unroll
         for (int j = 0; j < kCodes - 8; j++)
             v[j] = v[j + 8];
-        finish_octet(p, row, vector * kCodes + c, f);
+        finish_octet(p.epilogue, 0, (int)row, vector * kCodes + c, f);
     }
 #else
     const int first = vector * kCodes, head = p.heads > 1 ? first / p.padded : 0, column = first - head * p.padded;

@@ -29,6 +29,8 @@ _LARGEST = float(np.finfo(np.float32).max)
 _WARPS, _HEIGHT, _WIDTH = 4, 16, 64
 #: Blocks of a strip of the kernel of its own, and warps of it on a multiprocessor.
 _STRIP, _RESIDENT = 4, 16
+_THREADS = 256
+BY_OCTETS = True
 
 
 class _Vector(ctypes.Structure):
@@ -319,19 +321,19 @@ class SumsEpilogue:
     """The epilogue as a kernel of its own, on sums in memory: ``run(sums, out)``."""
 
     def __init__(self, chain: DeviceEpilogue, dtype: np.dtype[Any]) -> None:
-        *batch, m, n = chain.shape
-        self._chain = chain
-        across, down = -(-n // _WIDTH), -(-m // _HEIGHT)
-        all_blocks = math.prod(batch) * across * down
-        # Long strips once there is enough work for every warp that fits.
-        blocks = _STRIP if all_blocks >= 2 * _STRIP * _RESIDENT * jit.capability().multiprocessors else 1
-        across = -(-across // blocks)
-        strips = math.prod(batch) * across * down
-        self.params = _SumsParams(strips=strips, down=down, across=across, blocks=blocks)
-        self._launch = None
-        if strips:
-            kernel = jit.kernel("epilogue.cu", f"epilogue_{dtype.name}")
-            self._launch = kernel.launch(-(-strips // _WARPS), 32 * _WARPS, self.params)
+        self._chain, self._launch = chain, None
+        if 0 in chain.shape:
+            self.params = _SumsParams()
+            return
+        if chain.struct.steps & _DOWN or not BY_OCTETS:
+            self.params = _strips_of(chain)
+            name, threads = "epilogue", 32 * _WARPS
+            blocks = -(-self.params.strips // _WARPS)
+        else:
+            self.params = _octets_of(chain)
+            name, threads = "octets", _THREADS
+            blocks = -(-self.params.strips // _THREADS)
+        self._launch = jit.kernel("epilogue.cu", f"{name}_{dtype.name}").launch(blocks, threads, self.params)
 
     def run(self, sums: Any, out: Any) -> None:
         """Enqueue ``out = epilogue(sums)``; both are C-contiguous."""
@@ -342,6 +344,25 @@ class SumsEpilogue:
         p.aligned = int(p.sums % 16 == 0 and self._chain.shape[-1] % 4 == 0)
         p.epilogue = self._chain.aim(out)
         self._launch()
+
+
+def _strips_of(chain: DeviceEpilogue) -> _SumsParams:
+    """Strips of blocks, for a result that is packed along its rows' index."""
+    *batch, m, n = chain.shape
+    across, down = -(-n // _WIDTH), -(-m // _HEIGHT)
+    all_blocks = math.prod(batch) * across * down
+    # Long strips once there is enough work for every warp that fits.
+    blocks = _STRIP if all_blocks >= 2 * _STRIP * _RESIDENT * jit.capability().multiprocessors else 1
+    across = -(-across // blocks)
+    return _SumsParams(strips=math.prod(batch) * across * down, down=down, across=across, blocks=blocks)
+
+
+def _octets_of(chain: DeviceEpilogue) -> _SumsParams:
+    """Octets of rows, the pads of packed ones included."""
+    raw, across = chain.struct, -(-chain.shape[-1] // 8)
+    if raw.steps & _BITS:
+        across = 4 * raw.words // (raw.bits if raw.steps & _WHOLE else 1)
+    return _SumsParams(strips=math.prod(chain.shape[:-1]) * across, across=across)
 
 
 def _bound(p: EpilogueParams, largest: float) -> float:
