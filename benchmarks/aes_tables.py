@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from qgtc_tables import table
+from qgtc_tables import by_part, table
 
 __all__ = ["PAPER_TABLE_3", "document", "line_of"]
 
@@ -52,11 +52,9 @@ Figures 5 and 6, drawn by `benchmarks/aes_plot.py`: sampling rates; accuracies w
 
 def document(records: Iterable[dict[str, Any]]) -> str:
     """All the sections that have records."""
-    by_part: dict[str, _Rows] = {}
-    for record in records:
-        by_part.setdefault(record["params"]["part"], []).append(record)
+    rows = by_part(records)
     makers = {"figure-5": figure_5, "figure-6": figure_6, "figure-7": figure_7, "table-3": table_3}
-    parts = [f"## {TITLES[part]}\n\n{makers[part](by_part[part])}" for part in TITLES if part in by_part]
+    parts = [f"## {TITLES[part]}\n\n{makers[part](rows[part])}" for part in TITLES if part in rows]
     return "\n".join([HEAD, *parts])
 
 

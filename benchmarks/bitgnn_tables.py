@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from qgtc_tables import table
+from qgtc_tables import by_part, table
 
 __all__ = ["PAPER", "document", "line_of"]
 
@@ -102,10 +102,8 @@ _Rows = list[dict[str, Any]]
 
 def document(records: Iterable[dict[str, Any]]) -> str:
     """All the tables that have records."""
-    by_part: dict[str, _Rows] = {}
-    for record in records:
-        by_part.setdefault(record["params"]["part"], []).append(record)
-    return "\n".join([HEAD, *(section(part, by_part[part]) for part in TITLES if part in by_part)])
+    rows = by_part(records)
+    return "\n".join([HEAD, *(section(part, rows[part]) for part in TITLES if part in rows)])
 
 
 def line_of(record: dict[str, Any]) -> str:

@@ -55,9 +55,7 @@ _Rows = list[dict[str, Any]]
 
 def document(records: Iterable[dict[str, Any]]) -> str:
     """All the parts that have records."""
-    by_part: dict[str, _Rows] = {}
-    for record in records:
-        by_part.setdefault(record["params"]["part"], []).append(record)
+    rows = by_part(records)
     sections: dict[str, Callable[[_Rows], str]] = {
         "table-3": table_3,
         "figure-7a": figure_7,
@@ -67,7 +65,7 @@ def document(records: Iterable[dict[str, Any]]) -> str:
         "figure-9": figure_9,
         "figure-10": figure_10,
     }
-    made = [section(by_part[part]) for part, section in sections.items() if part in by_part]
+    made = [section(rows[part]) for part, section in sections.items() if part in rows]
     return "\n".join([HEAD, *made])
 
 
@@ -163,7 +161,9 @@ def figure_8(rows: _Rows) -> str:
     text = (
         "8 x 128 tiles of block-diagonal batches of 20 parts, METIS with 1500 parts as in the paper: how many of them a product with\n"
         "zero-tile jumping processes. Tiles without an edge either touch no part's block, or lie where a block is empty. The paper's bars\n"
-        "are not printed as numbers; PROTEINS_full and artist are graphs of its own; the synthetic ones have the sizes of four others.\n\n"
+        "are not printed as numbers; PROTEINS_full and artist are graphs of its own; the synthetic ones have the sizes of others.\n\n"
+        "![Share of tiles processed](qgtc-figures.png)\n\n"
+        "Drawn by `benchmarks/qgtc_plot.py` from these records: the share of tiles that is processed, counted on a CPU.\n\n"
     )
     return "## Figure 8: zero-tile jumping\n\n" + text + table(headings, body, left=1)
 
@@ -248,6 +248,14 @@ def tflops(record: dict[str, Any], name: str = "tflops") -> str:
 def count(bits: int) -> str:
     """``1 bit``, ``2 bits``."""
     return f"{bits} bit" if bits == 1 else f"{bits} bits"
+
+
+def by_part(records: Iterable[dict[str, Any]]) -> dict[str, _Rows]:
+    """The records of each table or figure."""
+    found: dict[str, _Rows] = {}
+    for record in records:
+        found.setdefault(record["params"]["part"], []).append(record)
+    return found
 
 
 def table(headings: Sequence[str], body: Iterable[Sequence[str]], left: int = 0) -> str:

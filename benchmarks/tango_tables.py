@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from qgtc_tables import table
+from qgtc_tables import by_part, table
 
 __all__ = ["document", "line_of"]
 
@@ -38,11 +38,9 @@ PAPER_TABLE_2 = {
 
 def document(records: Iterable[dict[str, Any]]) -> str:
     """All the sections that have records."""
-    by_part: dict[str, _Rows] = {}
-    for record in records:
-        by_part.setdefault(record["params"]["part"], []).append(record)
-    if "figure-11" in by_part:
-        by_part["figure-12"] = by_part["figure-11"]
+    rows = by_part(records)
+    if "figure-11" in rows:
+        rows["figure-12"] = rows["figure-11"]
     makers: dict[str, Callable[[_Rows], str]] = {
         "figure-10": figure_10,
         "figure-11": figure_11,
@@ -53,7 +51,7 @@ def document(records: Iterable[dict[str, Any]]) -> str:
         "figure-15": figure_15,
         "figure-16": figure_16,
     }
-    parts = [f"## {TITLES[part]}\n\n{makers[part](by_part[part])}" for part in TITLES if part in by_part]
+    parts = [f"## {TITLES[part]}\n\n{makers[part](rows[part])}" for part in TITLES if part in rows]
     return "\n".join([HEAD, *parts])
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from qgtc_tables import table
+from qgtc_tables import by_part, table
 
 __all__ = ["document", "line_of"]
 
@@ -42,16 +42,14 @@ _Rows = list[dict[str, Any]]
 
 def document(records: Iterable[dict[str, Any]]) -> str:
     """All the parts that have records."""
-    by_part: dict[str, _Rows] = {}
-    for record in records:
-        by_part.setdefault(record["params"]["part"], []).append(record)
+    rows = by_part(records)
     sections: dict[str, Callable[[_Rows], str]] = {
         "figure-7": figure_7,
         "figure-8": figure_8,
         "table-5": table_5,
         "table-6": table_6,
     }
-    return "\n".join([HEAD, *(make(by_part[part]) for part, make in sections.items() if part in by_part)])
+    return "\n".join([HEAD, *(make(rows[part]) for part, make in sections.items() if part in rows)])
 
 
 def line_of(record: dict[str, Any]) -> str:

@@ -3,6 +3,7 @@
 #define BITSPARSE_MATMUL_STORE_CUH
 
 #include "matmul_wide.cuh"
+#include "wgmma_store.cuh"
 
 #ifndef BS_OUT64
 struct Weights {
@@ -113,37 +114,15 @@ BS_INLINE void store_tile(const MatmulParams &g, const int (&acc)[32 * BS_NB], c
     }
 }
 
-// Leaves a warpgroup's 64 rows to the copy engine, 32 columns at a time through two slots of 8 KB with the 128-byte swizzle, so that the
-// result is written while the next tile is being multiplied. Few large copies: the engine takes one every 40 clocks or so. Two warps
-// take turns at starting them, one for each slot, since only who started a copy can wait for it.
 BS_INLINE void store_tile_bulk(const MatmulParams &g, const Shared &s, const int (&acc)[32 * BS_NB], const Work &w, int row0)
 {
-    const int lane = threadIdx.x & 31, group = threadIdx.x >> 7, warp = (threadIdx.x >> 5) & 3, r = lane >> 2, t = lane & 3;
-    const u32 slots = s.staging + group * 16384;
-    // Odd rows take the columns in another order, so that the 16 lanes of a half warp touch all 32 banks.
-    const bool odd = r & 1;
-    const u32 to = slots + (16 * warp + r) * 128 + (t & 1) * 8, chunk = ((t >> 1) ^ r ^ (odd ? 4 : 0)) << 4;
+    const StripStore strips(s.staging);
 #pragma unroll
     for (int j = 0; j < 2 * BS_NB; j++) {
         const int column0 = w.n_tile * g.nb * 64 + 32 * j;
         if (j >= 2 * g.nb || column0 >= g.n || row0 >= g.m)
             break;
-        const bool starts = warp == (j & 1) && lane == 0;
-        if (starts)
-            bulk_wait_read<0>();
-        named_barrier(1 + group, 128);
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            const int at = 16 * j + 2 * i, other = 16 * j + 2 * (i ^ 4);
-            store_shared(to + (j & 1) * 8192 + (i & 1) * 1024 + (chunk ^ ((i & 6) << 4)), odd ? acc[other] : acc[at],
-                         odd ? acc[other + 1] : acc[at + 1]);
-        }
-        fence_async_proxy();
-        named_barrier(1 + group, 128);
-        if (starts) {
-            tma_store(&g.c, slots + (j & 1) * 8192, column0, row0, w.batch);
-            bulk_commit();
-        }
+        strips.store(acc, j, &g.c, column0, row0, w.batch);
     }
 }
 

@@ -15,6 +15,7 @@
 #define BS_BYTES
 #define BS_SIGNED 3
 #include "wgmma.cuh"
+#include "wgmma_store.cuh"
 
 // ---- multiplying warps
 struct Consumer {
@@ -113,35 +114,16 @@ struct Consumer {
         }
     }
 
-    // Through the copy engine, as matmul_store.cuh does it: 64 rows of 32 columns at a time through two slots of 8 KB, while the
-    // next products run. Odd rows take the columns in another order, so that the lanes of a half warp touch all banks.
+    // Through the copy engine, while the next products run.
     __device__ __forceinline__ void store_bulk(int row0, int column0)
     {
-        const int lane = threadIdx.x & 31, group = threadIdx.x >> 7, warp = (threadIdx.x >> 5) & 3, r = lane >> 2, t = lane & 3;
-        const bool odd = r & 1;
-        const u32 slots = s.staging + group * 16384;
-        const u32 to = slots + (16 * warp + r) * 128 + (t & 1) * 8, chunk = ((t >> 1) ^ r ^ (odd ? 4 : 0)) << 4;
+        const StripStore strips(s.staging);
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             if (column0 + 32 * j >= g.n || row0 >= g.m)
                 break;
-            scale(j, row0 + 16 * warp + r, column0 + 2 * t);
-            const bool starts = warp == (j & 1) && lane == 0;
-            if (starts)
-                bulk_wait_read<0>();
-            named_barrier(1 + group, 128);
-#pragma unroll
-            for (int i = 0; i < 8; i++) {
-                const int at = 16 * j + 2 * i, other = 16 * j + 2 * (i ^ 4);
-                store_shared(to + (j & 1) * 8192 + (i & 1) * 1024 + (chunk ^ ((i & 6) << 4)), odd ? acc[other] : acc[at],
-                             odd ? acc[other + 1] : acc[at + 1]);
-            }
-            fence_async_proxy();
-            named_barrier(1 + group, 128);
-            if (starts) {
-                tma_store(&g.y, slots + (j & 1) * 8192, column0 + 32 * j, row0, 0);
-                bulk_commit();
-            }
+            scale(j, row0 + 16 * strips.warp + strips.r, column0 + 2 * strips.t);
+            strips.store(acc, j, &g.y, column0 + 32 * j, row0, 0);
         }
     }
 

@@ -1,10 +1,8 @@
-// Float32 sums of gathered rows of packed integers over the edges of a CSR pattern: y[i] = finish(sum over edges (i, j) of w q[j]).
+// Float32 sums of gathered rows of one-bit features over the edges of a CSR pattern: y[i] = finish(sum over edges (i, j) of w q[j]).
 //
-// Features are integers of BS_BITS bits side by side along their axis, the "rows" layout; of one bit these are the same bytes as planes. A
-// group of 2^shift lanes walks a stretch of rows (csr_streams.cuh), or the groups of a warp share a row of many edges (csr_units.cuh). A lane
-// holds BS_LANE features, side by side, and so gathers BS_LANE * BS_BITS bits of a neighbour at once, BS_U edges in flight. Nothing is unpacked on
-// the way: a sign is exclusive-or-ed to the
-// weight, an integer becomes the fraction of a float whose exponent is then taken off, both exactly.
+// A group of 2^shift lanes walks a stretch of rows (csr_streams.cuh), or the groups of a warp share a row of many edges (csr_units.cuh). A lane
+// holds BS_LANE features, side by side (4, 8, 16 or 32), and so gathers as many bits of a neighbour at once, BS_U edges in flight. Nothing is
+// unpacked on the way: a sign is exclusive-or-ed to the weight (BS_BIPOLAR), or the bit says whether the weight is added.
 //
 // Floor: edges at 155 G/s (rows below 64 bytes, x in the L2), three instructions a feature and edge, and the compulsory bytes.
 //
@@ -25,8 +23,8 @@
 #endif
 
 // Lanes of less than a byte share one.
-#define BS_SHARED (BS_LANE * BS_BITS < 8)
-#define BS_CODE_BYTES (BS_SHARED ? 1 : BS_LANE * BS_BITS / 8)
+#define BS_SHARED (BS_LANE < 8)
+#define BS_CODE_BYTES (BS_SHARED ? 1 : BS_LANE / 8)
 // Blocks of a multiprocessor: what the registers suffice for, so that nothing is spilled.
 #ifndef BS_BLOCKS
 #define BS_BLOCKS_FITTING (7 - BS_MEAN - ((BS_STEPS & kTanh) != 0) - (BS_LANE > 4 && BS_FINISH != 2) - (BS_WEIGHTS == 2))
@@ -35,12 +33,6 @@
 #else
 #define BS_BLOCKS BS_BLOCKS_FITTING
 #endif
-#endif
-
-#define BS_WORDS ((BS_CODE_BYTES + 3) / 4)
-#define BS_WORD_CODES (BS_LANE / BS_WORDS)
-#if BS_SHARED && BS_LANE * BS_BITS != 4
-#error "a lane takes four bits at least"
 #endif
 
 struct PackedParams {
@@ -55,14 +47,12 @@ struct PackedParams {
     unsigned row_bytes;
     int vectors;  // of BS_LANE features of a row
     int slices;   // of as many vectors as a group has lanes
-    unsigned flip; // exclusive-or-ed to words of several bits: signed integers become unsigned ones, `base` larger
-    float base;
-    int aligned; // whether four floats of the result can be stored at once
+    int aligned;  // whether four floats of the result can be stored at once
     Finish finish;
 };
 
-#if BS_CODE_BYTES >= 4
-typedef Vector<BS_WORDS, unsigned> Codes;
+#if BS_CODE_BYTES == 4
+typedef Vector<1, unsigned> Codes;
 #elif BS_CODE_BYTES == 2
 typedef Vector<1, unsigned short> Codes;
 #else
@@ -127,35 +117,14 @@ struct PackedSums {
     __device__ __forceinline__ void add(int u, Index)
     {
         const float weight = BS_WEIGHTS ? w[u] : 1.0f;
-#if BS_BITS > 1
-        float scaled[16 / BS_BITS]; // for integers that stand as many bits higher in their half of a word
+        const unsigned word = (unsigned)codes[u].of[0] << (32 - BS_LANE - upper); // the last one's bit on top
 #pragma unroll
-        for (int i = 0; i < 16 / BS_BITS; i++)
-            scaled[i] = weight * (1.0f / (float)(1 << (i * BS_BITS)));
-#endif
-#pragma unroll
-        for (int i = 0; i < BS_WORDS; i++) {
-#if BS_SHARED && BS_BITS > 1
-            const unsigned word = ((unsigned)codes[u].of[i] ^ p.flip) >> upper;
-#elif BS_BITS > 1
-            const unsigned word = (unsigned)codes[u].of[i] ^ p.flip;
-#else // the last one's bit on top
-            const unsigned word = (unsigned)codes[u].of[i] << (32 - BS_WORD_CODES - upper);
-#endif
-#pragma unroll
-            for (int j = 0; j < BS_WORD_CODES; j++) {
-                float &sum = sums[i * BS_WORD_CODES + j];
-#if BS_BITS == 1 && BS_BIPOLAR
-                sum += bs_float_of(bs_bits_of(weight) ^ (~(word << (BS_WORD_CODES - 1 - j)) & 0x80000000u));
-#elif BS_BITS == 1
-                sum += (int)(word << (BS_WORD_CODES - 1 - j)) < 0 ? weight : 0.0f;
+        for (int j = 0; j < BS_LANE; j++) {
+#if BS_BIPOLAR
+            sums[j] += bs_float_of(bs_bits_of(weight) ^ (~(word << (BS_LANE - 1 - j)) & 0x80000000u));
 #else
-                const int place = j * BS_BITS % 16;
-                const unsigned half = j * BS_BITS >= 16 ? word >> 16 : word;
-                const float q = bs_float_of(0x4b000000u | (half & ((1u << BS_BITS) - 1) << place)) - (8388608.0f + p.base * (float)(1 << place));
-                sum = bs_fmaf(q, scaled[place / BS_BITS], sum);
+            sums[j] += (int)(word << (BS_LANE - 1 - j)) < 0 ? weight : 0.0f;
 #endif
-            }
         }
     }
 

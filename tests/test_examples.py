@@ -23,7 +23,7 @@ def example(name):
 
 
 def test_there_are_examples():
-    tested = ["batched_gin", "cluster_gcn", "from_pyg", "jax_spmm", "quantized_layer", "train_bigcn"]
+    tested = ["batched_gin", "cluster_gcn", "from_pyg", "jax_spmm", "quantized_layer", "train_bigcn", "train_quantized"]
     assert [path.stem for path in EXAMPLES] == tested
 
 
@@ -59,6 +59,7 @@ def test_without_a_framework_it_says_what_to_install(monkeypatch):
     for name, needed, said in (
         ("from_pyg", "torch_geometric", "pip install torch torch_geometric"),
         ("jax_spmm", "jax", "pip install jax"),
+        ("train_quantized", "torch", "pip install torch"),
     ):
         monkeypatch.setitem(sys.modules, needed, None)  # as if it were not installed
         with pytest.raises(SystemExit, match=said):
@@ -71,10 +72,8 @@ def test_sums_in_jax(capsys):
     assert "loss" in capsys.readouterr().out
 
 
-@pytest.mark.torch
-def test_bigcn_learns_and_runs_on_bits(tmp_path, capsys):
-    from bitsparse import nn
-
+def three_classes(folder):
+    """A small graph with features, labels and a split, as a file."""
     n, rng = 120, np.random.default_rng(0)
     labels = np.repeat([0, 1, 2], n // 3)
     near = (labels[:, None] == labels) & (rng.random((n, n)) < 0.2)
@@ -82,18 +81,37 @@ def test_bigcn_learns_and_runs_on_bits(tmp_path, capsys):
     x = rng.random((n, 30)) < np.where(np.arange(30) % 3 == labels[:, None], 0.5, 0.2)
     split = np.arange(n) % 4
     masks = {"train_mask": split == 0, "val_mask": split == 1, "test_mask": split >= 2}
-    np.savez(
-        tmp_path / "three.npz",
-        indptr=np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=n))]),
-        indices=cols,
-        num_nodes=n,
-        features=x.astype(np.float32),
-        labels=labels,
-        **masks,
-    )
-    found = example("train_bigcn").main([str(tmp_path / "three.npz"), "--epochs", "200", "--save", str(tmp_path)])
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=n))])
+    path = folder / "three.npz"
+    np.savez(path, indptr=indptr, indices=cols, num_nodes=n, features=x.astype(np.float32), labels=labels, **masks)
+    return path
+
+
+@pytest.mark.torch
+def test_bigcn_learns_and_runs_on_bits(tmp_path, capsys):
+    from bitsparse import nn
+
+    found = example("train_bigcn").main([str(three_classes(tmp_path)), "--epochs", "200", "--save", str(tmp_path)])
     assert found["full, bits"] == found["full, PyTorch"]
     assert found["binary, bits"] == found["binary, PyTorch"]
     assert found["full, bits"][0] > 85
     assert "seed 0" in capsys.readouterr().out
     assert nn.load_binary(tmp_path / "bigcn-three-0.npz").inputs == 30
+
+
+@pytest.mark.torch
+def test_networks_are_trained_and_quantised(tmp_path, capsys):
+    from bitsparse import nn
+
+    three_classes(tmp_path)
+    given = ["--data", str(tmp_path), "--graphs", "three", "--save", str(tmp_path), "--seeds", "1"]
+    module = example("train_quantized")
+    for found in module.main([*given, "--epochs", "2"]):
+        assert found["accuracies"][0].keys() == {32, 8, 4}
+        network = nn.load_network(tmp_path / f"three-{found['network']}-0.npz")
+        assert network.kind == found["network"].partition("-")[0]
+    assert "| three | gin-3x64 |" in capsys.readouterr().out
+    learned = module.main([*given, "--networks", "gcn-2x16", "--bits", "8", "--epochs", "60", "--json"])
+    assert learned[0]["accuracies"][0][32] > 85
+    assert abs(learned[0]["accuracies"][0][8] - learned[0]["accuracies"][0][32]) < 4
+    assert '"graph": "three"' in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""What stands behind float sums in the kernels of sparse products on a GPU, and sums of packed features: against NumPy in float64."""
+"""What stands behind float sums in the kernels of sparse products on a GPU, and sums of one-bit features: against NumPy in float64."""
 
 from __future__ import annotations
 
@@ -185,28 +185,24 @@ def test_windows(d: int, part: int | None) -> None:
         case.check(out, matrix.astype(np.float64), x.astype(np.float64), mean)
 
 
-@pytest.mark.parametrize(
-    "kind", [(1, "bipolar"), (1, "unsigned"), (2, "signed"), (4, "unsigned"), (4, "signed"), (8, "signed")]
-)
+@pytest.mark.parametrize("encoding", ["bipolar", "unsigned"])
 @pytest.mark.parametrize("d", [1, 31, 64, 100, 128, 260])
-def test_packed_features(d: int, kind: tuple[int, str]) -> None:
+def test_one_bit_features(d: int, encoding: str) -> None:
     from bitsparse.backends.cuda.packed import PackedSum, packed_tuning
 
-    bits, encoding = kind
     rng = np.random.default_rng(d)
     A = graph()
     values, scale = rng.standard_normal(A.nnz).astype(np.float32), rng.standard_normal(N).astype(np.float32)
-    codes = rng.integers(0, 1 << bits, (N, d)).astype(np.uint64)
-    words = cp().asarray(codes_to_words(codes, bits, "rows"))
-    q = codes.astype(np.int64)
-    x = {"bipolar": 2 * q - 1, "unsigned": q, "signed": np.where(q >> (bits - 1), q - (1 << bits), q)}[encoding]
+    codes = rng.integers(0, 2, (N, d))
+    words = cp().asarray(codes_to_words(codes.astype(np.uint64), 1, "planes"))
+    x = 2 * codes - 1 if encoding == "bipolar" else codes
     for i, (name, signs, more) in enumerate(ALL):
         case, weights, mean = Case(d, name, signs, more), ("edge", "general", "none")[i % 3], i % 4 == 1
         tuning = packed_tuning(d)._replace(longest=(None, 8)[i % 2])
         if i == 4:
-            tuning = tuning._replace(lane=8, lanes=4)
+            tuning = tuning._replace(lane=(8, 16, 32)[d % 3], lanes=4)
         sums = PackedSum(
-            *schedule_of(A, (np.int32, np.int64)[i == 5]), features=d, bits=bits, encoding=encoding, finish=case.finish,
+            *schedule_of(A, (np.int32, np.int64)[i == 5]), features=d, encoding=encoding, finish=case.finish,
             values=None if weights == "none" else cp().asarray(values), weights=weights, mean=mean, tuning=tuning,
         )  # fmt: skip
         out = poisoned(case.finish)
@@ -214,13 +210,3 @@ def test_packed_features(d: int, kind: tuple[int, str]) -> None:
         matrix = sp.csr_array((values if weights != "none" else np.ones(A.nnz), A.indices, A.indptr), A.shape)
         real = x * scale[:, None].astype(np.float64) if weights == "general" else x.astype(np.float64)
         case.check(out, matrix.astype(np.float64), real, mean)
-
-
-def test_packed_features_of_other_widths_are_refused() -> None:
-    from bitsparse.backends.cuda.finish import Finish
-    from bitsparse.backends.cuda.packed import PackedSum
-    from bitsparse.errors import KernelError
-
-    finish = Finish(EpilogueParams(), (M, 4))
-    with pytest.raises(KernelError, match="not 3"):
-        PackedSum(*schedule_of(graph()), features=4, bits=3, encoding="unsigned", finish=finish)

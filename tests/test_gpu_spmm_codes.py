@@ -288,6 +288,42 @@ def test_float_weights_and_factors(bits: int) -> None:
     assert (abs(got - weighted.astype(np.float64) @ codes) <= (N + 6) * 2.0**-24 * (abs(weighted) @ codes)).all()
 
 
+def test_plans_name_their_own_kernel() -> None:
+    """Before and after the first product, whatever else the container keeps."""
+    rng, A = np.random.default_rng(0), bs.TCTiledCSR(graph()).to_device("cuda")
+    weighted = A.with_values(cp().asarray(rng.standard_normal(A.nnz).astype(np.float32)))
+    relu = bs.Epilogue(activation="relu")
+    floats = bs.plan_spmm(A, 40)
+    for there, bits, given, wanted in (
+        (A, 8, {}, "8 unsigned bits: kernel codes (spmm_codes, integer sums"),
+        (A, 1, {"reduce": "mean"}, "1 unsigned bits: kernel codes (bspmm_count"),
+        (A, 4, {"epilogue": relu}, "the epilogue in the same kernel"),
+        (A, 1, {"epilogue": relu}, "the epilogue in a kernel of its own"),
+        (weighted, 2, {}, "2 unsigned bits: kernel codes (spmm_codes, float32 sums"),
+        (weighted, 1, {}, "1 unsigned bits as uint8 (one bit is counted, without values and scales): kernel csr"),
+        (A, 3, {}, "3 unsigned bits as uint8 (what is gathered packed has 1, 2, 4, 8 or 16 bits"),
+        (A, 8, {"reduce": "max"}, "8 unsigned bits as uint8 (a maximum is taken of whole integers): kernel csr"),
+        (
+            A,
+            8,
+            {"kernel": "csr"},
+            "8 unsigned bits as uint8 (kernel 'csr' takes unpacked features): kernel csr (forced",
+        ),
+    ):
+        plan = bs.plan_spmm(there, 40, bits=bits, **given)  # type: ignore[arg-type]
+        said = plan.explain()
+        assert wanted in said
+        assert said.count("kernel c") == 1
+        x = bs.BitTensor(rng.integers(0, 2, (N, 40)), bits).to_device("cuda")
+        plan(x)
+        assert plan.explain() == said
+    plan = bs.plan_spmm(A, 40, bits=8)
+    real = bs.BitTensor(rng.integers(0, 9, (N, 40)), 8).with_affine(rng.random((N, 1)).astype(np.float32), None)
+    plan(real.to_device("cuda"))
+    assert "8 unsigned bits as float32 (" in plan.explain()
+    assert floats.explain().count("kernel") == 1
+
+
 def test_a_plan_in_a_graph_and_wrong_calls() -> None:
     cupy = cp()
     A, d = bs.TCTiledCSR(graph()).to_device("cuda"), 48

@@ -340,6 +340,19 @@ def test_a_plan_repeats_and_explains() -> None:
         plan(x[:, 0])
 
 
+def test_plans_of_packed_features_say_how_they_are_summed() -> None:
+    A, relu = GRAPHS["square"], bs.Epilogue(activation="relu")
+    pattern = bs.TCTiledCSR(A != 0, row_scale=np.ones(A.shape[0], np.float32))
+    for bits, more, wanted in (
+        (8, {}, "8 unsigned bits: gathered packed, summed in float32"),
+        (1, {"epilogue": relu}, "1 unsigned bits: vertical counters, the epilogue behind them"),
+        (3, {}, "3 unsigned bits: unpacked to uint8 first"),
+    ):
+        plan = bs.plan_spmm(pattern, 4, bits=bits, **more)  # type: ignore[arg-type]
+        assert wanted in plan.explain()
+    assert "bits" not in bs.plan_spmm(pattern, 4).explain()
+
+
 def test_out_is_checked_before_it_is_written() -> None:
     A = GRAPHS["square"]
     x = np.ones((A.shape[1], 4), np.float32)

@@ -160,7 +160,7 @@ def _tiles() -> list[Variant]:
 
 
 def _finished() -> list[Variant]:
-    """Float sums with a chain or signs behind them in the same kernel, and sums of packed features, which always have one."""
+    """Float sums with a chain or signs behind them in the same kernel, and sums of one-bit features, which always have one."""
     csr = {"BS_KIND": 5, "BS_ACC": 0, "BS_BYTES": 16, "BS_REDUCE": 0, "BS_ROW_SCALE": 0, "BS_U": 8, "BS_V": 1}
     added, bias, norm, relu, tanh = 4, 64, 128, 256, 1024  # enum FinishStep
     found = [
@@ -180,14 +180,13 @@ def _finished() -> list[Variant]:
     found += [
         (
             "spmm_packed.cu",
-            {"BS_BITS": bits, "BS_LANE": lane, "BS_U": 8, "BS_FINISH": finish, "BS_WEIGHTS": weights} | more,
+            {"BS_BIPOLAR": 1, "BS_LANE": lane, "BS_U": 8, "BS_FINISH": finish, "BS_WEIGHTS": weights} | more,
         )
-        for bits, lane, finish, weights, more in (
-            *((1, lane, finish, 1, {"BS_BIPOLAR": 1}) for lane in (4, 8) for finish in (1, 2)),
-            *((1, 4, finish, 0, {"BS_BIPOLAR": 1}) for finish in (1, 3)),
-            (1, 4, 1, 2, {"BS_BIPOLAR": 1}),
-            *((bits, 4, 1, 1, {}) for bits in (2, 4, 8)),
-            (1, 4, 1, 1, {"BS_BIPOLAR": 1, "BS_LARGE": 1}),
+        for lane, finish, weights, more in (
+            *((lane, finish, 1, {}) for lane in (4, 8) for finish in (1, 2)),
+            *((4, finish, 0, {}) for finish in (1, 3)),
+            (4, 1, 2, {}),
+            (4, 1, 1, {"BS_LARGE": 1}),
         )
     ]
     return [Variant(source, source[:-3], tuple(sorted(constants.items()))) for source, constants in found]

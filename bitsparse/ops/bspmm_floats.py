@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from bitsparse.backends.params import EpilogueParams
 from bitsparse.ops.bspmm_operands import Features
 from bitsparse.ops.csr_operand import CSROperand
 from bitsparse.ops.features import converted
-from bitsparse.ops.spmm_gpu import GpuProducts, windows_of
+from bitsparse.ops.spmm_gpu import GpuProducts, by_alignment, counts_of, run_windows, windows_of
 
 __all__ = ["float_product", "weights_of"]
 
@@ -92,25 +92,20 @@ def _by_edges(operand: CSROperand, kind: Any, values: Array | None, finish: Any)
     """An edge at a time. Arrays of an unusual alignment have products of their own, made when they first come."""
     backend, choice = (backends.family(operand.device, name) for name in ("spmm", "spmm_choice"))
     schedule, indices, ready = operand.schedule, operand.indices, operand.ready
-    made: dict[int, Any] = {}
-
-    def at(alignment: int) -> Any:
-        if alignment not in made:
-            ready.wait()
-            made[alignment] = backend.Spmm(
-                schedule,
-                indices,
-                columns=kind.columns,
-                x_dtype=kind.dtype,
-                acc_dtype=np.dtype(np.float32),
-                weights="none" if values is None else "edge",
-                reduce=kind.reduce,
-                alignment=alignment,
-                finish=finish,
-            )
-            ready.renew()
-        return made[alignment]
-
+    at = by_alignment(
+        ready,
+        lambda alignment: backend.Spmm(
+            schedule,
+            indices,
+            columns=kind.columns,
+            x_dtype=kind.dtype,
+            acc_dtype=np.dtype(np.float32),
+            weights="none" if values is None else "edge",
+            reduce=kind.reduce,
+            alignment=alignment,
+            finish=finish,
+        ),
+    )
     at(16)
 
     def run(x: Array, behind: Any, out: Array | None) -> Array:
@@ -124,20 +119,11 @@ def _by_edges(operand: CSROperand, kind: Any, values: Array | None, finish: Any)
 def _in_windows(operand: CSROperand, kind: Any, values: Array | None, col_scale: Array | None, finish: Any) -> _Run:
     """Windows of eight rows on the CUDA cores; arrays of an unusual alignment are copied."""
     windows = windows_of(operand)
-    space: Any = interop.namespace(operand.indptr)
     factors = None if values is None and col_scale is None else windows.weigh(values, col_scale)
-    counts = None
-    if kind.reduce == "mean":
-        counts = space.maximum(operand.indptr[1:] - operand.indptr[:-1], 1).astype(np.float32)
+    counts = counts_of(operand) if kind.reduce == "mean" else None
 
     def run(x: Array, behind: Any, out: Array | None) -> Array:
-        given, made = interop.aligned(x), cast(Any, out)
-        if made is None or made.data.ptr % 16:
-            made = space.empty(finish.out_shape, finish.out_dtype)
-        windows.run(given, made, weights=factors, counts=counts, finish=finish, behind=behind)
-        if out is None or made is out:
-            return cast(Array, made)
-        out[...] = made
-        return out
+        how = {"weights": factors, "counts": counts, "finish": finish, "behind": behind}
+        return run_windows(windows, x, out, finish.out_shape, finish.out_dtype, how)
 
     return run

@@ -302,7 +302,6 @@ class GpuAggregates:
             schedule,
             operand.indices,
             features=self._shape[1],
-            bits=1,
             encoding=x.encoding,
             finish=finish,
             values=values,

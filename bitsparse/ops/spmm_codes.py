@@ -24,6 +24,7 @@ _KEPT = 16
 #: Bytes of int32 sums beyond which they are not kept for a second kernel, the epilogue's; and edges of a row, on average, below which
 #: integers of eight bits and more take one kernel because it is quicker.
 ONE_KERNEL_BYTES, FEW_EDGES = 1 << 30, 8
+_NOT_PACKED = "what is gathered packed has 1, 2, 4, 8 or 16 bits and no scale or offset, unless they follow the sums"
 
 
 class CodeProducts:
@@ -36,24 +37,35 @@ class CodeProducts:
     reduce : {"sum", "mean", "max"}
     forced : str or None
         The kernel that the caller insists on.
+    epilogue : bool
+        Whether the caller has one; what stands behind sums else are scales and offsets.
     """
 
-    def __init__(self, function: str, reduce: str, forced: str | None) -> None:
-        self._function, self._reduce, self._forced = function, reduce, forced
+    def __init__(self, function: str, reduce: str, forced: str | None, epilogue: bool) -> None:
+        self._function, self._reduce, self._forced, self._epilogue = function, reduce, forced, epilogue
+        self._told: dict[Any, str] = {}
 
-    def explain(self, operand: CSROperand) -> list[str]:
-        """Which kernels have been prepared for the pattern, and why."""
-        lines = []
-        for (bits, encoding, *_), (made, finish) in operand.prepared.get("code sums", {}).items():
-            how = "vertical counters" if bits == 1 else f"gathered as they are, {made.tuning.lanes} lanes a row"
-            joined = "" if finish is None else ", the epilogue in the same kernel"
-            lines.append(f"{bits} {encoding} bits: kernel codes ({how}){joined}")
-        return lines
+    def explain(self) -> list[str]:
+        """Which kernels have been prepared here, and how they sum."""
+        return list(self._told.values())
 
-    def _refusal(self, operand: CSROperand, x: Features, weights: Array | None, acc: np.dtype[Any]) -> str | None:
+    def _tell(self, key: tuple[Any, ...], made: Any, finish: SumFinish | None) -> None:
+        bits, encoding, *_, kind, _ = key
+        how = "bspmm_count, vertical counters"
+        if bits > 1:
+            sums = "float32 sums" if kind == "float32" else "integer sums"
+            how = f"spmm_codes, {sums} of words gathered as they are, {made.tuning.lanes} lanes a row"
+        behind = ", the epilogue in a kernel of its own" if self._epilogue else ""
+        if finish is not None:
+            behind = f", {'the epilogue' if self._epilogue else 'scale and offset'} in the same kernel"
+        self._told[key] = f"{bits} {encoding} bits: kernel codes ({how}){behind}"
+
+    def refusal(self, operand: CSROperand, x: Features, weights: Array | None, acc: np.dtype[Any]) -> str | None:
         """Why packed features have to be unpacked, if they have to."""
+        if self._forced not in (None, "codes"):
+            return f"kernel {self._forced!r} takes unpacked features"
         if x.packed is None:
-            return "x is not packed, or has a scale or offset without an epilogue to take it"
+            return _NOT_PACKED
         if self._reduce == "max":
             return "a maximum is taken of whole integers"
         if acc != np.int32 and not _is_float(operand, weights, acc):
@@ -84,11 +96,9 @@ class CodeProducts:
         behind: Behind | None = None,
     ) -> Array | None:
         """The product, into `target` if it is given; None where there is no kernel for it, with an epilogue or at all."""
-        if self._forced not in (None, "codes"):
-            return None
-        refused = self._refusal(operand, x, weights, acc)
+        refused = self.refusal(operand, x, weights, acc)
         if refused is not None:
-            if self._forced is not None:
+            if self._forced == "codes":
                 raise KernelError(f"{self._function}: kernel 'codes' cannot compute this: {refused}")
             return None
         if finish is not None and not self._in_one(operand, x, finish):
@@ -114,7 +124,7 @@ class CodeProducts:
         self, operand: CSROperand, x: Features, weights: Array | None, acc: np.dtype[Any], finish: SumFinish | None
     ) -> Any:
         """The kernel for features like these, or None."""
-        if self._forced not in (None, "codes") or self._refusal(operand, x, weights, acc) is not None:
+        if self.refusal(operand, x, weights, acc) is not None:
             return None
         if finish is not None and not self._in_one(operand, x, finish):
             finish = None
@@ -126,6 +136,8 @@ class CodeProducts:
         kept: dict[Any, tuple[Any, SumFinish | None]] = operand.prepared.setdefault("code sums", {})
         found = kept.get(key)
         if found is not None and found[1] is finish:
+            if key not in self._told:
+                self._tell(key, found[0], finish)
             return found[0]
         if len(kept) >= _KEPT:
             kept.clear()
@@ -151,6 +163,7 @@ class CodeProducts:
                 chain=chain,
             )
         kept[key] = made, finish
+        self._tell(key, made, finish)
         operand.ready.renew()
         return made
 

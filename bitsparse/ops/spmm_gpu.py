@@ -15,7 +15,7 @@ from bitsparse.errors import KernelError
 from bitsparse.ops.csr_operand import CSROperand
 from bitsparse.ops.features import converted
 
-__all__ = ["GpuProducts", "Product", "ShortWay", "windows_of"]
+__all__ = ["GpuProducts", "Product", "ShortWay", "by_alignment", "counts_of", "run_windows", "windows_of"]
 
 Array = NDArray[Any]
 #: Kinds of product that the pattern of a container keeps.
@@ -231,7 +231,6 @@ class GpuProducts:
             narrow = backend.value_dtype_of(weights.dtype, kind.dtype, weights.ndim)
         brought_in = acc if narrow is None else narrow
         fixed = converted(weights, brought_in) if kind.fixed and weights is not None else None
-        made: dict[int, Any] = {}
         if fixed is not None and acc.kind == "f" and kind.reduce == "sum" and not kind.per_head:
             # Scales of known values are made part of them, once.
             if col_scale is not None:
@@ -242,26 +241,23 @@ class GpuProducts:
         schedule, indices, ready = operand.schedule, operand.indices, operand.ready
         brought = "none" if weights is None else "head" if kind.per_head else "edge"
 
-        def at(alignment: int) -> Any:
-            if alignment not in made:
-                ready.wait()
-                made[alignment] = backend.Spmm(
-                    schedule,
-                    indices,
-                    columns=kind.columns,
-                    x_dtype=kind.dtype,
-                    acc_dtype=acc,
-                    heads=heads,
-                    weights=brought,
-                    value_dtype=narrow,
-                    row_scale=row_scale,
-                    col_scale=col_scale,
-                    reduce=kind.reduce,
-                    alignment=alignment,
-                )
-                ready.renew()
-            return made[alignment]
-
+        at = by_alignment(
+            ready,
+            lambda alignment: backend.Spmm(
+                schedule,
+                indices,
+                columns=kind.columns,
+                x_dtype=kind.dtype,
+                acc_dtype=acc,
+                heads=heads,
+                weights=brought,
+                value_dtype=narrow,
+                row_scale=row_scale,
+                col_scale=col_scale,
+                reduce=kind.reduce,
+                alignment=alignment,
+            ),
+        )
         usual = at(16)
 
         def run(x: Array, values: Array | None, out: Array | None) -> Array:
@@ -274,28 +270,19 @@ class GpuProducts:
     def _windows(self, operand: CSROperand, kind: Any, weights: Array | None) -> Product:
         """Windows of eight rows on the CUDA cores; arrays of an unusual alignment are copied."""
         windows = windows_of(operand)
-        space: Any = interop.namespace(operand.indptr)
         col_scale, row_scale, rows = self._col_scale, self._row_scale, operand.shape[0]
-        fixed = counts = None
+        fixed, counts = None, counts_of(operand) if kind.reduce == "mean" else None
         if kind.values is None and col_scale is not None:
             fixed = windows.weigh(col_scale=col_scale)
         elif weights is not None and kind.fixed:
             fixed = windows.weigh(interop.contiguous(converted(weights, np.float32)), col_scale)
-        if kind.reduce == "mean":
-            counts = space.maximum(operand.indptr[1:] - operand.indptr[:-1], 1).astype(np.float32)
 
         def run(x: Array, values: Array | None, out: Array | None) -> Array:
             factors = fixed
             if values is not None and factors is None:
                 factors = windows.weigh(interop.contiguous(converted(values, np.float32)), col_scale)
-            given, made = interop.aligned(x), cast(Any, out)
-            if made is None or made.data.ptr % 16:
-                made = space.empty((rows, kind.columns), np.float32)
-            windows.run(given, made, weights=factors, row_scale=row_scale, counts=counts)
-            if out is None or made is out:
-                return cast(Array, made)
-            out[...] = made
-            return out
+            how = {"weights": factors, "row_scale": row_scale, "counts": counts}
+            return run_windows(windows, x, out, (rows, kind.columns), np.float32, how)
 
         return Product(run, f", {windows.reuse:.2f} edges to a row of features that is read")
 
@@ -327,6 +314,41 @@ class GpuProducts:
 
         how = precision if kind.dtype == np.float32 else kind.dtype
         return Product(run, f", {how}, {height} rows, {tiles.stats.reuse:.2f} edges to a row of features that is read")
+
+
+def by_alignment(ready: interop.Ready, make: Callable[[int], Any]) -> Callable[[int], Any]:
+    """What `make` makes for arrays of an alignment, kept; users of other streams wait for it through `ready`."""
+    made: dict[int, Any] = {}
+
+    def at(alignment: int) -> Any:
+        if alignment not in made:
+            ready.wait()
+            made[alignment] = make(alignment)
+            ready.renew()
+        return made[alignment]
+
+    return at
+
+
+def counts_of(operand: CSROperand) -> Array:
+    """What the sums of the rows are divided by for their means."""
+    space: Any = interop.namespace(operand.indptr)
+    made: Array = space.maximum(operand.indptr[1:] - operand.indptr[:-1], 1).astype(np.float32)
+    return made
+
+
+def run_windows(
+    windows: Any, x: Array, out: Array | None, shape: tuple[int, ...], dtype: Any, how: dict[str, Any]
+) -> Array:
+    """A product over windows, into `out` if it is given; arrays that the kernel cannot take are copied."""
+    given, made = interop.aligned(x), cast(Any, out)
+    if made is None or made.data.ptr % 16:
+        made = cast(Any, interop.namespace(x)).empty(shape, dtype)
+    windows.run(given, made, **how)
+    if out is None or made is out:
+        return cast(Array, made)
+    out[...] = made
+    return out
 
 
 def windows_of(operand: CSROperand) -> Any:

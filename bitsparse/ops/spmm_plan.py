@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
-from bitsparse.arrays.bit_tensor import BitTensor
-from bitsparse.backends.params import SEGMENT
+from bitsparse.arrays.bit_tensor import BitTensor, Layout
+from bitsparse.backends.params import PackedFeatures
 from bitsparse.errors import DTypeError, KernelError, ShapeError
 from bitsparse.ops.csr_operand import CSROperand
 from bitsparse.ops.edge_ways import EdgeWay
@@ -19,7 +19,8 @@ from bitsparse.ops.features import Features, as_features, converted, native, sum
 from bitsparse.ops.places import same_place, target_array, working_with
 from bitsparse.ops.spmm_codes import CodeProducts
 from bitsparse.ops.spmm_finish import SumFinish
-from bitsparse.ops.spmm_gpu import GpuProducts, ShortWay
+from bitsparse.ops.spmm_gpu import GpuProducts, Product, ShortWay
+from bitsparse.ops.spmm_host import counted, explain, explain_packed, is_counted
 
 __all__ = ["SpmmPlan"]
 
@@ -76,13 +77,15 @@ class SpmmPlan:
         self._planned: tuple[int, str] | None = None
         self._products: GpuProducts | None = None
         self._codes: CodeProducts | None = None
+        #: On a GPU, which kernel sums unpacked features of a dtype, and why.
+        self._told: dict[str, str] = {}
         #: On a GPU, what a call may do at once for features of CuPy's of the planned dtype.
         self._short: ShortWay | None = None
         if self.device != "cpu":
             self._products = GpuProducts.kept(
                 function, operand, self._columns, self._reduce, self._precision, self._forced
             )
-            self._codes = CodeProducts(function, self._reduce, self._forced)
+            self._codes = CodeProducts(function, self._reduce, self._forced, epilogue is not None)
         elif self._forced not in (None, "csr"):
             raise KernelError(
                 f"{function}: kernel {self._forced!r} runs on a GPU, but A is on the CPU; pass kernel=None"
@@ -102,13 +105,9 @@ class SpmmPlan:
         (rows, cols), edges = self._operand.shape, self._operand.nnz
         width = " x ".join(map(str, self._inner)) or "1"
         first = f"{rows} x {cols}, {edges} edges, longest row {self.longest_row}: {self._reduce} of {width} columns"
-        if self._products is not None and self._codes is not None:
-            lines = [*self._codes.explain(self._operand), *self._products.explain()]
-            return "\n".join((first, *(lines or ["nothing is prepared yet"])))
-        units = -(-(rows + edges) // SEGMENT)
-        long_rows = int(np.count_nonzero(np.diff(self._operand.indptr) > SEGMENT))
-        shared = f"{long_rows} longer rows are shared out" if long_rows else "no row is shared out"
-        return f"{first}\nrows in {units} unit{'s' if units != 1 else ''} of about {SEGMENT} edges, {shared}"
+        if self._codes is None:
+            return "\n".join((first, *self._told.values(), explain(self._operand)))
+        return "\n".join((first, *(self._codes.explain() + [*self._told.values()] or ["nothing is prepared yet"])))
 
     def __repr__(self) -> str:
         return f"<SpmmPlan shape={self.shape} reduce={self._reduce} edges={self._operand.nnz}>"
@@ -172,23 +171,29 @@ class SpmmPlan:
         return SumFinish.kept(self._function, _REAL, self._operand, self.shape, self._reduce)
 
     def _plan_bits(self, bits: int, encoding: str) -> None:
-        """Choose and compile for BitTensors of this kind."""
+        """Choose and compile for BitTensors of this kind, without scale and offset."""
         self._planned = (bits, encoding)
-        if self._codes is None or 0 in self.shape:
+        if 0 in self.shape:
             return
-        space: Any = interop.namespace(self._operand.indptr)
-        shape = (self._operand.shape[1], *self._inner)
-        words = space.zeros((0,), np.uint32)
-        x = BitTensor._make(words, shape, bits, -1, "rows", encoding, interop.CUPY)
-        if bits not in _check.ROW_LAYOUT_BITS:
-            return
-        features, weights, operand = as_features(self._function, "x", x), self._operand.values, self._operand
+        operand, weights, in_rows = self._operand, self._operand.values, bits in _check.ROW_LAYOUT_BITS
+        space: Any = interop.namespace(operand.indptr)
+        shape, family = (operand.shape[1], *self._inner), interop.NUMPY if space is np else interop.CUPY
+        layout: Layout = "rows" if in_rows else "planes"
+        x = BitTensor._make(space.zeros((0,), np.uint32), shape, bits, -1, layout, encoding, family)
+        packed = PackedFeatures(bits, encoding, shape[-1]) if in_rows else None
+        features = Features(x.words, shape, x.dtype, packed, family)
         finish = self._finish if self._finish is not None or not self._takes_out(x) else self._real
         if finish is not None and finish.takes_out(x, weights):
             operand = replace(operand, row_scale=None)
         else:
             finish = None
-        self._codes.prepare(operand, features, weights, self._dtypes(features, weights, operand)[1], finish)
+        acc = self._dtypes(features, weights, operand)[1]
+        if self._codes is None:
+            by_counters = self._finish is not None and is_counted(operand, features, weights, acc, self._reduce)
+            self._told["packed"] = f"{bits} {encoding} bits: {explain_packed(features, acc, by_counters)}"
+        elif self._codes.prepare(operand, features, weights, acc, finish) is None and self._forced in (None, "csr"):
+            heads = self._inner[0] if in_rows and len(self._inner) == 2 else 1
+            self._product(operand, features, x.dtype, acc, weights, heads)
 
     def _prepare(self, planned: Any) -> ShortWay | None:
         """Choose and compile for features of a dtype; how CuPy arrays of that dtype are to be multiplied, if they may be at once."""
@@ -201,13 +206,39 @@ class SpmmPlan:
         x = Features(space.empty((0, *self._inner), wanted), (0, *self._inner), wanted, None, interop.CUPY)
         dtype, acc, result_dtype = self._dtypes(x, self._operand.values)
         data_dtype = wanted if wanted.kind in "biu" else dtype
-        product = self._products.product(self._operand, data_dtype, acc, self._operand.values, 1, self._keep)
+        product = self._product(self._operand, x, data_dtype, acc, self._operand.values, 1)
         # Integers whose sums might need more than 64 bits are looked at in every call.
         own = self._operand.values
         wide = acc.kind == "i" and 8 in (wanted.itemsize, 0 if own is None else own.dtype.itemsize)
         if data_dtype == wanted and not wide and self._finish is None:
             self._short = ShortWay(self._operand, product.run, wanted, self._inner, result_dtype)
         return self._short
+
+    def _product(
+        self,
+        operand: CSROperand,
+        x: Features,
+        dtype: np.dtype[Any],
+        acc: np.dtype[Any],
+        weights: Array | None,
+        heads: int,
+    ) -> Product:
+        """On a GPU the kernel for `x` as an array of `dtype`."""
+        assert self._products is not None and self._codes is not None
+        products = self._products
+        if operand is not self._operand:  # without its factors of rows
+            products = GpuProducts.kept(
+                f"{self._function} of integers", operand, self._columns, self._reduce, self._precision, self._forced
+            )
+        product = products.product(operand, dtype, acc, weights, heads, self._keep)
+        if dtype.name not in self._told:
+            what = dtype.name
+            if self._planned is not None:
+                why = self._codes.refusal(operand, x, weights, acc)
+                what = f"{self._planned[0]} {self._planned[1]} bits as {what} ({why})"
+            behind = "" if self._finish is None else ", the epilogue in a kernel of its own"
+            self._told[dtype.name] = f"{what}: {product.explain}{behind}"
+        return product
 
     def _with_values(self, operand: CSROperand, how: tuple[Any, ...], x: Any, values: Any) -> EdgeWay | None:
         """The kernel itself, for CuPy arrays of features and of values for every edge that are summed as they are."""
@@ -287,29 +318,14 @@ class SpmmPlan:
                     room = operand.schedule.workspace("sums", self.shape, sums_dtype)
                 made = finish.on_gpu(self._call(operand, x, weights, dtype, acc, sums_dtype, 1, room), behind, target)
         if made is None:
-            sums = self._counted(operand, x, weights, acc)
-            if sums is None:
+            if 0 not in self.shape and is_counted(operand, x, weights, acc, self._reduce):
+                sums = counted(operand, x, self._reduce)
+            else:
                 sums = self._call(operand, x, weights, dtype, acc, sums_dtype, 1, None)
             made = finish.on_host(sums, behind, target)
         if out is not None:
             return out
         return finish.epilogue.wrap(made, self.shape, x.family, self._function)
-
-    def _counted(self, operand: CSROperand, x: Features, weights: Array | None, acc: np.dtype[Any]) -> Array | None:
-        """On the CPU the sums of one-bit integers by vertical counters, an eighth of the work; None where they do not apply."""
-        one_bit = x.packed is not None and x.packed.bits == 1 and x.packed.affine is None
-        if not one_bit or self._codes is not None or weights is not None or acc != np.int32 or self._reduce == "max":
-            return None
-        if x.packed is None or operand.indices is None or 0 in self.shape:
-            return None
-        bipolar = x.packed.encoding == "bipolar"
-        family = backends.family("cpu", "bspmm")
-        sums: Array = family.count(operand.indptr, operand.indices, x.data, x.packed.width, bipolar=bipolar)
-        if self._reduce == "sum":
-            return sums
-        counts = np.maximum(np.diff(operand.indptr), 1).astype(np.float32)[:, None]
-        means: Array = sums.astype(np.float32) / counts
-        return means
 
     def _weights(self, values: Any, x: Features) -> tuple[Array | None, bool]:
         """Values per edge in canonical order, and whether each head has its own."""
@@ -345,8 +361,10 @@ class SpmmPlan:
             summed = self._codes.run(operand, x, weights, acc, target)
             if summed is not None:
                 return summed.reshape(self.shape)
-            x = unpacked(self._function, "x", x)
-        data, packed = x.data, x.packed
+        given, packed = x, x.packed
+        if packed is not None and self._codes is not None:
+            x, packed = unpacked(self._function, "x", x), None
+        data = x.data
         if packed is None:
             data = data.reshape(x.shape[0], x.columns)
             if data.dtype.kind not in "biu":
@@ -354,13 +372,7 @@ class SpmmPlan:
         into = None if target is None else target.reshape(self.shape[0], x.columns)
         result: Array
         if self._products is not None:
-            products = self._products
-            if operand is not self._operand:  # without its factors of rows
-                products = GpuProducts.kept(
-                    f"{self._function} of integers", operand, self._columns, self._reduce, self._precision, self._forced
-                )
-            product = products.product(operand, data.dtype, acc, weights, heads, self._keep)
-            result = product.run(data, weights, into)
+            result = self._product(operand, given, data.dtype, acc, weights, heads).run(data, weights, into)
             return result.reshape(self.shape)
         result = backends.family("cpu", "spmm").spmm(
             operand.indptr,

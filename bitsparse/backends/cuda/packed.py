@@ -1,4 +1,4 @@
-"""Float32 sums of packed integers of 1, 2, 4 or 8 bits on the GPU, gathered as they are along streams of edges."""
+"""Float32 sums of one-bit features on the GPU, gathered as they are along streams of edges."""
 
 from __future__ import annotations
 
@@ -15,12 +15,9 @@ from bitsparse.backends.cuda.schedule import Schedule, StreamsParams
 from bitsparse.backends.cuda.units import UnitsParams, units_of
 from bitsparse.backends.cuda.workspaces import Workspaces
 from bitsparse.backends.params import packed_words
-from bitsparse.errors import KernelError
 
-__all__ = ["BITS", "PackedSum", "PackedTuning", "packed_tuning"]
+__all__ = ["PackedSum", "PackedTuning", "packed_tuning"]
 
-#: Widths of integers that there are kernels for.
-BITS = (1, 2, 4, 8)
 _GRID_Y, _THREADS = 65535, 128
 _WEIGHTS = {"none": 0, "edge": 1, "general": 2}
 #: Features from which a lane holds eight, not four: fewer instructions an edge against more groups in a warp.
@@ -36,8 +33,6 @@ class _PackedParams(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("x", "out", "values", "col_scale", "partial", "arrived")),
         ("row_bytes", ctypes.c_uint),
         *((name, ctypes.c_int) for name in ("vectors", "slices")),
-        ("flip", ctypes.c_uint),
-        ("base", ctypes.c_float),
         ("aligned", ctypes.c_int),
         ("finish", FinishStruct),
     )
@@ -49,7 +44,7 @@ class PackedTuning(NamedTuple):
     Attributes
     ----------
     lane : int
-        Features of a lane: 4, 8 or 16, of 128 bits at most.
+        Features of a lane: 4, 8, 16 or 32.
     lanes : int
         Of a group, which walks a stream: a power of two up to 32.
     unroll : int
@@ -70,15 +65,15 @@ class PackedTuning(NamedTuple):
     limit: int | None = None
 
 
-def packed_tuning(features: int, bits: int = 1, general: bool = False) -> PackedTuning:
+def packed_tuning(features: int, general: bool = False) -> PackedTuning:
     """The tuning for rows of so many features, with factors of columns or without.
 
     Examples
     --------
-    >>> packed_tuning(128)[:2], packed_tuning(128, 4)[:2], packed_tuning(256, 1, True)[:2], packed_tuning(3)[:2]
-    ((8, 16), (4, 32), (4, 32), (4, 1))
+    >>> packed_tuning(128)[:2], packed_tuning(256, True)[:2], packed_tuning(3)[:2]
+    ((8, 16), (4, 32), (4, 1))
     """
-    lane = 8 if features >= (_WIDE if bits == 1 else 2 * _WIDE + 1) and not general else 4
+    lane = 8 if features >= _WIDE and not general else 4
     return PackedTuning(lane, min(32, 1 << (-(-features // lane) - 1).bit_length()))
 
 
@@ -94,9 +89,9 @@ class PackedSum:
         Of the pattern.
     indices : cupy.ndarray
         As `indptr` of the schedule.
-    features, bits : int
-        Integers of a node, and bits of each.
-    encoding : {"unsigned", "signed", "bipolar"}
+    features : int
+        Of a node, a bit each.
+    encoding : {"unsigned", "bipolar"}
     finish : Finish
         What becomes of the sums, or means.
     values : cupy.ndarray of float32 (nnz,), optional
@@ -118,7 +113,6 @@ class PackedSum:
         indices: Any,
         *,
         features: int,
-        bits: int,
         encoding: str,
         finish: Finish,
         values: Any = None,
@@ -127,10 +121,8 @@ class PackedSum:
         tuning: PackedTuning | None = None,
     ) -> None:
         cupy = self._cupy = jit.require_cupy("bspmm")
-        if bits not in BITS:
-            raise KernelError(f"bspmm: packed features have {BITS} bits on the GPU, not {bits}; repack them")
         self.schedule, self.finish = schedule, finish
-        self.tuning = tuning = packed_tuning(features, bits, weights == "general") if tuning is None else tuning
+        self.tuning = tuning = packed_tuning(features, weights == "general") if tuning is None else tuning
         self._stream = cupy.cuda.get_current_stream
         self._lock = threading.Lock()
         self._kernel: Any = None
@@ -146,22 +138,17 @@ class PackedSum:
             schedule.walk_params(self._indices, tuning.lanes, self.cut.longest), self.cut.params()
         )
         params.row_bytes, params.vectors, params.slices = (
-            4 * packed_words(features, bits, "rows"),
+            4 * packed_words(features, 1, "planes"),
             vectors,
             self._slices,
         )
-        defines = schedule.defines | {"BS_BITS": bits, "BS_LANE": tuning.lane, "BS_U": tuning.unroll}
-        defines |= {"BS_WEIGHTS": _WEIGHTS[weights]}
+        defines = schedule.defines | {"BS_LANE": tuning.lane, "BS_U": tuning.unroll}
+        defines |= {"BS_WEIGHTS": _WEIGHTS[weights], "BS_BIPOLAR": int(encoding == "bipolar")}
         defines |= finish.defines | finish.pads(tuning.lanes, self._slices, tuning.lane)
         if mean and finish.mode != 2:  # the sign of a mean is that of the sum
             defines["BS_MEAN"] = 1
         if tuning.blocks is not None:
             defines["BS_BLOCKS"] = tuning.blocks
-        if bits == 1:
-            defines["BS_BIPOLAR"] = int(encoding == "bipolar")
-        elif encoding == "signed":
-            params.flip = sum(1 << (i + bits - 1) for i in range(0, 32, bits))
-            params.base = float(1 << (bits - 1))
         params.finish = finish.struct
         grid = -(-self.cut.warps(tuning.lanes) * 32 // _THREADS)
         across = -(-self._slices // _GRID_Y)
