@@ -297,7 +297,7 @@ def test_plans_name_their_own_kernel() -> None:
     for there, bits, given, wanted in (
         (A, 8, {}, "8 unsigned bits: kernel codes (spmm_codes, integer sums"),
         (A, 1, {"reduce": "mean"}, "1 unsigned bits: kernel codes (bspmm_count"),
-        (A, 4, {"epilogue": relu}, "the epilogue in the same kernel"),
+        (A, 4, {"epilogue": relu}, "the epilogue in a kernel of its own"),
         (A, 1, {"epilogue": relu}, "the epilogue in a kernel of its own"),
         (weighted, 2, {}, "2 unsigned bits: kernel codes (spmm_codes, float32 sums"),
         (weighted, 1, {}, "1 unsigned bits as uint8 (one bit is counted, without values and scales): kernel csr"),
