@@ -1,6 +1,6 @@
 // The epilogue on sums that are in memory already: int32 or int64, or float32; bound by memory, reading the sums and writing floats or codes.
-// Packed along the columns' elements, one warp takes a strip of up to four blocks of 16 x 64, always an octet ahead of itself; else a thread
-// takes an octet of a row.
+// For planes and what is packed along the rows' index, one warp takes a strip of up to four blocks of 16 x 64, always an octet ahead of itself;
+// for floats and whole integers a thread takes an octet of a row, so that narrow results leave no lane idle.
 #include "epilogue.cuh"
 #include "epilogue_octet.cuh"
 

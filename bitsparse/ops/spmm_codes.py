@@ -16,14 +16,14 @@ from bitsparse.ops.csr_operand import CSROperand
 from bitsparse.ops.features import Features, converted
 from bitsparse.ops.spmm_finish import Behind, SumFinish
 
-__all__ = ["FEW_EDGES", "ONE_KERNEL_BYTES", "CodeProducts"]
+__all__ = ["FEW_EDGES", "ONE_KERNEL_BYTES", "WIDE", "CodeProducts"]
 
 Array = NDArray[Any]
 #: Products of a pattern that are kept.
 _KEPT = 16
-#: Bytes of int32 sums beyond which they are not kept for a second kernel, the epilogue's; and edges of a row, on average, below which
-#: integers of eight bits and more take one kernel because it is quicker.
-ONE_KERNEL_BYTES, FEW_EDGES = 1 << 30, 8
+#: Bytes of int32 sums beyond which they are not kept for a second kernel, the epilogue's; edges of a row, on average, below which wide rows
+#: of floats come out of one kernel because that is quicker, and how wide.
+ONE_KERNEL_BYTES, FEW_EDGES, WIDE = 1 << 30, 8, 64
 _NOT_PACKED = "what is gathered packed has 1, 2, 4, 8 or 16 bits and no scale or offset, unless they follow the sums"
 
 
@@ -181,8 +181,8 @@ class CodeProducts:
         params, packed = finish.params, x.packed
         if packed is None or packed.bits == 1 or (params.out != "float" and params.axis != -1):
             return False
-        few = packed.bits >= 8 and operand.nnz < FEW_EDGES * operand.shape[0]
-        return few or 4 * math.prod(finish.shape) > ONE_KERNEL_BYTES
+        few = operand.nnz < FEW_EDGES * operand.shape[0] and packed.width >= WIDE
+        return (few and params.out == "float") or 4 * math.prod(finish.shape) > ONE_KERNEL_BYTES
 
     @staticmethod
     def _counter(operand: CSROperand, encoding: str, features: int, mean: bool) -> Any:

@@ -30,7 +30,6 @@ _WARPS, _HEIGHT, _WIDTH = 4, 16, 64
 #: Blocks of a strip of the kernel of its own, and warps of it on a multiprocessor.
 _STRIP, _RESIDENT = 4, 16
 _THREADS = 256
-BY_OCTETS = True
 
 
 class _Vector(ctypes.Structure):
@@ -325,7 +324,9 @@ class SumsEpilogue:
         if 0 in chain.shape:
             self.params = _SumsParams()
             return
-        if chain.struct.steps & _DOWN or not BY_OCTETS:
+        # Planes are put together by the lanes of a strip, a word at a time; an octet of its own would write bytes, and pads one by one.
+        planes = chain.struct.steps & _BITS and not chain.struct.steps & _WHOLE
+        if chain.struct.steps & _DOWN or planes:
             self.params = _strips_of(chain)
             name, threads = "epilogue", 32 * _WARPS
             blocks = -(-self.params.strips // _WARPS)
@@ -347,7 +348,7 @@ class SumsEpilogue:
 
 
 def _strips_of(chain: DeviceEpilogue) -> _SumsParams:
-    """Strips of blocks, for a result that is packed along its rows' index."""
+    """Strips of blocks."""
     *batch, m, n = chain.shape
     across, down = -(-n // _WIDTH), -(-m // _HEIGHT)
     all_blocks = math.prod(batch) * across * down
@@ -361,7 +362,7 @@ def _octets_of(chain: DeviceEpilogue) -> _SumsParams:
     """Octets of rows, the pads of packed ones included."""
     raw, across = chain.struct, -(-chain.shape[-1] // 8)
     if raw.steps & _BITS:
-        across = 4 * raw.words // (raw.bits if raw.steps & _WHOLE else 1)
+        across = 4 * raw.words // raw.bits
     return _SumsParams(strips=math.prod(chain.shape[:-1]) * across, across=across)
 
 
