@@ -317,7 +317,7 @@ class ClusterRunner:
         )
         if self._engine is None:
             if self.device == "cpu":
-                self._engine = HostEngine(self.model, self.form)
+                self._engine = HostEngine(self.model, self.form, packets)
             else:
                 from bitsparse.nn.cluster_gpu import GpuEngine  # imported where there is a GPU
 
@@ -342,7 +342,7 @@ class ClusterRunner:
         forms: Counter[str] = Counter()
         begin = time.perf_counter()
 
-        def put(group: Group, logits: _Array) -> None:
+        def put(group: Group, logits: _Array | None) -> None:
             nonlocal done
             start = time.perf_counter()
             if device_out is None:
@@ -353,7 +353,8 @@ class ClusterRunner:
                 self._progress(done, report.groups)
 
         try:
-            with self._engine.running(put, device_out, timed) as engine:
+            place = sink.rows if self.device == "cpu" else device_out
+            with self._engine.running(put, place, timed) as engine:
                 for packet in packets:
                     forms[engine.submit(packet)] += 1
                 engine.finish(report)
