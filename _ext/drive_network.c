@@ -11,8 +11,8 @@ typedef struct {
     uint8_t *memory; /* all that follows, for `nodes` nodes */
     size_t nodes;
     uint8_t *codes[2];
-    int32_t *indptr;
-    uint32_t *received;
+    int32_t *indptr; /* rows end with the number of a row of zeros, up to whole fours of entries */
+    uint32_t *degrees, *received;
     float *vectors[BS_DEGREES + 1];
 } network_room;
 
@@ -44,16 +44,17 @@ static int reserve(network_room *r, size_t nodes, size_t stride)
 {
     if (nodes <= r->nodes)
         return 1;
-    const size_t room = nodes + nodes / 4 + 16, codes = room * stride + SLACK, words = (room + 16) * 4;
+    const size_t room = nodes + nodes / 4 + 16, codes = (room + 1) * stride + SLACK, words = (room + 16) * 4;
     free(r->memory);
     r->nodes = 0;
-    r->memory = malloc(2 * codes + (2 + BS_DEGREES) * words);
+    r->memory = malloc(2 * codes + (3 + BS_DEGREES) * words);
     if (!r->memory)
         return 0;
     uint8_t *at = r->memory;
     r->codes[0] = at, at += codes;
     r->codes[1] = at, at += codes;
     r->indptr = (int32_t *)at, at += words;
+    r->degrees = (uint32_t *)at, at += words;
     r->received = (uint32_t *)at, at += words;
     for (int i = BS_LEFT; i <= BS_DEGREES; i++, at += words)
         r->vectors[i] = (float *)at;
@@ -66,14 +67,14 @@ static void make_vectors(const network_job *j, network_room *r, size_t nodes)
 {
     const int32_t *indptr = r->indptr, *indices = r->packet.indices;
     if (j->n->normalisation == BS_GCN) {
-        memset(r->received, 0, nodes * sizeof *r->received);
+        memset(r->received, 0, (nodes + 1) * sizeof *r->received);
         for (size_t e = 0; e < (size_t)indptr[nodes]; e++)
             r->received[indices[e]]++;
         for (size_t i = 0; i < nodes; i++)
             r->vectors[BS_RIGHT][i] = factor(j, r->received[i]);
     }
     for (size_t i = 0; i < nodes; i++) {
-        const size_t degree = (size_t)(indptr[i + 1] - indptr[i]);
+        const size_t degree = r->degrees[i];
         const float left = j->n->normalisation == BS_SUM ? 1.0f : factor(j, degree);
         r->vectors[BS_LEFT][i] = left;
         r->vectors[BS_DEGREES][i] = (float)((double)degree * (double)left);
@@ -105,6 +106,9 @@ static int run_layers(network_job *j, network_room *r, size_t first, size_t node
         bs_epilogue e = layer->e;
         s.x = r->codes[i % 2], s.stride = stride;
         s.indptr = r->indptr, s.indices = r->packet.indices;
+        s.most = i ? (int)j->n->layers[i - 1].e.quantizer.qmax : (1 << j->n->bits) - 1;
+        if (!s.panels)
+            memset(r->codes[i % 2] + nodes * stride, 0, stride);
         put_vector(&e.row_scale, r, layer->scale);
         put_vector(&e.row_term[0], r, layer->row_term);
         put_vector(&e.col_term[0], r, layer->col_term);
@@ -130,16 +134,17 @@ static int run_piece(network_job *j, size_t unit, network_room *r)
         return BS_PACKET_OK;
     if (!reserve(r, last - first, j->stride))
         return BS_PACKET_MEMORY;
-    const size_t entry0 = p->table[BS_CHUNK_WORDS * c0 + 2];
+    const int32_t zeros = (int32_t)(last - first); /* the number of a row that is all zeros */
+    size_t entry = 0;
     for (size_t c = c0; c < c1; c++) {
-        const uint32_t *chunk = p->table + BS_CHUNK_WORDS * c;
-        if (chunk[0] < first || chunk[2] < entry0)
+        const size_t row = p->table[BS_CHUNK_WORDS * c];
+        if (row < first || row > last)
             return BS_PACKET_DAMAGED;
-        const int status = bs_packet_rows(j->k, p, c, first, last, chunk[2] - entry0, r->indptr + (chunk[0] - first), &r->packet);
+        const int status = bs_packet_rows(j->k, p, c, first, last, zeros, &entry, r->indptr + (row - first), r->degrees + (row - first), &r->packet);
         if (status != BS_PACKET_OK)
             return status;
     }
-    r->indptr[last - first] = (int32_t)(p->table[BS_CHUNK_WORDS * c1 + 2] - entry0);
+    r->indptr[last - first] = (int32_t)entry;
     make_vectors(j, r, last - first);
     load_features(j, r, first, last - first);
     if (run_layers(j, r, first, last - first))

@@ -39,6 +39,7 @@ typedef struct {
     const int8_t *panels;
     const int32_t *indptr, *indices;
     const int32_t *places; /* row r of a float result is put at places[r]; NULL: at r */
+    int most;              /* no code of x is larger */
 } bs_bytes_step;
 
 /* A chain of few operations: float(sum) * row_scale * scale + row_term * term + bias, to codes of 0 .. high or, where there are `floats`,
@@ -57,9 +58,10 @@ typedef struct {
 /* Rows of a packet's chunk in units of at most 8 bits. */
 typedef struct {
     const uint8_t *units; /* eight more can be read */
-    const uint32_t *counts;
+    uint32_t *counts;     /* units of each row, and then its entries */
     size_t rows, row, low, span; /* how many, the first one's number, the first column, and the nodes of the largest block */
     int full, loops;
+    int32_t filler; /* with what rows are filled up to whole fours of entries; negative: they are not */
 } bs_gap_rows;
 
 /* A row's first gap is counted from a column that its block cannot begin before. */

@@ -28,6 +28,7 @@ cdef extern from "network.h" nogil:
         const int32_t *indptr
         const int32_t *indices
         const int32_t *places
+        int most
 
     void bs_bytes_run(bs_run_on on, const bs_bytes_step *s, bs_epilogue *e)
 
@@ -91,7 +92,7 @@ def bytes_step(tuple on, const unsigned char[::1] x, size_t stride, tuple dims, 
     _set_epilogue(&e, result, (1, m, n), chain, out)
     _bytes_fit(&e)
     s.x, s.stride, s.k = <const uint8_t *>_at(x), stride, k
-    s.panels, s.indptr, s.indices, s.places = NULL, NULL, NULL, NULL
+    s.panels, s.indptr, s.indices, s.places, s.most = NULL, NULL, NULL, NULL, 255
     if panels is not None:
         _size_is("panels", panels.shape[0], _ceil_div(n, 16) * _ceil_div(k, 4) * 64)
         s.panels = <const int8_t *>_at(panels)
@@ -146,6 +147,7 @@ cdef int _set_layer(bs_layer *layer, object given, object k, int last) except -1
         raise ValueError("a term of a layer has a vector over the rows but none over the columns; give both")
     layer.step.panels, layer.step.k = NULL, k
     layer.step.x, layer.step.indptr, layer.step.indices, layer.step.places = NULL, NULL, NULL, NULL
+    layer.step.stride, layer.step.most = 0, 255
     if panels is not None:
         weights = panels
         _size_is("panels", weights.shape[0], _ceil_div(n, 16) * _ceil_div(k, 4) * 64)

@@ -56,7 +56,7 @@ static size_t wide_gaps(const bs_gap_rows *g, const uint8_t *from, const uint8_t
     size_t unit = 0;
     *reach = 0;
     for (size_t r = 0; r < g->rows; r++) {
-        const size_t row = g->row + r, until = unit + g->counts[r];
+        const size_t row = g->row + r, until = unit + g->counts[r], begin = entry;
         indptr[r] = (int32_t)entry;
         if (g->loops)
             indices[entry++] = (int32_t)row;
@@ -67,13 +67,16 @@ static size_t wide_gaps(const bs_gap_rows *g, const uint8_t *from, const uint8_t
             if (gap != (uint32_t)g->full)
                 indices[entry++] = (int32_t)(uint32_t)column++;
         }
+        g->counts[r] = (uint32_t)(entry - begin);
+        while (g->filler >= 0 && (entry - begin) % 4)
+            indices[entry++] = g->filler;
         *reach = bs_max(*reach, column);
     }
     return entry;
 }
 
-int bs_packet_rows(const bs_kernels *k, const bs_packet *p, size_t c, size_t from, size_t until, size_t entry, int32_t *indptr,
-                   bs_packet_room *room)
+int bs_packet_rows(const bs_kernels *k, const bs_packet *p, size_t c, size_t from, size_t until, int32_t filler, size_t *entry,
+                   int32_t *indptr, uint32_t *counts, bs_packet_room *room)
 {
     const uint32_t *chunk = p->table + BS_CHUNK_WORDS * c, *after = chunk + BS_CHUNK_WORDS;
     const size_t row0 = chunk[0], low = chunk[1], code = chunk[3] & 31;
@@ -85,8 +88,7 @@ int bs_packet_rows(const bs_kernels *k, const bs_packet *p, size_t c, size_t fro
     if (start > bytes || heads > bytes - start)
         return BS_PACKET_DAMAGED;
     const uint8_t *lengths = p->stream + start, *stream = lengths + heads;
-    uint32_t counts[BS_CHUNK_ROWS];
-    uint8_t short_counts[BS_CHUNK_ROWS + 8];
+    uint8_t short_counts[BS_CHUNK_ROWS + 64];
     if (head <= 8)
         k->fields_to_bytes(lengths, stream, 0, head, rows, 1, 0, short_counts);
     uint64_t units = 0;
@@ -95,20 +97,21 @@ int bs_packet_rows(const bs_kernels *k, const bs_packet *p, size_t c, size_t fro
     const size_t loops = p->loops ? rows : 0;
     if (units > (size_t)(p->end - stream) * 8 / (size_t)bits)
         return BS_PACKET_DAMAGED;
-    /* A kernel writes eight entries at a time, and before it knows which of them stay. */
-    if (!grown((void **)&room->indices, &room->entries, entry + units + loops + 8, sizeof *room->indices) ||
-        !grown((void **)&room->units, &room->bytes, bits <= 8 ? units + 16 : 0, 1))
+    /* A kernel writes several entries at a time, and before it knows which of them stay. */
+    if (!grown((void **)&room->indices, &room->entries, *entry + units + loops + 3 * rows + 12, sizeof *room->indices) ||
+        !grown((void **)&room->units, &room->bytes, bits <= 8 ? units + 64 : 0, 1))
         return BS_PACKET_MEMORY;
-    bs_gap_rows g = {room->units, counts, rows, row0 - from, low - from, chunk[4], (1 << bits) - 1, p->loops};
-    uint64_t reach = 0;
-    size_t last;
+    const bs_gap_rows g = {room->units, counts, rows, row0 - from, low - from, chunk[4], (1 << bits) - 1, p->loops, filler};
+    uint64_t reach = 0, entries = 0;
     if (bits <= 8) {
         k->fields_to_bytes(stream, p->end, 0, bits, units, 1, 0, room->units);
-        last = k->gaps_to_columns(&g, entry, indptr, room->indices, &reach);
+        *entry = k->gaps_to_columns(&g, *entry, indptr, room->indices, &reach);
     } else {
-        last = wide_gaps(&g, stream, p->end, bits, entry, indptr, room->indices, &reach);
+        *entry = wide_gaps(&g, stream, p->end, bits, *entry, indptr, room->indices, &reach);
     }
-    return last - entry == after[2] - chunk[2] && reach <= until - from ? BS_PACKET_OK : BS_PACKET_DAMAGED;
+    for (size_t r = 0; r < rows; r++)
+        entries += counts[r];
+    return entries == after[2] - chunk[2] && reach <= until - from ? BS_PACKET_OK : BS_PACKET_DAMAGED;
 }
 
 typedef struct {
@@ -124,7 +127,9 @@ static void expand_chunk(void *context, size_t c, int thread)
     expansion *x = context;
     const uint32_t *chunk = x->p->table + BS_CHUNK_WORDS * c, *after = chunk + BS_CHUNK_WORDS;
     int32_t starts[BS_CHUNK_ROWS];
-    const int status = bs_packet_rows(x->k, x->p, c, 0, x->p->nodes, 0, starts, &x->rooms[thread]);
+    uint32_t counts[BS_CHUNK_ROWS];
+    size_t entry = 0;
+    const int status = bs_packet_rows(x->k, x->p, c, 0, x->p->nodes, -1, &entry, starts, counts, &x->rooms[thread]);
     if (status != BS_PACKET_OK || after[2] > x->p->entries) {
         __atomic_store_n(&x->status, status == BS_PACKET_OK ? BS_PACKET_DAMAGED : status, __ATOMIC_RELAXED);
         return;

@@ -22,10 +22,11 @@ typedef struct {
 /* A packet of so many bytes at a multiple of 4; its head is checked, its chunks are not. */
 int bs_packet_open(const uint8_t *packet, size_t bytes, bs_packet *p);
 void bs_packet_room_free(bs_packet_room *room);
-/* Rows of chunk c, whose columns all lie in from .. until, both counted from `from`: columns into room->indices from `entry` on, the start
- * of each row into indptr. */
-int bs_packet_rows(const bs_kernels *k, const bs_packet *p, size_t c, size_t from, size_t until, size_t entry, int32_t *indptr,
-                   bs_packet_room *room);
+/* Rows of chunk c, whose columns all lie in from .. until, both counted from `from`: columns into room->indices from *entry on, which is
+ * moved, the start and the number of those of each row into indptr and counts. Rows are filled up to whole fours with `filler`, unless it
+ * is negative. */
+int bs_packet_rows(const bs_kernels *k, const bs_packet *p, size_t c, size_t from, size_t until, int32_t filler, size_t *entry,
+                   int32_t *indptr, uint32_t *counts, bs_packet_room *room);
 
 /* A packet's rows as a CSR pattern of int32. */
 int bs_packet_expand(bs_run_on on, const uint8_t *packet, size_t bytes, int32_t *indptr, size_t nodes, int32_t *indices, size_t entries);
