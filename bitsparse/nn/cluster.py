@@ -20,7 +20,7 @@ from bitsparse.graph.adjacency import square_pattern
 from bitsparse.graph.packets import FeatureForm, Group, Packet, Packets
 from bitsparse.graph.parts_cache import cached_partition, graph_hash
 from bitsparse.nn.cluster_epoch import PackedEpoch
-from bitsparse.nn.cluster_host import HostEngine
+from bitsparse.nn.cluster_host import HostEngine, host_layers
 from bitsparse.nn.cluster_journal import ArraySink, FileSink, Sink
 from bitsparse.nn.cluster_model import ClusterModel
 from bitsparse.nn.cluster_report import ClusterReport
@@ -60,8 +60,9 @@ class ClusterRunner:
     seed : int, default 0
         Of METIS.
     form : {"auto", "csr", "dense", "frdc", "tiled"}
-        How the adjacency of a group is held: CSR, dense bits with zero tiles skipped, or a block format. By default CSR, on a
-        CPU dense bits where at least one in 64 positions holds an edge. On a GPU only CSR replays a CUDA graph.
+        How the adjacency of a group is held: CSR, dense bits with zero tiles skipped, or a block format. By default CSR; on a
+        CPU, for a network of more than 8 bits, a GraphSAGE or parts (with `between`, batches) of more than 16384 nodes, dense
+        bits where at least one in 64 positions holds an edge. On a GPU only CSR replays a CUDA graph.
     device : str, default "cpu"
     group_nodes : int, optional
         Batches travel together while they have at most so many nodes: 65536, or 8192 as dense bits. Results do not depend on it.
@@ -115,6 +116,7 @@ class ClusterRunner:
             group_nodes=most,
             function=function,
         )
+        self._layers = host_layers(model, form, self.packets) if self.device == "cpu" else None
         self._graph = graph
         #: Of the last run.
         self.report = ClusterReport(self.device, model.name)
@@ -140,9 +142,10 @@ class ClusterRunner:
     # -- packing ------------------------------------------------------------------------------------------------------
     @property
     def feature_form(self) -> FeatureForm:
-        """How features travel."""
+        """How features travel: as the first product reads them, or a CPU unpacks them soonest."""
         model = self.model
-        return FeatureForm(model.features, model.input_bits, model.input_encoding, model.input_layout)
+        layout = "rows" if self._layers is not None and model.input_bits in (2, 4, 8) else model.input_layout
+        return FeatureForm(model.features, model.input_bits, model.input_encoding, layout)
 
     def _checked(self, features: Any) -> Any:
         """Features as something whose rows can be taken: an array (a memmap stays one) or a SciPy CSR array."""
@@ -317,7 +320,7 @@ class ClusterRunner:
         )
         if self._engine is None:
             if self.device == "cpu":
-                self._engine = HostEngine(self.model, self.form, packets)
+                self._engine = HostEngine(self.model, self.form, self._layers, packets.order, form)
             else:
                 from bitsparse.nn.cluster_gpu import GpuEngine  # imported where there is a GPU
 

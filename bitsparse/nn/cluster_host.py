@@ -19,24 +19,31 @@ from bitsparse.nn.lowbit import LowBitNetwork
 from bitsparse.nn.lowbit_host import layers_in_bytes
 from bitsparse.nn.operand import GraphOperand, form_for
 
-__all__ = ["HostEngine", "operand_of"]
+__all__ = ["HostEngine", "host_layers", "operand_of"]
 
 _Array = NDArray[Any]
+Layers = tuple[steps_on_bytes.Layer, ...]
 #: Pieces of up to so many nodes are computed each by one thread, with what they need in its caches; larger ones row by row by all threads.
 _PIECE_NODES = 1 << 14
+
+
+def host_layers(model: Any, form: str, packets: Packets) -> Layers | None:
+    """The steps of a network that can go through a packet piece by piece, on bytes; None if it cannot."""
+    largest = int(np.diff(packets.blocks).max(initial=0))
+    fits = form in ("auto", "csr") and isinstance(model, LowBitNetwork) and largest <= _PIECE_NODES
+    return layers_in_bytes(model) if fits else None
 
 
 class HostEngine:
     """Computes each packet when it comes: piece by piece where the network's steps can be done on bytes, else step by step."""
 
-    def __init__(self, model: Any, form: str, packets: Packets) -> None:
-        self._model, self._form, self._order = model, form, packets.order
+    def __init__(
+        self, model: Any, form: str, layers: Layers | None, order: NDArray[np.int32], features: FeatureForm
+    ) -> None:
+        self._model, self._form, self._layers, self._order, self._features = model, form, layers, order, features
         self._put: Callable[[Group, _Array | None], None] = lambda group, logits: None
         self._seconds = 0.0
         self._rows: _Array = np.empty((0, 0), np.float32)
-        largest = int(np.diff(packets.blocks).max(initial=0))
-        fits = form in ("auto", "csr") and isinstance(model, LowBitNetwork) and largest <= _PIECE_NODES
-        self._layers = layers_in_bytes(model) if fits else None
 
     @contextmanager
     def running(
@@ -49,11 +56,10 @@ class HostEngine:
     def submit(self, packet: Packet) -> str:
         """The logits of a packet; gives the form of its adjacency."""
         begin = time.perf_counter()
-        model, group = self._model, packet.group
-        form = FeatureForm(model.features, model.input_bits, model.input_encoding, model.input_layout)
+        model, group, form = self._model, packet.group, self._features
         logits, used = None, "csr"
         if self._layers is not None:
-            places, features = self._order[group.low : group.high], (form.columns, form.bits, form.runs > 1, form.used)
+            places, features = self._order[group.low : group.high], (form.columns, form.bits, form.layout == "planes", form.used)
             data = packet.buffer[: packet.nbytes]
             steps_on_bytes.network(data, group.entries, model.normalisation, features, self._layers, places, self._rows)
         else:
