@@ -214,6 +214,7 @@ void bs_bytes_rows(bs_run_on on, const bs_bytes_step *s, bs_epilogue *e, const b
         .bias = chain->columns[2],
         .columns = e->cols,
         .width = width,
+        .rows = scale->data || term->data,
         .relu = e->activation == BS_RELU,
         .divided = !floats && !is_plain(e),
         .high = (float)e->quantizer.qmax,

@@ -48,6 +48,7 @@ typedef struct {
     const float *row_scale, *row_term, *scale, *term, *bias;
     size_t row_scale_step, row_term_step;
     size_t columns, width; /* of the result, and that in whole blocks of 16 */
+    int rows;            /* whether there are a factor or a term of the rows at all */
     int relu, divided;   /* divided: by `high` and times it before the rounding */
     float high, inverse; /* the highest code, and 1 / high */
     uint8_t *codes;
