@@ -27,17 +27,10 @@ typedef struct {
     int status;
 } network_job;
 
-static float factor_of(int normalisation, size_t degree)
-{
-    if (!degree)
-        return 0.0f;
-    return (float)(1.0 / (normalisation == BS_GCN ? __builtin_sqrt((double)degree) : (double)degree));
-}
+/* D^-1/2 as GraphOperand has it, 0 where there is no edge. */
+static float factor_of(size_t degree) { return degree ? (float)(1.0 / __builtin_sqrt((double)degree)) : 0.0f; }
 
-static float factor(const network_job *j, size_t degree)
-{
-    return degree < FACTORS ? j->factors[degree] : factor_of(j->n->normalisation, degree);
-}
+static float factor(const network_job *j, size_t degree) { return degree < FACTORS ? j->factors[degree] : factor_of(degree); }
 
 /* Memory for so many nodes; 0 where there is none. */
 static int reserve(network_room *r, size_t nodes, size_t stride)
@@ -182,7 +175,7 @@ int bs_network_run(bs_run_on on, bs_network *n)
             bs_bytes_prepare(on, &n->layers[i].e, &n->layers[i].chain);
         }
         for (size_t degree = 0; degree < FACTORS; degree++)
-            j.factors[degree] = factor_of(n->normalisation, degree);
+            j.factors[degree] = factor_of(degree);
         j.first_chunk = first_chunk;
         bs_parallel(network_unit, &j, find_pieces(&n->packet, first_chunk), on.threads);
         for (int i = 0; i < on.threads; i++) {

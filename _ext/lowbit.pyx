@@ -15,9 +15,7 @@ cdef extern from "network.h" nogil:
         BS_PIECE_ROWS
         BS_PACKET_OK
         BS_PACKET_MEMORY
-        BS_MEAN
-        BS_LEFT
-        BS_RIGHT
+        BS_GCN
         BS_DEGREES
 
     ctypedef struct bs_bytes_step:
@@ -173,7 +171,7 @@ def network(tuple on, const unsigned char[::1] packet, int normalisation, tuple 
     _between("the columns of the features", columns, 1, BS_PIECE_ROWS - 1)
     _between("the bits of the features", bits, 1, 8)
     _between("the bytes of a row", row, _ceil_div(columns * (1 if planes else bits), 8), 2**31)
-    _between("the normalisation", normalisation, 0, BS_MEAN)
+    _between("the normalisation", normalisation, 0, BS_GCN)
     _between("the number of layers", len(layers), 1, 1 << 16)
     net.normalisation, net.columns, net.bits, net.planes, net.run = normalisation, columns, bits, planes, row
     net.count, net.found_nan = len(layers), 0

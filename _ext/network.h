@@ -8,7 +8,7 @@
 
 #define BS_PIECE_ROWS (1 << 16) /* a piece may have fewer: sums of so many bytes times bytes fit int32 */
 
-enum bs_normalisation { BS_SUM, BS_GCN, BS_MEAN };
+enum bs_normalisation { BS_SUM, BS_GCN };
 /* What stands for the rows in a layer's epilogue: the factor of a sum's row, that of a message, the weight of all edges of a row. */
 enum bs_row_vector { BS_NO_VECTOR, BS_LEFT, BS_RIGHT, BS_DEGREES };
 

@@ -8,7 +8,7 @@ const int bs_packet_unit_bits[BS_PACKET_UNITS] = {3, 4, 5, 6, 7, 8, 12, 16};
 int bs_packet_open(const uint8_t *packet, size_t bytes, bs_packet *p)
 {
     const uint32_t *head = (const uint32_t *)packet;
-    if (bytes < 4 * BS_PACKET_HEAD || head[6] > bytes || head[4] > bytes || head[5] > head[6] || head[3] % 4)
+    if (bytes < 4 * BS_PACKET_HEAD || head[6] > bytes || head[4] > head[6] || head[5] > head[6] || head[3] % 4)
         return BS_PACKET_DAMAGED;
     const size_t chunks = head[1], table = head[3];
     if (table > bytes || (chunks + 1) * BS_CHUNK_WORDS * 4 > bytes - table || head[0] > INT32_MAX || head[2] > INT32_MAX)

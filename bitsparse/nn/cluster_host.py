@@ -46,9 +46,7 @@ class HostEngine:
         self._rows: _Array = np.empty((0, 0), np.float32)
 
     @contextmanager
-    def running(
-        self, put: Callable[[Group, _Array | None], None], out: _Array, timed: bool
-    ) -> Iterator[HostEngine]:
+    def running(self, put: Callable[[Group, _Array | None], None], out: _Array, timed: bool) -> Iterator[HostEngine]:
         """One run: logits go to the rows of `out` in the nodes' order, or to `put`, which is told of every group."""
         self._put, self._rows, self._seconds = put, out, 0.0
         yield self
@@ -59,7 +57,10 @@ class HostEngine:
         model, group, form = self._model, packet.group, self._features
         logits, used = None, "csr"
         if self._layers is not None:
-            places, features = self._order[group.low : group.high], (form.columns, form.bits, form.layout == "planes", form.used)
+            places, features = (
+                self._order[group.low : group.high],
+                (form.columns, form.bits, form.layout == "planes", form.used),
+            )
             data = packet.buffer[: packet.nbytes]
             steps_on_bytes.network(data, group.entries, model.normalisation, features, self._layers, places, self._rows)
         else:

@@ -79,6 +79,8 @@ def layers_in_bytes(network: LowBitNetwork) -> tuple[steps_on_bytes.Layer, ...] 
     if not _fits_bytes(network) or not min(network.features, *(step.chain.col_scale.size for step in network.steps)):
         return None
     made, one = [], np.ones(1, np.float32)  # in place of vectors over the rows
+    step: Any
+    vectors: tuple[str | None, str | None, str | None]
     for number, step in enumerate(network.steps):
         epilogue, columns = step.chain.epilogue(), step.chain.col_scale.size
         if hasattr(step, "weights"):
@@ -97,7 +99,9 @@ def layers_in_bytes(network: LowBitNetwork) -> tuple[steps_on_bytes.Layer, ...] 
 
 def _sides_of(step: Any, shape: tuple[int, int], scale: Any, degrees: Any) -> tuple[Any, Any]:
     """Both factors of a sum over neighbours."""
-    return _Sides(shape, scale, None, degrees), _Sides(shape, None, None if step.offset is None else step.offset[None, :])
+    return _Sides(shape, scale, None, degrees), _Sides(
+        shape, None, None if step.offset is None else step.offset[None, :]
+    )
 
 
 def _unpack(x: BitTensor, codes: NDArray[np.uint8]) -> None:

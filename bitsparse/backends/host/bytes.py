@@ -25,7 +25,7 @@ LONGEST = _ext.LONGEST
 #: A piece of a packet, which no edge leaves, must have fewer nodes.
 PIECE_ROWS = _ext.PIECE_ROWS
 _FLOAT, _BYTES = 2, 4
-_NORMALISATIONS = {"sum": 0, "gcn": 1, "mean": 2}
+_NORMALISATIONS = {"sum": 0, "gcn": 1}
 _VECTORS = {None: 0, "left": 1, "right": 2, "degrees": 3}
 _Array = NDArray[Any]
 #: What :func:`layer` makes.
@@ -121,7 +121,7 @@ def network(
         Of a :class:`~bitsparse.graph.packets.Packets` whose blocks have fewer than ``PIECE_ROWS`` nodes.
     edges : int
         That it holds.
-    normalisation : {"sum", "gcn", "mean"}
+    normalisation : {"sum", "gcn"}
     features : tuple
         Columns, bits, whether they lie in planes, and bytes of a row, or of a row's plane.
     layers : tuple
