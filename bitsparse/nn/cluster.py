@@ -24,6 +24,7 @@ from bitsparse.nn.cluster_host import HostEngine, host_layers
 from bitsparse.nn.cluster_journal import ArraySink, FileSink, Sink
 from bitsparse.nn.cluster_model import ClusterModel
 from bitsparse.nn.cluster_report import ClusterReport
+from bitsparse.nn.lowbit import LowBitNetwork
 from bitsparse.nn.operand import FORMS, tiles_of
 
 __all__ = ["ClusterModel", "ClusterRunner", "PackedEpoch"]
@@ -175,7 +176,10 @@ class ClusterRunner:
         for first in range(0, group.nodes, step):
             nodes = self.packets.order[group.low + first : min(group.low + first + step, group.high)]
             rows = features[nodes] if not isinstance(features, np.ndarray) else np.take(features, nodes, axis=0)
-            codes = self.model.quantize(rows).repack(axis=-1, layout=form.layout)  # type: ignore[arg-type]
+            if isinstance(self.model, LowBitNetwork):
+                codes = self.model.quantize(rows, layout=form.layout)
+            else:
+                codes = self.model.quantize(rows).repack(axis=-1, layout=form.layout)
             self.packets.put_features(packet, first, codes.words, form)
         return packet
 
