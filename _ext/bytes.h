@@ -4,17 +4,20 @@
 
 #include "matmul.h"
 
-/* x times weights, where there are panels ([columns / 16][k / 4][16][4], zero beyond k and the columns), else sums of rows of x: row r of
- * the result is that of indices[indptr[r]] .. indices[indptr[r + 1] - 1]. Every sum fits int32. */
-typedef struct {
-    const uint8_t *x;
-    size_t stride, k;
-    const int8_t *panels;
-    const int32_t *indptr, *indices;
-} bs_bytes_step;
+#define BS_BYTES_LONGEST 512 /* columns that a step takes at most */
 
-/* Columns that a step takes at most. */
-size_t bs_bytes_longest(void);
+BS_FN size_t bs_bytes_width(size_t columns) { return bs_ceil_div(columns, 16) * 16; }
+
+/* A chain of few operations, with what it takes of the columns in place; see bs_lines. */
+typedef struct {
+    int simple;
+    float columns[3][BS_BYTES_LONGEST];
+} bs_bytes_chain;
+
+/* What bs_bytes_rows needs to know of a step, whichever rows it is to compute; the operands of rows have their strides already. */
+void bs_bytes_prepare(bs_run_on on, const bs_epilogue *e, bs_bytes_chain *chain);
+/* Rows first .. last of a step; e->out begins with row 0. */
+void bs_bytes_rows(bs_run_on on, const bs_bytes_step *s, bs_epilogue *e, const bs_bytes_chain *chain, size_t first, size_t last);
 /* Into e->out: floats without gaps (BS_RESULT_FLOAT), or bytes in rows of whole blocks of 16 (BS_RESULT_BYTES). One batch. */
 void bs_bytes_run(bs_run_on on, const bs_bytes_step *s, bs_epilogue *e);
 

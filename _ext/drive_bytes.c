@@ -3,7 +3,7 @@
  * The chain is that of drive_epilogue.c, value by value; here a group of whole rows goes through it at once, since rows are short. */
 #include "bytes.h"
 
-#define FLAT 512     /* values that go through the chain together, and the longest row */
+#define FLAT BS_BYTES_LONGEST /* values that go through the chain together */
 #define UNIT_ROWS 256
 
 enum { COL_SCALE, ROW_SCALE, ROW_TERM, ROW_TERM_COL, COL_TERM, COL_TERM_COL, BIAS, BN_SCALE, BN_SHIFT, OFFSET, DIVISOR, OPERANDS };
@@ -72,13 +72,22 @@ static void chain(const bytes_job *j, spread_room *room, size_t row, size_t rows
     j->k->activate_row(v, total, e->activation, e->slope);
 }
 
-/* Whether the grid of the codes is that of the integers: then the values are rounded as they are. */
-static int is_plain(const bs_epilogue *e)
+/* Whether codes begin at 0 and one number, `divisor`, divides and multiplies all values: round(x / divisor * divisor). */
+static int grid_is(const bs_epilogue *e, double divisor)
 {
     const bs_operand *o = &e->offset, *d = &e->divisor;
     return !o->row_stride && !o->col_stride && !d->row_stride && !d->col_stride && *(const float *)o->data == 0.0f &&
-           *(const float *)d->data == 1.0f && e->quantizer.multiplier == 1.0 && e->quantizer.rounding == BS_NEAREST &&
+           *(const float *)d->data == divisor && e->quantizer.multiplier == divisor && e->quantizer.rounding == BS_NEAREST &&
            e->quantizer.qmin == 0;
+}
+
+/* Whether the grid of the codes is that of the integers: then the values are rounded as they are. */
+static int is_plain(const bs_epilogue *e) { return grid_is(e, 1.0); }
+
+/* As schemes "affine" have it: a step of 1, and a range divided into as many steps as there are codes. */
+static int is_divided(const bs_epilogue *e)
+{
+    return e->quantizer.qmax == (1 << e->quantizer.bits) - 1 && grid_is(e, (double)e->quantizer.qmax);
 }
 
 /* Rows of floats, or of codes with zeros behind them. */
@@ -87,7 +96,11 @@ static void store(const bytes_job *j, spread_room *room, size_t row, size_t rows
     bs_epilogue *e = j->e;
     const size_t n = e->cols, total = rows * n;
     if (e->result == BS_RESULT_FLOAT) {
-        memcpy((float *)e->out + row * n, v, total * sizeof *v);
+        const int32_t *places = j->s->places;
+        if (!places)
+            memcpy((float *)e->out + row * n, v, total * sizeof *v);
+        for (size_t r = 0; places && r < rows; r++)
+            memcpy((float *)e->out + (size_t)places[row + r] * n, v + r * n, n * sizeof *v);
         return;
     }
     if (j->k->has_nan(v, total))
@@ -125,17 +138,18 @@ static void accumulate(const bytes_job *j, size_t row, size_t rows, int32_t *acc
     }
 }
 
-static void bytes_unit(void *context, size_t unit, int thread)
+/* Rows by way of sums in memory. */
+static void general_rows(bytes_job *j, size_t first, size_t last)
 {
-    (void)thread;
-    const bytes_job *j = context;
-    const size_t n = j->e->cols, end = bs_min((unit + 1) * UNIT_ROWS, j->e->rows);
+    const size_t n = j->e->cols;
     int32_t acc[FLAT];
     float v[FLAT];
     spread_room room;
     memset(room.kept, 0, sizeof room.kept);
-    for (size_t row = unit * UNIT_ROWS; row < end; row += j->group) {
-        const size_t rows = bs_min(j->group, end - row);
+    j->group = bs_max(1, FLAT / j->width);
+    j->plain = j->e->result == BS_RESULT_BYTES && is_plain(j->e);
+    for (size_t row = first; row < last; row += j->group) {
+        const size_t rows = bs_min(j->group, last - row);
         accumulate(j, row, rows, acc);
         if (n == j->width)
             j->k->ints_to_float(acc, rows * n, v);
@@ -147,12 +161,91 @@ static void bytes_unit(void *context, size_t unit, int thread)
     }
 }
 
-size_t bs_bytes_longest(void) { return FLAT; }
+/* ---- chains of few operations ---- */
+
+static int same_for_rows(const bs_operand *o) { return !o->data || !o->row_stride; }
+static int same_for_columns(const bs_operand *o) { return !o->data || !o->col_stride; }
+
+static int is_simple(const bs_epilogue *e)
+{
+    const bs_operand *term = e->row_term[0].data ? e->row_term : e->col_term;
+    return (e->result == BS_RESULT_FLOAT || is_plain(e) || is_divided(e)) && !(e->row_term[0].data && e->col_term[0].data) && !e->bn_scale.data &&
+           !e->bn_shift.data && (e->activation == BS_IDENTITY || e->activation == BS_RELU) && same_for_columns(&e->row_scale) &&
+           same_for_columns(&term[0]) && same_for_rows(&e->col_scale) && same_for_rows(&e->bias) && same_for_rows(&term[1]);
+}
+
+static void fill(float *to, const bs_operand *o, size_t n, float none)
+{
+    for (size_t c = 0; c < n; c++)
+        to[c] = o->data ? ((const float *)o->data)[c * o->col_stride] : none;
+    for (size_t c = n; c < bs_bytes_width(n); c++)
+        to[c] = 0.0f;
+}
+
+void bs_bytes_prepare(bs_run_on on, const bs_epilogue *e, bs_bytes_chain *chain)
+{
+
+    chain->simple = bs_table(on.level)->bytes_lines && is_simple(e);
+    if (!chain->simple)
+        return;
+    fill(chain->columns[0], &e->col_scale, e->cols, 1.0f);
+    fill(chain->columns[1], e->row_term[0].data ? &e->row_term[1] : &e->col_term[1], e->cols, -0.0f);
+    fill(chain->columns[2], &e->bias, e->cols, -0.0f);
+}
+
+void bs_bytes_rows(bs_run_on on, const bs_bytes_step *s, bs_epilogue *e, const bs_bytes_chain *chain, size_t first, size_t last)
+{
+    static const float one = 1.0f;
+    const bs_kernels *k = bs_table(on.level);
+    const size_t width = bs_bytes_width(e->cols);
+    if (!chain->simple) {
+        general_rows(&(bytes_job){.k = k, .s = s, .e = e, .width = width}, first, last);
+        return;
+    }
+    const bs_operand *scale = &e->row_scale, *term = e->row_term[0].data ? e->row_term : e->col_term;
+    const int floats = e->result == BS_RESULT_FLOAT;
+    const bs_lines lines = {
+        .row_scale = scale->data ? scale->data : &one,
+        .row_scale_step = scale->data ? scale->row_stride : 0,
+        .row_term = term->data ? term->data : &one,
+        .row_term_step = term->data ? term->row_stride : 0,
+        .scale = chain->columns[0],
+        .term = chain->columns[1],
+        .bias = chain->columns[2],
+        .columns = e->cols,
+        .width = width,
+        .rows = scale->data || term->data,
+        .relu = e->activation == BS_RELU,
+        .divided = !floats && !is_plain(e),
+        .high = floats ? 0.0f : (float)e->quantizer.qmax,
+        .inverse = floats ? 0.0f : 1.0f / (float)e->quantizer.qmax,
+        .codes = floats ? NULL : e->out,
+        .floats = floats ? e->out : NULL,
+        .places = s->places,
+    };
+    if (k->bytes_lines(s, &lines, first, last))
+        __atomic_store_n(&e->found_nan, 1, __ATOMIC_RELAXED);
+}
+
+/* ---- all rows ---- */
+
+typedef struct {
+    bs_run_on on;
+    const bs_bytes_step *s;
+    bs_epilogue *e;
+    bs_bytes_chain chain;
+} run_job;
+
+static void run_unit(void *context, size_t unit, int thread)
+{
+    (void)thread;
+    run_job *j = context;
+    bs_bytes_rows(j->on, j->s, j->e, &j->chain, unit * UNIT_ROWS, bs_min((unit + 1) * UNIT_ROWS, j->e->rows));
+}
 
 void bs_bytes_run(bs_run_on on, const bs_bytes_step *s, bs_epilogue *e)
 {
-    bytes_job j = {.k = bs_table(on.level), .s = s, .e = e, .width = bs_ceil_div(e->cols, 16) * 16};
-    j.group = bs_max(1, FLAT / j.width);
-    j.plain = e->result == BS_RESULT_BYTES && is_plain(e);
-    bs_parallel(bytes_unit, &j, bs_ceil_div(e->rows, UNIT_ROWS), on.threads);
+    run_job j = {.on = on, .s = s, .e = e};
+    bs_bytes_prepare(on, e, &j.chain);
+    bs_parallel(run_unit, &j, bs_ceil_div(e->rows, UNIT_ROWS), on.threads);
 }

@@ -5,8 +5,8 @@
 #include "drive_packets.h"
 #include "parallel.h"
 
-#define UNITS 8
-static const int unit_bits[UNITS] = {3, 4, 5, 6, 7, 8, 12, 16};
+#define UNITS BS_PACKET_UNITS
+#define unit_bits bs_packet_unit_bits
 
 typedef struct {
     uint32_t *columns;
@@ -99,12 +99,6 @@ static size_t head_bits(uint64_t longest, int *code)
     return 4u << *code;
 }
 
-/* A row's first gap is counted from a column that its block cannot begin before. */
-static uint32_t gaps_from(int64_t row, int64_t span)
-{
-    return row + 1 > span ? (uint32_t)(row + 1 - span) : 0;
-}
-
 static void size_chunk(void *context, size_t c, int thread)
 {
     work *w = context;
@@ -125,7 +119,7 @@ static void size_chunk(void *context, size_t c, int thread)
         }
         const uint32_t *columns = w->scratches[thread].columns;
         uint64_t more[UNITS] = {0};
-        uint32_t next = gaps_from(row - base, chunk[3]);
+        uint32_t next = (uint32_t)bs_gaps_from((size_t)(row - base), 0, (size_t)chunk[3]);
         for (int64_t i = 0; i < count; i++) {
             const uint32_t gap = columns[i] - next;
             next = columns[i] + 1;
@@ -208,7 +202,7 @@ static void encode_chunk(void *context, size_t c, int thread)
             return;
         }
         const uint32_t *columns = w->scratches[thread].columns;
-        uint32_t next = gaps_from(row - base, chunk[3]), length = (uint32_t)count;
+        uint32_t next = (uint32_t)bs_gaps_from((size_t)(row - base), 0, (size_t)chunk[3]), length = (uint32_t)count;
         for (int64_t i = 0; i < count && ok; i++) {
             uint32_t gap = columns[i] - next;
             next = columns[i] + 1;
@@ -247,116 +241,4 @@ int bs_packet_encode(int threads, const bs_packet_job *job, const int64_t *sizes
 {
     work w = {.job = job, .known = sizes, .starts = starts, .stream = stream, .bytes = bytes};
     return over_chunks(threads, &w, encode_chunk);
-}
-
-typedef struct {
-    const uint8_t *packet;
-    size_t bytes, nodes, entries, chunks, stream;
-    const uint32_t *table;
-    int32_t *indptr, *indices;
-    int loops, status;
-} opening;
-
-/* Number `index` of so many bits each; bytes from `size` on are not read. */
-static uint32_t get(const uint8_t *from, size_t size, size_t index, int bits)
-{
-    const size_t bit = index * (size_t)bits, at = bit / 8;
-    uint64_t value = 0;
-    for (size_t i = 0; i < 5 && at + i < size; i++)
-        value |= (uint64_t)from[at + i] << 8 * i;
-    return (uint32_t)(value >> bit % 8 & (bits == 32 ? UINT32_MAX : (1u << bits) - 1));
-}
-
-/* Whether the chunk's rows agree with the packet's sizes; nothing is read or written beyond them. */
-static int expand_chunk_rows(opening *o, size_t c)
-{
-    const uint32_t *chunk = o->table + BS_CHUNK_WORDS * c, *after = chunk + BS_CHUNK_WORDS;
-    const size_t row0 = chunk[0], entry0 = chunk[2], last = after[2], code = chunk[3] & 31;
-    if (after[0] < row0 || after[0] > o->nodes || after[0] - row0 > BS_CHUNK_ROWS || last < entry0 || last > o->entries)
-        return 0;
-    const size_t rows = after[0] - row0, base = chunk[1];
-    if (base > row0)
-        return 0;
-    const int bits = unit_bits[code & 7], head = 4 << (code >> 3);
-    const uint32_t full = (1u << bits) - 1;
-    const size_t start = o->stream + 4 * (size_t)(chunk[3] >> 5), heads = (rows * (size_t)head + 7) / 8;
-    if (start > o->bytes || heads > o->bytes - start)
-        return 0;
-    const uint8_t *from = o->packet + start, *units = from + heads;
-    const size_t size = o->bytes - start - heads, room = size * 8 / (size_t)bits;
-    size_t entry = entry0, unit = 0;
-    for (size_t r = 0; r < rows; r++) {
-        const size_t count = get(from, heads, r, head), until = unit + count;
-        if (until > room)
-            return 0;
-        o->indptr[row0 + r] = (int32_t)entry;
-        if (o->loops) {
-            if (entry == last)
-                return 0;
-            o->indices[entry++] = (int32_t)(row0 + r);
-        }
-        uint64_t column = base + gaps_from((int64_t)(row0 + r) - (int64_t)base, chunk[4]);
-        for (; unit < until; unit++) {
-            const uint32_t gap = get(units, size, unit, bits);
-            column += gap;
-            if (gap == full)
-                continue;
-            if (entry == last || column >= o->nodes)
-                return 0;
-            o->indices[entry++] = (int32_t)column++;
-        }
-    }
-    return entry == last;
-}
-
-static void expand_chunk(void *context, size_t c, int thread)
-{
-    opening *o = context;
-    (void)thread;
-    if (!expand_chunk_rows(o, c))
-        __atomic_store_n(&o->status, BS_PACKET_DAMAGED, __ATOMIC_RELAXED);
-}
-
-int bs_packet_expand(int threads, const uint8_t *packet, size_t bytes, int32_t *indptr, size_t nodes, int32_t *indices,
-                     size_t entries)
-{
-    const uint32_t *head = (const uint32_t *)packet;
-    if (bytes < 4 * BS_PACKET_HEAD || head[0] != nodes || head[2] != entries || head[6] > bytes || head[4] > bytes || head[3] % 4)
-        return BS_PACKET_DAMAGED;
-    const size_t chunks = head[1], table = head[3];
-    if (table > bytes || (chunks + 1) * BS_CHUNK_WORDS * 4 > bytes - table)
-        return BS_PACKET_DAMAGED;
-    opening o = {packet, head[6], nodes, entries, chunks, head[4], (const uint32_t *)(packet + table), indptr, indices,
-                 (int)(head[7] & 1), BS_PACKET_OK};
-    const uint32_t *end = o.table + BS_CHUNK_WORDS * chunks;
-    if (o.table[0] != 0 || o.table[2] != 0 || end[0] != nodes || end[2] != entries)
-        return BS_PACKET_DAMAGED;
-    indptr[nodes] = (int32_t)entries;
-    bs_parallel(expand_chunk, &o, chunks, threads);
-    return o.status;
-}
-
-#define RUNS 1024
-
-typedef struct {
-    uint8_t *to;
-    const uint8_t *from;
-    size_t to_stride, from_stride, used, count;
-} runs;
-
-static void copy_some(void *context, size_t unit, int thread)
-{
-    const runs *r = context;
-    (void)thread;
-    const size_t last = bs_min(r->count, (unit + 1) * RUNS);
-    for (size_t i = unit * RUNS; i < last; i++) {
-        memcpy(r->to + i * r->to_stride, r->from + i * r->from_stride, r->used);
-        memset(r->to + i * r->to_stride + r->used, 0, r->to_stride - r->used);
-    }
-}
-
-void bs_copy_runs(int threads, uint8_t *to, size_t to_stride, const uint8_t *from, size_t from_stride, size_t used, size_t count)
-{
-    runs r = {to, from, to_stride, from_stride, used, count};
-    bs_parallel(copy_some, &r, bs_ceil_div(count, RUNS), threads);
 }

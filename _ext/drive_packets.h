@@ -9,6 +9,10 @@
 #define BS_PACKET_HEAD 8 /* words: nodes, chunks, entries, where chunks, stream and features start (bytes), bytes in all, flags */
 #define BS_CHUNK_WORDS 5 /* first row, first column, first entry, (stream offset / 4) << 5 | code, span */
 
+/* Bits that the units of a chunk may have: the low three bits of its code say which. */
+#define BS_PACKET_UNITS 8
+extern const int bs_packet_unit_bits[BS_PACKET_UNITS];
+
 enum bs_packet_status { BS_PACKET_OK, BS_PACKET_MEMORY, BS_PACKET_PATTERN, BS_PACKET_DAMAGED };
 
 typedef struct {
@@ -26,10 +30,5 @@ int bs_packet_sizes(int threads, const bs_packet_job *job, int64_t *sizes);
 /* The streams, each from `starts[chunk]` on, as large and coded as `sizes` says. */
 int bs_packet_encode(int threads, const bs_packet_job *job, const int64_t *sizes, const int64_t *starts, uint8_t *stream,
                      size_t bytes);
-/* A packet's rows as a CSR pattern of int32. */
-int bs_packet_expand(int threads, const uint8_t *packet, size_t bytes, int32_t *indptr, size_t nodes, int32_t *indices,
-                     size_t entries);
-/* The first `used` bytes of `count` runs; what a run of `to` holds beyond them is zeroed. */
-void bs_copy_runs(int threads, uint8_t *to, size_t to_stride, const uint8_t *from, size_t from_stride, size_t used, size_t count);
 
 #endif

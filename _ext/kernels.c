@@ -7,6 +7,10 @@
 #include "kernels_planes.inc"
 #include "kernels_digits.inc"
 #include "kernels_bytes.inc"
+#include "kernels_gaps.inc"
+#if defined(BS_ISA_AVX512)
+#include "kernels_lines.inc"
+#endif
 
 const bs_kernels NAME(bs_kernels) = {
     .load_codes = load_codes,
@@ -42,6 +46,12 @@ const bs_kernels NAME(bs_kernels) = {
     .ints_to_float = ints_to_float,
     .codes_to_bytes = codes_to_bytes,
     .nearest_bytes = nearest_bytes,
+#if defined(BS_ISA_AVX512)
+    .bytes_lines = bytes_lines,
+#endif
+    .fields_to_bytes = fields_to_bytes,
+    .planes_to_bytes = planes_to_bytes,
+    .gaps_to_columns = gaps_to_columns,
     .acc_to_float = acc_to_float,
     .scale_row = scale_row,
     .multiply_row = multiply_row,

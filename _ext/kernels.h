@@ -30,6 +30,44 @@ typedef struct {
     int rounding, bits;
 } bs_quantizer;
 
+/* A step on codes in bytes, in rows of `stride` bytes (a multiple of 16; what lies behind the codes does not count): x times weights where there are panels
+ * ([columns / 16][k / 4][16][4], zero beyond k and the columns), else sums of rows of x: row r of the result is that of
+ * indices[indptr[r]] .. indices[indptr[r + 1] - 1]. Every sum fits int32. */
+typedef struct {
+    const uint8_t *x;
+    size_t stride, k;
+    const int8_t *panels;
+    const int32_t *indptr, *indices;
+    const int32_t *places; /* row r of a float result is put at places[r]; NULL: at r */
+    int most;              /* no code of x is larger */
+} bs_bytes_step;
+
+/* A chain of few operations: float(sum) * row_scale * scale + row_term * term + bias, to codes of 0 .. high or, where there are `floats`,
+ * through a relu or none. Vectors over columns go on up to whole blocks of 16; those over rows may stand still (step 0). */
+typedef struct {
+    const float *row_scale, *row_term, *scale, *term, *bias;
+    size_t row_scale_step, row_term_step;
+    size_t columns, width; /* of the result, and that in whole blocks of 16 */
+    int rows;            /* whether there are a factor or a term of the rows at all */
+    int relu, divided;   /* divided: by `high` and times it before the rounding */
+    float high, inverse; /* the highest code, and 1 / high */
+    uint8_t *codes;
+    float *floats;
+    const int32_t *places;
+} bs_lines;
+
+/* Rows of a packet's chunk in units of at most 8 bits. */
+typedef struct {
+    const uint8_t *units; /* eight more can be read */
+    uint32_t *counts;     /* units of each row, and then its entries */
+    size_t rows, row, low, span; /* how many, the first one's number, the first column, and the nodes of the largest block */
+    int full, loops;
+    int32_t filler; /* with what rows are filled up to whole fours of entries; negative: they are not */
+} bs_gap_rows;
+
+/* A row's first gap is counted from a column that its block cannot begin before. */
+BS_FN uint64_t bs_gaps_from(size_t row, size_t low, size_t span) { return row + 1 - low > span ? row + 1 - span : low; }
+
 typedef struct {
     /* codes from values */
     void (*load_codes)(const void *src, int dtype, size_t n, int how, int bits, uint32_t *codes);
@@ -75,6 +113,14 @@ typedef struct {
     void (*ints_to_float)(const int32_t *acc, size_t n, float *v);
     void (*codes_to_bytes)(const uint32_t *codes, size_t n, uint8_t *out);
     void (*nearest_bytes)(const float *v, size_t n, float high, uint8_t *out);
+    /* Rows first .. last of a step at once, see kernels_lines.inc; whether NaN was to become a code. NULL where there is no such kernel. */
+    int (*bytes_lines)(const bs_bytes_step *s, const bs_lines *l, size_t first, size_t last);
+    /* packets: see kernels_gaps.inc */
+    void (*fields_to_bytes)(const uint8_t *from, const uint8_t *end, size_t run, int bits, size_t count, size_t rows, size_t stride,
+                            uint8_t *to);
+    void (*planes_to_bytes)(const uint8_t *from, const uint8_t *end, size_t run, int bits, size_t columns, size_t rows, size_t stride,
+                            uint8_t *to);
+    size_t (*gaps_to_columns)(const bs_gap_rows *g, size_t entry, int32_t *indptr, int32_t *indices, uint64_t *reach);
     /* epilogue pieces over one row of up to 128 columns */
     void (*acc_to_float)(const int64_t *acc, size_t n, int narrow, float *v);
     void (*scale_row)(float *v, size_t n, float factor);

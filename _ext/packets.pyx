@@ -3,6 +3,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from csr cimport bs_csr, bs_row_start
+from drive cimport bs_run_on
 
 
 cdef extern from "drive_packets.h" nogil:
@@ -26,7 +27,9 @@ cdef extern from "drive_packets.h" nogil:
 
     int bs_packet_sizes(int threads, const bs_packet_job *job, int64_t *sizes)
     int bs_packet_encode(int threads, const bs_packet_job *job, const int64_t *sizes, const int64_t *starts, uint8_t *stream, size_t bytes)
-    int bs_packet_expand(int threads, const uint8_t *packet, size_t bytes, int32_t *indptr, size_t nodes, int32_t *indices, size_t entries)
+
+cdef extern from "read_packets.h" nogil:
+    int bs_packet_expand(bs_run_on on, const uint8_t *packet, size_t bytes, int32_t *indptr, size_t nodes, int32_t *indices, size_t entries)
     void bs_copy_runs(int threads, uint8_t *to, size_t to_stride, const uint8_t *source, size_t from_stride, size_t used, size_t count)
 
 
@@ -115,7 +118,9 @@ def encode(on, indptr, indices, wide, order, place, blocks, chunks, loops, const
 
 def expand(on, const unsigned char[::1] packet, int32_t[::1] indptr, int32_t[::1] indices):
     """The CSR pattern of a packet."""
-    cdef int threads = _threads(on), status
+    cdef bs_run_on run
+    cdef int status
+    run.level, run.threads = on[0], _threads(on)
     cdef size_t nodes, entries = indices.shape[0]
     if indptr.shape[0] < 1:
         raise ValueError("packets: indptr must hold one more than the nodes")
@@ -124,7 +129,7 @@ def expand(on, const unsigned char[::1] packet, int32_t[::1] indptr, int32_t[::1
     if <size_t>source % 16:
         raise ValueError("packets: the packet must begin at a multiple of 16 bytes")
     with nogil:
-        status = bs_packet_expand(threads, source, packet.shape[0], &indptr[0], nodes,
+        status = bs_packet_expand(run, source, packet.shape[0], &indptr[0], nodes,
                                   &indices[0] if entries else NULL, entries)
     _raise(status)
 

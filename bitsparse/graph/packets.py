@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, backends
+from bitsparse.arrays.bit_tensor import Layout
 from bitsparse.arrays.construct import words_shape
 from bitsparse.arrays.indices import index_array
 from bitsparse.errors import ShapeError
@@ -52,7 +53,7 @@ class FeatureForm(NamedTuple):
     columns: int
     bits: int
     encoding: str
-    layout: str
+    layout: Layout
 
     @property
     def runs(self) -> int:

@@ -20,10 +20,11 @@ from bitsparse.graph.adjacency import square_pattern
 from bitsparse.graph.packets import FeatureForm, Group, Packet, Packets
 from bitsparse.graph.parts_cache import cached_partition, graph_hash
 from bitsparse.nn.cluster_epoch import PackedEpoch
-from bitsparse.nn.cluster_host import HostEngine
+from bitsparse.nn.cluster_host import HostEngine, host_layers
 from bitsparse.nn.cluster_journal import ArraySink, FileSink, Sink
 from bitsparse.nn.cluster_model import ClusterModel
 from bitsparse.nn.cluster_report import ClusterReport
+from bitsparse.nn.lowbit import LowBitNetwork
 from bitsparse.nn.operand import FORMS, tiles_of
 
 __all__ = ["ClusterModel", "ClusterRunner", "PackedEpoch"]
@@ -60,8 +61,9 @@ class ClusterRunner:
     seed : int, default 0
         Of METIS.
     form : {"auto", "csr", "dense", "frdc", "tiled"}
-        How the adjacency of a group is held: CSR, dense bits with zero tiles skipped, or a block format. By default CSR, on a
-        CPU dense bits where at least one in 64 positions holds an edge. On a GPU only CSR replays a CUDA graph.
+        How the adjacency of a group is held: CSR, dense bits with zero tiles skipped, or a block format. By default CSR; on a
+        CPU, for a network of more than 8 bits, a GraphSAGE or parts (with `between`, batches) of more than 16384 nodes, dense
+        bits where at least one in 64 positions holds an edge. On a GPU only CSR replays a CUDA graph.
     device : str, default "cpu"
     group_nodes : int, optional
         Batches travel together while they have at most so many nodes: 131072, or 8192 as dense bits. Results do not depend on it.
@@ -115,6 +117,7 @@ class ClusterRunner:
             group_nodes=most,
             function=function,
         )
+        self._layers = host_layers(model, form, self.packets) if self.device == "cpu" else None
         self._graph = graph
         #: Of the last run.
         self.report = ClusterReport(self.device, model.name)
@@ -140,9 +143,10 @@ class ClusterRunner:
     # -- packing ------------------------------------------------------------------------------------------------------
     @property
     def feature_form(self) -> FeatureForm:
-        """How features travel."""
+        """How features travel: as the first product reads them, or a CPU unpacks them soonest."""
         model = self.model
-        return FeatureForm(model.features, model.input_bits, model.input_encoding, model.input_layout)
+        layout = "rows" if self._layers is not None and model.input_bits in (2, 4, 8) else model.input_layout
+        return FeatureForm(model.features, model.input_bits, model.input_encoding, layout)
 
     def _checked(self, features: Any) -> Any:
         """Features as something whose rows can be taken: an array (a memmap stays one) or a SciPy CSR array."""
@@ -172,7 +176,10 @@ class ClusterRunner:
         for first in range(0, group.nodes, step):
             nodes = self.packets.order[group.low + first : min(group.low + first + step, group.high)]
             rows = features[nodes] if not isinstance(features, np.ndarray) else np.take(features, nodes, axis=0)
-            codes = self.model.quantize(rows).repack(axis=-1, layout=form.layout)  # type: ignore[arg-type]
+            if isinstance(self.model, LowBitNetwork):
+                codes = self.model.quantize(rows, layout=form.layout)
+            else:
+                codes = self.model.quantize(rows).repack(axis=-1, layout=form.layout)
             self.packets.put_features(packet, first, codes.words, form)
         return packet
 
@@ -317,7 +324,7 @@ class ClusterRunner:
         )
         if self._engine is None:
             if self.device == "cpu":
-                self._engine = HostEngine(self.model, self.form)
+                self._engine = HostEngine(self.model, self.form, self._layers, packets.order, form)
             else:
                 from bitsparse.nn.cluster_gpu import GpuEngine  # imported where there is a GPU
 
@@ -342,7 +349,7 @@ class ClusterRunner:
         forms: Counter[str] = Counter()
         begin = time.perf_counter()
 
-        def put(group: Group, logits: _Array) -> None:
+        def put(group: Group, logits: _Array | None) -> None:
             nonlocal done
             start = time.perf_counter()
             if device_out is None:
@@ -353,7 +360,8 @@ class ClusterRunner:
                 self._progress(done, report.groups)
 
         try:
-            with self._engine.running(put, device_out, timed) as engine:
+            place = sink.rows if self.device == "cpu" else device_out
+            with self._engine.running(put, place, timed) as engine:
                 for packet in packets:
                     forms[engine.submit(packet)] += 1
                 engine.finish(report)

@@ -20,11 +20,15 @@ _Array = NDArray[Any]
 class Sink(Protocol):
     """Where the logits of groups go."""
 
+    @property
+    def rows(self) -> _Array:
+        """The logits of all nodes in the nodes' order, to be written to."""
+
     def done(self, group: Group) -> bool:
         """Whether a run before this one has left the group's logits here."""
 
-    def put(self, group: Group, logits: _Array) -> None:
-        """Take the logits of a group's nodes, in their new order."""
+    def put(self, group: Group, logits: _Array | None) -> None:
+        """Take the logits of a group's nodes, in their new order; None: they stand in :attr:`rows`."""
 
     def finish(self) -> Any:
         """All groups are there; gives the result."""
@@ -43,9 +47,15 @@ class ArraySink:
         """Never: an array does not tell."""
         return False
 
-    def put(self, group: Group, logits: _Array) -> None:
+    @property
+    def rows(self) -> _Array:
+        """The array."""
+        return self._out
+
+    def put(self, group: Group, logits: _Array | None) -> None:
         """Rows to their nodes."""
-        self._out[self._order[group.low : group.high]] = logits
+        if logits is not None:
+            self._out[self._order[group.low : group.high]] = logits
 
     def finish(self) -> _Array:
         """The array."""
@@ -124,9 +134,16 @@ class FileSink:
         """Whether an earlier run has written the group."""
         return group.number in self._done
 
-    def put(self, group: Group, logits: _Array) -> None:
+    @property
+    def rows(self) -> _Array:
+        """The file, mapped."""
+        mapped: _Array = self._rows
+        return mapped
+
+    def put(self, group: Group, logits: _Array | None) -> None:
         """Rows to their nodes; noted once they are on disk."""
-        self._rows[self._order[group.low : group.high]] = logits
+        if logits is not None:
+            self._rows[self._order[group.low : group.high]] = logits
         if self._stream is not None:
             self._rows.flush()
             self._line({"group": group.number})

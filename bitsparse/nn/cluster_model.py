@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from bitsparse.arrays import BitTensor
+from bitsparse.arrays.bit_tensor import Layout
 
 __all__ = ["ClusterModel"]
 
@@ -42,7 +43,7 @@ class ClusterModel(Protocol):
         """Their encoding."""
 
     @property
-    def input_layout(self) -> str:
+    def input_layout(self) -> Layout:
         """Their layout, packed along the features."""
 
     def quantize(self, rows: Any) -> BitTensor:

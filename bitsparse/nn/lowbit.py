@@ -232,13 +232,15 @@ class LowBitNetwork:
             found.update(np.ascontiguousarray(vector).tobytes())
         return found.hexdigest()
 
-    def quantize(self, rows: Any) -> BitTensor:
+    def quantize(self, rows: Any, *, layout: Layout | None = None) -> BitTensor:
         """Codes of feature rows on the calibrated grid, the same whatever other rows are passed along.
 
         Parameters
         ----------
         rows : array (n, features) or SciPy sparse array
             On any device; sparse arrays are made dense in pieces of 64 MB.
+        layout : {"planes", "rows"}, optional
+            By default :attr:`input_layout`.
 
         Returns
         -------
@@ -251,15 +253,18 @@ class LowBitNetwork:
             raise ShapeError(
                 f"LowBitNetwork.quantize: rows have shape {tuple(rows.shape)}, but the network reads (n, {self.features})"
             )
+        layout = layout or self.input_layout
         if not sparse.issparse(rows):
-            return self._quantized(rows)
+            return self._quantized(rows, layout)
         rows = rows.tocsr()
         size = max(1, _CHUNK_BYTES // (4 * max(self.features, 1)))
         starts = range(0, max(rows.shape[0], 1), size)
-        words = np.concatenate([self._quantized(rows[start : start + size].toarray()).words for start in starts])
-        return BitTensor.from_words(words, rows.shape, self.input_bits, layout=self.input_layout, check=False)
+        words = np.concatenate(
+            [self._quantized(rows[start : start + size].toarray(), layout).words for start in starts]
+        )
+        return BitTensor.from_words(words, rows.shape, self.input_bits, layout=layout, check=False)
 
-    def _quantized(self, rows: Any) -> BitTensor:
+    def _quantized(self, rows: Any, layout: Layout) -> BitTensor:
         step, low = (part.astype(np.float64)[None, :] for part in self.input_grid)
         top = float(2**self.input_bits - 1)
         codes = quantize(
@@ -268,7 +273,7 @@ class LowBitNetwork:
             rounding="nearest",
             granularity="col",
             range=(low, low + step * top),
-            layout=self.input_layout,
+            layout=layout,
         )
         return codes.with_affine()
 

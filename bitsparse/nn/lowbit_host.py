@@ -1,4 +1,4 @@
-"""The steps of a low-bit network on a CPU, with codes in bytes between them."""
+"""The steps of a low-bit network on a CPU, with codes in bytes between them: over a whole graph, or over a packet, piece by piece."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bitsparse.ops.terms import operand_terms
 if TYPE_CHECKING:
     from bitsparse.nn.lowbit import LowBitNetwork
 
-__all__ = ["steps_in_bytes"]
+__all__ = ["layers_in_bytes", "steps_in_bytes"]
 
 #: Longest rows, of weights and of neighbours, whose sums of bytes times bytes fit int32.
 _MOST_TERMS = 1 << 16
@@ -38,17 +38,9 @@ def steps_in_bytes(
 ) -> tuple[list[Callable[[], Any]], Callable[[Any], Any]] | None:
     """All steps but the last, and the last one with its result's array; None where the network or the graph's form needs others."""
     steps = network.steps
-    if not isinstance(operand, GraphOperand) or operand.form != "csr" or max(network.bits) > 8 or not operand.nodes:
+    if not isinstance(operand, GraphOperand) or operand.form != "csr" or not operand.nodes or not _fits_bytes(network):
         return None
-    if max(network.widths) > steps_on_bytes.LONGEST or max(operand.longest, network.features) >= _MOST_TERMS:
-        return None
-    # Layers inside a GIN's perceptron do not stand among the widths.
-    if (
-        max(step.chain.col_scale.size for step in steps) > steps_on_bytes.LONGEST
-        or operand.pattern[0].dtype != np.int32
-    ):
-        return None
-    if any(getattr(step, "own", False) or (step.chain.bits or 1) > 8 for step in steps):
+    if operand.longest >= _MOST_TERMS or operand.pattern[0].dtype != np.int32:
         return None
     nodes = operand.nodes
     indptr, indices = (np.ascontiguousarray(part, np.int32) for part in operand.pattern)
@@ -69,6 +61,47 @@ def steps_in_bytes(
         codes = np.empty((nodes, steps_on_bytes.row_bytes(columns)), np.uint8)
         calls.append(partial(run, codes))
     return None
+
+
+def _fits_bytes(network: LowBitNetwork) -> bool:
+    """Whether the steps on bytes can compute the network."""
+    # Layers inside a GIN's perceptron do not stand among the widths.
+    columns = [step.chain.col_scale.size for step in network.steps]
+    return (
+        max(network.bits) <= 8
+        and max(*columns, *network.widths) <= steps_on_bytes.LONGEST
+        and not any(getattr(step, "own", False) or (step.chain.bits or 1) > 8 for step in network.steps)
+    )
+
+
+def layers_in_bytes(network: LowBitNetwork) -> tuple[steps_on_bytes.Layer, ...] | None:
+    """The steps as :func:`bitsparse.backends.host.bytes.network` takes them; None where the network needs others."""
+    if not _fits_bytes(network) or not min(network.features, *(step.chain.col_scale.size for step in network.steps)):
+        return None
+    made, one = [], np.ones(1, np.float32)  # in place of vectors over the rows
+    step: Any
+    vectors: tuple[str | None, str | None, str | None]
+    for number, step in enumerate(network.steps):
+        epilogue, columns = step.chain.epilogue(), step.chain.col_scale.size
+        if hasattr(step, "weights"):
+            params, panels = epilogue.params("LowBitNetwork", (1, columns)), network.panels(number)
+            term = None if step.constant is None else (one, step.constant)
+            vectors = ("right" if step.scaled else None, None, None if term is None else "right")
+            made.append(steps_on_bytes.layer(panels, columns, params._replace(col_term=term), vectors))
+            continue
+        terms = operand_terms("LowBitNetwork", *_sides_of(step, (1, columns), None, one), epilogue.offset_correction)
+        params = epilogue.params("LowBitNetwork", (1, columns), terms)
+        left = None if network.normalisation == "sum" else "left"
+        vectors = (left, None if params.row_term is None else "degrees", None)
+        made.append(steps_on_bytes.layer(None, columns, params, vectors))
+    return tuple(made)
+
+
+def _sides_of(step: Any, shape: tuple[int, int], scale: Any, degrees: Any) -> tuple[Any, Any]:
+    """Both factors of a sum over neighbours."""
+    return _Sides(shape, scale, None, degrees), _Sides(
+        shape, None, None if step.offset is None else step.offset[None, :]
+    )
 
 
 def _unpack(x: BitTensor, codes: NDArray[np.uint8]) -> None:
@@ -97,8 +130,7 @@ def _aggregate(
     """Sums over neighbours."""
     step: Any = network.steps[number]
     shape = (operand.nodes, step.columns)
-    left: Any = _Sides(shape, None if operand.left is None else operand.left[:, None], None, operand.degrees)
-    right: Any = _Sides(shape, None, None if step.offset is None else step.offset[None, :])
+    sides = _sides_of(step, shape, None if operand.left is None else operand.left[:, None], operand.degrees)
     epilogue = step.chain.epilogue()
-    terms = operand_terms("LowBitNetwork", left, right, epilogue.offset_correction)
+    terms = operand_terms("LowBitNetwork", *sides, epilogue.offset_correction)
     steps_on_bytes.sums(codes, indptr, indices, step.columns, epilogue.params("LowBitNetwork", shape, terms), out)

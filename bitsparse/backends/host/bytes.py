@@ -12,18 +12,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check
-from bitsparse._ext import matmul as _ext
+from bitsparse._ext import lowbit as _ext
 from bitsparse.backends.host.buffers import as_bytes
 from bitsparse.backends.host.matmul import _chain
 from bitsparse.backends.host.settings import run_on
 from bitsparse.backends.params import EpilogueParams
 
-__all__ = ["LONGEST", "panels_of", "product", "row_bytes", "sums"]
+__all__ = ["LONGEST", "PIECE_ROWS", "Layer", "layer", "network", "panels_of", "product", "row_bytes", "sums"]
 
 #: Columns that a result has at most.
-LONGEST = 512
+LONGEST = _ext.LONGEST
+#: A piece of a packet, which no edge leaves, must have fewer nodes.
+PIECE_ROWS = _ext.PIECE_ROWS
 _FLOAT, _BYTES = 2, 4
+_NORMALISATIONS = {"sum": 0, "gcn": 1}
+_VECTORS = {None: 0, "left": 1, "right": 2, "degrees": 3}
 _Array = NDArray[Any]
+#: What :func:`layer` makes.
+Layer = tuple[Any, int, tuple[Any, ...], tuple[int, int, int]]
 
 
 def row_bytes(columns: int) -> int:
@@ -84,6 +90,48 @@ def sums(
     """
     work = (indices.size + 4 * x.shape[0]) * max(1, n // 8)
     _step(x, (x.shape[0], n, n), None, indptr, indices, params, out, work)
+
+
+def layer(
+    panels: NDArray[np.int8] | None, n: int, params: EpilogueParams, vectors: tuple[str | None, str | None, str | None]
+) -> Layer:
+    """A step of :func:`network` with `n` columns: a product with weights or, without `panels`, a sum over neighbours.
+
+    `params` is for one row. `vectors` say what stands in it for the rows, as factor of the sums, in the row term and in the column
+    term: "left" and "right", the factors of the normalisation, or "degrees", which are the edges of a row times its left factor.
+    """
+    codes = tuple(_VECTORS[which] for which in vectors)
+    return None if panels is None else as_bytes(panels), n, _chain(params, (1, n)), codes  # type: ignore[return-value]
+
+
+def network(
+    packet: NDArray[np.uint8],
+    edges: int,
+    normalisation: str,
+    features: tuple[int, int, bool, int],
+    layers: tuple[Layer, ...],
+    places: NDArray[np.int32],
+    out: NDArray[np.float32],
+) -> None:
+    """All steps over a packet, piece by piece: the floats of its node i into row ``places[i]`` of `out`.
+
+    Parameters
+    ----------
+    packet : ndarray of uint8
+        Of a :class:`~bitsparse.graph.packets.Packets` whose blocks have fewer than ``PIECE_ROWS`` nodes.
+    edges : int
+        That it holds.
+    normalisation : {"sum", "gcn"}
+    features : tuple
+        Columns, bits, whether they lie in planes, and bytes of a row, or of a row's plane.
+    layers : tuple
+        From :func:`layer`; codes come out of all but the last, floats out of that one.
+    """
+    columns = features[0] + sum(made[1] for made in layers)
+    work = (4 * places.size + edges) * max(1, columns // 8)
+    form = _NORMALISATIONS[normalisation]
+    found_nan = _ext.network(run_on(work), packet, form, features, layers, places, as_bytes(out))
+    _check.no_nan_in_epilogue("matmul", bool(found_nan))
 
 
 def _step(

@@ -1,0 +1,7 @@
+from typing import Any
+
+LONGEST: int
+PIECE_ROWS: int
+
+def bytes_step(*args: Any) -> bool: ...
+def network(*args: Any) -> bool: ...
