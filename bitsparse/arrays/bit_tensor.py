@@ -197,8 +197,9 @@ class BitTensor(PackedArray):
 
     # -- conversions ----------------------------------------------------------------------------------------------
     def _moved(self, move: Callable[[Any], Any]) -> BitTensor:
+        scale, offset = move(self._scale), move(self._offset)  # in front: copies of ordinary memory would wait behind the words
         made = self._with(move(self._words), self._shape, self._axis, self._layout)
-        made._scale, made._offset = move(self._scale), move(self._offset)
+        made._scale, made._offset = scale, offset
         return made
 
     def toarray(self, dtype: Any = None) -> Any:
