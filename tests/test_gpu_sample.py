@@ -365,39 +365,6 @@ def test_quantised_features() -> None:
             assert np.allclose(out.get(), want, atol=1e-4)
 
 
-@pytest.mark.parametrize("granularity", ["tensor", "col"])
-@pytest.mark.parametrize("scheme", ["symmetric", "affine"])
-def test_few_columns_of_codes_are_summed_as_integers(scheme: Any, granularity: Any) -> None:
-    """Kept samples, also in a graph; the exact sums, scaled once."""
-    A = operands()["pattern"]
-    there, x = A.to_device("cuda"), np.random.default_rng(2).standard_normal((800, 40)).astype(np.float32)
-    q = bs.quantize(x, 8, scheme=scheme, granularity=granularity, axis=-1, layout="rows")
-    on_gpu, out = q.to_device("cuda"), poisoned((64, 40), np.float32)
-    plan = bs.plan_sampled_spmm(there, 40, 16, "afs", rescale=True)
-    sample = bs.edge_sample(A, 16, "afs").tocsr().toarray().astype(np.float64)
-    degrees, kept = np.diff(sp.csr_array(A.tocsr()).indptr), sample.sum(axis=1)
-    sample *= (degrees / np.maximum(kept, 1))[:, None]
-    scale, offset = (0 if part is None else part.astype(np.float64) for part in (q.scale, q.offset))
-    exact, size = sample @ (q.toarray() * scale + offset), sample @ (abs(q.toarray() * scale) + abs(offset))
-    assert plan(on_gpu, out) is out
-    assert (abs(out.get() - exact) <= 4 * 2.0**-24 * size).all()  # scales and the addition are rounded, sums are not
-    want, stream = out.copy(), cp().cuda.Stream(non_blocking=True)
-    with stream:
-        plan(on_gpu, out)
-        stream.synchronize()
-        stream.begin_capture()
-        plan(on_gpu, out)
-        graph = stream.end_capture()
-        out.fill(np.nan)
-        graph.launch(stream)
-        stream.synchronize()
-    assert out.tobytes() == want.tobytes()
-    with pytest.raises(bs.ShapeError, match="799"):
-        plan(on_gpu[:799])
-    with pytest.raises(bs.DeviceError, match="cpu"):
-        plan(q)
-
-
 def test_the_same_bits_every_time_and_in_a_graph() -> None:
     A = operands()["both"].to_device("cuda")
     x = cp().asarray(np.random.default_rng(1).standard_normal((800, 48)).astype(np.float32))

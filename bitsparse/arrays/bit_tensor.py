@@ -197,7 +197,8 @@ class BitTensor(PackedArray):
 
     # -- conversions ----------------------------------------------------------------------------------------------
     def _moved(self, move: Callable[[Any], Any]) -> BitTensor:
-        scale, offset = move(self._scale), move(self._offset)  # in front: copies of ordinary memory would wait behind the words
+        # The small ones first: copies of ordinary memory would wait behind that of the words.
+        scale, offset = move(self._scale), move(self._offset)
         made = self._with(move(self._words), self._shape, self._axis, self._layout)
         made._scale, made._offset = scale, offset
         return made

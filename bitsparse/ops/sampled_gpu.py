@@ -9,14 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
-from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.backends.params import CodeFeatures
 from bitsparse.errors import KernelError
 from bitsparse.ops.csr_operand import CSROperand, take_rows
 from bitsparse.ops.features import converted
 from bitsparse.ops.sample import distinct_edges, drawing_of
 from bitsparse.ops.spmm_gpu import GpuProducts
-from bitsparse.ops.spmm_plan import KERNELS, SpmmPlan
+from bitsparse.ops.spmm_plan import KERNELS
 
 __all__ = ["SAMPLE_KERNELS", "DrawnSums", "StoredSums"]
 
@@ -26,8 +25,6 @@ Run = Callable[[Array, Array | None, Array | None], Array]
 SAMPLE_KERNELS = (*KERNELS, "short")
 #: Columns up to which a sample takes the last of them unless another is asked for, and bytes of the result beyond half as many.
 SHORT_COLUMNS, SHORT_BYTES = 64, 1 << 24
-#: Columns up to which codes of a stored sample are summed as integers, and their bits.
-EXACT_COLUMNS, _EXACT_BITS = 64, (2, 4, 8)
 #: Kinds of sums that the pattern of a container keeps.
 _KEPT = 8
 #: The sampling that leaves nothing out.
@@ -119,8 +116,7 @@ class StoredSums:
     """Sums over one sample, kept as a sparse matrix in canonical order: products by the kernels of :func:`spmm`.
 
     An edge drawn several times is kept once and weighted with how often, which is exact; or, where there are no weights else, as often as
-    it was drawn. Codes are gathered packed: of few columns, with one scale for all rows, as integers that are scaled when a sum is
-    complete, else dequantised one by one.
+    it was drawn. Codes are gathered packed.
     """
 
     def __init__(
@@ -152,28 +148,11 @@ class StoredSums:
         self._operand = CSROperand(starts, found, weights, row_scale, csr.col_scale, csr.shape, count=int(edges.size))
         self._function, self._columns, self._asked = function, columns, kernel
         self._short: Any = None
-        self._exact: SpmmPlan | None = None
         others = None if forced == "short" else forced
         self._products = GpuProducts(function, self._operand, columns, "sum", "fp32", others)
         self._drawn, self._edges = drawing.total, drawing.nnz
         csr.ready.renew()
         self._operand.ready.renew()
-
-    def takes(self, x: Any) -> bool:
-        """Whether integers are summed exactly and scaled afterwards."""
-        if not isinstance(x, BitTensor) or x.bits not in _EXACT_BITS or x.shape[1:] != (self._columns,):
-            return False
-        plain = self._operand.values is None and self._operand.col_scale is None
-        by_node = any(part is not None and part.ndim and part.shape[0] > 1 for part in (x.scale, x.offset))
-        return (
-            plain and not by_node and self._columns <= EXACT_COLUMNS and (x.scale is not None or x.offset is not None)
-        )
-
-    def of_codes(self, x: Any, out: Any) -> Any:
-        """The sums of integers that :meth:`takes` allows, as :func:`spmm` returns them."""
-        if self._exact is None:
-            self._exact = SpmmPlan(self._function, self._operand, (self._columns,), "sum")
-        return self._exact(x, out=out)
 
     def explain(self) -> list[str]:
         """What a call does."""

@@ -184,8 +184,6 @@ class SampledPlan:
         if self._short is not None and self._short.fits(x, out):
             return self._short(x, out)
         function, csr = self._function, self._csr
-        if isinstance(self._sums, StoredSums) and self._sums.takes(x):
-            return self._sums.of_codes(x, out)
         with working_with(self.device, x, out):
             features = _features(function, csr, x)
             if features.shape[1] != self.shape[1]:
