@@ -128,7 +128,6 @@ cdef int _set_layer(bs_layer *layer, object given, object k, int last) except -1
     cdef const unsigned char[::1] weights
     cdef int result = BS_RESULT_FLOAT if last else BS_RESULT_BYTES
     cdef bs_epilogue *e = &layer.e
-    cdef bs_operand *operand
     _between("the columns of a layer", n, 1, BS_BYTES_LONGEST)
     # Of one row: operands hold what columns need, and those of the rows are put in later.
     _set_epilogue(e, result, (1, 1, n), chain, bytearray(_ceil_div(n, 16) * 16 if not last else 4 * n))
