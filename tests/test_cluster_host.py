@@ -124,8 +124,9 @@ def test_long_rows_and_wide_gaps() -> None:
     ends = np.append(rows, hub * 0 + 17), np.append(columns, hub)
     a = sparse.csr_array((np.ones(300 + hub.size), ends), shape=(nodes, nodes))
     x = rng.standard_normal((nodes, 20)).astype(np.float32)
+    kind: Any
     for kind in ("gcn", "gin"):
-        model = nn.quantize_network(nn.random_network(kind, [20, 16, 4], seed=1), a, x, 8)  # type: ignore[arg-type]
+        model = nn.quantize_network(nn.random_network(kind, [20, 16, 4], seed=1), a, x, 8)
         runner = nn.ClusterRunner(a, model, labels=np.zeros(nodes, int))
         assert runner.run(x).tobytes() == stepwise(a, model, x, labels=np.zeros(nodes, int)).tobytes()
 
@@ -133,8 +134,9 @@ def test_long_rows_and_wide_gaps() -> None:
 def test_other_networks_and_large_parts_go_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
     a, labels = graph()
     x = np.random.default_rng(0).standard_normal((NODES, 6)).astype(np.float32)
+    kind: Any
     for kind, bits in (("sage", 4), ("gcn", 9)):
-        model = nn.quantize_network(nn.random_network(kind, [6, 4, 2], seed=1), a, x, bits)  # type: ignore[arg-type]
+        model = nn.quantize_network(nn.random_network(kind, [6, 4, 2], seed=1), a, x, bits)
         assert nn.ClusterRunner(a, model, labels=labels)._layers is None
     model = nn.quantize_network(nn.random_network("gcn", [6, 4, 2], seed=1), a, x, 4)
     expected = nn.ClusterRunner(a, model, labels=labels).run(x)
@@ -201,10 +203,10 @@ def test_infinity_nan_and_minus_zero() -> None:
 
 
 # -- arguments and packets that are wrong -----------------------------------------------------------------------------
-def prepared(kind: str = "gcn") -> tuple[Any, Any, Any]:
+def prepared(kind: Any = "gcn") -> tuple[Any, Any, Any]:
     a, labels = graph()
     x = np.random.default_rng(0).standard_normal((NODES, 10)).astype(np.float32)
-    model = nn.quantize_network(nn.random_network(kind, [10, 16, 3], seed=1), a, x, 4)  # type: ignore[arg-type]
+    model = nn.quantize_network(nn.random_network(kind, [10, 16, 3], seed=1), a, x, 4)
     runner = nn.ClusterRunner(a, model, labels=labels, parts_per_batch=4)
     return runner, runner.pack(x).packets[0], model
 
@@ -239,7 +241,7 @@ def test_wrong_arguments_are_refused() -> None:
 
 @pytest.mark.usefixtures("level")
 @pytest.mark.parametrize("kind", ["gcn", "gin"])
-def test_damaged_packets_are_refused_or_read_within_their_bounds(kind: str) -> None:
+def test_damaged_packets_are_refused_or_read_within_their_bounds(kind: Any) -> None:
     runner, packet, model = prepared(kind)
     order, out, layers = runner.packets.order, np.zeros((NODES, 3), np.float32), layers_in_bytes(model)
     assert layers is not None

@@ -294,6 +294,7 @@ def test_plans_name_their_own_kernel() -> None:
     weighted = A.with_values(cp().asarray(rng.standard_normal(A.nnz).astype(np.float32)))
     relu = bs.Epilogue(activation="relu")
     floats = bs.plan_spmm(A, 40)
+    given: dict[str, Any]
     for there, bits, given, wanted in (
         (A, 8, {}, "8 unsigned bits: kernel codes (spmm_codes, integer sums"),
         (A, 1, {"reduce": "mean"}, "1 unsigned bits: kernel codes (bspmm_count"),
@@ -310,7 +311,7 @@ def test_plans_name_their_own_kernel() -> None:
             "8 unsigned bits as uint8 (kernel 'csr' takes unpacked features): kernel csr (forced",
         ),
     ):
-        plan = bs.plan_spmm(there, 40, bits=bits, **given)  # type: ignore[arg-type]
+        plan = bs.plan_spmm(there, 40, bits=bits, **given)
         said = plan.explain()
         assert wanted in said
         assert said.count("kernel c") == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -343,12 +344,13 @@ def test_a_plan_repeats_and_explains() -> None:
 def test_plans_of_packed_features_say_how_they_are_summed() -> None:
     A, relu = GRAPHS["square"], bs.Epilogue(activation="relu")
     pattern = bs.TCTiledCSR(A != 0, row_scale=np.ones(A.shape[0], np.float32))
+    more: dict[str, Any]
     for bits, more, wanted in (
         (8, {}, "8 unsigned bits: gathered packed, summed in float32"),
         (1, {"epilogue": relu}, "1 unsigned bits: vertical counters, the epilogue behind them"),
         (3, {}, "3 unsigned bits: unpacked to uint8 first"),
     ):
-        plan = bs.plan_spmm(pattern, 4, bits=bits, **more)  # type: ignore[arg-type]
+        plan = bs.plan_spmm(pattern, 4, bits=bits, **more)
         assert wanted in plan.explain()
     assert "bits" not in bs.plan_spmm(pattern, 4).explain()
 

@@ -29,6 +29,7 @@ _LARGEST = float(np.finfo(np.float32).max)
 _WARPS, _HEIGHT, _WIDTH = 4, 16, 64
 #: Blocks of a strip of the kernel of its own, and warps of it on a multiprocessor.
 _STRIP, _RESIDENT = 4, 16
+#: Of a block that takes octets.
 _THREADS = 256
 
 

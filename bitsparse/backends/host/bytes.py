@@ -100,8 +100,8 @@ def layer(
     `params` is for one row. `vectors` say what stands in it for the rows, as factor of the sums, in the row term and in the column
     term: "left" and "right", the factors of the normalisation, or "degrees", which are the edges of a row times its left factor.
     """
-    codes = tuple(_VECTORS[which] for which in vectors)
-    return None if panels is None else as_bytes(panels), n, _chain(params, (1, n)), codes  # type: ignore[return-value]
+    factor, row_term, col_term = (_VECTORS[which] for which in vectors)
+    return None if panels is None else as_bytes(panels), n, _chain(params, (1, n)), (factor, row_term, col_term)
 
 
 def network(
