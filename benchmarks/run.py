@@ -8,7 +8,7 @@ untimed calls first; then rounds that time each side once, in alternating order,
 (an idle thread pool keeps spinning for up to 0.1 s and would take the other side's cores) and one untimed call; a sample of
 a fast function is as many calls as fill 20 ms. The median of 15 rounds is reported (3 with ``--quick``; slow cases
 take fewer, never below 3). Every product is checked against the peer's or a float64 result before it is timed.
-A record's ``ratio`` is ``peer_ms / ours_ms``. What is special about a suite stands at the top of its ``suite_*.py``.
+A record's ``ratio`` is ``peer_ms / ours_ms``. What is special about a suite stands at the top of its module in ``suites/``.
 
 There are no thresholds here: a benchmark reports, it does not pass or fail. A case that goes wrong is shown on stderr, the others still
 run, and the exit code is 1.
@@ -66,9 +66,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from bitsparse import bench, set_num_threads
 
     set_num_threads(options.threads)
-    # The folder of a script is not always searched (PYTHONSAFEPATH).
-    sys.path[:] = [*sys.path, *({str(HERE)} - set(sys.path))]
-    suite: Any = importlib.import_module(f"suite_{options.suite}")
+    # Only after bitsparse: the folder that is searched now holds its sources too, without the compiled part.
+    sys.path.insert(0, str(HERE.parent))
+    suite: Any = importlib.import_module(f"benchmarks.suites.{options.suite}")
     cases = [case for case in suite.cases(options.threads) if any(part in case.name for part in options.only)]
     if not cases:
         names = ", ".join(case.name for case in suite.cases(options.threads))

@@ -1,12 +1,13 @@
 """Write docs/tile-statistics.md: what translation, FRDC and batching find in real graphs.
 
-``python benchmarks/tile_statistics.py [--out FILE] [GRAPH ...]``; counts do not depend on the machine. Graphs come from where ``graphs.py``
-looks for them; one that is missing is left out and named on stderr.
+``python benchmarks/tile_statistics.py [--out FILE] [GRAPH ...]``; counts do not depend on the machine. Graphs come from where
+``cases/graphs.py`` looks for them; one that is missing is left out and named on stderr.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import sys
 from collections.abc import Sequence
@@ -14,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from graphs import graph
 
 from bitsparse.cli.files import Loaded
 from bitsparse.cli.inspect import statistics
@@ -55,6 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     default = Path(__file__).resolve().parents[1] / "docs" / "tile-statistics.md"
     parser.add_argument("--out", type=Path, default=default, metavar="FILE")
     options = parser.parse_args(arguments)
+    # Only after bitsparse: the folder that is searched now holds its sources too, without the compiled part.
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    graph: Any = importlib.import_module("benchmarks.cases.graphs").graph
     tables: tuple[list[list[str]], list[list[str]]] = ([], [])
     for name in options.graphs:
         data, source = graph(name)

@@ -118,7 +118,7 @@ def test_the_gemm_suite_has_its_cases() -> None:
 
 
 def qgtc_records() -> list[dict[str, Any]]:
-    """Records of every part of QGTC's tables, as ``qgtc_parts.py`` makes them, with made-up times."""
+    """Records of every part of QGTC's tables, as ``papers/qgtc/parts.py`` makes them, with made-up times."""
     sizes = {
         "table-3": [(n, d, bits) for d in (32, 64) for n in (2048, 4096, 8192) for bits in (1, 2, 3, 4)],
         "figure-7c": [(n, d, bits) for d in (16, 32, 64) for n in (1024, 2048, 4096) for bits in range(2, 8)],
@@ -141,8 +141,8 @@ def qgtc_records() -> list[dict[str, Any]]:
 
 
 def test_qgtc_tables_have_the_axes_of_the_paper(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(RUN.parent))
-    import qgtc_tables
+    monkeypatch.syspath_prepend(str(RUN.parent.parent))
+    from benchmarks.papers.qgtc import tables as qgtc_tables
 
     records = qgtc_records()
     lines = qgtc_tables.document(records).splitlines()
@@ -165,7 +165,8 @@ def test_qgtc_tables_have_the_axes_of_the_paper(monkeypatch: pytest.MonkeyPatch)
 def test_qgtc_takes_only_its_own_parts(tmp_path: Path) -> None:
     command = [
         sys.executable,
-        str(RUN.parent / "qgtc.py"),
+        str(RUN.parent / "paper.py"),
+        "qgtc",
         "--records",
         str(tmp_path / "r"),
         "--out",
@@ -181,17 +182,19 @@ def test_qgtc_takes_only_its_own_parts(tmp_path: Path) -> None:
 def test_several_substrings_and_a_case_that_fails(tmp_path: Path) -> None:
     names = run("--suite", "gemm", "--only", "overhead", "blockdiag", "--list").stdout.split()
     assert names == ["matmul-1x1-blockdiag-65536x65536x64", "overhead-matmul", "overhead-plan"]
-    (tmp_path / "suite_host.py").write_text(
+    suites = tmp_path / "benchmarks" / "suites"
+    suites.mkdir(parents=True)
+    (suites / "host.py").write_text(
         "from bitsparse.bench import Case, Machine, Prepared\n"
         "def machine(threads, commit): return Machine('cpu', threads, commit)\n"
         "def fine(): return Prepared(lambda: None, lambda: None, 'a peer', {}, 0)\n"
         "def broken(): raise ValueError('no such thing')\n"
         "def cases(threads): return [Case('broken', broken), Case('fine', fine)]\n"
     )
-    (tmp_path / "run.py").write_text(RUN.read_text())
+    (suites.parent / "run.py").write_text(RUN.read_text())
     command = [
         sys.executable,
-        str(tmp_path / "run.py"),
+        str(suites.parent / "run.py"),
         "--suite",
         "host",
         "--quick",

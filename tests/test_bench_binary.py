@@ -18,11 +18,11 @@ BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 
 @pytest.fixture(autouse=True)
 def _search(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.syspath_prepend(str(BENCHMARKS.parent))
 
 
 def test_the_suite_has_its_cases() -> None:
-    import suite_binary
+    from benchmarks.suites import binary as suite_binary
 
     names = [case.name for case in suite_binary.cases(2)]
     assert len(set(names)) == len(names)
@@ -76,20 +76,19 @@ RECORDS = [
 
 
 def test_the_bars() -> None:
-    import summary
-    import summary_binary
+    from benchmarks.suites import bars, binary_bars
 
-    made = summary_binary.bars(RECORDS)
+    made = binary_bars.bars(RECORDS)
     found = {bar.title: bar for bar in made}
     assert len(found) == len(made)
     against = found["BBB, 128 columns, cuSPARSE fp32"]
     assert set(against.cells) == {"bspmm-bbb-a-D128", "bspmm-bbb-b-D128", "bspmm-bbb-reddit-power_law-D128"}
-    assert summary.row(against)[1:5] == ["3", "9.28", "5.00", "10.00"]
+    assert bars.row(against)[1:5] == ["3", "9.28", "5.00", "10.00"]
     assert found["BBB, 64 columns, cuSPARSE fp32"].cells == {}
     # A limit of 2 us says nothing about a kernel, and rows that are used again have another one.
     assert found["BBB without reuse, share of the gather limit"].cells == {"bspmm-bbb-a-D128": 0.7}
     assert found["BBF, 128 columns, cuSPARSE fp32"].cells == {"bspmm-bbf-a-D128": pytest.approx(4.0)}
-    assert summary.row(found["FBF, our float32 spmm"])[-1] == "NO"
+    assert bars.row(found["FBF, our float32 spmm"])[-1] == "NO"
     assert found["FBB, our spmm, then sign and pack"].cells == {"bspmm-fbb-a-D64": pytest.approx(1.2)}
     assert found["with weights, cuSPARSE fp32"].cells == {"bspmm-bff-a-D64": pytest.approx(1.4)}
     assert found["BBB reddit power law, 1.2 ms over ours"].cells == {"bspmm-bbb-reddit-power_law-D128": 1.2}
@@ -118,8 +117,8 @@ def test_the_summary_prints_both_suites(tmp_path: Path) -> None:
 
 # ---- BitGNN's tables
 def table_records() -> list[dict[str, Any]]:
-    import bitgnn_parts
-    import bitgnn_tables
+    from benchmarks.papers.bitgnn import parts as bitgnn_parts
+    from benchmarks.papers.bitgnn import tables as bitgnn_tables
 
     found = []
     for part, (models, graphs) in bitgnn_parts.PARTS.items():
@@ -138,7 +137,7 @@ def table_records() -> list[dict[str, Any]]:
 
 
 def test_tables_have_the_axes_of_the_paper() -> None:
-    import bitgnn_tables
+    from benchmarks.papers.bitgnn import tables as bitgnn_tables
 
     records = table_records()
     lines = bitgnn_tables.document(records).splitlines()
@@ -155,7 +154,7 @@ def test_tables_have_the_axes_of_the_paper() -> None:
 def test_tables_take_only_their_own_parts(tmp_path: Path) -> None:
     files = ["--records", str(tmp_path / "r"), "--out", str(tmp_path / "o")]
     for arguments, words in ((("--only", "table-2"), "table-3"), (("--repetitions", "0"), "at least 1")):
-        command = [sys.executable, str(BENCHMARKS / "bitgnn.py"), *files, *arguments]
+        command = [sys.executable, str(BENCHMARKS / "paper.py"), "bitgnn", *files, *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 2
         assert words in done.stderr
@@ -166,8 +165,9 @@ def test_tables_take_only_their_own_parts(tmp_path: Path) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("columns", [1, 31, 128, 200])
 def test_bits_are_compared(columns: int) -> None:
-    import binary_gpu
     import cupy
+
+    from benchmarks.cases import binary_gpu
 
     floats = cupy.asarray(np.random.default_rng(0).standard_normal((5, columns), dtype=np.float32))
     words = bs.pack_bits(floats, encoding="bipolar").words
@@ -188,8 +188,9 @@ def test_bits_are_compared(columns: int) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("index", ["int32", "int64"])
 def test_sums_of_some_rows(index: str) -> None:
-    import cases_papers_gpu
     import cupy
+
+    from benchmarks.cases import large as cases_papers_gpu
 
     indptr, indices = (a.astype(index) for a in synthetic_csr((300, 2400), device="cuda"))
     x = np.random.default_rng(1).standard_normal((300, 128), dtype=np.float32)
@@ -205,8 +206,9 @@ def test_sums_of_some_rows(index: str) -> None:
 
 @pytest.mark.gpu
 def test_a_network_of_the_tables() -> None:
-    import binary_models
     import cupy
+
+    from benchmarks.cases import binary_models
 
     indptr, indices = synthetic_csr((300, 2400), device="cuda")
     x = cupy.asarray(np.random.default_rng(0).standard_normal((300, 100), dtype=np.float32))

@@ -21,12 +21,12 @@ GRAPHS = ("artist", "PROTEINS_full", "DD", "ppi", "blogcatalog", "arxiv", "produ
 
 @pytest.fixture(autouse=True)
 def _search(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.syspath_prepend(str(BENCHMARKS.parent))
 
 
 def small(seed: int = 0, nodes: int = 60, parts: int = 7) -> Any:
     """A problem with loops, edges between parts, an empty part and a part of one node."""
-    import cluster_problems
+    from benchmarks.cases import cluster_problems
 
     rng = np.random.default_rng(seed)
     dense = rng.random((nodes, nodes)) < 0.2
@@ -51,8 +51,8 @@ def dense_of(problem: Any) -> np.ndarray:
 
 
 def test_the_suite_has_its_cases() -> None:
-    import suite_cluster
-    import suite_host
+    from benchmarks.suites import cluster as suite_cluster
+    from benchmarks.suites import host as suite_host
 
     names = [case.name for case in suite_cluster.cases(2)]
     assert len(set(names)) == len(names)
@@ -101,7 +101,7 @@ def test_batches_hold_the_edges_inside_parts() -> None:
 
 
 def test_parts_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import cluster_problems
+    from benchmarks.cases import cluster_problems
 
     monkeypatch.setenv("BITSPARSE_PARTS", str(tmp_path))
     monkeypatch.setattr(cluster_problems, "PARTS", 5)
@@ -119,9 +119,10 @@ def test_parts_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("kind", ["gcn", "gin"])
 def test_the_peer_on_the_cpu_is_the_network(kind: Any) -> None:
-    import cluster_ours
-    import cluster_scipy
     from scipy import sparse
+
+    from benchmarks.cases import cluster_ours
+    from benchmarks.peers import scipy_cluster as cluster_scipy
 
     problem = small()
     network: Any = nn.random_network(kind, problem.widths(kind), seed=0)
@@ -134,7 +135,7 @@ def test_the_peer_on_the_cpu_is_the_network(kind: Any) -> None:
 
 @pytest.mark.parametrize(("kind", "bits"), [("gcn", 1), ("gin", 8)])
 def test_an_epoch_on_the_cpu(kind: Any, bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    import cases_cluster
+    from benchmarks.cases import host_cluster as cases_cluster
 
     made = small(nodes=300)
     monkeypatch.setattr(cases_cluster, "problem", lambda name: made)
@@ -151,7 +152,7 @@ def test_an_epoch_on_the_cpu(kind: Any, bits: int, monkeypatch: pytest.MonkeyPat
 
 
 def test_wrong_logits_are_found() -> None:
-    import cluster_ours
+    from benchmarks.cases import cluster_ours
 
     problem = small(nodes=100)
     model = cluster_ours.model_of(problem, "gcn", 4)
@@ -172,7 +173,7 @@ def test_wrong_logits_are_found() -> None:
 
 
 def test_floors(monkeypatch: pytest.MonkeyPatch) -> None:
-    import suite_cluster
+    from benchmarks.suites import cluster as suite_cluster
 
     monkeypatch.setattr(suite_cluster, "link_rate", lambda: 50e9)
     made = small()
@@ -207,14 +208,13 @@ RECORDS = [
 
 
 def test_the_bars() -> None:
-    import summary
-    import summary_cluster
+    from benchmarks.suites import bars, cluster_bars
 
-    made = summary_cluster.bars(RECORDS)
+    made = cluster_bars.bars(RECORDS)
     found = {bar.title: bar for bar in made}
     assert len(found) == len(made)
     every = found["epochs of GCN and GIN, PyTorch Geometric"]
-    assert summary.row(every)[1:] == [
+    assert bars.row(every)[1:] == [
         "4",
         "2.83",
         "3.00",
@@ -228,7 +228,7 @@ def test_the_bars() -> None:
     assert set(found["  gcn"].cells) == {"cluster-gcn-ppi-b1", "cluster-gcn-ppi-b8"}
     assert found["  8 bits"].cells == {"cluster-gcn-ppi-b8": 4.0, "cluster-gin-products-b8": 1.0}
     assert found["bytes moved, 1 bit, fewer than PyTorch Geometric"].cells["cluster-gcn-ppi-b1"] == 20.0
-    assert summary.row(found["bytes moved, 8 bits, fewer than PyTorch Geometric"])[2] == "2.50"
+    assert bars.row(found["bytes moved, 8 bits, fewer than PyTorch Geometric"])[2] == "2.50"
     assert found["  8 bits, the way that counts"].cells["cluster-gcn-ppi-b8"] == 2.0
     assert found["packing products, 3 s over ours"].cells == {"cluster-pack-products-b1": 2.0}
     assert found["idle share, products, 20 % over ours"].cells == {
@@ -249,10 +249,10 @@ def test_the_summary_prints_the_suite(tmp_path: Path) -> None:
 
 # ---- QGTC's Figures 7 and 8
 def test_figure_7_is_made_of_the_suite_s_records(tmp_path: Path) -> None:
-    import qgtc
-    import qgtc_parts
-    import qgtc_plot
-    import qgtc_tables
+    from benchmarks.papers.qgtc import parts as qgtc_parts
+    from benchmarks.papers.qgtc import plot as qgtc_plot
+    from benchmarks.papers.qgtc import program as qgtc
+    from benchmarks.papers.qgtc import tables as qgtc_tables
 
     path = tmp_path / "cluster.jsonl"
     with pytest.raises(bs.bench.Unavailable, match="no records of suite cluster"):

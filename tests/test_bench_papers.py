@@ -21,11 +21,11 @@ BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 
 @pytest.fixture(autouse=True)
 def _search(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.syspath_prepend(str(BENCHMARKS.parent))
 
 
 def test_rates_of_degrees_are_those_of_a_graph() -> None:
-    import aes_parts
+    from benchmarks.papers.aes import parts as aes_parts
 
     rng = np.random.default_rng(0)
     graph = sp.csr_array(rng.random((90, 90)) < np.linspace(0, 0.9, 90)[:, None])
@@ -41,8 +41,8 @@ def test_rates_of_degrees_are_those_of_a_graph() -> None:
 
 @pytest.mark.parametrize("kind", ["gcn", "sage"])
 def test_accuracies_are_pooled_over_the_seeds(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    import aes_parts
-    import aes_tables
+    from benchmarks.papers.aes import parts as aes_parts
+    from benchmarks.papers.aes import tables as aes_tables
 
     n, rng = 150, np.random.default_rng(1)
     labels = np.arange(n) % 3
@@ -87,7 +87,7 @@ def aes_record(part: str, graph: str, width: int, ours: float, **params: Any) ->
 
 
 def test_the_document_of_aes_puts_the_paper_beside() -> None:
-    import aes_tables
+    from benchmarks.papers.aes import tables as aes_tables
 
     widths = aes_tables.WIDTHS
     records = [aes_record("figure-7", "cora", w, 2.0, source="cora.npz") for w in widths]
@@ -107,7 +107,7 @@ def test_the_document_of_aes_puts_the_paper_beside() -> None:
 
 
 def test_the_document_of_tango_puts_the_paper_beside() -> None:
-    import tango_tables
+    from benchmarks.papers.tango import tables as tango_tables
 
     def one(part: str, **params: Any) -> dict[str, Any]:
         return aes_record(part, "arxiv", 0, 2.0, **({"D": 16} | params))
@@ -131,7 +131,7 @@ def test_the_document_of_tango_puts_the_paper_beside() -> None:
 
 
 def test_the_recorded_figures_are_drawn(tmp_path: Path) -> None:
-    import aes_plot
+    from benchmarks.papers.aes import plot as aes_plot
 
     assert aes_plot.main(["--out", str(tmp_path / "figures.png")]) == 0
     assert (tmp_path / "figures.png").read_bytes().startswith(b"\x89PNG")
@@ -148,11 +148,9 @@ def test_the_recorded_accuracies_hold_what_is_documented() -> None:
         assert losses["aes", width, 8] - losses["aes", width, 32] < 0.3
 
 
-@pytest.mark.parametrize("module", ["aes", "tango"])
+@pytest.mark.parametrize("module", ["aes", "bitgnn", "qgtc", "tango", "tcgnn"])
 def test_the_modules_of_a_paper_can_be_imported_without_a_gpu(module: str) -> None:
-    for part in ("parts", "tables"):
-        importlib.import_module(f"{module}_{part}")
-    names = importlib.import_module(module).PARTS
+    names = importlib.import_module(f"benchmarks.papers.{module}.program").PARTS
     assert len(set(names)) == len(names)
 
 
@@ -164,12 +162,12 @@ def test_a_part_replaces_its_own_records(tmp_path: Path) -> None:
     ]
     records.write_text("".join(json.dumps(one) + "\n" for one in old), encoding="utf-8")
     code = (
-        "import sys; sys.path[:0] = [sys.argv[1]]; import aes, aes_parts; aes_parts.LABELLED = ();"
-        "aes_parts.PAPERS = {'cora': (400, 2000)};"
-        "raise SystemExit(aes.main(['--only', 'figure-5', '--records', sys.argv[2], '--out', sys.argv[3]]))"
+        "import sys, bitsparse; sys.path.insert(0, sys.argv[1]); from benchmarks.papers.aes import parts, program;"
+        "parts.LABELLED = (); parts.PAPERS = {'cora': (400, 2000)};"
+        "raise SystemExit(program.main(['--only', 'figure-5', '--records', sys.argv[2], '--out', sys.argv[3]]))"
     )
     done = subprocess.run(
-        [sys.executable, "-P", "-c", code, str(BENCHMARKS), str(records), str(out)],
+        [sys.executable, "-P", "-c", code, str(BENCHMARKS.parent), str(records), str(out)],
         capture_output=True,
         text=True,
         check=False,

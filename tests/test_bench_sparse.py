@@ -19,11 +19,11 @@ BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 
 @pytest.fixture(autouse=True)
 def _search(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.syspath_prepend(str(BENCHMARKS.parent))
 
 
 def test_every_cell_of_the_field_has_an_entry() -> None:
-    import field
+    from benchmarks.peers import field
 
     for graph in field.GRAPHS:
         for columns in (16, 64, 128, 256):
@@ -44,7 +44,7 @@ def test_every_cell_of_the_field_has_an_entry() -> None:
 
 
 def test_the_best_entry_of_some_cells() -> None:
-    import field
+    from benchmarks.peers import field
 
     def name(*cell: Any, **options: Any) -> tuple[str, float]:
         entry = field.best(*cell, **options)
@@ -61,7 +61,7 @@ def test_the_best_entry_of_some_cells() -> None:
 
 
 def test_the_field_is_carried_over_by_the_vendors_time() -> None:
-    import field
+    from benchmarks.peers import field
 
     assert field.field_ms("COLLAB", 128, "fp32", 1.3277) == (pytest.approx(0.8029), "gespmm method3_rows4")
     found = field.field_ms("COLLAB", 128, "tf32", 2 * 1.3277)
@@ -71,7 +71,7 @@ def test_the_field_is_carried_over_by_the_vendors_time() -> None:
 
 
 def test_limits_of_gathers() -> None:
-    import field
+    from benchmarks.peers import field
 
     # What was measured comes out again, and what lies between lies between.
     assert field.row_rate(64, 131_072) == pytest.approx(135e9)
@@ -87,19 +87,19 @@ def test_limits_of_gathers() -> None:
 
 
 def test_floors_depend_on_reuse() -> None:
-    import suite_spmm
+    from benchmarks.cases import products
 
-    floor, facts = suite_spmm.floors(1_638_396, 512, 50_515, 60_000_000, 1.02)
+    floor, facts = products.floors(1_638_396, 512, 50_515, 60_000_000, 1.02)
     assert (facts["floor"], facts["gathered"]) == ("gather", 1_638_396 * 512)
     assert floor == facts["gather_ms"] > facts["compulsory_ms"] == pytest.approx(0.015)
-    floor, facts = suite_spmm.floors(1_638_396, 512, 50_515, 60_000_000, 8.2)
+    floor, facts = products.floors(1_638_396, 512, 50_515, 60_000_000, 8.2)
     assert (facts["floor"], floor) == ("bytes", facts["compulsory_ms"])
-    floor, facts = suite_spmm.floors(10, 64, 50_515, 60_000_000, 1.0)
+    floor, facts = products.floors(10, 64, 50_515, 60_000_000, 1.0)
     assert (facts["floor"], floor) == ("bytes", facts["compulsory_ms"])
 
 
 def test_the_suite_has_its_cases() -> None:
-    import suite_spmm
+    from benchmarks.suites import spmm as suite_spmm
 
     names = [case.name for case in suite_spmm.cases(2)]
     assert len(set(names)) == len(names)
@@ -121,7 +121,8 @@ def test_the_suite_has_its_cases() -> None:
 
 
 def test_the_suite_of_samples_has_its_cases() -> None:
-    import suite_sampled
+    from benchmarks.cases import sampled as cases_sampled
+    from benchmarks.suites import sampled as suite_sampled
 
     names = [case.name for case in suite_sampled.cases(2)]
     assert len(set(names)) == len(names)
@@ -138,13 +139,13 @@ def test_the_suite_of_samples_has_its_cases() -> None:
     promised |= {f"codes-spmm-int{bits}-{g}-D{d}" for bits in (8, 4) for g in large for d in (128, 256)}
     promised |= {f"sddmm-int{b}-{g}-D{d}" for b in (8, 4) for g in graphs for d in (64, 128, 256)}
     assert promised <= set(names)
-    assert suite_sampled.field_of("artist", 128, "sfs", 64) == 0.0812
-    assert suite_sampled.field_of("artist", 128, "aes", 64) == suite_sampled.field_of("artist", 128, "afs", 64)
-    assert suite_sampled.field_of("artist", 128, "uniform", 64) is None
+    assert cases_sampled.field_of("artist", 128, "sfs", 64) == 0.0812
+    assert cases_sampled.field_of("artist", 128, "aes", 64) == cases_sampled.field_of("artist", 128, "afs", 64)
+    assert cases_sampled.field_of("artist", 128, "uniform", 64) is None
 
 
 def test_the_summary_of_samples() -> None:
-    import summary_sampled
+    from benchmarks.suites import sampled_bars
 
     def record(case: str, ratio: float, **params: Any) -> dict[str, Any]:
         facts = {"bits": None, "distinct": 0.3, "share": 0.6, "drawn_ms": 2.0} | params
@@ -172,7 +173,7 @@ def test_the_summary_of_samples() -> None:
             )
         ),
     ]
-    cells = {bar.title.strip(): list(bar.cells.values()) for bar in summary_sampled.bars(records)}
+    cells = {bar.title.strip(): list(bar.cells.values()) for bar in sampled_bars.bars(records)}
     assert cells["ES-SpMM in the field"] == [1.5, 1.0]
     assert cells["aes"] == [1.5]
     assert cells["all edges, fewer than half read"] == [1.0]
@@ -236,11 +237,11 @@ RECORDS = [
 
 
 def test_the_summary_takes_means_and_worst_cells() -> None:
-    import summary
+    from benchmarks.suites import bars, spmm_bars
 
-    found = {bar.title: bar for bar in summary.bars(RECORDS)}
+    found = {bar.title: bar for bar in spmm_bars.bars(RECORDS)}
     assert found["spmm fp32, field"].cells == {"spmm-fp32-a-D16": 2.0, "spmm-fp32-b-D16": 0.5}
-    assert summary.row(found["spmm fp32, field"])[1:] == [
+    assert bars.row(found["spmm fp32, field"])[1:] == [
         "2",
         "1.00",
         "1.15",
@@ -254,15 +255,15 @@ def test_the_summary_takes_means_and_worst_cells() -> None:
     assert found["spmm tf32, field"].cells == {"spmm-tf32-a-D16": 1.5}  # patterns may be what is worse
     assert len(found["spmm fp32 and tf32, field"].cells) == 3
     assert set(found["spmm fp16 and bf16, field"].cells) == {"spmm-fp16-a-D16", "spmm-bf16-a-D16"}
-    assert summary.row(found["spmm fp16 and bf16, field"])[-1] == "yes"
+    assert bars.row(found["spmm fp16 and bf16, field"])[-1] == "yes"
     assert found["spmm fp32, cuSPARSE"].cells == {"spmm-fp32-a-D16": 4.0, "spmm-fp32-b-D16": 1.0}
-    assert summary.row(found["spmm fp32, cuSPARSE"])[-1] == "yes"
+    assert bars.row(found["spmm fp32, cuSPARSE"])[-1] == "yes"
     assert found["spmm fp16, cuSPARSE"].cells == {}
     assert found["synthetic fp32, cuSPARSE"].cells == {"spmm-fp32-reddit-communities-D16": 2.0}
     assert found["share of the gather limit, fp32"].cells == {"spmm-fp32-a-D16": 0.8, "spmm-fp32-b-D16": 0.2}
     assert found["sddmm fp32, field"].cells == {"sddmm-fp32-a-D16": 1.3}
     assert found["translate COLLAB, 10 ms over ours"].cells == {"translate-COLLAB": 2.0}
-    assert summary.row(found["translate reddit, 40 ms over ours"])[-1] == "NO"
+    assert bars.row(found["translate reddit, 40 ms over ours"])[-1] == "NO"
     assert math.isclose(found["GAT, 4 heads x 32, PyTorch"].cells["gat-fp32-a-H4x32"], 3.5)
 
 
@@ -285,8 +286,8 @@ def test_the_summary_prints(tmp_path: Path) -> None:
 
 # ---- TC-GNN's tables and the roofline
 def tcgnn_records() -> list[dict[str, Any]]:
-    import tcgnn_parts
-    import tcgnn_tiles
+    from benchmarks.papers.tcgnn import parts as tcgnn_parts
+    from benchmarks.papers.tcgnn import tiles as tcgnn_tiles
 
     machine = {"gpu": "a GPU", "driver": "CUDA 13.0"}
     times = {
@@ -315,7 +316,7 @@ def tcgnn_records() -> list[dict[str, Any]]:
 
 
 def test_tcgnn_tables_have_the_axes_of_the_paper() -> None:
-    import tcgnn_tables
+    from benchmarks.papers.tcgnn import tables as tcgnn_tables
 
     records = tcgnn_records()
     lines = tcgnn_tables.document(records).splitlines()
@@ -332,8 +333,8 @@ def test_tcgnn_tables_have_the_axes_of_the_paper() -> None:
 
 
 def test_tiles_are_counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    import tcgnn_tables
-    import tcgnn_tiles
+    from benchmarks.papers.tcgnn import tables as tcgnn_tables
+    from benchmarks.papers.tcgnn import tiles as tcgnn_tiles
 
     np.savez(
         tmp_path / "artist.npz", indptr=np.array([0, 2, 3, 3]), indices=np.array([0, 2, 1]), num_nodes=3, meta="{}"
@@ -349,7 +350,8 @@ def test_tiles_are_counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
 def test_tcgnn_takes_only_its_own_parts(tmp_path: Path) -> None:
     script = [
         sys.executable,
-        str(BENCHMARKS / "tcgnn.py"),
+        str(BENCHMARKS / "paper.py"),
+        "tcgnn",
         "--records",
         str(tmp_path / "r"),
         "--out",
@@ -363,7 +365,7 @@ def test_tcgnn_takes_only_its_own_parts(tmp_path: Path) -> None:
 
 
 def test_points_of_the_roofline(tmp_path: Path) -> None:
-    import roofline
+    from benchmarks import roofline
 
     facts = {"graph": "artist", "D": 128, "flops": 2_000_000, "gathered": 4_000_000}
     one = {"suite": "spmm", "case": "spmm-fp32-artist-D128", "params": facts, "bytes": 1_000_000, "ours_ms": 0.5}
@@ -379,8 +381,8 @@ def test_points_of_the_roofline(tmp_path: Path) -> None:
 
 
 def test_the_cases_of_transfers_and_rounding() -> None:
-    import cases_rounding_gpu
-    import cases_transfer_gpu
+    from benchmarks.cases import rounding as cases_rounding_gpu
+    from benchmarks.cases import transfer as cases_transfer_gpu
 
     transfers, rounding = ({case.name for case in found.cases()} for found in (cases_transfer_gpu, cases_rounding_gpu))
     sizes = ("arxiv-128", "reddit-602", "products-100")
@@ -393,8 +395,9 @@ def test_the_cases_of_transfers_and_rounding() -> None:
 
 @pytest.mark.gpu
 def test_codes_of_the_rounding_cases_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    import cases_rounding_gpu as cases
     import cupy
+
+    from benchmarks.cases import rounding as cases
 
     x = cupy.asarray(np.random.default_rng(0).normal(size=(130, 256)).astype(np.float32))
     for bits, layout in ((8, "rows"), (4, "planes")):

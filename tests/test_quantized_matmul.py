@@ -189,8 +189,8 @@ def test_a_cache_is_asked_first() -> None:
 
 
 def test_the_suite_has_its_cases(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parent.parent / "benchmarks"))
-    import cases_qgemm_gpu
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parent.parent))
+    from benchmarks.cases import qgemm as cases_qgemm_gpu
 
     names = [case.name for case in cases_qgemm_gpu.cases()]
     assert len(set(names)) == len(names)

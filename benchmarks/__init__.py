@@ -1,0 +1,1 @@
+"""Measurements of bitsparse against its peers; the programs are ``run.py``, ``paper.py`` and ``summary.py``."""

@@ -1,0 +1,1 @@
+"""What is measured: operands, both sides, checks and times."""

@@ -1,0 +1,115 @@
+"""Cases of suite ``sampled`` that sum packed integers over all edges.
+
+``codes-spmm-int{bits}-{graph}-D{D}`` is ``plan(codes, out=y)`` of :func:`bitsparse.plan_spmm` of a pattern and unsigned integers of 8, 4 or
+2 bits in rows layout: exact int32 sums, compared number for number with a float64 product. ``codes-spmm-int{bits}-out-...`` is the same
+with an :class:`bitsparse.Epilogue` behind it that scales, adds a bias, applies relu and writes as many bits again, packed along the
+features (compared with the host's on a part of the rows); ``codes-spmm-int{bits}-weighted-...`` has a float32 weight on every edge, so
+that the sums are float32. The peer is our own product of the same pattern (and weights) with float32 features, so the ratio is what
+narrow features bring; graphs have more than a million edges. ``floor_ms`` is that of suite ``spmm`` for rows of so many bytes.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from benchmarks.cases.products import SYNTHETIC, floors
+from benchmarks.cases.sparse_gpu import Cell, Timed, cell_of, check, in_turns
+from bitsparse import jit
+from bitsparse.bench import Case, Prepared, Protocol
+
+__all__ = ["GRAPHS", "cases"]
+
+GRAPHS = ("artist", "DD", "COLLAB", "web_notredame", "ss_pkustk04", *SYNTHETIC)
+WIDTHS = (128, 256)
+BITS = (8, 4, 2)
+#: Graphs with requantised and weighted sums.
+MORE = ("artist", "COLLAB")
+#: Rows that the host computes for the comparison of requantised sums.
+_ROWS = 4096
+
+
+def cases() -> list[Case]:
+    """All cases, by graph and width, so that operands are made once."""
+    table = []
+    for name in GRAPHS:
+        for columns in WIDTHS:
+            for bits in BITS:
+                table.append(Case(f"codes-spmm-int{bits}-{name}-D{columns}", partial(sums, name, columns, bits)))
+            for bits in (8, 4) if name in MORE else ():
+                for form in ("out", "weighted"):
+                    case = f"codes-spmm-int{bits}-{form}-{name}-D{columns}"
+                    table.append(Case(case, partial(sums, name, columns, bits, form)))
+    return table
+
+
+def sums(name: str, columns: int, bits: int, form: str = "") -> Prepared:
+    """Sums of packed integers against sums of float32 features."""
+    import bitsparse as bs
+
+    cupy = jit.require_cupy("suite sampled")
+    case = f"codes-spmm-int{bits}-{f'{form}-' if form else ''}{name}-D{columns}"
+    cell = cell_of(name, columns)
+    matrix = cell.matrix
+    x, values = cell.inputs("float32", pattern=form != "weighted")
+    drawn = cupy.random.default_rng(3).integers(0, 1 << bits, x.shape, dtype=np.uint8)
+    codes = bs.BitTensor(drawn, bits, layout="rows")
+    a = matrix.tiled if values is None else matrix.tiled.with_values(values)
+    shape = (matrix.shape[0], columns)
+    options: dict[str, Any] = {"bits": bits}
+    out: Any = None
+    if form == "out":
+        options["epilogue"] = epilogue_of(matrix.indptr.get(), columns, bits)
+    else:
+        out = cupy.full(shape, -1, np.int32) if form == "" else cupy.full(shape, np.nan, np.float32)
+    plan = bs.plan_spmm(a, columns, **options)
+    made = plan(codes, out=out)
+    if form == "out":
+        out = made
+        _compare_with_host(case, cell, drawn, bits, made)
+    elif form == "weighted":
+        # Codes are as large as 2**bits, features of about 1 are what the tolerance is for.
+        check(case, "fp32", made / np.float32(1 << bits), cell.product(drawn, values) / (1 << bits), matrix.root)
+    elif not bool((made == cell.product(drawn)).all()):
+        raise AssertionError(f"{case}: a sum of integers is wrong")
+    ours = Timed(partial(plan, codes, out=out), case)
+    whole = bs.plan_spmm(a, columns)
+    float_out = cupy.empty(shape, np.float32)
+    peer = Timed(partial(whole, x, out=float_out), "bitsparse.plan_spmm, float32 features")
+    row_bytes = int(codes.words.shape[-1]) * 4
+    written = int(out.nbytes)
+    moved = int(matrix.pattern_bytes + codes.words.nbytes + written + (0 if values is None else values.nbytes))
+    floor, more = floors(matrix.nnz, row_bytes, matrix.shape[1], moved, matrix.reuse)
+    params = matrix.facts() | more | {"D": columns, "bits": bits, "form": form or "sums", "plan": plan.explain()}
+    params["replayed"] = ours.replayed and peer.replayed
+
+    def measure(protocol: Protocol) -> tuple[float, float]:
+        ms, float_ms = in_turns([ours, peer], protocol.repetitions)
+        params["share"] = floor / ms
+        return ms, float_ms
+
+    return Prepared(lambda: None, None, peer.name, params, moved, floor, measure=measure)
+
+
+def epilogue_of(indptr: Any, columns: int, bits: int) -> Any:
+    """What a quantised layer does to its sums: the mean's scale, a bias, relu, as many bits again."""
+    import bitsparse as bs
+
+    scale = (1 / np.maximum(np.diff(indptr), 1)).astype(np.float32)
+    bias = np.random.default_rng(4).standard_normal(columns, dtype=np.float32)
+    return bs.Epilogue(row_scale=scale, bias=bias, activation="relu", bits=bits, out_scale=1.0, axis=-1, layout="rows")
+
+
+def _compare_with_host(case: str, cell: Cell, drawn: Any, bits: int, made: Any) -> None:
+    """The first rows' codes against those of the host."""
+    import bitsparse as bs
+
+    matrix, rows = cell.matrix, min(_ROWS, cell.matrix.shape[0])
+    starts = matrix.indptr[: rows + 1].get()
+    part = bs.TCTiledCSR.from_csr_arrays(starts, matrix.indices[: int(starts[-1])].get(), (rows, matrix.shape[1]))
+    options: dict[str, Any] = {"epilogue": epilogue_of(starts, cell.columns, bits)}
+    wanted = bs.spmm(part, bs.BitTensor(drawn.get(), bits, layout="rows"), **options)
+    if not bool((made[:rows].words.get() == wanted.words).all()):
+        raise AssertionError(f"{case}: codes differ from the host's")

@@ -1,0 +1,126 @@
+"""Cases of suite ``host`` that build the sparse formats.
+
+- ``translate-COLLAB``, ``frdc-COLLAB``: the CSR pattern of COLLAB (24.6 M entries) to the component arrays of TCTiledCSR and
+  FRDC, all checks of the input included. ``translated-to-csr-COLLAB``, ``frdc-to-csr-COLLAB``: the ways back. The peer is SciPy's
+  ``tocsc()`` of the same array with float32 values. Before timing, the peak memory of one call is measured in steps of half a
+  millisecond (``peak_growth_bytes``) and compared with input + output + 20 %; a call beyond it is an error.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.cases import graphs
+from bitsparse.backends.host import build
+from bitsparse.bench import Case, Prepared, Unavailable
+
+ROOT = Path(__file__).resolve().parents[2]
+
+__all__ = ["cases"]
+
+Array = Any
+Arrays = tuple[Any, ...]
+
+
+CONVERSIONS = ("translate", "frdc", "translated-to-csr", "frdc-to-csr")
+
+
+def cases() -> list[Case]:
+    """The cases of this file."""
+    return [Case(f"{what}-COLLAB", partial(convert, what, "COLLAB")) for what in CONVERSIONS]
+
+
+def conversion(what: str, indptr: Array, indices: Array, shape: tuple[int, int]) -> tuple[Arrays, Callable[[], Arrays]]:
+    """What a conversion reads, and the call."""
+    pattern = indptr.copy(), indices.copy()  # what reading the file left behind is used up
+    if what == "translate":
+        return pattern, lambda: build.translate(*pattern, shape, 16)
+    if what == "frdc":
+        return pattern, lambda: build.frdc(*pattern, shape)
+    translated = what == "translated-to-csr"
+    made: Arrays = build.translate(*pattern, shape, 16) if translated else build.frdc(*pattern, shape)
+    parts = tuple(part.copy() for part in made)
+    back = inverse("translate" if translated else "frdc")
+    return parts, lambda: back(*parts, shape)
+
+
+def convert(what: str, graph: str) -> Prepared:
+    """One conversion, against SciPy's change from rows to columns."""
+    import scipy
+    from scipy import sparse
+
+    data, source = graphs.graph(graph)
+    indptr, indices, shape = data.indptr, data.indices, (data.num_nodes, data.num_nodes)
+    peer_array = sparse.csr_array((np.ones(indices.size, np.float32), indices, indptr), shape=shape)
+    parts, ours = conversion(what, indptr, indices, shape)
+    grown, made = growth_in_fresh_process(what, graph), ours()
+    given, output = (sum(part.nbytes for part in arrays) for arrays in (parts, made))
+    if given + grown > 1.2 * (given + output):
+        raise AssertionError(f"{what}: {grown} bytes more at the peak for {given} of input and {output} of output")
+    back = made if what.endswith("csr") else (*inverse(what)(*made, shape),)
+    if not (np.array_equal(back[0], indptr) and np.array_equal(back[1], indices)):
+        raise AssertionError(f"{what}: the pattern is another one")
+    params = {"graph": source, "nnz": int(indices.size), "peak_growth_bytes": grown, "output_bytes": output}
+    return Prepared(ours, peer_array.tocsc, f"scipy {scipy.__version__} tocsc", params, given + output)
+
+
+def inverse(what: str) -> Callable[..., Arrays]:
+    """The way back of ``translate`` or ``frdc``."""
+    to_csr: Callable[..., Arrays] = build.translated_to_csr if what == "translate" else build.frdc_to_csr
+    window = (16,) if what == "translate" else ()
+    return lambda *arguments: to_csr(*arguments, *window)
+
+
+def growth_in_fresh_process(what: str, graph: str) -> int:
+    """:func:`peak_growth` of one conversion in an interpreter that has no freed memory left over to use again."""
+    # bitsparse first: the folder above this one holds its sources, without the compiled part.
+    code = (
+        f"import sys, bitsparse; sys.path.insert(0, {str(ROOT)!r}); "
+        f"from benchmarks.cases import host_build; print(host_build.growth({what!r}, {graph!r}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return int(done.stdout)
+
+
+def growth(what: str, graph: str) -> int:
+    """Bytes that the conversion adds at its peak, in this process."""
+    data, _ = graphs.graph(graph)
+    _, call = conversion(what, data.indptr, data.indices, (data.num_nodes, data.num_nodes))
+    return peak_growth(call)[0]
+
+
+def peak_growth(call: Callable[[], tuple[Any, ...]]) -> tuple[int, tuple[Any, ...]]:
+    """Bytes of resident memory that a call adds at its peak, its result included, and the result."""
+    if not Path("/proc/self/statm").exists():
+        raise Unavailable("resident memory is read from /proc")
+    start = resident()
+    highest, done = [start], threading.Event()
+
+    def watch() -> None:
+        while not done.is_set():
+            highest[0] = max(highest[0], resident())
+            time.sleep(0.0005)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        result = call()
+    finally:
+        done.set()
+        watcher.join()
+    return max(highest[0], resident()) - start, result
+
+
+def resident() -> int:
+    """Bytes of this process in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

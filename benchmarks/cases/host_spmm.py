@@ -1,0 +1,132 @@
+"""Sparse products on the graph `artist` (50 515 nodes, 1 638 396 edges), part of the suite ``host``.
+
+- ``spmm-f32-artist-D...``: a float32 adjacency of ones times float32 features with that many columns, into a preallocated result. The
+  peer is ``scipy.sparse.csr_array @``, which allocates its result and runs on one thread.
+- ``sddmm-f32-artist-D64``: the dot product of the features at both ends of every edge, into a preallocated result. The peer gathers both
+  ends with NumPy, multiplies and sums, 65 536 edges at a time.
+- ``attention-f32-artist-4x16``: graph attention with four heads of 16 columns. The peer is our own functions one after another.
+
+The graph is read from ``artist.npz`` in the folder that ``BITSPARSE_DATA`` names or in ``../shared/data``; where it is missing a seeded
+synthetic graph of its size takes its place, and the parameters say so. ``floor_ms`` counts every array once; what is gathered again is not
+in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+
+import bitsparse as bs
+from benchmarks.cases.graphs import graph
+from bitsparse.backends import host
+from bitsparse.bench import Prepared
+
+CHUNK = 1 << 16
+
+Floor = Callable[[int, int], tuple[float, str]]
+
+
+def table(threads: int, floor_of: Floor) -> list[tuple[str, Callable[[], Prepared]]]:
+    """Names and preparations of the cases."""
+    return [
+        *((f"spmm-f32-artist-D{width}", partial(product, width, threads, floor_of)) for width in (16, 64, 256)),
+        ("sddmm-f32-artist-D64", partial(edge_products, 64, threads, floor_of)),
+        ("attention-f32-artist-4x16", partial(graph_attention, 4, 16, threads, floor_of)),
+    ]
+
+
+@cache
+def artist() -> tuple[Any, str]:
+    """The adjacency as a SciPy array of float32 ones, and where it came from."""
+    data, source = graph("artist")
+    return data.adjacency.astype(np.float32), source
+
+
+def parameters(graph: Any, source: str, floor: str, **more: Any) -> dict[str, Any]:
+    """What a record says about the graph and the run."""
+    return {
+        "nodes": graph.shape[0],
+        "edges": int(graph.nnz),
+        "graph": source,
+        "simd": host.simd_level(),
+        "floor": floor,
+    } | more
+
+
+def product(width: int, threads: int, floor_of: Floor) -> Prepared:
+    """Sums of neighbours against SciPy."""
+    import scipy
+
+    adjacency, source = artist()
+    x = np.random.default_rng(0).standard_normal((adjacency.shape[1], width), dtype=np.float32)
+    out = np.empty((adjacency.shape[0], width), np.float32)
+
+    def ours() -> None:
+        bs.spmm(adjacency, x, out=out)
+
+    def peer() -> Any:
+        return adjacency @ x
+
+    ours()
+    if not np.allclose(out, peer(), rtol=1e-4, atol=1e-3):
+        raise AssertionError("spmm differs from SciPy")
+    moved = adjacency.indptr.nbytes + adjacency.indices.nbytes + adjacency.data.nbytes + x.nbytes + out.nbytes
+    floor, rates = floor_of(moved, threads)
+    params = parameters(adjacency, source, rates, columns=width)
+    return Prepared(ours, peer, f"scipy {scipy.__version__} csr_array @, one thread", params, moved, floor)
+
+
+def edge_products(width: int, threads: int, floor_of: Floor) -> Prepared:
+    """Dot products per edge against gathers in NumPy."""
+    adjacency, source = artist()
+    x = np.random.default_rng(0).standard_normal((adjacency.shape[0], width), dtype=np.float32)
+    rows = np.repeat(np.arange(adjacency.shape[0]), np.diff(adjacency.indptr))
+    out, theirs = np.empty((2, adjacency.nnz), np.float32)
+
+    def ours() -> None:
+        bs.sddmm(adjacency, x, out=out)
+
+    def peer() -> None:
+        for start in range(0, adjacency.nnz, CHUNK):
+            part = slice(start, start + CHUNK)
+            (x[rows[part]] * x[adjacency.indices[part]]).sum(axis=1, out=theirs[part])
+
+    ours()
+    peer()
+    if not np.allclose(out, theirs, rtol=1e-4, atol=1e-3):
+        raise AssertionError("sddmm differs from NumPy")
+    moved = adjacency.indptr.nbytes + adjacency.indices.nbytes + 2 * x.nbytes + out.nbytes
+    floor, rates = floor_of(moved, threads)
+    params = parameters(adjacency, source, rates, columns=width)
+    return Prepared(ours, peer, f"numpy {np.__version__} gather, multiply, sum", params, moved, floor)
+
+
+def graph_attention(heads: int, width: int, threads: int, floor_of: Floor) -> Prepared:
+    """The fused layer against its parts."""
+    adjacency, source = artist()
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((adjacency.shape[1], heads, width), dtype=np.float32)
+    neighbour, target = rng.standard_normal((2, adjacency.shape[0], heads), dtype=np.float32)
+    out = np.empty((adjacency.shape[0], heads, width), np.float32)
+    pattern = adjacency.astype(bool)
+
+    def ours() -> None:
+        bs.attention(adjacency, x, neighbour, target, out=out)
+
+    def peer() -> Any:
+        scores = bs.sddmm(adjacency, target, neighbour, op="add")
+        np.multiply(scores, np.float32(0.2), out=scores, where=scores < 0)
+        return bs.spmm(pattern, x, values=bs.edge_softmax(adjacency, scores, out=scores))
+
+    ours()
+    if not np.array_equal(out, peer()):
+        raise AssertionError("attention differs from its parts")
+    moved = (
+        adjacency.indptr.nbytes + adjacency.indices.nbytes + x.nbytes + neighbour.nbytes + target.nbytes + out.nbytes
+    )
+    floor, rates = floor_of(moved, threads)
+    params = parameters(adjacency, source, rates, heads=heads, columns=width)
+    return Prepared(ours, peer, "bitsparse: sddmm, leaky relu, edge_softmax, spmm", params, moved, floor)

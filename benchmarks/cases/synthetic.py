@@ -1,0 +1,92 @@
+"""Cases of suite ``spmm`` about arrays: translation on the GPU, and scales in place of weights.
+
+``translate-{graph}`` makes a ``TCTiledCSR`` from CSR arrays on the GPU, with all checks of its input: wall-clock time from an idle GPU
+until it is idle again, the median of several calls. Its arrays are compared with those that the CPU makes, whose time stands as the
+peer's (graphs of up to 30 million edges; the CPU's is one call).
+
+``scaled-fp32-{graph}-D16`` is a product with ``row_scale`` and ``col_scale`` and no weights; the peer is our own product with the weights
+that these factors make, chosen by the library like any other.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+import numpy as np
+
+import bitsparse as bs
+from benchmarks.cases.products import run_plan
+from benchmarks.cases.sparse_gpu import cell_of, in_turns, matrix_of
+from benchmarks.gpu_timing import wall_ms
+from benchmarks.peers.field import MEMORY_RATE
+from bitsparse import jit
+from bitsparse.bench import Case, Prepared, Protocol
+
+SCALED_WIDTH = 16
+#: Repetitions of a translation, and the most edges that the CPU translates for comparison.
+REPETITIONS, ON_CPU = 9, 30_000_000
+
+
+def cases(name: str, columns: int) -> list[Case]:
+    """Cases of one graph and one width."""
+    if columns != SCALED_WIDTH:
+        return []
+    return [
+        Case(f"translate-{name}", partial(translation, name)),
+        Case(f"scaled-fp32-{name}-D{columns}", partial(scaled, name, columns)),
+    ]
+
+
+def translation(name: str) -> Prepared:
+    """A graph's translation."""
+    jit.require_cupy("suite spmm")
+    matrix = matrix_of(name)
+    params = matrix.facts()
+    host_ms = None
+    made = matrix.tiled
+    if matrix.nnz <= ON_CPU:
+        indptr, indices = matrix.indptr.get(), matrix.indices.get()
+        start = time.perf_counter()
+        host = bs.TCTiledCSR.from_csr_arrays(indptr, indices, matrix.shape)
+        host_ms = 1e3 * (time.perf_counter() - start)
+        for part in bs.TCTiledCSR.component_names:
+            one, other = getattr(made, part), getattr(host, part)
+            if one is not None and not np.array_equal(one.get(), other):
+                raise AssertionError(f"translate-{name}: {part} differs from the CPU's")
+    components = [getattr(made, part) for part in bs.TCTiledCSR.component_names]
+    moved = int(matrix.pattern_bytes + sum(array.nbytes for array in components if array is not None))
+
+    build = partial(bs.TCTiledCSR.from_csr_arrays, matrix.indptr, matrix.indices, matrix.shape)
+
+    def measure(protocol: Protocol) -> tuple[float, float | None]:
+        return wall_ms(build, min(REPETITIONS, protocol.repetitions)), host_ms
+
+    peer = None if host_ms is None else "bitsparse on the CPU"
+    return Prepared(lambda: None, None, peer, params, moved, 1e3 * moved / MEMORY_RATE, measure=measure)
+
+
+def scaled(name: str, columns: int) -> Prepared:
+    """Factors of rows and columns against the weights that they make."""
+    cupy = jit.require_cupy("suite spmm")
+    cell = cell_of(name, columns)
+    matrix = cell.matrix
+    x, _ = cell.inputs("float32", pattern=True)
+    random = cupy.random.default_rng(2)
+    row_scale, col_scale = (random.random(n, dtype=np.float32) + np.float32(0.5) for n in matrix.shape)
+    rows = cupy.searchsorted(matrix.indptr[1:], cupy.arange(matrix.nnz, dtype=matrix.indptr.dtype), side="right")
+    weights = row_scale[rows] * col_scale[matrix.indices]
+    del rows
+    reference = cell.product(x.astype(np.float64) * col_scale[:, None]) * row_scale[:, None]
+    case = f"scaled-fp32-{name}-D{columns}"
+    ours, params = run_plan(case, cell, matrix.tiled.with_scales(row_scale, col_scale), "fp32", reference)
+    peer, peer_params = run_plan(f"{case}, weights", cell, matrix.tiled.with_values(weights), "fp32", reference)
+    params |= {"peer_kernel": peer_params["kernel"]}
+    moved = int(matrix.pattern_bytes + x.nbytes + params["out_bytes"] + row_scale.nbytes + col_scale.nbytes)
+
+    def measure(protocol: Protocol) -> tuple[float, float]:
+        ms, peer_ms = in_turns([ours, peer], protocol.repetitions)
+        return ms, peer_ms
+
+    floor = 1e3 * moved / MEMORY_RATE
+    return Prepared(lambda: None, None, "bitsparse with weights", params, moved, floor, measure=measure)

@@ -1,0 +1,1 @@
+"""The tables and figures of AES-SpMM (Song et al., 2025)."""

@@ -1,0 +1,83 @@
+"""What the programs that make a paper's tables again have in common: options, parts, records, the document."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from bitsparse import bench
+from bitsparse.errors import DeviceError
+
+__all__ = ["BENCHMARKS", "Record", "run"]
+
+BENCHMARKS = Path(__file__).resolve().parents[1]
+Record = dict[str, Any]
+#: ``measurements(part, commit, repetitions)``: a name and what gives the records of it, one by one.
+Measurements = Callable[[str, "str | None", int], Iterable[tuple[str, Callable[[], Iterable[Record]]]]]
+
+
+def run(
+    paper: str,
+    parts: Sequence[str],
+    measurements: Measurements,
+    line_of: Callable[[Record], str],
+    document: Callable[[Iterable[Record]], str],
+    arguments: Sequence[str] | None = None,
+    usual: Sequence[str] | None = None,
+) -> int:
+    """Measure the parts that the command line names (by default the `usual` ones), and write records and tables; the exit code.
+
+    A measurement that fails costs its own records from there on, and the exit code is 1.
+    """
+    stem = paper.lower().replace("-", "")
+    parser = argparse.ArgumentParser(prog=f"paper.py {stem}", description=f"Make {paper}'s tables again.")
+    parser.add_argument(
+        "--only", nargs="+", choices=parts, default=usual or parts, metavar="PART", help=" ".join(parts)
+    )
+    parser.add_argument(
+        "--records", type=Path, default=BENCHMARKS / "results" / "h200" / f"{stem}.jsonl", metavar="FILE"
+    )
+    parser.add_argument("--out", type=Path, default=BENCHMARKS.parent / "docs" / f"{stem}-tables.md", metavar="FILE")
+    parser.add_argument("--repetitions", type=int, default=15, metavar="N", help="replays of each graph (default: 15)")
+    options = parser.parse_args(arguments)
+    if options.repetitions < 1:
+        parser.error(f"--repetitions is {options.repetitions}, must be at least 1")
+    commit = bench.git_commit(BENCHMARKS)
+    records: list[Record] = []
+    if options.records.is_file():
+        records = [json.loads(line) for line in options.records.read_text(encoding="utf-8").splitlines()]
+    status = 0
+    for part in options.only:
+        start = time.perf_counter()
+        made: list[Record] = []
+        for name, measure in measurements(part, commit, options.repetitions):
+            try:
+                for record in measure():
+                    made.append(record)
+                    print(line_of(record), flush=True)
+            except (bench.Unavailable, DeviceError) as reason:
+                print(f"{name}: not measured, {reason}", file=sys.stderr)
+                status = 1
+            except Exception:
+                print(f"{name}: failed", file=sys.stderr)
+                traceback.print_exc()
+                status = 1
+        if not made:
+            continue
+        print(f"{part}: {time.perf_counter() - start:.1f} s", file=sys.stderr, flush=True)
+        records = [record for record in records if record["params"]["part"] != part] + made
+        _write(options.records, "".join(json.dumps(record) + "\n" for record in records))
+        _write(options.out, document(records))
+    return status
+
+
+def _write(path: Path, text: str) -> None:
+    """A whole file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")

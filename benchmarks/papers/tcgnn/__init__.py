@@ -1,0 +1,1 @@
+"""The tables and figures of TC-GNN (ATC'23)."""

@@ -1,0 +1,172 @@
+"""cuSPARSE itself, as its C interface gives it: products of a CSR matrix with row-major features, and sampled products.
+
+PyTorch and CuPy reach the same library, but allocate around each call, and neither offers every algorithm or the analysis that the library
+can do once for a matrix (``cusparseSpMM_preprocess``). Here a call is the library's call and nothing else, into a result that is there
+already, on CuPy's current stream; it can be captured.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from benchmarks.gpu_timing import torch_module
+from bitsparse import jit
+from bitsparse.bench import Unavailable
+
+__all__ = ["SDDMM_FORMS", "SPMM_ALGORITHMS", "SampledProduct", "SparseProduct"]
+
+#: cusparseSpMMAlg_t
+SPMM_ALGORITHMS = {"ALG1": 4, "ALG2": 6, "ALG3": 12}
+#: How the features of the columns are described: as they lie and transposed by the call, or as a column-major matrix.
+SDDMM_FORMS = ("transposed", "column-major")
+#: cudaDataType
+_TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}
+_INDEX = {"int32": 2, "int64": 3}
+_COLUMN_MAJOR, _ROW_MAJOR = 1, 2
+_PLAIN, _TRANSPOSED = 0, 1
+
+_Pointer, _Int, _Long = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
+_PRODUCT = [_Pointer, _Int, _Int, _Pointer, _Pointer, _Pointer, _Pointer, _Pointer, _Int, _Int, _Pointer]
+_SIGNATURES: dict[str, list[Any]] = {
+    "cusparseCreate": [_Pointer],
+    "cusparseSetStream": [_Pointer, _Pointer],
+    "cusparseCreateCsr": [_Pointer, _Long, _Long, _Long, *[_Pointer] * 3, *[_Int] * 4],
+    "cusparseDestroySpMat": [_Pointer],
+    "cusparseCreateDnMat": [_Pointer, _Long, _Long, _Long, _Pointer, _Int, _Int],
+    "cusparseDestroyDnMat": [_Pointer],
+}
+_SIGNATURES |= {
+    f"cusparse{kind}{step}": _PRODUCT for kind in ("SpMM", "SDDMM") for step in ("", "_bufferSize", "_preprocess")
+}
+
+
+@cache
+def library() -> Any:
+    """The shared library; PyTorch has loaded it already where it is installed, else the system's is taken."""
+    torch_module()
+    try:
+        found = ctypes.CDLL("libcusparse.so.12")
+    except OSError as error:
+        raise Unavailable(f"cuSPARSE cannot be loaded ({error})") from error
+    for name, types in _SIGNATURES.items():
+        function = getattr(found, name)
+        function.argtypes, function.restype = types, _Int
+    return found
+
+
+def call(name: str, *arguments: Any) -> None:
+    """One call; an error says which."""
+    status = getattr(library(), name)(*arguments)
+    if status:
+        raise RuntimeError(f"{name} failed with status {status}")
+
+
+@cache
+def handle() -> ctypes.c_void_p:
+    """The library's context, made once."""
+    made = ctypes.c_void_p()
+    call("cusparseCreate", ctypes.byref(made))
+    return made
+
+
+class _Descriptor:
+    """A matrix as the library sees it; the arrays belong to whoever made it."""
+
+    def __init__(self, kind: str, *arguments: Any) -> None:
+        self.pointer = ctypes.c_void_p()
+        # Kept here, as the module may be gone when the last descriptors go.
+        self._destroy = getattr(library(), f"cusparseDestroy{'SpMat' if kind == 'Csr' else kind}")
+        call(f"cusparseCreate{kind}", ctypes.byref(self.pointer), *arguments)
+
+    def __del__(self) -> None:
+        if self.pointer.value:
+            self._destroy(self.pointer)
+
+
+def _csr(indptr: Any, indices: Any, values: Any, shape: Sequence[int]) -> _Descriptor:
+    arrays = (indptr.data.ptr, indices.data.ptr, values.data.ptr)
+    kinds = (_INDEX[indptr.dtype.name], _INDEX[indices.dtype.name], 0, _TYPES[values.dtype.name])
+    return _Descriptor("Csr", *shape, indices.size, *arrays, *kinds)
+
+
+def _dense(array: Any, shape: Sequence[int], order: int) -> _Descriptor:
+    leading = shape[1] if order == _ROW_MAJOR else shape[0]
+    return _Descriptor("DnMat", *shape, max(leading, 1), array.data.ptr, _TYPES[array.dtype.name], order)
+
+
+class _Call:
+    """A prepared call: descriptors, workspace and factors; keeps every array it needs."""
+
+    def __init__(self, kind: str, operations: tuple[int, int], algorithm: int, dtype: str, kept: Sequence[Any]) -> None:
+        self._kind, self._operations, self._algorithm, self._kept = kind, operations, algorithm, kept
+        compute = np.float64 if dtype == "float64" else np.float32
+        self._compute = _TYPES[np.dtype(compute).name]
+        self._factors = np.array([1, 0], compute)
+
+    def prepare(self, matrices: Sequence[_Descriptor]) -> None:
+        """Workspace, and what the library can find out once."""
+        cupy = jit.require_cupy("suite spmm")
+        self._matrices, size = matrices, ctypes.c_size_t()
+        self._workspace = cupy.empty(0, np.uint8)
+        self._run("_bufferSize", ctypes.byref(size))
+        self._workspace = cupy.empty(max(size.value, 16), np.uint8)
+        #: Whether the library had anything to find out for this algorithm, or at least let itself be asked.
+        self.analysed = True
+        try:
+            self._run("_preprocess", self._workspace.data.ptr)
+        except RuntimeError:
+            self.analysed = False
+
+    def _run(self, step: str, last: Any) -> None:
+        cupy = jit.require_cupy("suite spmm")
+        one = self._factors.ctypes.data
+        first, second, third = (matrix.pointer for matrix in self._matrices)
+        call("cusparseSetStream", handle(), cupy.cuda.get_current_stream().ptr)
+        call(
+            f"cusparse{self._kind}{step}",
+            handle(),
+            *self._operations,
+            one,
+            first,
+            second,
+            one + self._factors.itemsize,
+            third,
+            self._compute,
+            self._algorithm,
+            last,
+        )
+
+    def __call__(self) -> None:
+        """Enqueue the product on CuPy's current stream."""
+        self._run("", self._workspace.data.ptr)
+
+
+class SparseProduct(_Call):
+    """``out = A @ x`` for a CSR matrix and row-major features; 16-bit floats are summed in float32."""
+
+    def __init__(
+        self, indptr: Any, indices: Any, values: Any, shape: tuple[int, int], x: Any, out: Any, algorithm: str
+    ) -> None:
+        number = SPMM_ALGORITHMS[algorithm]
+        super().__init__("SpMM", (_PLAIN, _PLAIN), number, x.dtype.name, (indptr, indices, values, x, out))
+        self.out = out
+        matrix = _csr(indptr, indices, values, shape)
+        features = [_dense(array, array.shape, _ROW_MAJOR) for array in (x, out)]
+        self.prepare([matrix, *features])
+
+
+class SampledProduct(_Call):
+    """``out[e] = x[i] . y[j]`` for every entry e = (i, j) of a CSR pattern."""
+
+    def __init__(self, indptr: Any, indices: Any, shape: tuple[int, int], x: Any, y: Any, out: Any, form: str) -> None:
+        transposed = form == "transposed"
+        operations = (_PLAIN, _TRANSPOSED if transposed else _PLAIN)
+        super().__init__("SDDMM", operations, 0, x.dtype.name, (indptr, indices, x, y, out))
+        self.out = out
+        right = _dense(y, y.shape, _ROW_MAJOR) if transposed else _dense(y, (y.shape[1], y.shape[0]), _COLUMN_MAJOR)
+        self.prepare([_dense(x, x.shape, _ROW_MAJOR), right, _csr(indptr, indices, out, shape)])

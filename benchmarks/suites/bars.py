@@ -1,0 +1,34 @@
+"""A bar of a suite: ratios of its cells, what their mean and the worst of them must reach, and its line in the table of ``summary.py``."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+__all__ = ["HEADINGS", "Bar", "row"]
+
+HEADINGS = ("bar", "cells", "mean", "must", "aim", "worst", "must", "aim", "worst cell", "holds")
+
+
+class Bar(NamedTuple):
+    """A line of the summary: ratios of its cells, and what their geometric mean and the worst must reach."""
+
+    title: str
+    cells: dict[str, float]
+    mean: tuple[float | None, float | None] = (None, None)
+    worst: tuple[float | None, float | None] = (None, None)
+
+
+def row(bar: Bar) -> list[str]:
+    """A line of the table."""
+    mean = math.exp(sum(map(math.log, bar.cells.values())) / len(bar.cells))
+    worst = min(bar.cells, key=bar.cells.__getitem__)
+    # To the two digits that are printed: times repeat to a percent.
+    holds = all(
+        limit is None or round(value, 2) >= limit
+        for value, limit in ((mean, bar.mean[0]), (bar.cells[worst], bar.worst[0]))
+    )
+    judged = bar.mean[0] is not None or bar.worst[0] is not None
+    numbers = [mean, *bar.mean, bar.cells[worst], *bar.worst]
+    texts = ["-" if number is None else f"{number:.2f}" for number in numbers]
+    return [bar.title, str(len(bar.cells)), *texts, worst, ("yes" if holds else "NO") if judged else "-"]

@@ -1,0 +1,144 @@
+"""Suite ``binary``: aggregation and products with one-bit operands on a GPU, whole binary networks, and what they take of memory.
+
+Where this suite differs from the protocol of ``run.py``:
+
+- ``bspmm-{letters}-{graph}-D{D}`` is ``plan(x, out=y)`` of ``bitsparse.plan_bspmm`` with the letters of activation, adjacency and output
+  (B one bit, F floats); one-bit features are packed beforehand, as the layer before leaves them, and no edge has a weight where the
+  adjacency is B. Graphs are those of ``suites/spmm.py``.
+- The peer of ``bbb`` and ``bbf`` (and of what has weights) is the fastest right product of cuSPARSE in float32, of as many columns; that of
+  ``fbf`` is our own float32 product of the pattern, and that of ``fbb`` too, with ``params.packed_ms`` that product followed by our
+  sign-and-pack. ``params.vendor_ms`` is cuSPARSE's time in all of them (there measured before).
+- Counters are compared with exact sums, bits with their signs; bits of float sums may differ where the sum is nearer to 0 than float32
+  sums are exact (``params.differ`` counts those).
+- Both sides are replayed as CUDA graphs in turns (see ``suites/spmm.py``).
+- ``params.gather_ms`` is the measured limit of the card for fetching a row of features for each edge, at one bit a feature
+  or four bytes; ``floor_ms`` is the larger of it and ``compulsory_ms`` where rows are hardly used twice, else the second;
+  ``params.share`` is it over ours.
+- ``bmm-...``, ``papers-...``, ``frdc-...``, ``gcn-...``: see the files ``cases_*_gpu.py`` that they come from.
+
+``python3 benchmarks/summary.py FILE`` makes means and worst cells of the records.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+import bitsparse as bs
+from benchmarks.cases import bmm, gcn, large
+from benchmarks.cases.binary_gpu import (
+    Features,
+    check_bits,
+    explained,
+    features_of,
+    function,
+    poison,
+    slack_of,
+    spmm_and_pack,
+    spmm_plan,
+)
+from benchmarks.cases.products import floors
+from benchmarks.cases.sparse_gpu import KINDS, Timed, check, in_turns, vendor_product
+from benchmarks.gpu_timing import machine
+from bitsparse import jit
+from bitsparse.bench import Case, Prepared, Protocol
+
+__all__ = ["cases", "machine"]
+
+GRAPHS = ("artist", "soc_slashdot0902", "COLLAB")
+SYNTHETIC = tuple(f"reddit-{kind}" for kind in KINDS)
+WIDTHS = (64, 128, 256)
+#: Letters of every graph and width; those of synthetic graphs beyond BBB, and those with weights on edges (first graph), have one width.
+LETTERS = ("BBB", "BBF", "FBF", "FBB")
+WEIGHTED = ("BFB", "BFF", "FFB", "FFF")
+ONE_WIDTH = 128
+
+
+def cases(threads: int) -> list[Case]:
+    """All cases of the suite, by graph and width, so that operands are made once."""
+    table = []
+    for name in (*GRAPHS, *SYNTHETIC):
+        for columns in WIDTHS:
+            for letters in LETTERS:
+                if letters == "BBB" or columns == ONE_WIDTH or name in GRAPHS:
+                    table.append(case_of(letters, name, columns))
+            if name == GRAPHS[0] and columns == ONE_WIDTH:
+                table += [case_of(letters, name, columns) for letters in WEIGHTED]
+            if name == GRAPHS[-1] and columns == ONE_WIDTH:
+                frdc = partial(aggregation, "BBB", name, columns, frdc=True)
+                table.append(Case(f"bspmm-bbb-frdc-{name}-D{columns}", frdc))
+    for module in (bmm, gcn, large):
+        table += module.cases()
+    return table
+
+
+def case_of(letters: str, name: str, columns: int) -> Case:
+    """The case of a variant, a graph and a width."""
+    return Case(f"bspmm-{letters.lower()}-{name}-D{columns}", partial(aggregation, letters, name, columns))
+
+
+def aggregation(letters: str, name: str, columns: int, *, frdc: bool = False) -> Prepared:
+    """One variant against its peer."""
+    plan_of = function("plan_bspmm")
+    case = f"bspmm-{letters.lower()}-{'frdc-' if frdc else ''}{name}-D{columns}"
+    features = features_of(name, columns)
+    cell, matrix = features.cell, features.cell.matrix
+    weighted = letters[1] == "F"
+    values = cell.inputs("float32")[1] if weighted else None
+    a: Any = matrix.tiled if values is None else matrix.tiled.with_values(values)
+    if frdc:
+        a = bs.FRDC.from_csr_arrays(matrix.indptr, matrix.indices, matrix.shape)
+    x = features.bits if letters[0] == "B" else features.floats
+    plan = plan_of(a, columns, letters, dtype=None if letters[0] == "B" else features.floats.dtype)
+    out = plan(x)
+    poison(out)
+    plan(x, out=out)
+    params = matrix.facts() | {"D": columns, "letters": letters, "weighted": weighted, "frdc": frdc} | explained(plan)
+    params |= checked(case, letters, features, out, values)
+    ours = Timed(partial(plan, x, out=out), case)
+    params["replayed"] = ours.replayed
+    vendor, peers = vendor_product(cell, "fp32"), []
+    if letters[0] == "F" and not weighted:
+        peers.append(Timed(spmm_plan(cell)[0], "bitsparse spmm float32, pattern"))
+        if letters == "FBB":
+            peers.append(spmm_and_pack(cell))
+    elif vendor is not None:
+        peers.append(vendor)
+    row_bytes = 4 * columns if letters[0] == "F" else -(-columns // 8)
+    moved = int(matrix.pattern_bytes + x.nbytes + out.nbytes + (0 if values is None else values.nbytes))
+    floor, more = floors(matrix.nnz, row_bytes, matrix.shape[1], moved, matrix.reuse)
+    params |= more
+
+    def measure(protocol: Protocol) -> tuple[float, float | None]:
+        ms, *others = in_turns([ours, *peers], protocol.repetitions)
+        params.update(share=floor / ms, vendor_ms=vendor and vendor.ms)
+        if peers and peers[0] is vendor:
+            params["vendor_ms"] = others[0]
+        if len(others) > 1:
+            params["packed_ms"] = others[1]
+        return ms, others[0] if others else None
+
+    name_of_peer = peers[0].name if peers else None
+    return Prepared(lambda: None, None, name_of_peer, params, moved, floor, measure=measure)
+
+
+def checked(case: str, letters: str, features: Features, out: Any, values: Any) -> dict[str, Any]:
+    """What a record says of a result that is right; an AssertionError if it is not."""
+    cupy = jit.require_cupy("suite binary")
+    cell, matrix = features.cell, features.cell.matrix
+    if letters[:2] == "BB":
+        if letters == "BBF":
+            if out.dtype != np.int32 or not bool((out == features.sums).all()):
+                raise AssertionError(f"{case}: the counters are wrong")
+            return {"error": 0.0}
+        return {"differ": check_bits(case, out.words, features.sums)}
+    if letters[0] == "F":
+        reference = cell.reference("float32", pattern=values is None)
+    else:
+        signs = cupy.where(features.floats >= 0, np.float32(1), np.float32(-1))
+        reference = cell.product(signs, values)
+    if letters[2] == "F":
+        return {"error": check(case, "fp32", out, reference, matrix.root)}
+    return {"differ": check_bits(case, out.words, reference, slack_of(matrix))}

@@ -1,0 +1,257 @@
+"""Suite ``cluster``: whole epochs of inference over batches of METIS parts on a GPU, transfers included.
+
+Where this suite differs from the protocol of ``run.py``:
+
+- ``cluster-{gcn|gin}-{graph}-b{bits}`` is an epoch of ``bitsparse.nn.ClusterRunner``: each batch of 20 of 1500 parts is copied from
+  pinned memory, its three layers are computed, and its logits go to the rows of one array on the GPU, in the nodes' order. Weights,
+  features and everything between the layers have that many bits; only the last layer's results are float32. Packing comes before and is
+  shown apart (``params.pack_ms``). Edges between parts are not there, on neither side. See ``cases/cluster_problems.py`` for graphs,
+  widths and parts.
+- The peer is PyTorch Geometric in float32 with the same weights on the same batches, which lie in pinned memory; a batch is copied while
+  the one before is computed (``peers/pyg_cluster.py``). Of its ways to hand over edges the fastest counts, whose name is ``params.way``;
+  ``params.ways_ms`` has them all. ``params.merged_ms`` is the fastest way with 300 parts a batch, judged nowhere.
+- Both sides are timed by the clock, from an idle GPU to an idle GPU, in turns; the median of 7 epochs counts (3 with ``--quick``).
+- ``params.moved`` are the bytes that an epoch of ours copies to the GPU, ``params.peer_moved`` those of the way that counts, and
+  ``params.plain_bytes`` those of ``edge_index`` (int64) and float32 features alone, with which bytes are compared.
+- By events, in an epoch of its own: ``params.idle`` is the share of the time from the first kernel to the last in which the GPU neither
+  computes nor copies; ``params.computing`` are the milliseconds in which kernels run over those of an epoch, copies not counted.
+- Logits must be bit for bit the CPU's for the first batch, and numbers everywhere; with 8 bits they must be near the peer's.
+- ``floor_ms`` is the larger of two times: the bytes over the rate at which a large pinned array is copied here, and the measured limits
+  of the card for fetching a row of a layer's narrower side for each edge, of all layers.
+- ``cluster-pack-products-b{bits}``: the time of packing an epoch on the host; no peer. Say ``--threads 16`` to use 16 cores.
+
+``python3 benchmarks/summary.py FILE`` makes means and worst cells of the records.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from benchmarks.cases.cluster_ours import (
+    checked,
+    fingerprint,
+    model_of,
+    network_of,
+    runner_of,
+    same_classes,
+    weights_of,
+)
+from benchmarks.cases.cluster_problems import BITS, GRAPHS, KINDS, PARTS_PER_BATCH, Kind, Problem, problem
+from benchmarks.gpu_timing import machine, torch_module
+from benchmarks.peers.pyg import version
+from benchmarks.peers.pyg_cluster import WAYS, Epoch, plain_bytes
+from bitsparse import jit
+from bitsparse.bench import Case, Prepared, Protocol
+
+__all__ = ["cases", "machine"]
+
+#: Parts of a batch of the peer's other variant.
+MERGED = 300
+EPOCHS, WAY_EPOCHS, PACKS = 7, 2, 3
+PACKED = "products"
+#: Rows a second and bytes a second that the card gathers, whichever is reached first.
+ROW_RATE, GATHER_RATE = 155e9, 9e12
+_LINK_BYTES = 1 << 28
+#: Edges of graphs whose packets' tiles are counted.
+COUNTED = 5_000_000
+
+
+def cases(threads: int) -> list[Case]:
+    """All cases of the suite, by graph and network, so that operands and peers are made once."""
+    table = []
+    for name in GRAPHS:
+        for kind in KINDS:
+            table += [Case(f"cluster-{kind}-{name}-b{bits}", partial(epoch, kind, name, bits)) for bits in BITS]
+    return table + [Case(f"cluster-pack-{PACKED}-b{bits}", partial(packing, bits)) for bits in (BITS[0], BITS[-1])]
+
+
+def epoch(kind: Kind, name: str, bits: int) -> Prepared:
+    """An epoch of ours against one of PyTorch Geometric."""
+    cupy = jit.require_cupy("suite cluster")
+    case, made = f"cluster-{kind}-{name}-b{bits}", problem(name)
+    peer = peer_of(made, kind)
+    model = model_of(made, kind, bits)
+    runner = runner_of(made, model, "cuda")
+    start = time.perf_counter()
+    packed = runner.pack(made.features)
+    params: dict[str, Any] = {"pack_ms": 1e3 * (time.perf_counter() - start)}
+    out = cupy.full((made.nodes, made.classes), np.nan, np.float32)
+    runner.run_packed(packed, out=out)
+    logits = out.get()
+    checked(case, made, model, logits)
+    params |= made.facts() | {"kind": kind, "bits": bits} | peer.facts
+    params |= same_classes(case, bits, logits, peer.logits) | {"hash": fingerprint(logits)}
+    params |= {
+        "packed": packed.facts(),
+        "moved": int(packed.nbytes),
+        "way": peer.best.way,
+        "peer_moved": peer.best.nbytes,
+    }
+    params["plain_bytes"] = plain_bytes(made.nodes, made.kept_edges, made.columns)
+    runner.run_packed(packed, out=out, timed=True)
+    params |= stages(runner.report)
+    floor, params["floor"] = floor_of(made, kind, bits, int(packed.nbytes))
+
+    def measure(protocol: Protocol) -> tuple[float, float]:
+        ours, theirs = in_turns(
+            [partial(runner.run_packed, packed, out=out), partial(peer.best, peer.out)],
+            min(protocol.repetitions, EPOCHS),
+        )
+        if params["compute_ms"] is not None:
+            params["computing"] = params["compute_ms"] / ours
+        return ours, theirs
+
+    return Prepared(
+        lambda: None,
+        None,
+        f"{version()}, {peer.best.way}",
+        params,
+        int(packed.nbytes) + out.nbytes,
+        floor,
+        measure=measure,
+    )
+
+
+def packing(bits: int) -> Prepared:
+    """An epoch packed on the host."""
+    made = problem(PACKED)
+    release()
+    runner = runner_of(made, model_of(made, "gcn", bits), "cuda")
+    packed = runner.pack(made.features)
+    params = made.facts() | {"bits": bits, "packed": packed_facts(made, packed), "moved": int(packed.nbytes)}
+    read = made.features.nbytes + made.data.indptr.nbytes + made.data.indices.nbytes
+    del packed
+
+    def measure(protocol: Protocol) -> tuple[float, None]:
+        samples = []
+        for _ in range(min(protocol.repetitions, PACKS)):
+            start = time.perf_counter()
+            kept = runner.pack(made.features)
+            samples.append(1e3 * (time.perf_counter() - start))
+            del kept
+        return median(samples), None
+
+    return Prepared(lambda: None, None, None, params, int(read) + params["moved"], measure=measure)
+
+
+class Peer:
+    """PyTorch Geometric on a problem: its fastest way, the logits, and what a record says of the others."""
+
+    def __init__(self, made: Problem, kind: Kind) -> None:
+        torch = torch_module()
+        self.key = (made.name, kind)
+        weights = weights_of(network_of(kind, tuple(made.widths(kind))))
+        self.out = torch.empty((made.nodes, made.classes), device="cuda")
+        epochs = {way: Epoch(made, kind, weights, way, PARTS_PER_BATCH) for way in WAYS}
+        results = {}
+        for way, one in epochs.items():
+            self.out.fill_(float("nan"))
+            one(self.out)
+            results[way] = self.out.cpu().numpy()
+        self.logits = results[WAYS[0]]
+        spread = float(self.logits.std())
+        for way, found in results.items():
+            error = float(np.abs(found - self.logits).max())
+            if not error <= 1e-3 * max(spread, 1e-30):
+                raise AssertionError(f"PyTorch Geometric, {way}: logits differ from {WAYS[0]} by {error:.1e}")
+        times = fastest({way: partial(timed, partial(one, self.out)) for way, one in epochs.items()}, WAY_EPOCHS)
+        self.best = epochs[min(times, key=times.__getitem__)]
+        del epochs, one
+        merged = Epoch(made, kind, weights, self.best.way, MERGED)
+        merged_ms = fastest({"": partial(timed, partial(merged, self.out))}, WAY_EPOCHS)[""]
+        self.facts = {"ways_ms": times, "merged_ms": merged_ms}
+
+
+_held: list[Peer] = []
+
+
+def peer_of(made: Problem, kind: Kind) -> Peer:
+    """The peer on a problem; held until another is asked for."""
+    if not _held or _held[0].key != (made.name, kind):
+        release()
+        _held.append(Peer(made, kind))
+    return _held[0]
+
+
+def release() -> None:
+    """Hold no peer any longer, and give its memory back, pinned and on the GPU."""
+    _held.clear()
+    gc.collect()
+    jit.require_cupy("suite cluster").get_default_memory_pool().free_all_blocks()
+    torch = torch_module()
+    torch.cuda.empty_cache()
+    if hasattr(torch._C, "_host_emptyCache"):
+        torch._C._host_emptyCache()
+
+
+def timed(call: Callable[[], object]) -> float:
+    """Milliseconds from an idle GPU to an idle GPU."""
+    torch = torch_module()
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    call()
+    torch.cuda.synchronize()
+    return 1e3 * (time.perf_counter() - start)
+
+
+def fastest(calls: dict[str, Callable[[], float]], times: int) -> dict[str, float]:
+    """The least time of each, asked for in turns."""
+    samples = [{name: call() for name, call in calls.items()} for _ in range(times)]
+    return {name: min(sample[name] for sample in samples) for name in calls}
+
+
+def in_turns(calls: Sequence[Callable[[], object]], repetitions: int) -> list[float]:
+    """Median milliseconds of each, in turns and in alternating order; one untimed call of each goes ahead."""
+    samples: list[list[float]] = [[] for _ in calls]
+    order = list(range(len(calls)))
+    for i in order:
+        timed(calls[i])
+    for _ in range(repetitions):
+        for i in order:
+            samples[i].append(timed(calls[i]))
+        order.reverse()
+    return [median(sample) for sample in samples]
+
+
+def packed_facts(made: Problem, packed: Any) -> dict[str, Any]:
+    """What packets say of themselves; counting tiles opens them, so large ones say less."""
+    if made.kept_edges > COUNTED:
+        return {"groups": len(packed.packets)}
+    found: dict[str, Any] = packed.facts()
+    return found
+
+
+def stages(report: Any) -> dict[str, Any]:
+    """What a timed epoch says of its stages."""
+    names = {"copy_ms": "copy_ms", "compute_ms": "compute_ms", "idle": "idle_share"}
+    return {name: getattr(report, attribute, None) for name, attribute in names.items()}
+
+
+def floor_of(made: Problem, kind: Kind, bits: int, moved: int) -> tuple[float, str]:
+    """Milliseconds that no epoch of these bytes and sums can beat, and which of the two it is."""
+    copy = 1e3 * moved / link_rate()
+    widths, entries = made.widths(kind), made.kept_edges + made.nodes
+    gather = 0.0
+    for before, after in pairwise(widths):
+        row_bytes = -(-min(before, after) * bits // 8)
+        gather += 1e3 * max(entries / ROW_RATE, entries * row_bytes / GATHER_RATE)
+    rate = f"measured: pinned copy at {link_rate() / 1e9:.1f} GB/s"
+    return (copy, rate) if copy >= gather else (gather, "measured: gathers of three layers")
+
+
+@cache
+def link_rate() -> float:
+    """Bytes a second of one large copy from pinned memory to the GPU."""
+    torch = torch_module()
+    source = torch.empty(_LINK_BYTES, dtype=torch.uint8, pin_memory=True)
+    target = torch.empty(_LINK_BYTES, dtype=torch.uint8, device="cuda")
+    ms = min(timed(partial(target.copy_, source, non_blocking=True)) for _ in range(5))
+    return 1e3 * _LINK_BYTES / ms

@@ -1,0 +1,56 @@
+"""Suite ``spmm``: sparse products, products of edges, attention and translation on a GPU, through the public functions.
+
+Where this suite differs from the protocol of ``run.py``:
+
+- ``spmm-{precision}-{graph}-D{D}`` is ``plan(x, out=y)`` of :func:`bitsparse.plan_spmm` with a weight on every edge;
+  ``spmm-pattern-...`` the same with none. fp32 and tf32 are float32 features with that ``precision=``; fp16 and bf16 features (and
+  weights) of 16 bits, summed in float32. Features are normal, weights uniform in 1/2 to 3/2. Graphs are the files of ``cases/graphs.py`` (a
+  stand-in where one is missing, which ``params.source`` tells and which meets no field), and seeded synthetic ones of the sizes of
+  reddit and ogbn-products, made on the GPU.
+- The peer is the fastest right product of cuSPARSE in the same dtype: its algorithms 1 to 3 on row-major features with the analysis done
+  beforehand, and in float32 PyTorch's ``sparse_csr @ dense``. A pattern's peer has weights, as cuSPARSE knows no patterns.
+- Every result is compared with a float64 product before it is timed: ``params.error`` is the largest difference over the square root of the
+  row's edges.
+- Both sides are captured into CUDA graphs of as many calls as fill a millisecond, at most 20, and replayed in turns; a time is the
+  median of 15 replays over the number of calls (at least 3 replays where one takes long). ``params.replayed`` is false for what could
+  not be captured and was called one after another instead.
+- ``params.field_ms`` is the best correct entry of ``field-h200.csv`` for this graph, width and precision, times cuSPARSE's float32 time
+  here over the table's; ``params.field_ratio`` is that over ours. See ``peers/field.py`` for which entry meets which precision.
+- ``params.gather_ms`` is the measured limit of the card for fetching a row of features per edge; ``params.compulsory_ms`` reading
+  all operands and writing the result once at 4 TB/s. ``floor_ms`` is the larger of both where rows are hardly used twice
+  (``params.reuse`` below 1.25 edges for each column that a window of 16 rows touches), else the second; ``params.share`` is it over ours.
+- The other cases stand in ``cases/edges.py`` and ``cases/synthetic.py``.
+
+``python3 benchmarks/summary.py FILE`` makes means and worst cells of the records.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from benchmarks.cases import edges, synthetic
+from benchmarks.cases.products import SYNTHETIC, WIDTHS, product
+from benchmarks.gpu_timing import machine
+from benchmarks.peers.field import GRAPHS
+from bitsparse.bench import Case
+
+__all__ = ["cases", "machine"]
+
+PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
+#: Real graphs without entries in the table of the field.
+OTHERS = ("ss_pkustk04", "web_notredame")
+
+
+def cases(threads: int) -> list[Case]:
+    """All cases of the suite, by graph and width, so that operands are made once."""
+    table = []
+    for name in (*GRAPHS, *OTHERS, *SYNTHETIC):
+        for columns in WIDTHS:
+            for precision in PRECISIONS[:3] if name in SYNTHETIC else PRECISIONS:
+                table.append(Case(f"spmm-{precision}-{name}-D{columns}", partial(product, name, columns, precision)))
+            for precision in () if name in SYNTHETIC else ("fp32", "tf32"):
+                case = f"spmm-pattern-{precision}-{name}-D{columns}"
+                table.append(Case(case, partial(product, name, columns, precision, pattern=True)))
+            for module in (edges, synthetic):
+                table += module.cases(name, columns)
+    return table
