@@ -19,7 +19,8 @@ def test_a_block_that_raises_leaves_the_target_and_nothing_else(tmp_path):
             stream.write(b"new")
             raise KeyError
 
-    pytest.raises(KeyError, interrupted)
+    with pytest.raises(KeyError):
+        interrupted()
     assert target.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["kept"]
 
