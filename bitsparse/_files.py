@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, cast
 
-__all__ = ["open_new", "open_plain", "publish", "replacing"]
+__all__ = ["distrust", "open_new", "open_plain", "publish", "replacing"]
 
 _NO_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
@@ -53,10 +53,11 @@ def publish(unfinished: BinaryIO, name: str | os.PathLike[str], path: str | os.P
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+def replacing(path: str | os.PathLike[str], *, mode: int | None = None) -> Iterator[BinaryIO]:
     """A binary file to write, which takes the place of `path` when the block ends, and is deleted when it raises.
 
-    A file that is replaced hands down its permissions. A target that is neither a plain file nor a link to one is refused.
+    It gets the permissions `mode`, or those of the file that it replaces.
+    A target that is neither a plain file nor a link to one is refused.
 
     Examples
     --------
@@ -71,19 +72,35 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """
     target = Path(path)
     try:
-        mode = target.stat().st_mode
+        old: int | None = target.stat().st_mode
     except FileNotFoundError:
-        mode = None
-    if mode is not None and not stat.S_ISREG(mode):
+        old = None
+    if old is not None and not stat.S_ISREG(old):
         raise OSError(f"{str(target)!r} is not a plain file, which alone can be replaced; name another")
     unfinished = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}")
     stream = open_new(unfinished)
     try:
-        if mode is not None and os.name == "posix":
-            os.fchmod(stream.fileno(), stat.S_IMODE(mode) & 0o777)
+        permissions = old if mode is None else mode
+        if permissions is not None and os.name == "posix":
+            os.fchmod(stream.fileno(), stat.S_IMODE(permissions) & 0o777)
         yield stream
         publish(stream, unfinished, target)
     except BaseException:
         stream.close()
         unfinished.unlink(missing_ok=True)
         raise
+
+
+def distrust(found: os.stat_result) -> str | None:
+    """Why what a file or folder holds may be another user's, or None: only the user and root may own it, and nobody else write to it.
+
+    In a folder with the sticky bit, such as ``/tmp``, anybody may make files, but nobody can replace those of another.
+    """
+    if os.name != "posix":
+        return None  # elsewhere the mode says nothing about who may write
+    if found.st_uid not in (os.geteuid(), 0):
+        return f"it belongs to the user with number {found.st_uid}, and this process runs as {os.geteuid()}"
+    others = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if others and not (stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX):
+        return f"others may write to it (mode {stat.S_IMODE(found.st_mode):o}); run chmod go-w on it"
+    return None

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from bitsparse._check import brief, shown
 from bitsparse.datasets.graph_data import GraphData
 from bitsparse.datasets.sources import csr_of_pairs, node_limit
-from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.errors import DTypeError, FileFormatError, ShapeError
 
 __all__ = ["PIECES", "read_planetoid", "safe_load"]
 
@@ -283,7 +283,7 @@ def read_planetoid(path: str | os.PathLike[str]) -> GraphData:
     ------
     FileNotFoundError, OSError
         A file is missing or cannot be read.
-    ValueError, ShapeError
+    FileFormatError, ShapeError
         A file is damaged, holds something else, or they do not fit together; the message names the file.
 
     Examples
@@ -304,13 +304,13 @@ def read_planetoid(path: str | os.PathLike[str]) -> GraphData:
             parts[piece] = _numbers(content) if piece == "test.index" else safe_load(content)
             _expect(piece, parts[piece], len(content))
         except ValueError as error:
-            raise ValueError(f"read_planetoid: {file}: {error}") from None
+            raise FileFormatError(f"read_planetoid: {file}: {error}") from None
     try:
         return _assembled(parts, name)
     except (ShapeError, DTypeError) as error:
         raise type(error)(f"read_planetoid: {name}: {error}") from None
     except ValueError as error:
-        raise ValueError(f"read_planetoid: {name}: {error}") from None
+        raise FileFormatError(f"read_planetoid: {name}: {error}") from None
 
 
 def _found(path: Path) -> tuple[Path, str]:

@@ -61,7 +61,7 @@ def read_mtx(path: str | os.PathLike[str], *, weights: bool = False) -> GraphDat
     ------
     FileNotFoundError, OSError
         The file cannot be read.
-    ValueError, ShapeError
+    FileFormatError, ShapeError
         It is not a Matrix Market file, is truncated, announces more than it holds, or is not square.
 
     Examples
@@ -242,7 +242,7 @@ def read_edges(
     ------
     FileNotFoundError, OSError
         The file cannot be read.
-    ValueError, ShapeError
+    FileFormatError, ShapeError
         A line is not an edge, a number is out of range, or there is no edge at all.
 
     Examples
