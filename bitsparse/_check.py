@@ -6,6 +6,7 @@ Every message names the function, the value or both values that clash, and the r
 from __future__ import annotations
 
 import operator
+import reprlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,17 +29,59 @@ ROUNDINGS_OF_SCHEME = {
 }
 
 
+class _Short(reprlib.Repr):
+    """A few elements of few levels. Names of subclasses do not matter, as a named tuple may be doubled like any other."""
+
+    def repr1(self, x: Any, level: int) -> str:
+        for kind in (tuple, list, set, frozenset, dict):
+            if isinstance(x, kind):
+                short: str = getattr(self, f"repr_{kind.__name__}")(x, level)
+                return short
+        if isinstance(x, (bytes, bytearray)) and len(x) > self.maxstring:
+            return f"{bytes(x[: self.maxstring // 2])!r}... ({len(x)} bytes)"
+        if isinstance(x, int) and not -(1 << 128) < x < 1 << 128:  # Python refuses to print those of 4300 digits
+            return f"{'-' * (x < 0)}0x{abs(x) >> (abs(x).bit_length() - 32):x}... ({x.bit_length()} bits)"
+        if isinstance(x, (np.ndarray, np.void)) and x.dtype.hasobject:
+            return f"an array of objects of shape {x.shape}"
+        return super().repr1(x, level)
+
+
+#: Characters of a value in a message.
+_MOST_SHOWN = 240
+_short = _Short()
+_short.maxlevel, _short.maxstring, _short.maxlong, _short.maxother = 3, 80, 80, 120
+_short.maxtuple = _short.maxlist = _short.maxset = _short.maxfrozenset = _short.maxdict = 4
+
+
+def shown(value: Any) -> str:
+    """``repr(value)`` in bounded time and length, for error messages: what was passed may be a billion characters, or nested without end.
+
+    >>> shown("exact"), shown([1, 2, 3, 4, 5]), shown(10**5000), len(shown("a" * 10**6))
+    ("'exact'", '[1, 2, 3, 4, ...]', '0xc7882004... (16610 bits)', 80)
+    """
+    text = _short.repr(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 3]}..."
+
+
+def brief(error: BaseException) -> str:
+    """What an error of another library says, cut where it quotes too much of what it was given."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 3]}..."
+
+
 def integer(function: str, name: str, value: Any, low: int, high: int | None = None) -> int:
     """``value`` as a Python int in ``low..high``."""
     if isinstance(value, (bool, np.bool_)):
-        raise DTypeError(f"{function}: {name} must be an integer, got {value!r}")
+        raise DTypeError(f"{function}: {name} must be an integer, got {shown(value)}")
     try:
         number = operator.index(value)
     except TypeError:
-        raise DTypeError(f"{function}: {name} must be an integer, got {value!r} ({type(value).__name__})") from None
+        raise DTypeError(
+            f"{function}: {name} must be an integer, got {shown(value)} ({type(value).__name__})"
+        ) from None
     if number < low or (high is not None and number > high):
         wanted = f"at least {low}" if high is None else f"in {low}..{high}"
-        raise ValueError(f"{function}: {name} must be {wanted}, got {number}")
+        raise ValueError(f"{function}: {name} must be {wanted}, got {shown(number)}")
     return number
 
 
@@ -48,7 +91,7 @@ def bit_count(function: str, bits: Any, low: int = 1, high: int = MAX_BITS) -> i
 
 def choice(function: str, name: str, value: Any, choices: Sequence[str]) -> str:
     if not isinstance(value, str) or value not in choices:
-        raise ValueError(f"{function}: {name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+        raise ValueError(f"{function}: {name} must be one of {', '.join(map(repr, choices))}, got {shown(value)}")
     return value
 
 
@@ -93,11 +136,11 @@ def at_least_2d(function: str, name: str, shape: tuple[int, ...]) -> None:
 def shape(function: str, value: Any) -> tuple[int, ...]:
     """A shape of at least two non-negative sizes."""
     if not isinstance(value, (tuple, list)):
-        raise DTypeError(f"{function}: shape must be a tuple of integers, got {value!r}")
+        raise DTypeError(f"{function}: shape must be a tuple of integers, got {shown(value)}")
     sizes = tuple(integer(function, "each size of shape", size, 0) for size in value)
     if len(sizes) < 2:
         raise ShapeError(
-            f"{function}: shape {sizes} has {len(sizes)} dimensions, but bit arrays have at least 2; pass (1, *shape)"
+            f"{function}: shape {shown(sizes)} has {len(sizes)} dimensions, but bit arrays have at least 2; pass (1, *shape)"
         )
     return sizes
 
@@ -173,7 +216,7 @@ def rounding_of(function: str, scheme: str, rounding: Any) -> str:
         return allowed[0]
     if rounding not in allowed:
         names = " or ".join(map(repr, allowed))
-        raise ValueError(f"{function}: scheme={scheme!r} rounds by {names}, got rounding={rounding!r}")
+        raise ValueError(f"{function}: scheme={scheme!r} rounds by {names}, got rounding={shown(rounding)}")
     return str(rounding)
 
 
@@ -250,7 +293,7 @@ def kernel(function: str, name: Any, kernels: Sequence[str]) -> str | None:
         return None
     if name not in kernels:
         raise KernelError(
-            f"{function}: there is no kernel {name!r}; choose one of {', '.join(map(repr, kernels))}, or None"
+            f"{function}: there is no kernel {shown(name)}; choose one of {', '.join(map(repr, kernels))}, or None"
         )
     return str(name)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import zipfile
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check
+from bitsparse._archive import Archive, opened, reading
+from bitsparse._check import brief, shown
 from bitsparse.arrays import construct
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.frdc import FRDC
@@ -46,7 +47,7 @@ def save_npz(
     x : BitTensor, TCTiledCSR or FRDC
         The array.
     compressed : bool, default True
-        Compress with zlib.
+        Compress with zlib. What shrinks more than 256-fold, and is larger than 64 MiB, is read again only with ``BITSPARSE_MAX_BYTES`` set.
 
     Examples
     --------
@@ -106,8 +107,9 @@ def load_npz(file: str | os.PathLike[str] | IO[bytes]) -> BitTensor | TCTiledCSR
 
     Raises
     ------
-    ValueError
-        The file is not of this format, is truncated, or its parts contradict each other.
+    FileFormatError
+        The file is not of this format, is truncated, its parts contradict each other, or it unpacks to more than 64 MiB and 256 bytes for
+        each of its own (set the environment variable ``BITSPARSE_MAX_BYTES`` for files that do).
     OSError
         The file cannot be read.
 
@@ -120,36 +122,28 @@ def load_npz(file: str | os.PathLike[str] | IO[bytes]) -> BitTensor | TCTiledCSR
     >>> bs.load_npz(file).dequantize()
     array([[2.5, 0. , 1. ]], dtype=float32)
     """
-    try:
-        with zipfile.ZipFile(file) as archive:
-            header = _read_header(archive)
-            if header["type"] == "BitTensor":
-                return _read_bit_tensor(archive, header)
-            return _read_sparse(archive, header)
-    except (zipfile.BadZipFile, EOFError, KeyError, NotImplementedError, RuntimeError, zipfile.zlib.error) as error:  # type: ignore[attr-defined]
-        raise ValueError(
-            f"load_npz: not a readable bitsparse file ({type(error).__name__}: {error}); write it with save_npz"
-        ) from None
+    with reading("load_npz", remedy="; write it with save_npz"), opened(file) as archive:
+        header = _read_header(archive)
+        return _read_bit_tensor(archive, header) if header["type"] == "BitTensor" else _read_sparse(archive, header)
 
 
-def _read_bit_tensor(archive: zipfile.ZipFile, header: dict[str, Any]) -> BitTensor:
+def _read_bit_tensor(archive: Archive, header: dict[str, Any]) -> BitTensor:
     sizes = _check.shape("load_npz", header["shape"])
     bits = _check.bit_count("load_npz", header["bits"])
     encoding = _check.encoding("load_npz", header["encoding"], bits)
     layout = _check.layout("load_npz", header["layout"], bits)
     axis = _check.axis("load_npz", header["axis"], len(sizes))
-    words = _read(archive, "words", np.dtype(np.uint32), construct.words_shape(sizes, bits, axis, layout))
+    words = archive.read("words", np.uint32, construct.words_shape(sizes, bits, axis, layout))
     affine = _read_present(archive, ("scale", "offset"), np.dtype(np.float32))
     return BitTensor.from_words(words, sizes, bits, encoding=encoding, axis=axis, layout=layout, **affine)  # type: ignore[arg-type]
 
 
-def _read_sparse(archive: zipfile.ZipFile, header: dict[str, Any]) -> TCTiledCSR | FRDC:
+def _read_sparse(archive: Archive, header: dict[str, Any]) -> TCTiledCSR | FRDC:
     cls = _SPARSE[header["type"]]
     sizes = _check.shape("load_npz", header["shape"])
-    names = {f"{name}.npy" for name in cls.component_names}
-    missing = names - set(archive.namelist()) - {"data.npy"}
+    missing = set(cls.component_names) - archive.names - {"data"}
     if missing:
-        raise ValueError(f"load_npz: the file lacks {', '.join(sorted(missing))}; it is damaged")
+        raise ValueError(f"{', '.join(sorted(missing))} missing; the file is damaged")
     parts = _read_present(archive, cls.component_names, None)
     scales = _read_present(archive, ("row_scale", "col_scale"), np.dtype(np.float32))
     settings = {name: header[name] for name in _FIELDS[header["type"]] if name not in ("shape", "had_duplicates")}
@@ -158,67 +152,24 @@ def _read_sparse(archive: zipfile.ZipFile, header: dict[str, Any]) -> TCTiledCSR
     return made
 
 
-def _read_present(
-    archive: zipfile.ZipFile, names: tuple[str, ...], dtype: np.dtype[Any] | None
-) -> dict[str, NDArray[Any]]:
-    there = set(archive.namelist())
-    return {name: _read(archive, name, dtype, None) for name in names if f"{name}.npy" in there}
+def _read_present(archive: Archive, names: tuple[str, ...], dtype: np.dtype[Any] | None) -> dict[str, NDArray[Any]]:
+    found = {name: archive.read(name, dtype) for name in names if name in archive}
+    for name, array in found.items():
+        _check.numeric("load_npz", name, array)
+    return found
 
 
-def _read_header(archive: zipfile.ZipFile) -> dict[str, Any]:
-    if archive.getinfo("header.npy").file_size > _MAX_HEADER:
-        raise ValueError("load_npz: the header is larger than any that save_npz writes; the file is damaged or hostile")
+def _read_header(archive: Archive) -> dict[str, Any]:
     try:
-        header = json.loads(str(_read(archive, "header", np.dtype("U"), ())))
+        header = json.loads(archive.text("header", _MAX_HEADER))
     except (json.JSONDecodeError, RecursionError) as error:
-        raise ValueError(f"load_npz: the header is not JSON ({error}); the file is damaged") from None
-    if not isinstance(header, dict) or header.get("format") != _FORMAT or str(header.get("type")) not in _FIELDS:
+        raise ValueError(f"the header is not JSON ({brief(error)}); the file is damaged") from None
+    if not isinstance(header, dict) or header.get("format") != _FORMAT or header.get("type") not in list(_FIELDS):
         found = header.get("format") if isinstance(header, dict) else header
         raise ValueError(
-            f"load_npz: format {found!r} is not {_FORMAT!r}; the file comes from another program or a newer release"
+            f"format {shown(found)} is not {_FORMAT!r}; the file comes from another program or a newer release"
         )
     missing = set(_FIELDS[header["type"]]) - header.keys()
     if missing:
-        raise ValueError(f"load_npz: the header lacks {', '.join(sorted(missing))}; the file is damaged")
+        raise ValueError(f"the header lacks {', '.join(sorted(missing))}; the file is damaged")
     return header
-
-
-def _read(
-    archive: zipfile.ZipFile, name: str, dtype: np.dtype[Any] | None, shape: tuple[int, ...] | None
-) -> NDArray[Any]:
-    """One member, whose announced size must equal the archive's before a byte of it is allocated."""
-    info = archive.getinfo(f"{name}.npy")
-    with archive.open(info) as stream:
-        try:
-            version = np.lib.format.read_magic(stream)
-            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            found_shape, fortran, found_dtype = read(stream)
-        except ValueError as error:
-            raise ValueError(f"load_npz: {name} is not an array of NumPy ({error}); the file is damaged") from None
-        if (
-            found_dtype.hasobject
-            or (dtype is None and found_dtype.kind not in "biuf")
-            or (dtype is not None and dtype.kind == "U" and found_dtype.kind != "U")
-            or (dtype is not None and dtype.kind != "U" and found_dtype != dtype)
-        ):
-            raise ValueError(
-                f"load_npz: {name} has dtype {found_dtype}, but {_wanted(dtype)} is needed; the file is damaged or hostile"
-            )
-        if (shape is not None and found_shape != shape) or (fortran and len(found_shape) > 1):
-            raise ValueError(
-                f"load_npz: {name} has shape {found_shape}, but the header means {shape}; the file is damaged or hostile"
-            )
-        count = int(np.prod(found_shape, dtype=object)) if found_shape else 1
-        payload = info.file_size - stream.tell()
-        if count * found_dtype.itemsize != payload:
-            raise ValueError(
-                f"load_npz: {name} announces {count * found_dtype.itemsize} bytes, but the file holds {payload}; it is damaged"
-            )
-        data = stream.read(payload)
-    if len(data) != payload:
-        raise ValueError(f"load_npz: {name} ends after {len(data)} of {payload} bytes; the file is truncated")
-    return np.frombuffer(data, dtype=found_dtype).reshape(found_shape)
-
-
-def _wanted(dtype: np.dtype[Any] | None) -> str:
-    return "a number" if dtype is None else "text" if dtype.kind == "U" else str(dtype)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
+from bitsparse._files import replacing
 from bitsparse.cli.files import FORMS, form_of, load, save
 
 __all__ = ["add_input_options", "add_parser"]
@@ -38,16 +40,12 @@ def add_input_options(parser: argparse.ArgumentParser) -> None:
 
 def _convert(args: argparse.Namespace) -> None:
     form = args.to or form_of(args.output)
-    if Path(args.output).exists() and not args.force:
+    if os.path.lexists(args.output) and not args.force:
         raise FileExistsError(f"{args.output!r} exists already; pass --force to overwrite it")
     # Weights are kept where the file has them; a text edge list says so by a third column.
     loaded = _with_weights(args)
-    unfinished = Path(f"{args.output}.part")
-    try:
-        save(loaded, str(unfinished), form, pattern=args.pattern)
-        unfinished.replace(args.output)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with replacing(args.output) as stream:
+        save(loaded, stream, form, pattern=args.pattern)
     rows, cols = loaded.shape
     size = Path(args.output).stat().st_size
     print(

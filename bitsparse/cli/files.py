@@ -5,7 +5,7 @@ from __future__ import annotations
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -87,37 +87,35 @@ def form_of(path: str) -> str:
     )
 
 
-def save(loaded: Loaded, path: str, form: str, *, pattern: bool = False) -> None:
+def save(loaded: Loaded, stream: IO[bytes], form: str, *, pattern: bool = False) -> None:
     """Write the matrix (and, as npz, the graph's other parts) in another form."""
     if form in ("frdc", "tiled", "bits"):
-        _save_container(loaded.matrix, path, form, pattern)
+        _save_container(loaded.matrix, stream, form, pattern)
         return
     matrix = loaded.matrix if loaded.graph is not None else loaded.matrix.tocsr()
     if form == "mtx":
         from scipy.io import mmwrite
 
         kind = "pattern" if _is_pattern(matrix, pattern) else None
-        with open(path, "wb") as stream:
-            mmwrite(stream, matrix.astype(np.int8) if kind else matrix, field=kind, symmetry="general")
+        mmwrite(stream, matrix.astype(np.int8) if kind else matrix, field=kind, symmetry="general")
         return
     if form == "edges":
         coo = matrix.tocoo()
         ends = np.stack(coo.coords, axis=1)
         if _is_pattern(matrix, pattern):
-            np.savetxt(path, ends, fmt="%d", header=f"{coo.shape[0]} nodes, source target")
+            np.savetxt(stream, ends, fmt="%d", header=f"{coo.shape[0]} nodes, source target")
         else:
             columns = np.rec.fromarrays([ends[:, 0], ends[:, 1], coo.data.astype(np.float64)])
-            np.savetxt(path, columns, fmt=("%d", "%d", "%.17g"), header=f"{coo.shape[0]} nodes, source target weight")
+            np.savetxt(stream, columns, fmt=("%d", "%d", "%.17g"), header=f"{coo.shape[0]} nodes, source target weight")
         return
-    with open(path, "wb") as stream:
-        np.savez_compressed(stream, **_arrays(loaded, matrix, form, pattern))
+    np.savez_compressed(stream, **_arrays(loaded, matrix, form, pattern))
 
 
 def _is_pattern(matrix: Any, pattern: bool) -> bool:
     return pattern or matrix.dtype.kind == "b" or bool((matrix.data == 1).all())
 
 
-def _save_container(matrix: Any, path: str, form: str, pattern: bool) -> None:
+def _save_container(matrix: Any, stream: IO[bytes], form: str, pattern: bool) -> None:
     made: Any
     if form == "frdc":
         made = FRDC(matrix, pattern=pattern)
@@ -125,8 +123,7 @@ def _save_container(matrix: Any, path: str, form: str, pattern: bool) -> None:
         made = TCTiledCSR(matrix, pattern=pattern)
     else:
         made = FRDC(matrix, pattern=pattern).with_scales().to_bit_tensor()
-    with open(path, "wb") as stream:
-        save_npz(stream, made)
+    save_npz(stream, made)
 
 
 def _arrays(loaded: Loaded, matrix: Any, form: str, pattern: bool) -> dict[str, Any]:

@@ -12,9 +12,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from bitsparse._check import brief, shown
 from bitsparse.datasets.graph_data import GraphData
 from bitsparse.datasets.sources import csr_of_pairs, node_limit
-from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.errors import DTypeError, FileFormatError, ShapeError
 
 __all__ = ["PIECES", "read_planetoid", "safe_load"]
 
@@ -44,7 +45,7 @@ class _Array:
         _, shape, dtype, fortran, raw = state
         data = raw.encode("latin-1") if isinstance(raw, str) else raw
         if not isinstance(shape, tuple) or not all(type(size) is int and size >= 0 for size in shape):
-            raise ValueError(f"an array has the shape {shape!r}")
+            raise ValueError(f"an array has the shape {shown(shape)}")
         if not isinstance(data, bytes):
             raise ValueError("an array holds pickled objects, which are never loaded")
         count = 1
@@ -52,7 +53,7 @@ class _Array:
             count *= size
         if count * dtype.dtype.itemsize != len(data):
             raise ValueError(
-                f"an array of shape {shape} needs {count * dtype.dtype.itemsize} bytes, but {len(data)} are there"
+                f"an array of shape {shown(shape)} needs {count * dtype.dtype.itemsize} bytes, but {len(data)} are there"
             )
         array = np.frombuffer(data, dtype.dtype).reshape(shape, order="F" if fortran else "C")
         self.array = array.astype(dtype.dtype.newbyteorder("="))
@@ -64,7 +65,7 @@ class _DType:
     def __init__(self, code: Any = "", *_: Any) -> None:
         text = code.decode("latin-1") if isinstance(code, bytes) else code
         if not isinstance(text, str) or len(text) != 2 or text[0] not in "biuf" or text[1] not in "1248":
-            raise ValueError(f"an array has the dtype {code!r}, but only plain numbers are loaded")
+            raise ValueError(f"an array has the dtype {shown(code)}, but only plain numbers are loaded")
         self.dtype = np.dtype(text)
 
     def __setstate__(self, state: Any) -> None:
@@ -97,13 +98,13 @@ class _Csr:
             raise ValueError("a sparse matrix lacks data, indices or indptr")
         data, indices, indptr = parts
         if not isinstance(shape, tuple) or len(shape) != 2 or not all(type(s) is int and s >= 0 for s in shape):
-            raise ValueError(f"a sparse matrix has the shape {shape!r}")
+            raise ValueError(f"a sparse matrix has the shape {shown(shape)}")
         if indices.dtype.kind not in "iu" or indptr.dtype.kind not in "iu" or indptr.size != shape[0] + 1:
-            raise ValueError(f"a sparse matrix of shape {shape} has {indptr.size} row starts")
+            raise ValueError(f"a sparse matrix of shape {shown(shape)} has {indptr.size} row starts")
         steps = indptr.astype(np.int64)
         bad = steps[0] != 0 or steps[-1] != indices.size or (np.diff(steps) < 0).any() or data.size != indices.size
         if bad or (indices.size and not 0 <= int(indices.min()) <= int(indices.max()) < shape[1]):
-            raise ValueError(f"the arrays of a sparse matrix of shape {shape} contradict each other")
+            raise ValueError(f"the arrays of a sparse matrix of shape {shown(shape)} contradict each other")
         return sparse.csr_array((data, indices, indptr), shape=shape)
 
 
@@ -133,8 +134,24 @@ def _mapping(*_: Any) -> dict[Any, Any]:
     return {}
 
 
+def _empty_list(*arguments: Any) -> list[Any]:
+    if arguments:
+        raise ValueError("a pickle makes a list from something else than its elements")
+    return []
+
+
+#: Bytes that the objects of a pickle may take for each of the file, and how many any file may.
+_GROWTH, _FREE_BYTES = 16, 1 << 20
+
+
 class _Unpickler(pickle._Unpickler):
-    """Python's own unpickler in Python (its memo is a dict), with stand-ins for the classes that the files name and no others."""
+    """Python's own unpickler in Python (its memo is a dict), with stand-ins for the classes that the files name and no others.
+
+    A few bytes that repeat a memo entry could otherwise copy it a million times, hash a tuple that holds itself a billion times over, or
+    write attributes of our own functions.
+    """
+
+    dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
 
     ALLOWED: ClassVar[dict[str, Any]] = {
         "numpy.ndarray": _Array,
@@ -142,20 +159,70 @@ class _Unpickler(pickle._Unpickler):
         "copyreg._reconstructor": _reconstructor,
         "builtins.object": object,
         "builtins.bytes": _no_bytes,
-        "builtins.list": list,
-        "builtins.dict": dict,
+        "builtins.list": _empty_list,
         "collections.defaultdict": _mapping,
         "_codecs.encode": _encode,
         **{f"{name}.multiarray._reconstruct": _reconstruct for name in ("numpy.core", "numpy._core")},
         **{f"scipy.sparse.{name}.csr_matrix": _Csr for name in ("csr", "_csr")},
     }
 
+    def __init__(self, content: bytes) -> None:
+        super().__init__(io.BytesIO(content), encoding="latin-1")
+        self._room = _FREE_BYTES + _GROWTH * len(content)
+
+    def _take(self, nbytes: int) -> None:
+        self._room -= nbytes
+        if self._room < 0:
+            raise ValueError("its objects take far more memory than the file has bytes")
+
+    def load_reduce(self) -> None:
+        """Call a stand-in."""
+        super().load_reduce()
+        made = self.stack[-1]
+        self._take(len(made) if isinstance(made, bytes) else 0)
+
+    def load_build(self) -> None:
+        """Give a stand-in its state; functions and plain objects take none."""
+        state, inst = self.stack[-1], self.stack[-2]
+        if not isinstance(inst, (_Array, _DType, _Csr)):
+            raise ValueError("a pickle sets attributes of something else than an array")
+        if isinstance(inst, _Array) and isinstance(state, tuple) and state:
+            self._take(len(state[-1]) if isinstance(state[-1], (bytes, str)) else 0)
+        super().load_build()
+
+    def _check_keys(self, items: list[Any]) -> None:
+        if not all(isinstance(key, (int, float, str, bytes, type(None))) for key in items[::2]):
+            raise ValueError("a dict has keys that are neither numbers nor text")
+
+    def load_setitem(self) -> None:
+        """Set one element of a dict."""
+        self._check_keys(self.stack[-2:])
+        super().load_setitem()
+
+    def load_setitems(self) -> None:
+        """Set elements of a dict."""
+        self._check_keys(self.stack)  # those since the last mark
+        super().load_setitems()
+
+    def load_dict(self) -> None:
+        """Make a dict of elements."""
+        self._check_keys(self.stack)
+        super().load_dict()
+
+    dispatch[pickle.REDUCE[0]] = load_reduce
+    dispatch[pickle.BUILD[0]] = load_build
+    dispatch[pickle.SETITEM[0]] = load_setitem
+    dispatch[pickle.SETITEMS[0]] = load_setitems
+    dispatch[pickle.DICT[0]] = load_dict
+
     def find_class(self, module: str, name: str) -> Any:
         """The stand-in of a class, or an error."""
         modern = {"copy_reg": "copyreg", "__builtin__": "builtins"}.get(module, module)
         found = self.ALLOWED.get(f"{modern}.{name}")
         if found is None:
-            raise ValueError(f"it names {module}.{name}, which such files do not need and which is not loaded")
+            raise ValueError(
+                f"it names {shown(f'{module}.{name}')[1:-1]}, which such files do not need and which is not loaded"
+            )
         return found
 
 
@@ -180,11 +247,13 @@ def safe_load(content: bytes) -> Any:
         for opcode, _, _ in pickletools.genops(content):
             if opcode.name not in _OPCODES:
                 raise ValueError(f"it uses the pickle instruction {opcode.name}, which such files do not need")
-        made = _Unpickler(io.BytesIO(content), encoding="latin-1").load()
+        made = _Unpickler(content).load()
     except (ArithmeticError, LookupError, TypeError, AttributeError, EOFError, RecursionError, AssertionError) as error:
-        raise ValueError(f"it is damaged ({type(error).__name__}: {error})") from None
+        raise ValueError(f"it is damaged ({type(error).__name__}: {brief(error)})") from None
     except pickle.UnpicklingError as error:
-        raise ValueError(f"it is damaged ({error})") from None
+        raise ValueError(f"it is damaged ({brief(error)})") from None
+    except ValueError as error:  # pickletools quotes whole lines
+        raise ValueError(brief(error)) from None
     if isinstance(made, _Array):
         return made.array
     if isinstance(made, _Csr):
@@ -214,7 +283,7 @@ def read_planetoid(path: str | os.PathLike[str]) -> GraphData:
     ------
     FileNotFoundError, OSError
         A file is missing or cannot be read.
-    ValueError, ShapeError
+    FileFormatError, ShapeError
         A file is damaged, holds something else, or they do not fit together; the message names the file.
 
     Examples
@@ -235,13 +304,13 @@ def read_planetoid(path: str | os.PathLike[str]) -> GraphData:
             parts[piece] = _numbers(content) if piece == "test.index" else safe_load(content)
             _expect(piece, parts[piece], len(content))
         except ValueError as error:
-            raise ValueError(f"read_planetoid: {file}: {error}") from None
+            raise FileFormatError(f"read_planetoid: {file}: {error}") from None
     try:
         return _assembled(parts, name)
     except (ShapeError, DTypeError) as error:
         raise type(error)(f"read_planetoid: {name}: {error}") from None
     except ValueError as error:
-        raise ValueError(f"read_planetoid: {name}: {error}") from None
+        raise FileFormatError(f"read_planetoid: {name}: {error}") from None
 
 
 def _found(path: Path) -> tuple[Path, str]:

@@ -6,20 +6,15 @@ Nothing is unpickled, and what a file announces is checked before memory is spen
 from __future__ import annotations
 
 import os
-import tokenize
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from bitsparse._archive import Archive, opened
 from bitsparse.datasets.graph_data import GraphData
 from bitsparse.datasets.planetoid import PIECES, read_planetoid
 from bitsparse.datasets.sources import existing_file, graph_of_pairs, plain_bytes
 from bitsparse.datasets.text import read_edges, read_mtx
-from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.errors import DTypeError, FileFormatError, ShapeError
 
 __all__ = ["read", "read_npz", "recognise"]
 
@@ -58,8 +53,9 @@ def read_npz(path: str | os.PathLike[str]) -> GraphData:
     ------
     FileNotFoundError, OSError
         The file cannot be read.
-    ValueError, ShapeError, DTypeError
-        It is not an npz file, is damaged, holds pickled objects, or its arrays are not a graph; the message names the file and the array.
+    FileFormatError, ShapeError, DTypeError
+        It is not an npz file, is damaged, holds pickled objects, its arrays are not a graph, or it unpacks to more than 64 MiB and 256
+        bytes for each of its own (set ``BITSPARSE_MAX_BYTES`` for files that do); the message names the file and the array.
 
     Examples
     --------
@@ -73,67 +69,16 @@ def read_npz(path: str | os.PathLike[str]) -> GraphData:
     """
     file = existing_file("read_npz", path)
     try:
-        with zipfile.ZipFile(file) as archive:
-            return _graph(_Archive(archive), file.stem)
-    except (ShapeError, DTypeError, _DamagedError) as error:
+        with opened(file) as archive:
+            return _graph(archive, file.stem)
+    except (ShapeError, DTypeError) as error:
         raise type(error)(f"read_npz: {file}: {error}") from None
     except MemoryError:
-        raise ValueError(
+        raise FileFormatError(
             f"read_npz: {file}: its arrays do not fit in memory; use a machine with more, or a smaller graph"
         ) from None
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-        raise ValueError(f"read_npz: {file} is not a readable .npz file ({error}); write it with numpy.savez") from None
     except ValueError as error:
-        raise ValueError(f"read_npz: {file}: {error}") from None
-
-
-class _DamagedError(ValueError):
-    """A member of the archive is not a plain array."""
-
-
-class _Archive:
-    """Arrays of an npz file by name."""
-
-    def __init__(self, archive: zipfile.ZipFile) -> None:
-        self._archive = archive
-        self._names = set(archive.namelist())
-
-    def __contains__(self, name: str) -> bool:
-        return f"{name}.npy" in self._names
-
-    def find(self, name: str) -> NDArray[Any] | None:
-        """The array, or None if there is none of this name."""
-        if name not in self:
-            return None
-        return self[name]
-
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        info = self._archive.getinfo(f"{name}.npy")
-        with self._archive.open(info) as stream:
-            try:
-                version = np.lib.format.read_magic(stream)
-                if version not in ((1, 0), (2, 0)):
-                    raise ValueError(f"format version {version}")
-                read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-                shape, fortran, dtype = read(stream)
-            except (ValueError, SyntaxError, tokenize.TokenError) as error:
-                raise _DamagedError(f"{name} is not a plain array ({error}); write it with numpy.savez") from None
-            if dtype.hasobject:
-                raise _DamagedError(f"{name} holds pickled Python objects, which are never loaded; store it as numbers")
-            count = 1
-            for size in shape:
-                count *= size
-            held = info.file_size - stream.tell()
-            if count * dtype.itemsize != held:
-                raise _DamagedError(
-                    f"{name} announces {count * dtype.itemsize} bytes, but the file holds {held}; it is damaged"
-                )
-            data = stream.read(held)
-        if len(data) != held:
-            raise _DamagedError(f"{name} ends after {len(data)} of {held} bytes; the file is truncated")
-        array = np.frombuffer(data, dtype=dtype)
-        array = array.reshape(shape, order="F" if fortran else "C")
-        return array if dtype.isnative else array.astype(dtype.newbyteorder("="))
+        raise FileFormatError(f"read_npz: {file}: {error}") from None
 
 
 def recognise(path: str | os.PathLike[str]) -> str:
@@ -208,7 +153,7 @@ def read(path: str | os.PathLike[str], *, weights: bool = False, base: int = 0, 
     return read_planetoid(path) if form == "planetoid" else read_npz(path)
 
 
-def _pairs(archive: _Archive, name: str) -> GraphData:
+def _pairs(archive: Archive, name: str) -> GraphData:
     """TC-GNN's form."""
     source, target, nodes = archive["src_li"], archive.find("dst_li"), archive.find("num_nodes")
     if target is None or nodes is None:
@@ -223,7 +168,7 @@ def _pairs(archive: _Archive, name: str) -> GraphData:
     return graph_of_pairs(source, target, int(nodes.item()), name)
 
 
-def _graph(archive: _Archive, name: str) -> GraphData:
+def _graph(archive: Archive, name: str) -> GraphData:
     if "src_li" in archive and "indptr" not in archive:
         return _pairs(archive, name)
     missing = [key for key in ("indptr", "indices") if key not in archive]
@@ -246,7 +191,7 @@ def _graph(archive: _Archive, name: str) -> GraphData:
     return GraphData(indptr=indptr, indices=archive["indices"], x=_features(archive), name=name, **parts)
 
 
-def _features(archive: _Archive) -> Any:
+def _features(archive: Archive) -> Any:
     """Sparse features, or dense ones, or None."""
     missing = [key for key in _FEATURES if key not in archive]
     if len(missing) == len(_FEATURES):

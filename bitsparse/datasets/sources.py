@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bitsparse._archive import most_bytes, unpacks_to
+from bitsparse._check import shown
 from bitsparse.datasets.graph_data import GraphData
-from bitsparse.errors import ShapeError
+from bitsparse.errors import FileFormatError, ShapeError
 
 __all__ = ["csr_of_pairs", "existing_file", "graph_of_pairs", "node_limit", "plain_bytes"]
 
@@ -26,7 +28,7 @@ def existing_file(function: str, path: str | os.PathLike[str]) -> Path:
     """The path, if there is a file; else an error that says so."""
     file = Path(path)
     if "\0" in str(file):
-        raise ValueError(f"{function}: the path {str(file)!r} holds a zero byte; check it")
+        raise ValueError(f"{function}: the path {shown(str(file))} holds a zero byte; check it")
     if file.is_dir():
         raise IsADirectoryError(f"{function}: {str(file)!r} is a folder; name one file in it")
     if not file.exists():
@@ -37,23 +39,29 @@ def existing_file(function: str, path: str | os.PathLike[str]) -> Path:
 def plain_bytes(function: str, file: Path, limit: int | None = None) -> bytes:
     """The file's bytes, gzip undone where the file begins like it; at most `limit` of them.
 
-    Memory grows with what is really read, never with what a header says.
+    Memory grows with what is really read, never with what a header says, and not beyond what :func:`most_bytes` allows.
     """
     try:
         with file.open("rb") as raw:
             zipped = raw.read(2) == b"\x1f\x8b"
+            room = most_bytes(raw.seek(0, os.SEEK_END))
             raw.seek(0)
-            stream: Any = gzip.GzipFile(fileobj=raw) if zipped else raw
+            if not zipped:
+                return raw.read() if limit is None else raw.read(limit)
+            stream = gzip.GzipFile(fileobj=raw)
             if limit is not None:
-                return bytes(stream.read(limit))
-            parts = []
+                return stream.read(limit)
+            parts, most = [], room
             while part := stream.read(_CHUNK):
                 parts.append(part)
+                room -= len(part)
+                if room < 0:
+                    raise FileFormatError(f"{function}: {file}: {unpacks_to(most)}")
             return b"".join(parts)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ValueError(f"{function}: {file} is a damaged gzip file ({error}); copy it again") from None
+        raise FileFormatError(f"{function}: {file} is a damaged gzip file ({error}); copy it again") from None
     except MemoryError:
-        raise ValueError(f"{function}: {file} does not fit in memory; use a machine with more") from None
+        raise FileFormatError(f"{function}: {file} does not fit in memory; use a machine with more") from None
 
 
 def node_limit(nodes: int, entries: int, what: str) -> None:

@@ -4,21 +4,41 @@ from __future__ import annotations
 
 import io
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bitsparse import _check
+from bitsparse._check import brief, shown
 from bitsparse.datasets.graph_data import GraphData
 from bitsparse.datasets.sources import csr_of_pairs, existing_file, graph_of_pairs, node_limit, plain_bytes
-from bitsparse.errors import ShapeError
+from bitsparse.datasets.words import Words, blocks, floats, integers, table, words
+from bitsparse.errors import FileFormatError, ShapeError
 
 __all__ = ["read_edges", "read_mtx"]
 
-_COMMENTS = ("#", "%", "//")
-#: An entry of a Matrix Market file takes at least this many bytes: two numbers and what separates them; one in a dense file.
-_LEAST_BYTES = {"coordinate": 3, "array": 1}
+#: Bytes of an entry of a Matrix Market file, at least: two numbers, a blank and the end of the line; one number in a dense file.
+_LEAST_BYTES = {"coordinate": 4, "array": 2}
+_FIELDS = ("pattern", "real", "double", "integer", "unsigned-integer")
+_SYMMETRIES = ("general", "symmetric", "skew-symmetric")
+_BLANKS = table(b" \t")
+#: Of edge lists: what stands between columns, and the quotes around them.
+_BETWEEN = table(b" \t\v\f,;\"'")
+
+
+class _Announced(NamedTuple):
+    """The head of a Matrix Market file, and where its body begins."""
+
+    form: str
+    field: str
+    symmetry: str
+    size: int
+    entries: int
+    at: int
+    line: int
 
 
 def read_mtx(path: str | os.PathLike[str], *, weights: bool = False) -> GraphData:
@@ -41,7 +61,7 @@ def read_mtx(path: str | os.PathLike[str], *, weights: bool = False) -> GraphDat
     ------
     FileNotFoundError, OSError
         The file cannot be read.
-    ValueError, ShapeError
+    FileFormatError, ShapeError
         It is not a Matrix Market file, is truncated, announces more than it holds, or is not square.
 
     Examples
@@ -59,55 +79,132 @@ def read_mtx(path: str | os.PathLike[str], *, weights: bool = False) -> GraphDat
     file = existing_file(function, path)
     content = plain_bytes(function, file)
     try:
-        kind = _check_announced(content)
-        matrix = _parsed(content)
-        if matrix.shape[0] != matrix.shape[1]:
-            raise ShapeError(f"the matrix has shape {matrix.shape}, but a graph has as many rows as columns")
-        if matrix.data.dtype.kind == "c":
-            raise ValueError("the values are complex, but a graph's weights are real; write it as pattern or real")
-        values = matrix.data if weights and kind != "pattern" else None
-        rows, cols = matrix.coords
-        indptr, indices, kept = csr_of_pairs(rows, cols, matrix.shape[0], values)
+        content = _lines(content)
+        head = _announced(content)
+        parsed = _parsed_pairs(content, head, weights) if head.form == "coordinate" else _parsed_dense(content, head)
+        rows, cols, values = _mirrored(*parsed, head.symmetry)
+        indptr, indices, kept = csr_of_pairs(rows, cols, head.size, values if weights else None)
         return GraphData(indptr=indptr, indices=indices, weights=kept, name=_stem(file))
     except ShapeError as error:
         raise ShapeError(f"{function}: {file}: {error}") from None
-    except (ValueError, OverflowError, MemoryError) as error:
-        raise ValueError(f"{function}: {file}: {error}") from None
+    except (ValueError, MemoryError) as error:
+        raise FileFormatError(f"{function}: {file}: {brief(error)}") from None
 
 
-def _check_announced(content: bytes) -> str:
-    """The field of the header (pattern, real ...); sizes are compared with the bytes there are."""
+def _lines(content: bytes) -> bytes:
+    """Lines that end in a newline, however they end in the file."""
+    return content.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in content else content
+
+
+def _announced(content: bytes) -> _Announced:
+    """What the head says; sizes are compared with the bytes there are."""
     stream = io.BytesIO(content)
     words = stream.readline(1024).decode("latin-1").lower().split()
     if len(words) != 5 or words[:2] != ["%%matrixmarket", "matrix"] or words[2] not in _LEAST_BYTES:
         raise ValueError("the first line is not a Matrix Market header; it begins '%%MatrixMarket matrix coordinate'")
-    line = b"%"
+    form, field, symmetry = words[2:]
+    if field == "complex" or symmetry == "hermitian":
+        raise ValueError("the values are complex, but a graph's weights are real; write it as pattern or real")
+    if field not in _FIELDS or symmetry not in _SYMMETRIES or (form == "array" and field == "pattern"):
+        raise ValueError(f"its header names {shown(' '.join(words[2:]))}, which is no form of Matrix Market")
+    line, number = b"%", 0
     while line and (line.startswith(b"%") or not line.strip()):
-        line = stream.readline()
+        line, number = stream.readline(), number + 1
     sizes = line.split()
-    needed = 3 if words[2] == "coordinate" else 2
+    needed = 3 if form == "coordinate" else 2
     if len(sizes) != needed or not all(size.isdigit() and len(size) < 19 for size in sizes):
-        shown = line[:60].decode("latin-1").strip()
-        raise ValueError(f"the size line holds {shown!r}, but {needed} whole numbers are needed")
+        shown_line = line[:60].decode("latin-1").strip()
+        raise ValueError(f"the size line holds {shown_line!r}, but {needed} whole numbers are needed")
     rows, cols = int(sizes[0]), int(sizes[1])
-    entries = int(sizes[2]) if needed == 3 else rows * cols
-    share = 1 if words[4] == "general" else 2  # a symmetric dense file leaves one triangle out
+    if rows != cols:
+        raise ShapeError(f"the matrix has shape {(rows, cols)}, but a graph has as many rows as columns")
+    lower = {"general": rows * rows, "symmetric": rows * (rows + 1) // 2, "skew-symmetric": rows * (rows - 1) // 2}
+    entries = int(sizes[2]) if needed == 3 else lower[symmetry]
     left = len(content) - stream.tell()
-    if entries * _LEAST_BYTES[words[2]] > share * (left + 1) + 2 * max(rows, cols) * (needed == 2):
+    if entries * _LEAST_BYTES[form] > left + 1:
         raise ValueError(f"{entries} entries are announced, but only {left} bytes follow; it is truncated or damaged")
-    node_limit(max(rows, cols), entries, "the number of rows or columns")
-    return words[3]
+    node_limit(rows, entries, "the number of rows or columns")
+    return _Announced(form, field, symmetry, rows, entries, stream.tell(), number + 1)
 
 
-def _parsed(content: bytes) -> Any:
-    from scipy import sparse
-    from scipy.io import mmread
+def _columns(content: bytes, head: _Announced, count: int) -> Iterator[tuple[slice, list[Words]]]:
+    """The columns of a body of `count` numbers a line, block by block, and the entries that each block holds."""
+    have = 0
+    for block, line in blocks(content, head.at, head.line):
+        found = words(block, _BLANKS, line)
+        here = np.diff(found.line_starts())
+        wrong = (here != 0) & (here != count)
+        if wrong.any():
+            i = int(wrong.argmax())
+            raise ValueError(f"it cannot be parsed (line {line + i + 1} holds {here[i]} numbers, not {count})")
+        entries = found.starts.size // count
+        have += entries
+        if have > head.entries:
+            break
+        yield slice(have - entries, have), [found.at(slice(i, None, count)) for i in range(count)]
+    if have != head.entries:
+        raise ValueError(
+            f"it cannot be parsed ({head.entries} entries are announced, but {'more' if have > head.entries else have} "
+            "are there); it may be truncated"
+        )
 
-    try:
-        made = mmread(io.BytesIO(content))
-    except (ValueError, OverflowError, TypeError, EOFError) as error:
-        raise ValueError(f"it cannot be parsed ({error}); it may be truncated") from None
-    return sparse.coo_array(made)
+
+_Pairs = tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]
+
+
+def _parsed_pairs(content: bytes, head: _Announced, weights: bool) -> _Pairs:
+    ends = np.empty((2, head.entries), np.int32 if head.size < 1 << 31 else np.int64)
+    count = 2 if head.field == "pattern" else 3
+    values = _values(head) if weights and count == 3 else None
+    for part, columns in _columns(content, head, count):
+        for i in range(2):
+            number, bad = integers(columns[i])
+            columns[i].refuse(
+                bad | (number < 1) | (number > head.size), f"a row or column from 1 to {head.size}: it cannot be parsed"
+            )
+            ends[i, part] = number - 1
+        if count == 3:
+            _read_values(columns[2], head, None if values is None else values[part])
+    return ends[0], ends[1], values
+
+
+def _parsed_dense(content: bytes, head: _Announced) -> _Pairs:
+    """Column after column, the lower triangle alone unless the matrix is general; zeros are no edges."""
+    values = _values(head)
+    for part, columns in _columns(content, head, 1):
+        _read_values(columns[0], head, values[part])
+    cols, rows = np.divmod(np.arange(head.size * head.size), max(head.size, 1))
+    if head.symmetry != "general":
+        kept = rows > cols if head.symmetry == "skew-symmetric" else rows >= cols
+        rows, cols = rows[kept], cols[kept]
+    edges = values != 0
+    return rows[edges], cols[edges], values[edges]
+
+
+def _values(head: _Announced) -> NDArray[Any]:
+    return np.empty(head.entries, np.int64 if "integer" in head.field else np.float64)
+
+
+def _read_values(found: Words, head: _Announced, into: NDArray[Any] | None) -> None:
+    if "integer" in head.field:
+        number: NDArray[Any]
+        number, bad = integers(found)
+        found.refuse(bad, "a whole number of at most 18 digits: it cannot be parsed")
+    else:
+        number, bad = floats(found)
+        found.refuse(bad, "a number: it cannot be parsed")
+    if into is not None:
+        into[...] = number
+
+
+def _mirrored(rows: NDArray[Any], cols: NDArray[Any], values: NDArray[Any] | None, symmetry: str) -> _Pairs:
+    """Both directions of a symmetric matrix."""
+    if symmetry == "general":
+        return rows, cols, values
+    other = rows != cols
+    both = np.concatenate([rows, cols[other]]), np.concatenate([cols, rows[other]])
+    sign = -1 if symmetry == "skew-symmetric" else 1
+    return (*both, None if values is None else np.concatenate([values, sign * values[other]]))
 
 
 def read_edges(
@@ -120,8 +217,9 @@ def read_edges(
 ) -> GraphData:
     r"""Read a text file with one edge a line: source, target and perhaps a weight.
 
-    Columns are separated by blanks, tabs, commas or semicolons. Lines that begin with ``#``, ``%`` or ``//`` are comments, and one line of
-    column names is passed over. The file may be gzipped.
+    Columns are separated by blanks, tabs, commas or semicolons, and may be quoted. Lines that begin with ``#``, ``%`` or ``//`` are
+    comments, and one line of column names, neither of the first two a number, is passed over. Nodes are whole numbers, which may be
+    written ``1.0``. The file may be gzipped, and begin with a byte order mark of UTF-8.
 
     Parameters
     ----------
@@ -144,7 +242,7 @@ def read_edges(
     ------
     FileNotFoundError, OSError
         The file cannot be read.
-    ValueError, ShapeError
+    FileFormatError, ShapeError
         A line is not an edge, a number is out of range, or there is no edge at all.
 
     Examples
@@ -160,56 +258,97 @@ def read_edges(
     """
     function = "read_edges"
     if base not in (0, 1) or isinstance(base, bool):
-        raise ValueError(f"{function}: base must be 0 or 1, got {base!r}")
-    if nodes is not None and nodes < 0:
-        raise ValueError(f"{function}: nodes must be at least 0, got {nodes}")
+        raise ValueError(f"{function}: base must be 0 or 1, got {shown(base)}")
+    if nodes is not None:
+        nodes = _check.integer(function, "nodes", nodes, 0)
     file = existing_file(function, path)
     content = plain_bytes(function, file)
     try:
-        ends, values = _columns(content, weights)
+        ends, values = _edges(content, weights)
         return graph_of_pairs(
             ends[:, 0] - base, ends[:, 1] - base, nodes, _stem(file), weights=values, symmetric=symmetric
         )
     except ShapeError as error:
         raise ShapeError(f"{function}: {file}: {error}") from None
-    except (ValueError, OverflowError, MemoryError) as error:
-        raise ValueError(f"{function}: {file}: {error}") from None
+    except (ValueError, MemoryError) as error:
+        raise FileFormatError(f"{function}: {file}: {brief(error)}") from None
 
 
-def _columns(content: bytes, weights: bool) -> tuple[NDArray[np.int64], NDArray[np.float64] | None]:
+def _edges(content: bytes, weights: bool) -> tuple[NDArray[np.int64], NDArray[np.float64] | None]:
     if b"\0" in content[:4096]:
         raise ValueError("it is not text; convert it to one edge a line")
-    try:
-        text = content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"it is not text ({error.reason} at byte {error.start})") from None
-    text = text.translate({ord(","): " ", ord(";"): " "})
-    skipped, first = _first_line(text)
-    if first is None:
+    parts: list[NDArray[np.int64]] = []
+    values: list[NDArray[np.float64]] = []
+    named = False
+    for block, line in blocks(_lines(content.removeprefix(b"\xef\xbb\xbf"))):
+        _check_text(block)
+        found = words(block, _BETWEEN, line)
+        at, counts = _edge_lines(found)
+        if at.size and not parts and not named and not _has_numbers(found, at[0], counts[0]):
+            named, at, counts = True, at[1:], counts[1:]
+        if not at.size:
+            continue
+        if weights and not parts and counts[0] == 2:
+            raise ValueError("its lines have two columns, so there are no weights to keep; drop weights=True")
+        parts.append(np.stack([_nodes(_column(found, at, counts, i)) for i in range(2)], axis=1))
+        if weights:
+            third = _column(found, at, counts, 2)
+            number, bad = floats(third)
+            third.refuse(bad, "a weight")
+            values.append(number)
+    if not parts:
         raise ValueError("it holds no edge; there must be at least one line with two numbers")
-    options: dict[str, Any] = {"comments": _COMMENTS, "skiprows": skipped, "ndmin": 2}
-    ends = np.loadtxt(io.StringIO(text), dtype=np.int64, usecols=(0, 1), **options)
+    ends = np.concatenate(parts)
     if int(ends.min()) < 0:
         raise ValueError(f"a node has number {int(ends.min())}; nodes are whole numbers from 0 or 1")
-    if not weights:
-        return ends, None
-    if len(first) < 3:
-        raise ValueError("its lines have two columns, so there are no weights to keep; drop weights=True")
-    values = np.loadtxt(io.StringIO(text), dtype=np.float64, usecols=2, **options | {"ndmin": 1})
-    return ends, values
+    return ends, np.concatenate(values) if weights else None
 
 
-def _first_line(text: str) -> tuple[int, list[str] | None]:
-    """Lines to pass over, and the words of the first edge; None if there is none."""
-    named = False
-    for number, line in enumerate(io.StringIO(text)):
-        words = line.split()
-        if not words or line.lstrip().startswith(_COMMENTS):
-            continue
-        if words[0].lstrip("+-").isdigit() or named:
-            return number, words
-        named = True  # names of columns
-    return 0, None
+def _check_text(block: NDArray[np.uint8]) -> None:
+    try:
+        str(block.data, "utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"it is not text ({error.reason})") from None
+
+
+def _edge_lines(found: Words) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Which words begin a line that is no comment, and how many the line holds."""
+    before = found.line_starts()
+    counts = np.diff(before)
+    at, counts = before[:-1][counts > 0], counts[counts > 0]
+    starts, longer = found.starts[at], found.ends[at] - found.starts[at] > 1
+    first, second = found.block[starts], found.block[starts + longer]
+    slashes = (first == ord("/")) & (second == ord("/")) & longer
+    edges = ~(slashes | (first == ord("#")) | (first == ord("%")))
+    return at[edges], counts[edges]
+
+
+def _column(found: Words, at: NDArray[np.intp], counts: NDArray[np.intp], column: int) -> Words:
+    """The words of one column of the lines that begin with the words `at`."""
+    short = counts <= column
+    if short.any():
+        i = int(short.argmax())
+        held = int(counts[i])
+        raise ValueError(
+            f"line {found.line(int(at[i]))} holds {held} word{'s' * (held > 1)}, but {column + 1} are needed"
+        )
+    return found.at(at + column)
+
+
+def _has_numbers(found: Words, at: int, count: int) -> bool:
+    """Whether one of the first two words of a line is a number, so that they are not names."""
+    return not floats(found.at(slice(at, at + min(count, 2))))[1].all()
+
+
+def _nodes(found: Words) -> NDArray[np.int64]:
+    """Whole numbers; ``1.0`` is one."""
+    number, bad = integers(found)
+    if bad.any():
+        value, none = floats(found.at(bad))
+        whole = ~none & (np.abs(value) < 2.0**53) & (np.floor(value) == value)
+        found.at(bad).refuse(~whole, "a node's number")
+        number[bad] = value.astype(np.int64)
+    return number
 
 
 def _stem(file: Path) -> str:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -13,10 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import jit
+from bitsparse._archive import npy
+from bitsparse._files import open_plain, replacing
+from bitsparse.errors import FileFormatError
 from bitsparse.graph.adjacency import square_pattern
 from bitsparse.graph.partition import partition
 
 __all__ = ["cached_partition", "graph_hash"]
+
+#: Bytes in front of the numbers of a ``.npy`` file, at most.
+_LONGEST_HEADER = 1 << 14
 
 
 def graph_hash(graph: Any, function: str = "graph_hash") -> str:
@@ -58,16 +62,25 @@ def cached_partition(
     nodes = made.shape[0]
     name = f"{graph_hash(_Csr(made))}-{parts}-{seed}-{_metis()}.npy"
     path = (Path(folder) if folder is not None else jit.cache_dir() / "parts") / name
-    try:
-        labels = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError):
-        labels = None
-    whole = labels is not None and labels.shape == (nodes,) and labels.dtype == np.int32
-    if whole and (not nodes or 0 <= int(labels.min()) <= int(labels.max()) < parts):
+    labels = _load(path, nodes, parts)
+    if labels is not None:
         return labels, True
     labels = partition(graph, parts, seed=seed)
     _store(path, labels)
     return labels, False
+
+
+def _load(path: Path, nodes: int, parts: int) -> NDArray[np.int32] | None:
+    """Labels of an earlier run, or None; a file of another size than such labels take is not even read."""
+    try:
+        with open_plain(path) as stream:
+            content = stream.read(4 * nodes + _LONGEST_HEADER)
+            labels = npy("the partition", content)
+    except (OSError, FileFormatError):
+        return None
+    if labels.shape != (nodes,) or labels.dtype != np.int32:
+        return None
+    return labels if not nodes or 0 <= int(labels.min()) <= int(labels.max()) < parts else None
 
 
 class _Csr:
@@ -88,13 +101,7 @@ def _store(path: Path, labels: NDArray[np.int32]) -> None:
     """Whole or not at all; a folder that cannot be written is no reason to fail."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".npy")
-        try:
-            with os.fdopen(handle, "wb") as stream:
-                np.save(stream, labels)
-            os.replace(temporary, path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        with replacing(path) as stream:
+            np.save(stream, labels)
     except OSError:
         return

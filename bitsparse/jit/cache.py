@@ -5,17 +5,21 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import tempfile
+import warnings
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from bitsparse._check import brief
+from bitsparse._files import distrust, open_plain, replacing
 from bitsparse.errors import KernelError
 from bitsparse.jit.device import require_cupy
 
 __all__ = ["cache_dir", "compile_kernel", "nvrtc_version", "source_dir", "with_headers"]
 
+#: Of the files in the cache: those of other layouts have other names.
+_LAYOUT = "2"
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
 _RESOURCES = re.compile(r"bytes stack frame|registers|spill")
 
@@ -101,20 +105,71 @@ def compile_kernel(source: str, defines: Mapping[str, int], arch: str) -> tuple[
     Raises
     ------
     KernelError
-        NVRTC is missing, does not know ``arch``, or refuses the source.
+        NVRTC is missing, does not know ``arch``, or refuses the source; or the folder of the cache cannot be written, belongs to another
+        user, or can be written by one.
     """
     nvrtc, version = _nvrtc()
     texts, options = with_headers(source), _options(defines, arch)
-    parts = [repr(version), repr(options), source, *(f"{name}\0{text}" for name, text in sorted(texts.items()))]
+    parts = [
+        _LAYOUT,
+        repr(version),
+        repr(options),
+        source,
+        *(f"{name}\0{text}" for name, text in sorted(texts.items())),
+    ]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
     path = cache_dir() / arch / f"{source.removesuffix('.cu')}-{key}.cubin"
-    log_path = path.with_suffix(".log")
-    if path.is_file() and log_path.is_file():
-        return path, log_path.read_text(encoding="utf-8")
+    _own_folder(path.parent)
+    known = _kept(path)
+    if known is not None:
+        return path, known
     cubin, log = _run_nvrtc(nvrtc, source, texts, options)
-    _write(log_path, log.encode())
     _write(path, cubin)
+    _write(path.with_suffix(".log"), f"{_content_hash(path.name, cubin)}\n{log}".encode())
     return path, log
+
+
+def _content_hash(name: str, cubin: bytes) -> str:
+    """What the first line of a log says of its cubin; the name is part of it, so that no cubin stands in for another."""
+    return hashlib.sha256(name.encode() + b"\0" + cubin).hexdigest()
+
+
+def _own_folder(folder: Path) -> None:
+    """Make the folder of an architecture, and refuse it, or the cache around it, where another user could put cubins into it."""
+    try:
+        for each in (folder.parent, folder):
+            each.mkdir(mode=0o700, parents=True, exist_ok=True)
+            why = distrust(each.stat())
+            if why is not None:
+                raise KernelError(
+                    f"bitsparse.jit: kernels are not loaded from {each}, as {why}; or set BITSPARSE_CACHE_DIR to a folder of your own"
+                )
+    except OSError as error:
+        raise _cannot_write(folder, error) from error
+
+
+def _kept(path: Path) -> str | None:
+    """The log of a cubin that is there, whole and ours; None, with a warning if something else has its name, where it must be compiled."""
+    parts: list[bytes] = []
+    try:
+        for each in (path, path.with_suffix(".log")):
+            with open_plain(each) as stream:
+                why = distrust(os.fstat(stream.fileno()))
+                parts.append(stream.read())
+            if why is not None:
+                return _ignored(each, why)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return _ignored(path, brief(error))
+    said, _, log = parts[1].partition(b"\n")
+    if said != _content_hash(path.name, parts[0]).encode():
+        return _ignored(path, "it is not what was compiled under this name")
+    return log.decode("utf-8", "replace")
+
+
+def _ignored(path: Path, why: str) -> None:
+    warnings.warn(f"bitsparse.jit: the kernel {path} is compiled anew: {why}", RuntimeWarning, stacklevel=4)
 
 
 def _run_nvrtc(nvrtc: Any, source: str, texts: Mapping[str, str], options: tuple[str, ...]) -> tuple[bytes, str]:
@@ -139,17 +194,14 @@ def _run_nvrtc(nvrtc: Any, source: str, texts: Mapping[str, str], options: tuple
 def _write(path: Path, content: bytes) -> None:
     """Write so that another process sees the whole file or none."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
-        try:
-            with os.fdopen(handle, "wb") as f:
-                f.write(content)
-            os.replace(name, path)
-        except BaseException:
-            os.unlink(name)
-            raise
+        with replacing(path, mode=0o600) as stream:
+            stream.write(content)
     except OSError as error:
-        raise KernelError(
-            f"bitsparse.jit: cannot write the compiled kernel {path} ({error}); "
-            "set BITSPARSE_CACHE_DIR to a folder that can be written"
-        ) from error
+        raise _cannot_write(path, error) from error
+
+
+def _cannot_write(path: Path, error: OSError) -> KernelError:
+    return KernelError(
+        f"bitsparse.jit: cannot write the compiled kernel {path} ({error}); "
+        "set BITSPARSE_CACHE_DIR to a folder that can be written"
+    )

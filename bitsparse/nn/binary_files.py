@@ -8,6 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from bitsparse._archive import Archive, opened, reading
+from bitsparse._check import brief, shown
+from bitsparse._files import replacing
 from bitsparse.arrays import BitTensor
 from bitsparse.nn.binary import BinaryGCN, BinaryModel
 from bitsparse.nn.binary_linear import BinaryLinear
@@ -55,7 +58,7 @@ def parts_of(model: BinaryModel) -> dict[str, Any]:
 
 def save(model: BinaryModel, path: str | Path) -> None:
     """Write a model; see :meth:`BinaryModel.save`."""
-    with Path(path).open("wb") as file:
+    with replacing(path) as file:
         np.savez_compressed(file, **parts_of(model))
 
 
@@ -72,8 +75,8 @@ def load_binary(path: str | Path) -> Any:
 
     Raises
     ------
-    ValueError
-        The file holds something else.
+    FileFormatError
+        The file is damaged or holds something else.
 
     Examples
     --------
@@ -85,29 +88,56 @@ def load_binary(path: str | Path) -> Any:
     ...     nn.load_binary(folder + "/model.npz")
     <BinaryGCN 2 -> 3, FBF+FBF scaled>
     """
-    with np.load(path, allow_pickle=False) as file:
-        arrays = {name: file[name] for name in file.files}
-    try:
-        about = json.loads(str(arrays["about"]))
-        if about["version"] != _VERSION or about["model"] not in _KINDS:
-            raise ValueError(f"version {about['version']}, model {about['model']}")
-        linears = [_linear(arrays, i, *shape) for i, shape in enumerate(about["shapes"])]
+    what = f"{path} is not a binary model that this version wrote"
+    with reading("load_binary", what), opened(path) as archive:
+        about = _about(archive)
+        linears = [_linear(archive, i, *shape) for i, shape in enumerate(about["shapes"])]
         settings = [Setting(*each) for each in about["settings"]]
-        layers = int(about["layers"])
-        norm: Norm = InputNorm(arrays["norm_scale"], arrays["norm_shift"]) if "norm_scale" in arrays else None
-        norm = "rows" if about.get("rows") else norm
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"load_binary: {path} is not a binary model that this version wrote ({error})") from error
-    if about["model"] == "BinaryGCN":
-        return BinaryGCN(linears, settings, input_norm=norm)
-    pairs = [(linears[2 * i], linears[2 * i + 1]) for i in range(layers)]
-    if about["model"] == "BinarySAGE":
-        return BinarySAGE(pairs, settings, input_norm=norm)
-    head = linears[2 * layers] if len(linears) > 2 * layers else (arrays["head_weights"], arrays["head_bias"])
-    return BinarySAINT(pairs, head, settings, input_norm=norm)
+        norm: Norm = None
+        if about["rows"]:
+            norm = "rows"
+        elif "norm_scale" in archive:
+            norm = InputNorm(
+                *(archive.read(f"norm_{part}", np.float32, (linears[0].shape[0],)) for part in ("scale", "shift"))
+            )
+        if about["model"] == "BinaryGCN":
+            return BinaryGCN(linears, settings, input_norm=norm)
+        pairs = list(zip(linears[: 2 * about["layers"] : 2], linears[1 : 2 * about["layers"] : 2], strict=True))
+        if about["model"] == "BinarySAGE":
+            return BinarySAGE(pairs, settings, input_norm=norm)
+        head: Any = linears[-1] if len(linears) % 2 else (archive["head_weights"], archive["head_bias"])
+        return BinarySAINT(pairs, head, settings, input_norm=norm)
 
 
-def _linear(arrays: dict[str, Any], i: int, inputs: int, outputs: int) -> BinaryLinear:
-    ones = np.unpackbits(arrays[f"signs_{i}"], count=inputs * outputs).reshape(inputs, outputs)
+#: What `about` holds, and of which type.
+_ABOUT = {"version": int, "model": str, "settings": list, "shapes": list, "layers": int, "rows": bool}
+
+
+def _about(archive: Archive) -> dict[str, Any]:
+    """What a model is made from besides arrays, each part of it checked."""
+    try:
+        about = json.loads(archive.text("about"))
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"about is not JSON ({brief(error)})") from None
+    if not isinstance(about, dict) or any(type(about.get(name)) is not kind for name, kind in _ABOUT.items()):
+        raise ValueError(f"about must hold {', '.join(_ABOUT)}, got {shown(about)}")
+    if about["version"] != _VERSION or about["model"] not in _KINDS:
+        raise ValueError(f"version {shown(about['version'])}, model {shown(about['model'])}")
+    for each in about["settings"]:
+        if not (isinstance(each, list) and [type(part) for part in each] == [str, bool]):
+            raise ValueError(f"a setting is {shown(each)}")
+    for each in about["shapes"]:
+        if not (isinstance(each, list) and len(each) == 2 and all(type(size) is int and size > 0 for size in each)):
+            raise ValueError(f"a linear layer has the shape {shown(each)}")
+    count, each_layer = len(about["shapes"]), 1 if about["model"] == "BinaryGCN" else 2
+    heads = count - each_layer * about["layers"]
+    if about["layers"] < 1 or heads not in ((0, 1) if about["model"] == "BinarySAINT" else (0,)):
+        raise ValueError(f"{shown(about['layers'])} layers of {count} linear ones")
+    return about
+
+
+def _linear(archive: Archive, i: int, inputs: int, outputs: int) -> BinaryLinear:
+    packed = archive.read(f"signs_{i}", np.uint8, (-(-inputs * outputs // 8),))
+    ones = np.unpackbits(packed, count=inputs * outputs).reshape(inputs, outputs)
     signs = BitTensor(ones.astype(np.int8) * 2 - 1, 1, encoding="bipolar", axis=-2)
-    return BinaryLinear(signs, arrays.get(f"scale_{i}"), arrays.get(f"bias_{i}"))
+    return BinaryLinear(signs, archive.find(f"scale_{i}"), archive.find(f"bias_{i}"))

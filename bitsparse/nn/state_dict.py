@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bitsparse import interop
+from bitsparse._archive import opened, reading
+from bitsparse.errors import FileFormatError
 from bitsparse.nn.network import KINDS, Dense, Layer, Network
 from bitsparse.ops.epilogue import BatchNorm
 
@@ -117,15 +117,17 @@ def load_network(path: str | Path) -> Network:
     ...     nn.load_network(folder + "/gin.npz")
     <Network gin 8 -> 64 -> 2>
     """
-    try:
-        with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as found:
-            state = {name: found[name] for name in found.files}
-    except (ValueError, AttributeError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(f"load_network: {path} is no .npz of arrays ({error}); write it with Network.save") from error
-    kind = state.pop("kind", None)
-    given = state.pop("activations", None)
-    activations = None if given is None else [str(one) or None for one in given]
-    return load_state_dict(state, None if kind is None else str(kind), activations=activations)
+    with reading("load_network", path, "; write it with Network.save"):
+        try:
+            with opened(path) as archive:
+                kind = archive.text("kind") if "kind" in archive else None
+                activations = archive.texts("activations") if "activations" in archive else None
+                state = {name: archive[name] for name in sorted(archive.names - {"kind", "activations"})}
+        except FileFormatError as error:
+            raise ValueError(f"it is no .npz of arrays ({error})") from None
+        return load_state_dict(
+            state, kind, activations=None if activations is None else [one or None for one in activations]
+        )
 
 
 def _detached(tensor: Any) -> Any:

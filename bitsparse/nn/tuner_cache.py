@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import platform
-import tempfile
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bitsparse import interop, jit
+from bitsparse._files import open_plain, replacing
 from bitsparse.arrays import BitTensor
 from bitsparse.nn.binary import BinaryModel
 from bitsparse.nn.binary_files import parts_of
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from bitsparse.nn.tuner import Candidate
 
 __all__ = ["key", "load", "store"]
+
+#: A file of figures is far shorter.
+_MOST_BYTES = 1 << 24
 
 
 def key(
@@ -76,23 +80,24 @@ def _path(name: str) -> Path:
 
 def load(name: str | None) -> list[Candidate] | None:
     """The figures of a run, or None; a file that cannot be read counts as none."""
-    from bitsparse.nn.tuner import Candidate
-
     if name is None:
         return None
     try:
-        records = json.loads(_path(name).read_text(encoding="utf-8"))
-        return [
-            Candidate(
-                tuple(Setting(str(variant), bool(scaled)) for variant, scaled in each["settings"]),
-                float(each["accuracy"]),
-                float(each["milliseconds"]),
-                int(each["nbytes"]),
-            )
-            for each in records
-        ]
-    except (OSError, ValueError, KeyError, TypeError):
+        with open_plain(_path(name)) as stream:
+            records = json.loads(stream.read(_MOST_BYTES))
+        return [_candidate(each) for each in records]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError):
         return None
+
+
+def _candidate(record: dict[str, Any]) -> Candidate:
+    from bitsparse.nn.tuner import Candidate
+
+    settings = tuple(Setting(str(variant), bool(scaled)) for variant, scaled in record["settings"])
+    accuracy, milliseconds, nbytes = float(record["accuracy"]), float(record["milliseconds"]), int(record["nbytes"])
+    if not (0 <= accuracy <= 1 and 0 < milliseconds < math.inf and nbytes >= 0):
+        raise ValueError("figures that no run gives")
+    return Candidate(settings, accuracy, milliseconds, nbytes)
 
 
 def store(name: str | None, candidates: list[Candidate]) -> None:
@@ -103,9 +108,7 @@ def store(name: str | None, candidates: list[Candidate]) -> None:
     path = _path(name)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, partial = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(records, file)
-        os.replace(partial, path)
+        with replacing(path) as stream:
+            stream.write(json.dumps(records).encode())
     except OSError:
         return
