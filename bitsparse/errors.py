@@ -3,7 +3,7 @@
 Values out of range, NaN where numbers are needed and unknown option names raise plain :class:`ValueError`.
 """
 
-__all__ = ["BitsparseError", "DTypeError", "DeviceError", "KernelError", "ShapeError"]
+__all__ = ["BitsparseError", "DTypeError", "DeviceError", "FileFormatError", "KernelError", "ShapeError"]
 
 
 class BitsparseError(Exception):
@@ -20,6 +20,10 @@ class DTypeError(BitsparseError, TypeError):
 
 class DeviceError(BitsparseError, RuntimeError):
     """Arrays live on different devices, or the device asked for is not available."""
+
+
+class FileFormatError(BitsparseError, ValueError):
+    """A file is damaged, was made to do harm, or comes from another program."""
 
 
 class KernelError(BitsparseError, RuntimeError):

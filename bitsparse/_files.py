@@ -1,0 +1,89 @@
+"""Writing files whole or not at all, and never through a link that somebody else laid.
+
+A file that is being written has a name that cannot be guessed, beside its target and made with ``O_EXCL``, so that no link and no file of
+another's is ever opened by it. It takes the target's place by one rename after its bytes are on the disk.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, cast
+
+__all__ = ["open_new", "open_plain", "publish", "replacing"]
+
+_NO_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+
+
+def open_new(path: str | os.PathLike[str]) -> BinaryIO:
+    """A file that did not exist, open for reading and writing; `FileExistsError` if anything has the name, a dangling link too."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _NO_LINKS, 0o666)
+    return cast("BinaryIO", os.fdopen(handle, "w+b"))
+
+
+def open_plain(path: str | os.PathLike[str], *, write: bool = False) -> BinaryIO:
+    """A file that exists, if it is a plain one: links, pipes, devices and folders are refused with an `OSError`."""
+    handle = os.open(path, (os.O_RDWR if write else os.O_RDONLY) | getattr(os, "O_NONBLOCK", 0) | _NO_LINKS)
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(f"{str(path)!r} is not a plain file; move it away")
+        return cast("BinaryIO", os.fdopen(handle, "r+b" if write else "rb"))
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def publish(unfinished: BinaryIO, name: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
+    """Give the open file `name` the name `path`, once its bytes are on the disk; what had that name, a link too, is gone then."""
+    unfinished.flush()
+    os.fsync(unfinished.fileno())
+    unfinished.close()
+    os.replace(name, path)
+    if os.name != "posix":
+        return  # elsewhere a folder cannot be opened
+    folder = os.open(Path(path).parent, os.O_RDONLY | _NO_LINKS & ~getattr(os, "O_NOFOLLOW", 0))
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """A binary file to write, which takes the place of `path` when the block ends, and is deleted when it raises.
+
+    A file that is replaced hands down its permissions. A target that is neither a plain file nor a link to one is refused.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = pathlib.Path(folder, "answer")
+    ...     with replacing(file) as stream:
+    ...         _ = stream.write(b"42")
+    ...         before = file.exists()
+    ...     before, file.read_bytes()
+    (False, b'42')
+    """
+    target = Path(path)
+    try:
+        mode = target.stat().st_mode
+    except FileNotFoundError:
+        mode = None
+    if mode is not None and not stat.S_ISREG(mode):
+        raise OSError(f"{str(target)!r} is not a plain file, which alone can be replaced; name another")
+    unfinished = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}")
+    stream = open_new(unfinished)
+    try:
+        if mode is not None and os.name == "posix":
+            os.fchmod(stream.fileno(), stat.S_IMODE(mode) & 0o777)
+        yield stream
+        publish(stream, unfinished, target)
+    except BaseException:
+        stream.close()
+        unfinished.unlink(missing_ok=True)
+        raise
