@@ -243,10 +243,11 @@ class ClusterRunner:
             ``numpy.memmap`` too.
         out : array (n, classes) of float32, str or Path, optional
             Where logits go, in node order: an array (NumPy, memmap, or on the runner's GPU) is written group by group. A path names a
-            ``.npy`` file, which appears when it is whole: an error or an interruption leaves none. By default a new array.
+            ``.npy`` file, which appears when it is whole: an error or an interruption leaves none. One run at a time writes to a path,
+            which is locked (``PATH.lock``) while it does. By default a new array.
         resume : bool, default False
-            With a path: note finished groups in ``PATH.journal``, keep ``PATH.partial`` when the run ends early, and go on from there. All
-            features are read once more beforehand, to see that they are the same.
+            With a path: note finished groups in ``PATH.journal``, keep ``PATH.partial`` when the run ends early, even by being killed, and
+            go on from there. All features are read once more beforehand, to see that they are the same, and so are the finished rows.
         timed : bool, default False
             As in :meth:`run_packed`.
 
@@ -254,6 +255,10 @@ class ClusterRunner:
         ------
         ShapeError, DTypeError, ValueError
             Features or `out` do not fit, or the journal belongs to another run.
+        LockError
+            Another run is writing to the path.
+        FileFormatError
+            ``PATH.journal`` is damaged, or ``PATH.partial`` holds other rows than it notes; nothing was changed.
         """
         given, form = self._checked(features), self.feature_form
         if resume and not isinstance(out, (str, Path)):
@@ -270,7 +275,11 @@ class ClusterRunner:
             sink = FileSink(path, shape, self.packets.order, self._key(given) if resume else "", resume)
         else:
             sink = ArraySink(target, self.packets.order)
-        todo = [group for group in self.packets.groups if not sink.done(group)]
+        try:
+            todo = sink.missing(self.packets.groups)
+        except BaseException:
+            sink.abandon()
+            raise
         self.report.resumed = len(self.packets.groups) - len(todo)
         with closing(self._packed(todo, given, form)) as packets:
             result = self._drive(packets, sink, device_out, timed)
