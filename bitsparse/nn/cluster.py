@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from bitsparse import _check, interop
 from bitsparse.errors import DTypeError, ShapeError
-from bitsparse.graph.adjacency import square_pattern
+from bitsparse.graph.adjacency import refuse_weights, square_pattern
 from bitsparse.graph.packets import FeatureForm, Group, Packet, Packets
 from bitsparse.graph.parts_cache import cached_partition, graph_hash
 from bitsparse.nn.cluster_epoch import PackedEpoch
@@ -48,7 +48,7 @@ class ClusterRunner:
     Parameters
     ----------
     graph : sparse array (n, n), GraphData, tuple, TCTiledCSR, FRDC or BitTensor
-        On the CPU. Every stored entry is an edge.
+        On the CPU. Every stored entry is an edge; edge weights other than 1 are refused.
     model : LowBitNetwork
         Or anything like :class:`ClusterModel`.
     parts : int, default 1500
@@ -101,6 +101,7 @@ class ClusterRunner:
         function = "ClusterRunner"
         self.model, self.form = model, _check.choice(function, "form", form, FORMS)
         self.device = interop.parse_device(device, function)
+        refuse_weights(function, graph)
         graph = getattr(graph, "adjacency", graph)
         self._progress = progress
         if labels is None:
@@ -180,6 +181,11 @@ class ClusterRunner:
                 codes = self.model.quantize(rows, layout=form.layout)
             else:
                 codes = self.model.quantize(rows).repack(axis=-1, layout=form.layout)
+            if codes.scale is not None or codes.offset is not None:  # words travel alone
+                raise ValueError(
+                    f"ClusterRunner: {self.model.name} quantised rows to codes with a scale or an offset, which packets do not carry; "
+                    f"give codes of one grid, as x.with_affine()"
+                )
             self.packets.put_features(packet, first, codes.words, form)
         return packet
 

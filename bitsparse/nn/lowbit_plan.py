@@ -13,6 +13,7 @@ from bitsparse.arrays.construct import words_shape
 from bitsparse.backends.params import GROUP_BITS, OperandParams
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.nn.lowbit_host import steps_in_bytes
+from bitsparse.nn.operand import GraphOperand
 
 if TYPE_CHECKING:
     from bitsparse.nn.lowbit import Aggregate, LowBitNetwork, Update
@@ -39,15 +40,26 @@ class LowBitPlan:
 
     def __init__(self, network: LowBitNetwork, operand: Any, x: BitTensor) -> None:
         function = "LowBitNetwork.plan"
-        nodes = int(operand.nodes)
-        wanted = ((nodes, network.features), network.input_bits, network.input_encoding, -1)
+        if not isinstance(operand, GraphOperand):
+            raise DTypeError(
+                f"{function}: the graph must be a GraphOperand, got {type(operand).__name__}; make one with GraphOperand.from_csr("
+                f"indptr, indices, normalisation={network.normalisation!r}, self_loops={network.self_loops})"
+            )
         if not isinstance(x, BitTensor):
             raise DTypeError(f"{function}: x must be a BitTensor, got {type(x).__name__}; pass network.quantize(x)")
+        nodes = int(operand.nodes)
+        wanted = ((nodes, network.features), network.input_bits, network.input_encoding, -1)
         if (x.shape, x.bits, x.encoding, x.axis) != wanted:
             raise ShapeError(
                 f"{function}: x is (shape, bits, encoding, axis) {(x.shape, x.bits, x.encoding, x.axis)}, but graph and network take "
                 f"{wanted}; pass network.quantize(x) of one row for each node"
             )
+        for name, affine in (("scale", x.scale), ("offset", x.offset)):
+            if affine is not None:  # the network's own grid is part of its first product
+                raise ValueError(
+                    f"{function}: the codes have a {name}, which is not the grid that the network was calibrated for; pass "
+                    f"network.quantize(x.dequantize()), or x.with_affine() if the codes are on the network's grid"
+                )
         if (operand.normalisation, bool(operand.self_loops)) != (network.normalisation, network.self_loops):
             raise ValueError(
                 f"{function}: the operand has normalisation={operand.normalisation!r} and self_loops={operand.self_loops}, but a "
@@ -88,7 +100,7 @@ class LowBitPlan:
     def _prepare(self, x: BitTensor) -> None:
         """One call for each step, with the buffers between them."""
         steps = self._network.steps
-        codes = x
+        codes = self._one_plane(x)
         for i, step in enumerate(steps):
             following: Any = steps[i + 1] if i + 1 < len(steps) else None
             form = self._form_for(step, following)
@@ -102,6 +114,13 @@ class LowBitPlan:
             )  # fmt: skip
             self._calls.append(_bound(run, gives))
             codes = self._beside(gives, codes) if getattr(step, "own", False) else gives
+
+    def _one_plane(self, x: BitTensor) -> BitTensor:
+        """The same words: at one bit rows are a plane, but for an axis of one element in their shape."""
+        if x.bits > 1 or x.layout == "planes":
+            return x
+        words = x.words.reshape(words_shape(x.shape, 1, x.axis, "planes"))
+        return BitTensor._make(words, x.shape, 1, x.axis, "planes", "unsigned", self._family)
 
     def _run_of(self, number: int, step: Any, codes: BitTensor, form: dict[str, Any]) -> Callable[[Any], Any]:
         if hasattr(step, "weights"):
@@ -120,7 +139,7 @@ class LowBitPlan:
     def _as(self, codes: BitTensor, form: dict[str, Any]) -> BitTensor:
         """Codes in another form, converted at every call where they are not in it."""
         axis, layout = form["axis"], form["layout"]
-        if codes.axis == axis and (codes.layout == layout or codes.bits == 1):
+        if (codes.axis, codes.layout) == (axis, layout):
             return codes
         if codes.axis != axis and (codes.layout, layout) != ("planes", "planes"):
             # Along the other axis only planes are turned, so that nothing has to be allocated on the way.
