@@ -13,7 +13,6 @@ from bitsparse.arrays.construct import words_shape
 from bitsparse.backends.params import GROUP_BITS, OperandParams
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.nn.lowbit_host import steps_in_bytes
-from bitsparse.nn.operand import GraphOperand
 
 if TYPE_CHECKING:
     from bitsparse.nn.lowbit import Aggregate, LowBitNetwork, Update
@@ -40,7 +39,7 @@ class LowBitPlan:
 
     def __init__(self, network: LowBitNetwork, operand: Any, x: BitTensor) -> None:
         function = "LowBitNetwork.plan"
-        if not isinstance(operand, GraphOperand):
+        if not all(hasattr(operand, name) for name in ("nodes", "aggregate", "message_form")):
             raise DTypeError(
                 f"{function}: the graph must be a GraphOperand, got {type(operand).__name__}; make one with GraphOperand.from_csr("
                 f"indptr, indices, normalisation={network.normalisation!r}, self_loops={network.self_loops})"
@@ -100,7 +99,7 @@ class LowBitPlan:
     def _prepare(self, x: BitTensor) -> None:
         """One call for each step, with the buffers between them."""
         steps = self._network.steps
-        codes = self._one_plane(x)
+        codes = x
         for i, step in enumerate(steps):
             following: Any = steps[i + 1] if i + 1 < len(steps) else None
             form = self._form_for(step, following)
@@ -114,13 +113,6 @@ class LowBitPlan:
             )  # fmt: skip
             self._calls.append(_bound(run, gives))
             codes = self._beside(gives, codes) if getattr(step, "own", False) else gives
-
-    def _one_plane(self, x: BitTensor) -> BitTensor:
-        """The same words: at one bit rows are a plane, but for an axis of one element in their shape."""
-        if x.bits > 1 or x.layout == "planes":
-            return x
-        words = x.words.reshape(words_shape(x.shape, 1, x.axis, "planes"))
-        return BitTensor._make(words, x.shape, 1, x.axis, "planes", "unsigned", self._family)
 
     def _run_of(self, number: int, step: Any, codes: BitTensor, form: dict[str, Any]) -> Callable[[Any], Any]:
         if hasattr(step, "weights"):
