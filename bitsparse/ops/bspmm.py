@@ -46,7 +46,8 @@ def bspmm(
         arrays have to be there; containers on a GPU keep what was prepared for their pattern.
     x : BitTensor (n, d) of one bit, or float array (n, d)
         Letter B: bipolar bits for -1/+1 (unsigned bits for 0/1 are summed as such), fastest packed along the features (``axis=-1``).
-        Letter F: float16, bfloat16 or float32. A scale of the bits is applied wherever the result is float.
+        Letter F: float16, bfloat16 or float32. A scale of the bits is applied wherever the result is float (or the sign of a float):
+        with an epilogue, a mean, scales or values of A, or an addend that is float or has a scale or an offset.
     variant : str, optional
         ``"BBB"``, ``"BBF"``, ``"FBB"``, ``"FBF"``, ``"BFB"``, ``"BFF"``, ``"FFB"`` or ``"FFF"``. By default the letters of the operands,
         and B out if the epilogue binarises.
@@ -68,7 +69,7 @@ def bspmm(
     Returns
     -------
     array (m, d) or BitTensor (m, d)
-        Int32 for B features and B adjacency without scales, mean or epilogue; else float32; for B out a bipolar BitTensor packed
+        Int32 for B features and B adjacency without scales of A, mean, epilogue or real addend; else float32; for B out a bipolar BitTensor packed
         along the features (as the epilogue says). A row without neighbours aggregates to 0, and sign(0) = +1.
 
     Raises

@@ -14,7 +14,7 @@ from bitsparse.errors import DTypeError, KernelError, ShapeError
 from bitsparse.ops.csr_operand import CSROperand
 from bitsparse.ops.features import Features, converted, native, sum_dtypes
 from bitsparse.ops.operands import as_csr
-from bitsparse.ops.places import device_of_sparse, same_place, target_array, working_with
+from bitsparse.ops.places import device_of_sparse, same_place, target_array, working_with, zeros
 from bitsparse.ops.sample import Strategy, sampling_of
 from bitsparse.ops.sampled_gpu import DrawnSums, StoredSums
 from bitsparse.ops.spmm_gpu import ShortWay
@@ -315,11 +315,7 @@ def _target(function: str, csr: CSROperand, features: _Operand, out: Any) -> Arr
 
 def _nothing(csr: CSROperand, features: _Operand, target: Array | None) -> Array:
     """The result of features without rows or columns, or of no rows: zeros."""
-    space: Any = interop.namespace(csr.indptr)
-    result: Array = space.empty((csr.shape[0], features.shape[1]), features.dtype) if target is None else target
-    if result.size:
-        result.view(np.uint8).fill(0)
-    return result
+    return zeros(interop.namespace(csr.indptr), (csr.shape[0], features.shape[1]), features.dtype, target)
 
 
 def _on_host(

@@ -16,7 +16,7 @@ from bitsparse.ops.csr_operand import CSROperand
 from bitsparse.ops.edge_ways import EdgeWay
 from bitsparse.ops.epilogue import Epilogue
 from bitsparse.ops.features import Features, as_features, converted, native, sum_dtypes, unpacked
-from bitsparse.ops.places import same_place, target_array, working_with
+from bitsparse.ops.places import same_place, target_array, working_with, zeros
 from bitsparse.ops.spmm_codes import CodeProducts
 from bitsparse.ops.spmm_finish import SumFinish
 from bitsparse.ops.spmm_gpu import GpuProducts, Product, ShortWay
@@ -96,6 +96,11 @@ class SpmmPlan:
         return int(np.prod(self._inner, dtype=np.int64))
 
     @property
+    def _is_empty(self) -> bool:
+        """Whether there is nothing to sum, so that no kernel runs: every element of the result is 0, if it has any."""
+        return 0 in self.shape or self._operand.nnz == 0
+
+    @property
     def longest_row(self) -> int:
         """Most edges in a row of A; on a GPU it is read back at the first question."""
         return self._operand.longest_row
@@ -173,7 +178,7 @@ class SpmmPlan:
     def _plan_bits(self, bits: int, encoding: str) -> None:
         """Choose and compile for BitTensors of this kind, without scale and offset."""
         self._planned = (bits, encoding)
-        if 0 in self.shape:
+        if self._is_empty:
             return
         operand, weights, in_rows = self._operand, self._operand.values, bits in _check.ROW_LAYOUT_BITS
         space: Any = interop.namespace(operand.indptr)
@@ -200,7 +205,7 @@ class SpmmPlan:
         wanted: np.dtype[Any] = np.dtype(np.float32 if planned is None else planned)
         if wanted.name != "bfloat16":
             _check.numeric(self._function, "dtype", np.empty(0, wanted))
-        if self._products is None or 0 in self.shape:
+        if self._products is None or self._is_empty:
             return None
         space = interop.namespace(self._operand.indptr)
         x = Features(space.empty((0, *self._inner), wanted), (0, *self._inner), wanted, None, interop.CUPY)
@@ -242,7 +247,7 @@ class SpmmPlan:
 
     def _with_values(self, operand: CSROperand, how: tuple[Any, ...], x: Any, values: Any) -> EdgeWay | None:
         """The kernel itself, for CuPy arrays of features and of values for every edge that are summed as they are."""
-        if self._products is None or 0 in self.shape or values is operand.values:
+        if self._products is None or self._is_empty or values is operand.values:
             return None
         dtype, acc, result_dtype = self._dtypes(as_features(self._function, "x", x), values)
         if not dtype == result_dtype == x.dtype:
@@ -308,7 +313,7 @@ class SpmmPlan:
             read = (x.data,) if weights is None else (x.data, weights)
             target = finish.target(out, self.device, read)
         made: Any = None
-        if self._codes is not None and behind is not None and 0 not in self.shape:
+        if self._codes is not None and behind is not None and not self._is_empty:
             made = self._codes.run(operand, x, weights, acc, target, finish, behind)
         if made is None and self._codes is not None:
             with operand.schedule.order:
@@ -318,7 +323,7 @@ class SpmmPlan:
                     room = operand.schedule.workspace("sums", self.shape, sums_dtype)
                 made = finish.on_gpu(self._call(operand, x, weights, dtype, acc, sums_dtype, 1, room), behind, target)
         if made is None:
-            if 0 not in self.shape and is_counted(operand, x, weights, acc, self._reduce):
+            if not self._is_empty and is_counted(operand, x, weights, acc, self._reduce):
                 sums = counted(operand, x, self._reduce)
             else:
                 sums = self._call(operand, x, weights, dtype, acc, sums_dtype, 1, None)
@@ -355,8 +360,8 @@ class SpmmPlan:
         heads: int,
         target: Array | None,
     ) -> Array:
-        if 0 in self.shape:
-            return interop.namespace(x.data).empty(self.shape, result_dtype) if target is None else target
+        if self._is_empty:
+            return zeros(interop.namespace(x.data), self.shape, result_dtype, target)
         if self._codes is not None and x.packed is not None:
             summed = self._codes.run(operand, x, weights, acc, target)
             if summed is not None:
