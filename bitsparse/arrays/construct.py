@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
 from bitsparse.arrays import sparse_convert
+from bitsparse.arrays.indices import without_spare
 from bitsparse.backends.params import packed_words
 from bitsparse.errors import DTypeError, ShapeError
 
@@ -194,7 +195,7 @@ def _as_sparse(arg: Any, shape: Any) -> Any:
                 f"{_FUNCTION}: these components do not form a sparse array of shape {shape} ({error})"
             ) from None
     if hasattr(arg, "tocoo") and hasattr(arg, "nnz"):
-        return arg
+        return without_spare(arg)
     return None
 
 

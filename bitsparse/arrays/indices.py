@@ -23,6 +23,7 @@ __all__ = [
     "nnz_of",
     "rows_of",
     "scatter",
+    "without_spare",
 ]
 
 #: Sizes and counts below this fit int32 indices (tests lower it).
@@ -184,3 +185,22 @@ def canonical_order(
     numbered = sparse.csr_array((np.arange(indices.size, dtype=indices.dtype), indices, indptr), shape=shape)
     there_and_back = numbered.tocsc().tocsr()
     return there_and_back.indices.astype(indices.dtype, copy=False), there_and_back.data
+
+
+def without_spare(matrix: Any) -> Any:
+    """A matrix of SciPy or CuPy whose arrays end with its last entry; SciPy allows room behind it, which is no part of the matrix.
+
+    Examples
+    --------
+    >>> import scipy.sparse as sp
+    >>> a = sp.csr_array(([1, 2], [0, 1], [0, 1, 2]), shape=(2, 2))
+    >>> a.indptr = np.array([0, 1, 1])
+    >>> without_spare(a).indices
+    array([0], dtype=int32)
+    """
+    if getattr(matrix, "format", None) not in ("csr", "csc") or not matrix.indptr.size:
+        return matrix
+    nnz = int(matrix.indptr[-1])
+    if not 0 <= nnz < matrix.indices.size or nnz > matrix.data.size:
+        return matrix
+    return type(matrix)((matrix.data[:nnz], matrix.indices[:nnz], matrix.indptr), shape=matrix.shape)

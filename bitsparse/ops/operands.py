@@ -160,7 +160,7 @@ def _values(function: str, values: Any, nnz: int) -> Array | None:
     if values is None:
         return None
     values = np.asarray(values)
-    if values.ndim != 1 or values.size < nnz:
+    if values.ndim not in (1, 2) or values.shape[0] < nnz:
         raise ShapeError(f"{function}: A has {nnz} edges but values of shape {values.shape}; rebuild A")
     values = values[:nnz]
     _check.numeric(function, "A", values)

@@ -129,7 +129,7 @@ def _values(function: str, values: Any, nnz: int) -> Array | None:
     """None where every value is a stored True, as in a pattern."""
     if values is None:
         return None
-    if values.ndim != 1 or values.size < nnz:
+    if values.ndim not in (1, 2) or values.shape[0] < nnz:
         raise ShapeError(f"{function}: A has {nnz} edges but values of shape {values.shape}; rebuild A")
     values = values[:nnz]
     _check.numeric(function, "A", values)

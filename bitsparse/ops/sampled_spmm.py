@@ -96,7 +96,7 @@ def sampled_spmm(
     function = "sampled_spmm"
     sampling = sampling_of(function, width, strategy, seed, stream)
     with working_with(device_of_sparse(A), x, out):
-        csr = as_csr(function, A)
+        csr = as_csr(function, A).single_values(function)
         features = _features(function, csr, x)
         target = _target(function, csr, features, out)
         if csr.device == "cpu":
@@ -254,7 +254,7 @@ def plan_sampled_spmm(
     columns = _check.integer(function, "n", n, 0)
     sampling = sampling_of(function, width, strategy, seed, stream)
     with working_with(device_of_sparse(A)):
-        csr = as_csr(function, A)
+        csr = as_csr(function, A).single_values(function)
         return SampledPlan(function, csr, columns, sampling, bool(rescale), dtype, store, kernel)
 
 

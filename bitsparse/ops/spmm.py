@@ -40,7 +40,8 @@ def spmm(
     Parameters
     ----------
     A : TCTiledCSR, FRDC, BitTensor of one bit, scipy.sparse array or cupyx.scipy.sparse matrix, (M, N)
-        The adjacency: row i holds what node i aggregates. A pattern (no values, or all True) counts as ones; `row_scale` and `col_scale`
+        The adjacency: row i holds what node i aggregates. A pattern (no values, or all True) counts as ones; values of shape (nnz, H) are
+        one per head for features (N, H, D); `row_scale` and `col_scale`
         of a container are factors per row and column. Duplicates are summed, as SciPy does. The product is computed where A lies, and all
         other arrays have to be there; containers on a GPU keep what was prepared for their pattern.
     x : array (N,), (N, D) or (N, H, D), or BitTensor (N, D) or (N, H, D)

@@ -12,7 +12,7 @@ from bitsparse import _check, backends, interop
 from bitsparse.arrays.bit_tensor import BitTensor, Layout
 from bitsparse.backends.params import PackedFeatures
 from bitsparse.errors import DTypeError, KernelError, ShapeError
-from bitsparse.ops.csr_operand import CSROperand
+from bitsparse.ops.csr_operand import CSROperand, fits_heads
 from bitsparse.ops.edge_ways import EdgeWay
 from bitsparse.ops.epilogue import Epilogue
 from bitsparse.ops.features import Features, as_features, converted, native, sum_dtypes, unpacked
@@ -101,6 +101,12 @@ class SpmmPlan:
         return 0 in self.shape or self._operand.nnz == 0
 
     @property
+    def _needs_values(self) -> bool:
+        """Whether A's own values do not fit the planned features, so that every call has to bring others."""
+        own = self._operand.values
+        return own is not None and not fits_heads(own, self._inner)
+
+    @property
     def longest_row(self) -> int:
         """Most edges in a row of A; on a GPU it is read back at the first question."""
         return self._operand.longest_row
@@ -178,7 +184,7 @@ class SpmmPlan:
     def _plan_bits(self, bits: int, encoding: str) -> None:
         """Choose and compile for BitTensors of this kind, without scale and offset."""
         self._planned = (bits, encoding)
-        if self._is_empty:
+        if self._is_empty or self._needs_values:
             return
         operand, weights, in_rows = self._operand, self._operand.values, bits in _check.ROW_LAYOUT_BITS
         space: Any = interop.namespace(operand.indptr)
@@ -197,7 +203,8 @@ class SpmmPlan:
             by_counters = self._finish is not None and is_counted(operand, features, weights, acc, self._reduce)
             self._told["packed"] = f"{bits} {encoding} bits: {explain_packed(features, acc, by_counters)}"
         elif self._codes.prepare(operand, features, weights, acc, finish) is None and self._forced in (None, "csr"):
-            heads = self._inner[0] if in_rows and len(self._inner) == 2 else 1
+            per_head = weights is not None and weights.ndim == 2
+            heads = self._inner[0] if len(self._inner) == 2 and (in_rows or per_head) else 1
             self._product(operand, features, x.dtype, acc, weights, heads)
 
     def _prepare(self, planned: Any) -> ShortWay | None:
@@ -205,15 +212,16 @@ class SpmmPlan:
         wanted: np.dtype[Any] = np.dtype(np.float32 if planned is None else planned)
         if wanted.name != "bfloat16":
             _check.numeric(self._function, "dtype", np.empty(0, wanted))
-        if self._products is None or self._is_empty:
+        if self._products is None or self._is_empty or self._needs_values:
             return None
         space = interop.namespace(self._operand.indptr)
         x = Features(space.empty((0, *self._inner), wanted), (0, *self._inner), wanted, None, interop.CUPY)
         dtype, acc, result_dtype = self._dtypes(x, self._operand.values)
         data_dtype = wanted if wanted.kind in "biu" else dtype
-        product = self._product(self._operand, x, data_dtype, acc, self._operand.values, 1)
-        # Integers whose sums might need more than 64 bits are looked at in every call.
         own = self._operand.values
+        heads = self._inner[0] if own is not None and own.ndim == 2 else 1
+        product = self._product(self._operand, x, data_dtype, acc, own, heads)
+        # Integers whose sums might need more than 64 bits are looked at in every call.
         wide = acc.kind == "i" and 8 in (wanted.itemsize, 0 if own is None else own.dtype.itemsize)
         if data_dtype == wanted and not wide and self._finish is None:
             self._short = ShortWay(self._operand, product.run, wanted, self._inner, result_dtype)
@@ -336,13 +344,19 @@ class SpmmPlan:
         """Values per edge in canonical order, and whether each head has its own."""
         function, operand = self._function, self._operand
         if values is None:
-            return operand.values, False
+            own = operand.values
+            if own is not None and not fits_heads(own, x.shape[1:]):
+                raise ShapeError(
+                    f"{function}: A has values of shape {own.shape}, one per edge and head, but x has shape {x.shape}; pass x of shape "
+                    f"({operand.shape[1]}, {own.shape[1]}, columns), or one value to an edge as values="
+                )
+            return own, own is not None and own.ndim == 2
         given = interop.as_array(values, function, "values")[0]
         same_place(function, [("A", self.device), ("values", interop.device_of(given))])
         _check.numeric(function, "values", given)
         weights = native(operand.edge_values(function, "values", given))
         per_head = weights.ndim == 2
-        if weights.ndim > 2 or (per_head and (len(x.shape) != 3 or weights.shape[1] != x.shape[1])):
+        if weights.ndim > 2 or not fits_heads(weights, x.shape[1:]):
             wanted = f"({operand.nnz},) or ({operand.nnz}, {x.shape[1]})" if len(x.shape) == 3 else f"({operand.nnz},)"
             raise ShapeError(
                 f"{function}: values have shape {given.shape}, but x of shape {x.shape} takes {wanted}; reshape one of them"
