@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
 from bitsparse.arrays import sparse_convert
-from bitsparse.arrays.indices import without_spare
+from bitsparse.arrays.indices import outside, without_spare
 from bitsparse.backends.params import packed_words
 from bitsparse.errors import DTypeError, ShapeError
 
@@ -231,6 +231,10 @@ def _or_ed(data: Any, one_bit: bool) -> bool:
 
 def _entries_of_scipy(sparse: Any, one_bit: bool) -> tuple[Any, Any, Any]:
     """Rows, columns and values, repeated entries summed unless they are or-ed later."""
+    if getattr(sparse, "format", None) == "csr":
+        wrong = outside(sparse.indptr, sparse.indices, sparse.shape[1])
+        if wrong is not None:
+            raise ValueError(f"{_FUNCTION}: {wrong}; the arrays are damaged or belong to another shape")
     coo = sparse.tocoo()
     data = np.asarray(coo.data)
     _check.numeric(_FUNCTION, "the sparse array", data, "biu")

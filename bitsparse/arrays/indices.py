@@ -21,6 +21,7 @@ __all__ = [
     "index_dtype",
     "matrix_shape",
     "nnz_of",
+    "outside",
     "rows_of",
     "scatter",
     "without_spare",
@@ -204,3 +205,20 @@ def without_spare(matrix: Any) -> Any:
     if not 0 <= nnz < matrix.indices.size or nnz > matrix.data.size:
         return matrix
     return type(matrix)((matrix.data[:nnz], matrix.indices[:nnz], matrix.indptr), shape=matrix.shape)
+
+
+def outside(indptr: Any, indices: Any, columns: int) -> str | None:
+    """What a message says of the first index that is no column, or None if there is none; `indptr` may be damaged as well.
+
+    Examples
+    --------
+    >>> outside(np.array([0, 1, 3]), np.array([0, 1, 7]), 5)
+    'row 1 holds the column 7, but there are 5 columns'
+    """
+    space: Any = interop.namespace(indices)
+    found = space.flatnonzero((indices < 0) | (indices >= columns))
+    if not found.size:
+        return None
+    at = int(found[0])
+    row = int(space.count_nonzero(indptr[1:] <= at))
+    return f"row {row} holds the column {int(indices[at])}, but there are {columns} columns"

@@ -25,6 +25,7 @@ from bitsparse.arrays.indices import (
     index_array,
     index_dtype,
     matrix_shape,
+    outside,
     rows_of,
     without_spare,
 )
@@ -326,7 +327,8 @@ def from_csr(
     try:
         state = backends.family(device, "build").validate_csr(starts, columns, sizes)
     except ValueError as error:
-        raise ValueError(f"{function}: {error}") from None
+        what = outside(starts, columns, sizes[1]) or error
+        raise ValueError(f"{function}: {what}; the arrays are damaged or belong to another shape") from None
     values, family = edge_values(function, data, columns.size)
     _check.same_device(function, devices_of(starts, values))
     if binary and values is not None and not pattern and not zeros_and_ones(values):

@@ -144,7 +144,7 @@ def _attention(
             return empty
         gathered = space.zeros((features.shape[0], heads), dtype)  # scores have sums all the same
         out, into, shape = empty, None, (shape[0], heads)
-    with operand.division() as how:
+    with operand.division(function) as how:
         result = backends.family(device, "attention").attention(
             operand.indptr,
             operand.columns,

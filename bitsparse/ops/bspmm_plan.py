@@ -138,7 +138,8 @@ class BspmmPlan:
         family = interop.common_family([x.family, x.family if addend is None else addend.family])
         if self._gpu is None:
             call = HostCall(function, csr, x, self.variant, epilogue, self._mean, self._forced, addend)
-            result = call.run()
+            with csr.checked(function):
+                result = call.run()
             if out is not None:
                 return combine.store(function, out, result, self.shape, epilogue)
         else:

@@ -77,7 +77,7 @@ def add(a: Any, b: Any, variant: str | None = None, *, epilogue: Epilogue | None
     with interop.working_on(device, family):
         total = _sum(function, left, right) if finish is None else _float32(left) + _float32(right)
         result = interop.from_array(total, family, function)
-        return result if finish is None else finish(result)
+        return result if finish is None else finish.applied("add", result)
 
 
 def _add_bits(a: BitTensor, b: BitTensor, chosen: str, epilogue: Epilogue | None, finish: Epilogue | None) -> Any:
@@ -93,7 +93,7 @@ def _add_bits(a: BitTensor, b: BitTensor, chosen: str, epilogue: Epilogue | None
         values = (x.dequantize() if real and finish is not None else x.toarray(np.int32) for x in (a, b))
         total = sum(interop.as_array(value, "add")[0] for value in values)
         result = interop.from_array(total, family, "add")
-        return result if finish is None else finish(result)
+        return result if finish is None else finish.applied("add", result)
 
 
 def _float32(x: Array) -> Array:

@@ -123,7 +123,7 @@ def _cosine_attention(function: str, A: Any, x: Any, beta: float, out: Any, retu
             with np.errstate(divide="ignore"):
                 lse[...] = space.log(lengths.astype(lse.dtype))[:, None]
     else:
-        with operand.division() as how:
+        with operand.division(function) as how:
             result = backends.family(device, "attention").cosine_attention(
                 operand.indptr,
                 operand.columns,

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import backends, interop
+from bitsparse.arrays.indices import outside
 from bitsparse.errors import ShapeError
 
 __all__ = ["CSROperand", "fits_heads", "take_rows"]
@@ -97,10 +98,27 @@ class CSROperand:
         return made
 
     @contextmanager
-    def division(self) -> Iterator[dict[str, Any]]:
+    def checked(self, function: str) -> Iterator[None]:
+        """For kernels of the CPU, which check columns as they read them: their error with the function, the column and the remedy."""
+        try:
+            yield
+        except ValueError:
+            self.check_columns(function, self.columns)
+            raise
+
+    def check_columns(self, function: str, read: Array) -> None:
+        """Refuse columns outside of the matrix among those that are read."""
+        if self.device != "cpu" or not read.size or (int(read.min()) >= 0 and int(read.max()) < self.shape[1]):
+            return
+        what = outside(self.indptr, self.columns, self.shape[1])
+        raise ValueError(f"{function}: A is not a sparse matrix: {what}; rebuild A") from None
+
+    @contextmanager
+    def division(self, function: str) -> Iterator[dict[str, Any]]:
         """A keyword for kernels that share out the rows: a GPU's schedule, in the order of streams, and nothing on the CPU."""
         if self.device == "cpu":
-            yield {}
+            with self.checked(function):
+                yield {}
             return
         self.ready.wait()
         schedule = self.schedule

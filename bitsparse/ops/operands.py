@@ -195,10 +195,7 @@ def incidence_csr(function: str, A: Any, side: str) -> CSROperand:
 
         # SciPy's conversion counts by column before any kernel has looked at the columns.
         found = operand.columns
-        if found.size and (int(found.min()) < 0 or int(found.max()) >= operand.shape[1]):
-            raise ValueError(
-                f"{function}: A has {operand.shape[1]} columns but indices {found.min()}..{found.max()}; rebuild A"
-            )
+        operand.check_columns(function, found)
         position = np.arange(operand.nnz, dtype=operand.indptr.dtype) if operand.order is None else operand.order
         by_column = sp.csr_array((position, found, operand.indptr), shape=operand.shape).tocsc()
         indptr, indices, nodes = by_column.indptr, by_column.data, operand.shape[1]

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from bitsparse import _check, backends, interop
 from bitsparse.arrays import sparse_forms
 from bitsparse.arrays.bit_tensor import BitTensor
+from bitsparse.arrays.indices import outside
 from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.arrays.sparse_merge import merge_duplicates
 from bitsparse.errors import DTypeError, ShapeError
@@ -122,7 +123,8 @@ def _state(function: str, device: str, indptr: Array, indices: Array, shape: Any
     try:
         return str(backends.family(device, "build").validate_csr(indptr, indices, sizes))
     except ValueError as error:
-        raise ValueError(f"{function}: A is not a sparse matrix: {error}; rebuild A") from None
+        what = outside(indptr, indices, sizes[1]) or error
+        raise ValueError(f"{function}: A is not a sparse matrix: {what}; rebuild A") from None
 
 
 def _values(function: str, values: Any, nnz: int) -> Array | None:

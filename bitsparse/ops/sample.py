@@ -202,6 +202,7 @@ def edge_sample(
         lengths, samples = np.diff(csr.indptr), np.diff(indptr)
         factors = np.where(samples > 0, lengths.astype(np.float32) / np.maximum(samples, 1).astype(np.float32), 1)
         found = csr.columns[edges]
+        csr.check_columns(function, found)
         return _made(csr, sampling, indptr, edges, found, factors.astype(np.float32))
 
 

@@ -100,7 +100,7 @@ def sampled_spmm(
         features = _features(function, csr, x)
         target = _target(function, csr, features, out)
         if csr.device == "cpu":
-            result = _on_host(csr, features, sampling, bool(rescale), target)
+            result = _on_host(function, csr, features, sampling, bool(rescale), target)
         elif 0 in features.shape or csr.shape[0] == 0:
             result = _nothing(csr, features, target)
         else:
@@ -192,7 +192,7 @@ class SampledPlan:
                 )
             target = _target(function, csr, features, out)
             if self.device == "cpu":
-                result = _on_host(csr, features, self._sampling, self._rescale, target)
+                result = _on_host(function, csr, features, self._sampling, self._rescale, target)
             elif self._sums is None:
                 result = _nothing(csr, features, target)
             else:
@@ -319,17 +319,17 @@ def _nothing(csr: CSROperand, features: _Operand, target: Array | None) -> Array
 
 
 def _on_host(
-    csr: CSROperand, features: _Operand, sampling: dict[str, Any], rescale: bool, target: Array | None
+    function: str, csr: CSROperand, features: _Operand, sampling: dict[str, Any], rescale: bool, target: Array | None
 ) -> Array:
     scales = {
         name: None if (part := getattr(csr, name)) is None else np.ascontiguousarray(part, features.acc)
         for name in ("values", "col_scale", "row_scale")
     }
-    result: Array = (
-        backends.family("cpu", "sample")
-        .gather(csr.indptr, csr.columns, features.data, **sampling, **scales, rescale=rescale)
-        .astype(features.dtype, copy=False)
-    )
+    with csr.checked(function):
+        sums = backends.family("cpu", "sample").gather(
+            csr.indptr, csr.columns, features.data, **sampling, **scales, rescale=rescale
+        )
+    result: Array = sums.astype(features.dtype, copy=False)
     if target is None:
         return result
     target[...] = result

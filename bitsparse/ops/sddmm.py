@@ -146,7 +146,7 @@ def _sddmm(function: str, A: Any, x: Any, y: Any, op: str, out: Any) -> Any:
             product = edge_product(operand, op, compute, left.columns, heads)
             result = converted(_into_aligned(product, a, b, shape, compute, direct), dtype)
         else:
-            with operand.division() as how:
+            with operand.division(function) as how:
                 flat = backends.family(device, "sddmm").sddmm(
                     operand.indptr,
                     operand.columns,
@@ -280,7 +280,7 @@ def _edge_softmax(function: str, A: Any, scores: Any, out: Any) -> Any:
         direct = target if apart or start == other else None
     if given.size:
         flat = canonical.reshape(operand.nnz, -1)
-        with operand.division() as how:
+        with operand.division(function) as how:
             into = {} if direct is None else {"out": direct.reshape(flat.shape)}
             made = backends.family(device, "sddmm").edge_softmax(operand.indptr, flat, **into, **how)
         canonical = made.reshape(given.shape)

@@ -332,7 +332,8 @@ class SpmmPlan:
                 made = finish.on_gpu(self._call(operand, x, weights, dtype, acc, sums_dtype, 1, room), behind, target)
         if made is None:
             if not self._is_empty and is_counted(operand, x, weights, acc, self._reduce):
-                sums = counted(operand, x, self._reduce)
+                with operand.checked(self._function):
+                    sums = counted(operand, x, self._reduce)
             else:
                 sums = self._call(operand, x, weights, dtype, acc, sums_dtype, 1, None)
             made = finish.on_host(sums, behind, target)
@@ -393,19 +394,20 @@ class SpmmPlan:
         if self._products is not None:
             result = self._product(operand, given, data.dtype, acc, weights, heads).run(data, weights, into)
             return result.reshape(self.shape)
-        result = backends.family("cpu", "spmm").spmm(
-            operand.indptr,
-            operand.indices,
-            operand.shape,
-            data,
-            nnz=operand.nnz,
-            acc_dtype=acc,
-            heads=heads,
-            values=weights,
-            row_scale=operand.row_scale,
-            col_scale=operand.col_scale,
-            reduce=self._reduce,
-            packed=packed,
-            out=into,
-        )
+        with operand.checked(self._function):
+            result = backends.family("cpu", "spmm").spmm(
+                operand.indptr,
+                operand.indices,
+                operand.shape,
+                data,
+                nnz=operand.nnz,
+                acc_dtype=acc,
+                heads=heads,
+                values=weights,
+                row_scale=operand.row_scale,
+                col_scale=operand.col_scale,
+                reduce=self._reduce,
+                packed=packed,
+                out=into,
+            )
         return result.reshape(self.shape)

@@ -1,0 +1,85 @@
+"""Errors of sparse functions name the function that was called, its own arguments, both values and a remedy that works."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import bitsparse as bs
+
+X, Y = np.ones((3, 4), np.float32), np.ones((2, 4), np.float32)
+SIGNS = bs.pack_bits(X, encoding="bipolar")
+CODES = bs.BitTensor(X.astype(int), 2, scale=0.5, offset=1.0)
+NONE = np.zeros(3, np.float32), np.zeros(2, np.float32)
+
+
+def damaged(column: int) -> sp.csr_array:
+    """A full 2 x 3 matrix with another column in the second row."""
+    made = sp.csr_array(np.ones((2, 3), np.float32))
+    made.indices = np.array([0, 1, 2, 0, column, 2], np.int32)
+    return made
+
+
+READ_COLUMNS: dict[str, Callable] = {
+    "spmm": lambda A: bs.spmm(A, X),
+    "spmm of a maximum": lambda A: bs.spmm(A, X, reduce="max"),
+    "spmm of integers": lambda A: bs.spmm(A.astype(np.int8), X.astype(np.int8)),
+    "spmm of codes": lambda A: bs.spmm(A, CODES),
+    "spmm of counted bits": lambda A: bs.spmm(A.astype(bool), bs.pack_bits(X), epilogue=bs.Epilogue()),
+    "spmm with an offset": lambda A: bs.spmm(A, CODES, epilogue=bs.Epilogue(offset_correction=True)),
+    "plan_spmm": lambda A: bs.plan_spmm(A, 4)(X),
+    "sddmm": lambda A: bs.sddmm(A, Y, X),
+    "sddmm of sums": lambda A: bs.sddmm(A, Y, X, op="add"),
+    "attention": lambda A: bs.attention(A, X, *NONE),
+    "aggregate_edges": lambda A: bs.aggregate_edges(A, np.ones((6, 2)), side="cols"),
+    "edge_sample": lambda A: bs.edge_sample(A, 9),
+    "sampled_spmm": lambda A: bs.sampled_spmm(A, X, 9),
+    "sampled_spmm of codes": lambda A: bs.sampled_spmm(A, CODES, 9),
+    "plan_sampled_spmm": lambda A: bs.plan_sampled_spmm(A, 4, 9)(X),
+    "bspmm": lambda A: bs.bspmm(A, X),
+    "bspmm of bits": lambda A: bs.bspmm(A.astype(bool), SIGNS),
+    "bspmm to bits": lambda A: bs.bspmm(A.astype(bool), SIGNS, "BBB"),
+    "plan_bspmm": lambda A: bs.plan_bspmm(A, 4, "BFF")(SIGNS),
+    "TCTiledCSR": bs.TCTiledCSR,
+    "FRDC": bs.FRDC,
+    "BitTensor": lambda A: bs.BitTensor(A.astype(int)),
+}
+
+
+@pytest.mark.parametrize("column", [3, 77, -1])
+@pytest.mark.parametrize("call", READ_COLUMNS)
+def test_a_column_outside_of_the_matrix_is_named_with_the_function_and_its_row(call: str, column: int) -> None:
+    function = call.split()[0]
+    with pytest.raises(
+        ValueError, match=rf"^{function}: .*row 1 holds the column {column}, but there are 3 columns; \w+"
+    ):
+        READ_COLUMNS[call](damaged(column))
+
+
+BITS = bs.Epilogue(bias=1.0, binarize=True)
+NAN = X * np.float32("nan")
+FULL = sp.csr_array(np.ones((2, 3), bool))
+
+
+@pytest.mark.parametrize(
+    ("function", "call"),
+    [
+        ("spmm", lambda: bs.spmm(FULL, NAN, epilogue=BITS)),
+        ("plan_spmm", lambda: bs.plan_spmm(FULL, 4, epilogue=BITS)(NAN)),
+        ("bspmm", lambda: bs.bspmm(FULL, NAN, "FBB")),
+        ("bspmm", lambda: bs.bspmm(FULL, SIGNS, "BBB", add=NAN[:2])),
+        ("add", lambda: bs.add(NAN, X, "FFB")),
+        ("Epilogue", lambda: BITS(NAN)),
+    ],
+)
+def test_nan_on_its_way_to_a_bit_is_blamed_on_the_function_that_was_called(function: str, call: Callable) -> None:
+    with pytest.raises(ValueError, match=f"^{function}: the epilogue produced NaN"):
+        call()
+
+
+def test_an_offset_is_that_of_x() -> None:
+    with pytest.raises(ValueError, match=r"^spmm: x has an offset"):
+        bs.spmm(FULL, CODES, epilogue=bs.Epilogue())
