@@ -116,6 +116,7 @@ def build(arg: Any, bits: Any, encoding: Any, axis: Any, layout: Any, shape: Any
         return _from_sparse(sparse, bits, encoding, axis, layout)
     if isinstance(arg, tuple) and arg and all(isinstance(size, (int, np.integer)) for size in arg):
         return _zeros(arg, bits, encoding, axis, layout)
+    _check.not_edges(_FUNCTION, arg)
     return pack(_FUNCTION, arg, bits, encoding=encoding, axis=axis, layout=layout)
 
 

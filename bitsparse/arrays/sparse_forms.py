@@ -188,6 +188,10 @@ def _of_csc(function: str, arg: Any, index: Any, binary: bool, pattern: bool) ->
 
 
 def _of_dense(function: str, arg: Any, shape: Any, index: Any, pattern: bool) -> Pattern:
+    _check.not_edges(function, arg)
+    remedy = _check.graph_remedy(arg)
+    if remedy is not None:
+        raise DTypeError(f"{function}: A is a {type(arg).__name__}, which is not read as it is; {remedy}")
     array, family = interop.as_array(arg, function, "the dense array")
     _check.numeric(function, "the dense array", array)
     if array.ndim != 2:

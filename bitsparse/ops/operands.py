@@ -71,7 +71,7 @@ def as_csr(function: str, A: Any) -> CSROperand:
     if not (hasattr(A, "tocsr") and hasattr(A, "format") and hasattr(A, "nnz")):
         raise DTypeError(
             f"{function}: A must be sparse (TCTiledCSR, FRDC, BitTensor or a scipy.sparse array), got {type(A).__name__}; "
-            f"pass scipy.sparse.csr_array(A)"
+            f"{_check.sparse_remedy(A)}"
         )
     if len(A.shape) != 2:
         raise ShapeError(f"{function}: A has shape {A.shape}, but a sparse operand has 2 dimensions; reshape it")

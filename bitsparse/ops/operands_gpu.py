@@ -42,7 +42,7 @@ def csr_on_gpu(function: str, A: Any, device: str) -> CSROperand:
     if not (hasattr(A, "tocsr") and hasattr(A, "format") and hasattr(A, "nnz")):
         raise DTypeError(
             f"{function}: A must be sparse (TCTiledCSR, FRDC, BitTensor or a matrix of cupyx.scipy.sparse), got {type(A).__name__}; "
-            f"pass bitsparse.TCTiledCSR(A)"
+            f"{_check.sparse_remedy(A)}"
         )
     return _of_cupyx(function, A if A.format in ("csr", "csc", "coo") else A.tocsr(), device)
 

@@ -230,7 +230,7 @@ def plan_sampled_spmm(
         (what None means); or draw it anew in every call, which takes no memory for it.
     kernel : {"csr", "windows", "tiles", "short"}, optional
         With `store`, as in :func:`spmm`; ``"short"`` deals the rows out by their length, for float32 features of up to 64 columns, a
-        multiple of 4. It is not chosen unless asked for.
+        multiple of 4. By default it is taken for up to 32 columns, and beyond where the result has at most 16 MiB.
 
     Returns
     -------

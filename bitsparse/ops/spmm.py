@@ -106,7 +106,7 @@ def spmm(
     ``6 * u * sum (|q * scale| + |offset|)`` times the row's scale. With values or a `col_scale` integers of 2 to 16 bits without scale
     and offset are summed in float32 as they are gathered.
 
-    TANGO (Tang et al., SC 2023, section 3.3) splits products with a weight per edge and head into one product per head; here each head is
+    TANGO (Chen et al., SC 2023, section 3.3) splits products with a weight per edge and head into one product per head; here each head is
     a pass over a row's edges while they are in cache. Work is shared out by edges, and long rows are shared out as well.
 
     Examples
@@ -236,7 +236,7 @@ def aggregate_edges(
 ) -> Any:
     """Reduce features of edges to their nodes: the product of the incidence matrix with the edges' features.
 
-    The incidence form of edge aggregation (TANGO, Tang et al., SC 2023, section 3.3): no matrix of ones in place of node features, and by
+    The incidence form of edge aggregation (TANGO, Chen et al., SC 2023, section 3.3): no matrix of ones in place of node features, and by
     rows no gather at all, since the edges of a row lie side by side. In training it makes the gradients of node scores from those of
     edge scores, by rows for one end and by columns for the other.
 
