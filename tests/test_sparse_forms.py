@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import ml_dtypes
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -63,6 +64,26 @@ def test_bits_of_a_pattern_leave_explicit_zeros_out_whatever_holds_them(matrix: 
         assert np.array_equal(made.toarray(), want)
     # A tiled array keeps every stored entry.
     assert bs.TCTiledCSR(bs.TCTiledCSR(matrix), pattern=True).nnz == matrix.nnz
+
+
+# ---- repeated entries
+@pytest.mark.parametrize("parts", [[2048.0, 1.0, 1.0], [1.0, 1.0, 2048.0]])
+@pytest.mark.parametrize(("dtype", "unit"), [("float16", 1.0), (ml_dtypes.bfloat16, 0.125)])
+def test_repeated_16_bit_entries_are_summed_in_32_bits_and_rounded_once(
+    dtype: object, unit: float, parts: list
+) -> None:
+    data = (np.array([*parts, 5.0]) * unit).astype(dtype)
+    data[np.argmax(parts)] = 2048 if unit == 1 else 256 * unit
+    want = np.array([data.astype(np.float64)[:3].sum(), 5 * unit]).astype(dtype)
+    at = np.array([0, 0, 0, 1]), np.array([2, 2, 2, 0])
+    for made in (
+        bs.TCTiledCSR((data, at), shape=(2, 3)),
+        bs.TCTiledCSR((data, at[1], np.array([0, 3, 4])), shape=(2, 3)),
+        bs.TCTiledCSR.from_edges(*at, (2, 3), values=data),
+    ):
+        assert made.had_duplicates
+        assert made.csr_arrays()[2].dtype == data.dtype
+        assert np.array_equal(made.csr_arrays()[2], want)
 
 
 # ---- several values to an edge

@@ -93,7 +93,7 @@ def advised(message: str) -> str:
 
 @pytest.mark.parametrize("dense", [np.eye(3), [[1, 0, 0], [0, 1, 0], [0, 0, 1]]])
 def test_the_advice_for_a_dense_adjacency_works(dense: object) -> None:
-    with pytest.raises(bs.DTypeError, match="^spmm: A must be sparse") as error:
+    with pytest.raises(bs.DTypeError, match=r"^spmm: A must be sparse") as error:
         bs.spmm(dense, X)
     A = eval(advised(str(error.value)), {"TCTiledCSR": bs.TCTiledCSR, "A": dense})
     assert np.array_equal(bs.spmm(A, X), X)
