@@ -85,6 +85,22 @@ def integer(function: str, name: str, value: Any, low: int, high: int | None = N
     return number
 
 
+def number(function: str, name: str, value: Any) -> float:
+    """``value`` as a float that is finite in float32 too."""
+    wanted = f"{function}: {name} must be a finite number of float32"
+    if isinstance(value, (bool, np.bool_, str, bytes)):
+        raise DTypeError(f"{wanted}, got {value!r}")
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        raise DTypeError(f"{wanted}, got {type(value).__name__}") from None
+    except OverflowError:
+        found = float("inf")
+    if not abs(found) <= float(np.finfo(np.float32).max):
+        raise ValueError(f"{wanted}, got {found}; pass one of at most {np.finfo(np.float32).max:.3g}")
+    return found
+
+
 def bit_count(function: str, bits: Any, low: int = 1, high: int = MAX_BITS) -> int:
     return integer(function, "bits", bits, low, high)
 
@@ -143,6 +159,37 @@ def shape(function: str, value: Any) -> tuple[int, ...]:
             f"{function}: shape {shown(sizes)} has {len(sizes)} dimensions, but bit arrays have at least 2; pass (1, *shape)"
         )
     return sizes
+
+
+def graph_remedy(A: Any) -> str | None:
+    """What to pass instead of a graph of another library; None for what is none."""
+    layout = str(getattr(A, "layout", ""))
+    if layout == "torch.sparse_csr":
+        return "pass TCTiledCSR.from_csr_arrays(A.crow_indices(), A.col_indices(), A.shape, A.values())"
+    if layout.startswith("torch.sparse"):
+        return "pass TCTiledCSR((A.coalesce().values(), A.coalesce().indices().unbind()), shape=A.shape)"
+    if hasattr(A, "edge_index"):
+        return "pass TCTiledCSR.from_edges(A.edge_index[1], A.edge_index[0], A.num_nodes)"
+    if hasattr(A, "adjacency") and hasattr(A, "edges"):
+        return "pass networkx.to_scipy_sparse_array(A)"
+    return None
+
+
+def sparse_remedy(A: Any) -> str:
+    """What to pass to a sparse function instead of something that it does not read."""
+    dense = hasattr(A, "ndim") or isinstance(A, (list, tuple))
+    return graph_remedy(A) or ("pass TCTiledCSR(A)" if dense else "pass one of these")
+
+
+def not_edges(function: str, rows: Any) -> None:
+    """Refuse a list of pairs, which looks like edges but would be read as a dense array of two columns."""
+    if not isinstance(rows, list) or not rows or not all(isinstance(row, tuple) and len(row) == 2 for row in rows):
+        return
+    kind = function if function == "FRDC" else "TCTiledCSR"
+    raise DTypeError(
+        f"{function}: a list of {len(rows)} pairs might be edges or a dense array of 2 columns; pass "
+        f"{kind}.from_edges(*zip(*pairs)) for edges, numpy.array(pairs) for an array"
+    )
 
 
 def numeric(function: str, name: str, array: NDArray[Any], kinds: str = "biuf") -> None:

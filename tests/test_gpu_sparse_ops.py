@@ -472,6 +472,21 @@ def test_softmax_over_edges(dtype: str) -> None:
             np.testing.assert_array_equal(here(given), got)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("edges", [1, 3, 7, 1030])
+def test_softmax_writes_nothing_behind_its_last_edge(dtype: str, edges: int) -> None:
+    """Blocks store whole vectors of weights; the last vector may reach beyond the edges, where memory belongs to others."""
+    A = pattern([edges], edges).astype(bool)
+    there = bs.TCTiledCSR(A).to_device("cuda")
+    for heads in ((), (3,)):
+        scores = RNG.standard_normal((edges, *heads)).astype(dtype)
+        room = cp().full(scores.size + 16, 99, dtype)
+        out = room[: scores.size].reshape(scores.shape)
+        assert bs.edge_softmax(there, on_gpu(scores), out=out) is out
+        np.testing.assert_allclose(here(out).sum(axis=0, dtype=np.float64), 1, rtol=1e-2)
+        assert (here(room[scores.size :]) == 99).all()
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_attention(dtype: str) -> None:
     A = GRAPHS["hubs"].astype(bool)

@@ -391,7 +391,7 @@ def test_refusals_name_both_values_and_a_remedy() -> None:
         bs.spmm(A, x, values=np.ones(A.nnz + 1, np.float32))
     with pytest.raises(bs.ShapeError, match="values have shape"):
         bs.spmm(A, x, values=np.ones((A.nnz, 4), np.float32))
-    with pytest.raises(bs.DTypeError, match=r"must be sparse .*csr_array"):
+    with pytest.raises(bs.DTypeError, match=r"must be sparse .*TCTiledCSR"):
         bs.spmm(A.toarray(), x)
     with pytest.raises(bs.DTypeError, match="complex64"):
         bs.spmm(A.astype(np.complex64), x)

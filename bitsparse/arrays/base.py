@@ -205,6 +205,16 @@ class BitArray(ABC):
     def __rtruediv__(self, other: Any) -> Any:
         return self._elementwise(np.true_divide, other, "divide", swap=True)
 
+    def _not_in_place(self, other: Any) -> Any:
+        """``A += B`` would make of the name `A` an array of another type."""
+        name = type(self).__name__
+        raise DTypeError(
+            f"{name}: it is not changed in place, and results of arithmetic are ordinary or scipy.sparse arrays; write the operator out, "
+            f"as in B = A + other"
+        )
+
+    __iadd__ = __isub__ = __imul__ = __itruediv__ = __imatmul__ = _not_in_place
+
     def __neg__(self) -> Any:
         return self._elementwise(np.multiply, -1, "negative")
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
 from bitsparse.arrays import sparse_convert
+from bitsparse.arrays.indices import outside, without_spare
 from bitsparse.backends.params import packed_words
 from bitsparse.errors import DTypeError, ShapeError
 
@@ -115,6 +116,7 @@ def build(arg: Any, bits: Any, encoding: Any, axis: Any, layout: Any, shape: Any
         return _from_sparse(sparse, bits, encoding, axis, layout)
     if isinstance(arg, tuple) and arg and all(isinstance(size, (int, np.integer)) for size in arg):
         return _zeros(arg, bits, encoding, axis, layout)
+    _check.not_edges(_FUNCTION, arg)
     return pack(_FUNCTION, arg, bits, encoding=encoding, axis=axis, layout=layout)
 
 
@@ -194,7 +196,7 @@ def _as_sparse(arg: Any, shape: Any) -> Any:
                 f"{_FUNCTION}: these components do not form a sparse array of shape {shape} ({error})"
             ) from None
     if hasattr(arg, "tocoo") and hasattr(arg, "nnz"):
-        return arg
+        return without_spare(arg)
     return None
 
 
@@ -230,6 +232,10 @@ def _or_ed(data: Any, one_bit: bool) -> bool:
 
 def _entries_of_scipy(sparse: Any, one_bit: bool) -> tuple[Any, Any, Any]:
     """Rows, columns and values, repeated entries summed unless they are or-ed later."""
+    if getattr(sparse, "format", None) == "csr":
+        wrong = outside(sparse.indptr, sparse.indices, sparse.shape[1])
+        if wrong is not None:
+            raise ValueError(f"{_FUNCTION}: {wrong}; the arrays are damaged or belong to another shape")
     coo = sparse.tocoo()
     data = np.asarray(coo.data)
     _check.numeric(_FUNCTION, "the sparse array", data, "biu")

@@ -21,8 +21,10 @@ __all__ = [
     "index_dtype",
     "matrix_shape",
     "nnz_of",
+    "outside",
     "rows_of",
     "scatter",
+    "without_spare",
 ]
 
 #: Sizes and counts below this fit int32 indices (tests lower it).
@@ -184,3 +186,39 @@ def canonical_order(
     numbered = sparse.csr_array((np.arange(indices.size, dtype=indices.dtype), indices, indptr), shape=shape)
     there_and_back = numbered.tocsc().tocsr()
     return there_and_back.indices.astype(indices.dtype, copy=False), there_and_back.data
+
+
+def without_spare(matrix: Any) -> Any:
+    """A matrix of SciPy or CuPy whose arrays end with its last entry; SciPy allows room behind it, which is no part of the matrix.
+
+    Examples
+    --------
+    >>> import scipy.sparse as sp
+    >>> a = sp.csr_array(([1, 2], [0, 1], [0, 1, 2]), shape=(2, 2))
+    >>> a.indptr = np.array([0, 1, 1])
+    >>> without_spare(a).indices
+    array([0], dtype=int32)
+    """
+    if getattr(matrix, "format", None) not in ("csr", "csc") or not matrix.indptr.size:
+        return matrix
+    nnz = int(matrix.indptr[-1])
+    if not 0 <= nnz < matrix.indices.size or nnz > matrix.data.size:
+        return matrix
+    return type(matrix)((matrix.data[:nnz], matrix.indices[:nnz], matrix.indptr), shape=matrix.shape)
+
+
+def outside(indptr: Any, indices: Any, columns: int) -> str | None:
+    """What a message says of the first index that is no column, or None if there is none; `indptr` may be damaged as well.
+
+    Examples
+    --------
+    >>> outside(np.array([0, 1, 3]), np.array([0, 1, 7]), 5)
+    'row 1 holds the column 7, but there are 5 columns'
+    """
+    space: Any = interop.namespace(indices)
+    found = space.flatnonzero((indices < 0) | (indices >= columns))
+    if not found.size:
+        return None
+    at = int(found[0])
+    row = int(space.count_nonzero(indptr[1:] <= at))
+    return f"row {row} holds the column {int(indices[at])}, but there are {columns} columns"

@@ -25,7 +25,9 @@ from bitsparse.arrays.indices import (
     index_array,
     index_dtype,
     matrix_shape,
+    outside,
     rows_of,
+    without_spare,
 )
 from bitsparse.arrays.sparse_merge import (
     Pattern,
@@ -101,7 +103,8 @@ def read(function: str, arg: Any, shape: Any, *, index: Any, binary: bool, patte
         Values other than 0 and 1 may be dropped.
     """
     if hasattr(arg, "csr_arrays"):
-        return _of_container(function, arg, shape, index, pattern)
+        # Bits drop explicit zeros, which only the values show.
+        return _of_container(function, arg, shape, index, pattern and not binary)
     if isinstance(arg, BitTensor):
         return _of_bits(function, arg, shape, index)
     if hasattr(arg, "nnz") and hasattr(arg, "tocsr"):
@@ -128,7 +131,7 @@ def _same_shape(function: str, asked: Any, have: tuple[int, ...]) -> None:
         raise ShapeError(f"{function}: shape {tuple(asked)} was asked for, but the data has shape {tuple(have)}")
 
 
-def _of_container(function: str, arg: Any, shape: Any, index: Any, pattern: bool) -> Pattern:
+def _of_container(function: str, arg: Any, shape: Any, index: Any, ones: bool) -> Pattern:
     _same_shape(function, shape, arg.shape)
     indptr, indices, values = arg.csr_arrays()
     dtype = index_dtype(function, arg.shape, indices.size, index)
@@ -136,7 +139,7 @@ def _of_container(function: str, arg: Any, shape: Any, index: Any, pattern: bool
         indptr.astype(dtype, copy=False),
         indices.astype(dtype, copy=False),
         arg.shape,
-        None if pattern else values,
+        None if ones else values,
         arg.had_duplicates,
         arg.row_scale,
         arg.col_scale,
@@ -169,8 +172,8 @@ def _of_scipy(function: str, arg: Any, index: Any, binary: bool, pattern: bool) 
     if getattr(arg, "format", None) == "coo":
         return _of_coordinates(function, arg.data, arg.row, arg.col, arg.shape, index, binary, pattern)
     if getattr(arg, "format", None) == "csc" and interop.namespace(arg.data) is not np:
-        return _of_csc(function, arg, index, binary, pattern)
-    csr = arg.tocsr()
+        return _of_csc(function, without_spare(arg), index, binary, pattern)
+    csr = without_spare(arg).tocsr()
     return from_csr(function, csr.indptr, csr.indices, arg.shape, csr.data, index=index, binary=binary, pattern=pattern)
 
 
@@ -185,6 +188,10 @@ def _of_csc(function: str, arg: Any, index: Any, binary: bool, pattern: bool) ->
 
 
 def _of_dense(function: str, arg: Any, shape: Any, index: Any, pattern: bool) -> Pattern:
+    _check.not_edges(function, arg)
+    remedy = _check.graph_remedy(arg)
+    if remedy is not None:
+        raise DTypeError(f"{function}: A is a {type(arg).__name__}, which is not read as it is; {remedy}")
     array, family = interop.as_array(arg, function, "the dense array")
     _check.numeric(function, "the dense array", array)
     if array.ndim != 2:
@@ -324,7 +331,8 @@ def from_csr(
     try:
         state = backends.family(device, "build").validate_csr(starts, columns, sizes)
     except ValueError as error:
-        raise ValueError(f"{function}: {error}") from None
+        what = outside(starts, columns, sizes[1]) or error
+        raise ValueError(f"{function}: {what}; the arrays are damaged or belong to another shape") from None
     values, family = edge_values(function, data, columns.size)
     _check.same_device(function, devices_of(starts, values))
     if binary and values is not None and not pattern and not zeros_and_ones(values):

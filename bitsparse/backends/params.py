@@ -93,6 +93,7 @@ class EpilogueParams(NamedTuple):
     stream: int = 0
     axis: int = -1
     layout: str = "planes"
+    function: str = "matmul"  # who asks, for messages
 
 
 class OperandParams(NamedTuple):

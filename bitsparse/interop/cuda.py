@@ -140,7 +140,7 @@ def as_array(x: Any, function: str, name: str = "x") -> tuple[Any, Family]:
 def _from_torch(x: Any, torch: Any, function: str, name: str) -> Any:
     if x.layout != torch.strided:
         raise DTypeError(
-            f"{function}: {name} is a {x.layout} tensor, and sparse arrays are not densified silently; pass {name}.to_dense()"
+            f"{function}: {name} is a {x.layout} tensor, and sparse arrays are not densified silently; call its .to_dense() first"
         )
     if x.requires_grad:
         raise DTypeError(f"{function}: {name} requires a gradient, which would be lost; pass {name}.detach()")

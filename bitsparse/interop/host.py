@@ -91,8 +91,8 @@ def _view(x: Any, function: str, name: str) -> tuple[NDArray[Any], Family]:
         raise _not_on_cpu(function, name, f"cuda:{x.device.id}", ".get()")
     if hasattr(x, "nnz") and hasattr(x, "toarray"):
         raise DTypeError(
-            f"{function}: {name} is a {type(x).__name__}, and sparse arrays are not densified silently; pass {name}.toarray(), "
-            f"or build a BitTensor from it"
+            f"{function}: {name} is a {type(x).__name__}, and sparse arrays are not densified silently; call its "
+            f".toarray() first"
         )
     return _from_protocol(x, function, name)
 
@@ -113,7 +113,7 @@ def _from_torch(x: Any, torch: Any, function: str, name: str) -> NDArray[Any]:
         raise _not_on_cpu(function, name, str(x.device), ".cpu()")
     if x.layout != torch.strided:
         raise DTypeError(
-            f"{function}: {name} is a {x.layout} tensor, and sparse arrays are not densified silently; pass {name}.to_dense()"
+            f"{function}: {name} is a {x.layout} tensor, and sparse arrays are not densified silently; call its .to_dense() first"
         )
     if x.requires_grad:
         raise DTypeError(f"{function}: {name} requires a gradient, which would be lost; pass {name}.detach()")

@@ -133,6 +133,9 @@ class LowBitPlan:
         axis, layout = form["axis"], form["layout"]
         if (codes.axis, codes.layout) == (axis, layout):
             return codes
+        if codes.axis == axis and codes.bits == 1:  # the same bytes, in an array of another shape
+            words = codes.words.reshape(words_shape(codes.shape, 1, axis, layout))
+            return BitTensor._make(words, codes.shape, 1, axis, layout, codes.encoding, self._family)
         if codes.axis != axis and (codes.layout, layout) != ("planes", "planes"):
             # Along the other axis only planes are turned, so that nothing has to be allocated on the way.
             return self._as(

@@ -200,7 +200,7 @@ class GraphOperand:
                     f"{function}: x is (shape, bits, encoding) {(x.shape, x.bits, x.encoding)}, but planned was {(shape, bits, code)}"
                 )
             _check.same_device(function, (self.device, x.device))
-            terms = operand_terms(function, left, x, epilogue.offset_correction)
+            terms = operand_terms(function, left, x, epilogue.offset_correction, ("the graph", "x"))
             params = epilogue.params(function, shape, terms)
             target = None if out is None else target_of(function, epilogue, out, shape, acc, self.device, (x.words,))
             result = backends.family("cpu", "matmul").epilogue(self._sums(x.with_affine(), acc), params)

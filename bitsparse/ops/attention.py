@@ -65,13 +65,13 @@ def attention(
     DTypeError, DeviceError
         An operand is not floating or not sparse, or they are on several devices.
     ValueError
-        `negative_slope` is not finite, or A's arrays are not those of a matrix.
+        `negative_slope` is not finite in float32, or A's arrays are not those of a matrix.
 
     Notes
     -----
     Errors add up as in :func:`edge_softmax` and :func:`spmm`; on a GPU that of a weight is at most
     ``(2 * |s - max| + 2 * max |s| + ceil(n / 2) + 40) * u`` in a row of n edges. The layer is that of Velickovic et al. (ICLR 2018);
-    TANGO (Tang et al., SC 2023, section 2.1) splits it into the same steps.
+    TANGO (Chen et al., SC 2023, section 2.1) splits it into the same steps.
 
     Examples
     --------
@@ -109,9 +109,7 @@ def _attention(
             f"{function}: A has {operand.shape[1]} columns but x has {features.shape[0]} rows (shapes {operand.shape} and "
             f"{features.shape}); transpose A, or check which graph x belongs to"
         )
-    slope = float(negative_slope)
-    if not np.isfinite(slope):
-        raise ValueError(f"{function}: negative_slope must be a finite number, got {negative_slope!r}")
+    slope = _check.number(function, "negative_slope", negative_slope)
     dtype = np.dtype(np.float32) if features.dtype.kind in "biu" else features.dtype
     compute = np.dtype(np.float64) if dtype == np.float64 else np.dtype(np.float32)
     heads = features.shape[1] if len(features.shape) == 3 else 1
@@ -144,7 +142,7 @@ def _attention(
             return empty
         gathered = space.zeros((features.shape[0], heads), dtype)  # scores have sums all the same
         out, into, shape = empty, None, (shape[0], heads)
-    with operand.division() as how:
+    with operand.division(function) as how:
         result = backends.family(device, "attention").attention(
             operand.indptr,
             operand.columns,

@@ -169,7 +169,7 @@ class BmmPlan:
         self.kernel = _check.kernel(function, kernel, ("rows",)) or "rows"
         with right._working():
             if self._params is not None and self._epilogue is not None:
-                terms = operand_terms(function, _NoTerms(self._k), self._right, False)
+                terms = operand_terms(function, _NoTerms(self._k), self._right, False, ("a", "w"))
                 own = terms._replace(
                     col_scale=None if terms.col_scale is None else interop.as_host(terms.col_scale, function, "w.scale")
                 )
@@ -296,7 +296,7 @@ class BmmPlan:
             x = x.repack(axis=-1, layout="planes")
             if x.offset is not None:
                 raise ValueError(f"{function}: a has an offset, which signs do not have; pass a.with_affine(a.scale)")
-            scale = operand_terms(function, x, self._right, False).row_scale
+            scale = operand_terms(function, x, self._right, False, ("a", "w")).row_scale
         elif letter == "F" and self.device != "cpu" and x.shape[1] > 1 and x.strides[1] != x.itemsize:
             raise ValueError(
                 f"{function}: a has strides {x.strides}, but a plan reads rows that are contiguous; pass a copy, or use bmm"

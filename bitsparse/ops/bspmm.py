@@ -46,7 +46,8 @@ def bspmm(
         arrays have to be there; containers on a GPU keep what was prepared for their pattern.
     x : BitTensor (n, d) of one bit, or float array (n, d)
         Letter B: bipolar bits for -1/+1 (unsigned bits for 0/1 are summed as such), fastest packed along the features (``axis=-1``).
-        Letter F: float16, bfloat16 or float32. A scale of the bits is applied wherever the result is float.
+        Letter F: float16, bfloat16 or float32. A scale of the bits is applied wherever the result is float (or the sign of a float):
+        with an epilogue, a mean, scales or values of A, or an addend that is float or has a scale or an offset.
     variant : str, optional
         ``"BBB"``, ``"BBF"``, ``"FBB"``, ``"FBF"``, ``"BFB"``, ``"BFF"``, ``"FFB"`` or ``"FFF"``. By default the letters of the operands,
         and B out if the epilogue binarises.
@@ -68,8 +69,8 @@ def bspmm(
     Returns
     -------
     array (m, d) or BitTensor (m, d)
-        Int32 for B features and B adjacency without scales, mean or epilogue; else float32; for B out a bipolar BitTensor packed
-        along the features (as the epilogue says). A row without neighbours aggregates to 0, and sign(0) = +1.
+        Int32 for B features and B adjacency without scales of A, mean, epilogue or real addend; else float32; for B out a bipolar
+        BitTensor packed along the features (as the epilogue says). A row without neighbours aggregates to 0, and sign(0) = +1.
 
     Raises
     ------
@@ -103,7 +104,7 @@ def bspmm(
     function = "bspmm"
     device = device_of_sparse(A)
     with working_with(device, x, add, out):
-        csr = as_csr(function, A)
+        csr = as_csr(function, A).single_values(function)
         found = letters.activation_letter(function, "x", x) + ("B" if csr.values is None else "F")
         chosen = letters.checked(function, variant, found, epilogue)
         if chosen[0] != found[0]:
@@ -171,7 +172,7 @@ def plan_bspmm(
     function = "plan_bspmm"
     columns = _check.integer(function, "n", n, 0)
     with working_with(device_of_sparse(A)):
-        csr = as_csr(function, A)
+        csr = as_csr(function, A).single_values(function)
         found = ("B" if dtype is None else "F") + ("B" if csr.values is None else "F")
         chosen = letters.checked(function, variant, found, epilogue)
         wanted: np.dtype[Any] = np.dtype(np.float32 if dtype is None else dtype)

@@ -13,7 +13,7 @@ from bitsparse.backends.params import OperandParams, packed_words
 from bitsparse.errors import DTypeError, KernelError
 from bitsparse.ops import thresholds
 from bitsparse.ops.bspmm_floats import float_product, weights_of
-from bitsparse.ops.bspmm_operands import Addend, Features, float_addend
+from bitsparse.ops.bspmm_operands import Addend, Features, float_addend, sums_stay_integers
 from bitsparse.ops.csr_operand import CSROperand
 from bitsparse.ops.epilogue import Epilogue
 
@@ -23,8 +23,6 @@ Array = NDArray[Any]
 _KEPT = 8
 #: Ways to count, and kernels for float sums.
 _METHODS, _FLOAT_KERNELS = ("twice-plus", "plus-minus", "select"), ("csr", "windows")
-#: Integers up to here are float32 numbers.
-_EXACT = 1 << 24
 
 
 class Made(NamedTuple):
@@ -103,11 +101,9 @@ class GpuAggregates:
 
     def result_dtype(self, operand: CSROperand, x: Features, addend: Addend | None) -> np.dtype[Any] | None:
         """Of the numbers that come out; None where integers are added whose values decide."""
-        if not self._is_exact(operand, x):
+        if not self._is_exact(operand, x, addend):
             return np.dtype(np.float32)
-        if addend is None or addend.encoding is not None:
-            return np.dtype(np.int32)
-        return None if addend.data.dtype.kind in "biu" else np.dtype(np.float32)
+        return np.dtype(np.int32) if addend is None or addend.encoding is not None else None
 
     def run(self, operand: CSROperand, x: Features, addend: Addend | None, out: Array | None) -> Array:
         """The aggregate, into `out` if it is given."""
@@ -143,26 +139,19 @@ class GpuAggregates:
         """Whether NaN was to become a bit since this was asked last; waits for the current stream."""
         return sum([made.nan_seen() for made in self._made.values()]) > 0
 
-    def _is_exact(self, operand: CSROperand, x: Features) -> bool:
-        """Whether stored integers are summed and nothing follows."""
-        scaled = operand.col_scale is not None or operand.row_scale is not None
-        return (
-            x.encoding is not None
-            and self._variant[1] == "B"
-            and self._epilogue is None
-            and not self._mean
-            and not scaled
-        )
+    def _is_exact(self, operand: CSROperand, x: Features, addend: Addend | None) -> bool:
+        """Whether stored integers are summed and no float step follows."""
+        counted = x.encoding is not None and self._variant[1] == "B" and operand.col_scale is None
+        return counted and sums_stay_integers(operand, self._epilogue, self._mean, addend)
 
     def prepare(self, operand: CSROperand, x: Features, addend: Addend | None) -> Made:
         """The aggregation for features and an addend like these."""
-        exact = self._is_exact(operand, x)
+        exact = self._is_exact(operand, x, addend)
         kind = x.encoding or x.data.dtype.name
         counted = x.encoding is not None and self._variant[1] == "B" and operand.col_scale is None
         counted = counted and (exact or x.node_scale is None)
-        if counted and addend is not None and not (exact and addend.is_integer):
-            # A chain behind the addend takes floats, which hold such sums exactly.
-            counted = operand.longest_row >= _EXACT
+        # The chain of the counters does not know what is added before it.
+        counted = counted and (exact or addend is None)
         # The chain of counters knows the factors of the features when it is made.
         scale = x.feature_scale if counted and not exact else None
         added = None if addend is None else "floats" if addend.encoding is None else "bits"

@@ -12,7 +12,7 @@ from bitsparse import backends
 from bitsparse.backends.params import CodeFeatures, EpilogueParams
 from bitsparse.errors import KernelError
 from bitsparse.ops import combine, thresholds
-from bitsparse.ops.bspmm_operands import Features
+from bitsparse.ops.bspmm_operands import Addend, Features, sums_stay_integers
 from bitsparse.ops.csr_operand import CSROperand
 from bitsparse.ops.epilogue import Epilogue, Operands
 
@@ -34,17 +34,19 @@ class HostCall:
         epilogue: Epilogue | None,
         mean: bool,
         kernel: str | None,
+        extra: Addend | None,
     ) -> None:
         if x.encoding is None:
             x = x._replace(data=np.ascontiguousarray(x.data, np.float32))
         self.function, self.csr, self.x, self.epilogue, self.mean = function, csr, x, epilogue, mean
+        self._extra = None if extra is None else extra.data
         self.shape = (csr.shape[0], x.shape[1])
         self.indices: Any = csr.indices
         self.lengths = np.diff(csr.indptr)
         self.longest = int(self.lengths.max(initial=0))
         counts = x.encoding is not None and variant[1] == "B" and csr.col_scale is None
         # Without a float step the stored integers are summed, as matmul multiplies them.
-        self.exact = counts and epilogue is None and not mean and csr.row_scale is None
+        self.exact = counts and sums_stay_integers(csr, epilogue, mean, extra)
         self.counts = counts and (self.exact or x.node_scale is None)
         if self.counts:
             if self.longest >= 1 << 31:
@@ -57,9 +59,9 @@ class HostCall:
             )
         self.kernel = kernel or _METHODS[0]
 
-    def run(self, extra: NDArray[Any] | None) -> NDArray[Any]:
+    def run(self) -> NDArray[Any]:
         """Numbers, or packed words."""
-        epilogue = self.epilogue
+        epilogue, extra = self.epilogue, self._extra
         if self.exact:
             return self._integers() if extra is None else combine.exact_sum(self._integers(), extra)
         if epilogue is not None and epilogue.gives_bits:
@@ -143,7 +145,7 @@ class HostCall:
             return np.asarray(sums.astype(np.float32) / divisor)
         data: Any = x.data
         if x.encoding is not None:
-            data = CodeFeatures(x.data.reshape(x.data.shape[0], -1), x.shape[1], 1, x.encoding)
+            data = CodeFeatures(x.data.reshape(x.data.shape[0], x.data.shape[-1]), x.shape[1], 1, x.encoding)
         sums = backends.family("cpu", "sample").gather(
             indptr,
             indices,

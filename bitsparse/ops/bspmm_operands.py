@@ -13,10 +13,11 @@ from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops import letters
 from bitsparse.ops.csr_operand import CSROperand
+from bitsparse.ops.epilogue import Epilogue
 from bitsparse.ops.features import converted, native
 from bitsparse.ops.places import same_place
 
-__all__ = ["FLOATS", "Addend", "Features", "addend_of", "as_features", "pattern_of", "target_of"]
+__all__ = ["FLOATS", "Addend", "Features", "addend_of", "as_features", "pattern_of", "sums_stay_integers", "target_of"]
 
 Array = NDArray[Any]
 #: Dtypes of full-precision features.
@@ -139,9 +140,17 @@ def addend_of(function: str, value: Any, shape: tuple[int, int], device: str) ->
     same_place(function, [("A", device), ("add", there)])
     if not isinstance(value, BitTensor):
         return Addend(array, None, family)
+    if value.scale is not None or value.offset is not None:
+        return Addend(interop.as_array(value.dequantize(), function, "add")[0], None, value._family)
     if device == "cpu":
         return Addend(interop.as_numpy(value.toarray(), function, "add")[0], None, value._family)
     return Addend(value.repack(axis=-1, layout="planes").words, value.encoding, value._family)
+
+
+def sums_stay_integers(csr: CSROperand, epilogue: Epilogue | None, mean: bool, addend: Addend | None) -> bool:
+    """Whether no float step follows the counters, so that the stored integers are summed, as matmul multiplies them."""
+    plain = epilogue is None and not mean and csr.row_scale is None
+    return plain and (addend is None or addend.is_integer)
 
 
 def target_of(

@@ -137,8 +137,9 @@ class BspmmPlan:
         addend = None if add is None else addend_of(function, add, self.shape, self.device)
         family = interop.common_family([x.family, x.family if addend is None else addend.family])
         if self._gpu is None:
-            call = HostCall(function, csr, x, self.variant, epilogue, self._mean, self._forced)
-            result = call.run(None if addend is None else addend.data)
+            call = HostCall(function, csr, x, self.variant, epilogue, self._mean, self._forced, addend)
+            with csr.checked(function):
+                result = call.run()
             if out is not None:
                 return combine.store(function, out, result, self.shape, epilogue)
         else:

@@ -36,8 +36,9 @@ def add(a: Any, b: Any, variant: str | None = None, *, epilogue: Epilogue | None
     Returns
     -------
     array or BitTensor (..., m, n)
-        BBF without an epilogue: int32 in {-2, 0, 2}. BBB: sign of the sum with sign(0) = +1, which is the bitwise or. FFF without an
-        epilogue: as NumPy adds floats; integers and bools exactly, in int32 or int64. Else float32, or a BitTensor for B out.
+        BBF without an epilogue: the stored integers, int32 in {-2, 0, 2}. BBB: sign of the sum with sign(0) = +1, which is the bitwise or
+        of bits without scales and offsets. FFF without an epilogue: as NumPy adds floats; integers and bools exactly, in int32 or int64.
+        Else float32, or a BitTensor for B out; scales and offsets of the bits are applied first.
 
     Raises
     ------
@@ -76,20 +77,23 @@ def add(a: Any, b: Any, variant: str | None = None, *, epilogue: Epilogue | None
     with interop.working_on(device, family):
         total = _sum(function, left, right) if finish is None else _float32(left) + _float32(right)
         result = interop.from_array(total, family, function)
-        return result if finish is None else finish(result)
+        return result if finish is None else finish.applied("add", result)
 
 
 def _add_bits(a: BitTensor, b: BitTensor, chosen: str, epilogue: Epilogue | None, finish: Epilogue | None) -> Any:
-    """ADD of signs: the or of the bits is the sign of their sum, as sign(0) = +1."""
+    """ADD of signs: the or of the bits is the sign of their sum, as sign(0) = +1, unless they count differently."""
     device = _check.same_device("add", (a.device, b.device))
     family = interop.common_family([a._family, b._family])
     with interop.working_on(device, family):
-        if chosen == "BBB" and epilogue is None:
+        real = any(part is not None for x in (a, b) for part in (x.scale, x.offset))
+        if chosen == "BBB" and epilogue is None and not real:
             other = b.repack(axis=a.axis, layout=a.layout)  # type: ignore[arg-type]
             return BitTensor._make(a.words | other.words, a.shape, 1, a.axis, a.layout, "bipolar", family)
-        total = sum(interop.as_array(x.toarray(np.int32), "add")[0] for x in (a, b))
+        # Without a float step the stored integers are added, as matmul multiplies them.
+        values = (x.dequantize() if real and finish is not None else x.toarray(np.int32) for x in (a, b))
+        total = sum(interop.as_array(value, "add")[0] for value in values)
         result = interop.from_array(total, family, "add")
-        return result if finish is None else finish(result)
+        return result if finish is None else finish.applied("add", result)
 
 
 def _float32(x: Array) -> Array:
@@ -234,25 +238,8 @@ def _bipolar(function: str, name: str, x: BitTensor) -> None:
         )
 
 
-def addend(function: str, value: Any, shape: tuple[int, int]) -> tuple[Array, interop.Family]:
-    """What :func:`bspmm` adds to an aggregate, checked: integers or floats of the result's shape."""
-    if isinstance(value, BitTensor):
-        letters.activation_letter(function, "add", value)
-        array, family = interop.as_numpy(value.toarray(), function, "add")
-    else:
-        array, family = interop.as_numpy(value, function, "add")
-        _check.numeric(function, "add", array)
-    if array.shape != shape:
-        raise ShapeError(
-            f"{function}: add has shape {array.shape}, but the aggregate has shape {shape}; make them equal"
-        )
-    return array, family
-
-
 def exact_sum(sums: NDArray[np.int32], extra: Array) -> Array:
-    """Integer sums stay integers: int32 where every sum fits, else int64; floats give float32."""
-    if extra.dtype.kind not in "biu":
-        return np.asarray(sums.astype(np.float32) + extra.astype(np.float32))
+    """Sums of integers: int32 where every one fits, else int64."""
     low, high = (
         (int(part.min(initial=0)) for part in (sums, extra)),
         (int(part.max(initial=0)) for part in (sums, extra)),

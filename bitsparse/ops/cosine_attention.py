@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from bitsparse import backends, interop
+from bitsparse import _check, backends, interop
 from bitsparse.errors import ShapeError
 from bitsparse.ops.csr_operand import CSROperand
 from bitsparse.ops.edge_ways import EdgeWay
@@ -49,7 +49,7 @@ def cosine_attention(A: Any, x: Any, *, beta: float = 1.0, out: Any = None, retu
     DTypeError, DeviceError
         An operand is not numeric or not sparse, or they are on several devices.
     ValueError
-        `beta` is not finite, or A's arrays are not those of a matrix.
+        `beta` is not finite in float32, or A's arrays are not those of a matrix.
 
     Notes
     -----
@@ -105,9 +105,7 @@ def _cosine_attention(function: str, A: Any, x: Any, beta: float, out: Any, retu
             f"{function}: A has {operand.shape[1]} columns but x has {features.shape[0]} rows (shapes {operand.shape} and "
             f"{features.shape}); check which graph x belongs to"
         )
-    factor = float(beta)
-    if not np.isfinite(factor):
-        raise ValueError(f"{function}: beta must be a finite number, got {beta!r}")
+    factor = _check.number(function, "beta", beta)
     dtype = np.dtype(np.float32) if features.dtype.kind in "biu" else features.dtype
     device = same_place(function, [("A", operand.device), ("x", features.device)])
     into = None if out is None else target_array(function, out, features.shape, dtype, device, (features.data,))
@@ -123,7 +121,7 @@ def _cosine_attention(function: str, A: Any, x: Any, beta: float, out: Any, retu
             with np.errstate(divide="ignore"):
                 lse[...] = space.log(lengths.astype(lse.dtype))[:, None]
     else:
-        with operand.division() as how:
+        with operand.division(function) as how:
             result = backends.family(device, "attention").cosine_attention(
                 operand.indptr,
                 operand.columns,

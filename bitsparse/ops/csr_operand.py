@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import backends, interop
+from bitsparse.arrays.indices import outside
 from bitsparse.errors import ShapeError
 
-__all__ = ["CSROperand", "take_rows"]
+__all__ = ["CSROperand", "fits_heads", "take_rows"]
 
 Array = NDArray[Any]
 
@@ -26,7 +27,7 @@ class CSROperand:
     ----------
     indptr, indices : NumPy or CuPy array
         Of one dtype, int32 or int64. `indices` is None in the incidence matrix of rows and edges, whose edge e lies in column e.
-    values : array (nnz,) or None
+    values : array (nnz,) or (nnz, heads) or None
         None for a pattern.
     row_scale, col_scale : array of float32 or None
     shape : tuple of int
@@ -97,10 +98,27 @@ class CSROperand:
         return made
 
     @contextmanager
-    def division(self) -> Iterator[dict[str, Any]]:
+    def checked(self, function: str) -> Iterator[None]:
+        """For kernels of the CPU, which check columns as they read them: their error with the function, the column and the remedy."""
+        try:
+            yield
+        except ValueError:
+            self.check_columns(function, self.columns)
+            raise
+
+    def check_columns(self, function: str, read: Array) -> None:
+        """Refuse columns outside of the matrix among those that are read."""
+        if self.device != "cpu" or not read.size or (int(read.min()) >= 0 and int(read.max()) < self.shape[1]):
+            return
+        what = outside(self.indptr, self.columns, self.shape[1])
+        raise ValueError(f"{function}: A is not a sparse matrix: {what}; rebuild A") from None
+
+    @contextmanager
+    def division(self, function: str) -> Iterator[dict[str, Any]]:
         """A keyword for kernels that share out the rows: a GPU's schedule, in the order of streams, and nothing on the CPU."""
         if self.device == "cpu":
-            yield {}
+            with self.checked(function):
+                yield {}
             return
         self.ready.wait()
         schedule = self.schedule
@@ -119,6 +137,15 @@ class CSROperand:
             )
         return given if self.order is None else take_rows(given, self.order)
 
+    def single_values(self, function: str) -> CSROperand:
+        """The operand itself, refused if its edges have several values each."""
+        if self.values is not None and self.values.ndim != 1:
+            raise ShapeError(
+                f"{function}: A has {self.values.shape[1]} values to an edge, but {function} takes one; pick one, as in "
+                f"A.with_values(A.csr_arrays()[2][:, 0])"
+            )
+        return self
+
     def has_edges(self, function: str) -> None:
         """Refuse an operand whose duplicates were summed, where values per edge come or go."""
         if self.summed:
@@ -133,6 +160,17 @@ class CSROperand:
         target = interop.namespace(result).empty_like(result) if out is None else out
         _bits_of(target)[self.order] = _bits_of(result)
         return target
+
+
+def fits_heads(weights: Array, inner: tuple[int, ...]) -> bool:
+    """Whether values per edge are one for all heads of features (rows, *inner), or as many as there are heads.
+
+    Examples
+    --------
+    >>> fits_heads(np.ones(5), (7,)), fits_heads(np.ones((5, 2)), (2, 7)), fits_heads(np.ones((5, 2)), (7,))
+    (True, True, False)
+    """
+    return weights.ndim == 1 or (len(inner) == 2 and weights.shape[1] == inner[0])
 
 
 def take_rows(array: Array, order: Array) -> Array:

@@ -114,7 +114,7 @@ class EdgeWay:
         operand = as_csr(str(how[0]), A)
         if operand.order is not None or operand.nnz == 0:
             return
-        with operand.division():
+        with operand.division(str(how[0])):
             way = make(operand, how, *arrays)
         if way is not None:
             ways = A._prepared.setdefault("edge ways", {})

@@ -202,18 +202,22 @@ class Epilogue:
         >>> bs.Epilogue(activation="relu")(np.array([[-3, 4]], dtype=np.int32))
         array([[0., 4.]], dtype=float32)
         """
-        array, family = interop.as_array(acc, "Epilogue", "acc")
+        return self.applied("Epilogue", acc)
+
+    def applied(self, function: str, acc: Any) -> Any:
+        """The chain as the last step of `function`, which messages name."""
+        array, family = interop.as_array(acc, function, "acc")
         if array.dtype not in (np.dtype(np.int32), np.dtype(np.int64), np.dtype(np.float32)):
             raise DTypeError(
-                f"Epilogue: acc has dtype {array.dtype}, but the chain takes int32, int64 or float32; use astype"
+                f"{function}: acc has dtype {array.dtype}, but the chain takes int32, int64 or float32; use astype"
             )
-        _check.at_least_2d("Epilogue", "acc", array.shape)
+        _check.at_least_2d(function, "acc", array.shape)
         device = interop.device_of(array)
-        params = self.params("Epilogue", array.shape)
+        params = self.params(function, array.shape)
         with interop.working_on(device, family):
             contiguous = interop.namespace(array).ascontiguousarray(array)
             result = backends.family(device, "matmul").epilogue(contiguous, params)
-            return self.wrap(result, array.shape, family, "Epilogue")
+            return self.wrap(result, array.shape, family, function)
 
     def params(self, function: str, shape: tuple[int, ...], operands: Operands = _NO_OPERANDS) -> EpilogueParams:
         """The chain for a product of ``shape``, operands' scales and offsets folded in; shapes are checked here."""
@@ -230,6 +234,7 @@ class Epilogue:
                 divisor=_full_ndim(fixed.divisor, len(shape)), offset=_full_ndim(fixed.offset, len(shape))
             )
         return fixed._replace(
+            function=function,
             row_scale=_times(fixed.row_scale, operands.row_scale),
             col_scale=_times(fixed.col_scale, operands.col_scale),
             row_term=_scaled_term(operands.row_term, fixed),

@@ -253,7 +253,7 @@ def _affine_parts(x: BitTensor) -> tuple[str, Array, Array] | None:
     scale = np.ones((), np.float32) if x.scale is None else x.scale
     # Adding no offset is not adding 0, which would turn -0 into +0; sums begin at +0, so it does not show.
     offset = np.zeros((), np.float32) if x.offset is None else x.offset
-    if x.ndim != 2:
+    if x.ndim != 2 or x.size == 0:
         return None
     sizes = {part.shape for part in (scale, offset) if part.size > 1}
     if not sizes:
@@ -261,6 +261,5 @@ def _affine_parts(x: BitTensor) -> tuple[str, Array, Array] | None:
     if len(sizes) > 1:
         return None
     shape = sizes.pop()
-    by_row = shape[1] == 1
     scale, offset = (np.ascontiguousarray(np.broadcast_to(part, shape).reshape(-1)) for part in (scale, offset))
-    return "row" if by_row else "column", scale, offset
+    return "column" if shape[0] == 1 else "row", scale, offset

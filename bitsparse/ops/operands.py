@@ -71,7 +71,7 @@ def as_csr(function: str, A: Any) -> CSROperand:
     if not (hasattr(A, "tocsr") and hasattr(A, "format") and hasattr(A, "nnz")):
         raise DTypeError(
             f"{function}: A must be sparse (TCTiledCSR, FRDC, BitTensor or a scipy.sparse array), got {type(A).__name__}; "
-            f"pass scipy.sparse.csr_array(A)"
+            f"{_check.sparse_remedy(A)}"
         )
     if len(A.shape) != 2:
         raise ShapeError(f"{function}: A has shape {A.shape}, but a sparse operand has 2 dimensions; reshape it")
@@ -160,7 +160,7 @@ def _values(function: str, values: Any, nnz: int) -> Array | None:
     if values is None:
         return None
     values = np.asarray(values)
-    if values.ndim != 1 or values.size < nnz:
+    if values.ndim not in (1, 2) or values.shape[0] < nnz:
         raise ShapeError(f"{function}: A has {nnz} edges but values of shape {values.shape}; rebuild A")
     values = values[:nnz]
     _check.numeric(function, "A", values)
@@ -195,10 +195,7 @@ def incidence_csr(function: str, A: Any, side: str) -> CSROperand:
 
         # SciPy's conversion counts by column before any kernel has looked at the columns.
         found = operand.columns
-        if found.size and (int(found.min()) < 0 or int(found.max()) >= operand.shape[1]):
-            raise ValueError(
-                f"{function}: A has {operand.shape[1]} columns but indices {found.min()}..{found.max()}; rebuild A"
-            )
+        operand.check_columns(function, found)
         position = np.arange(operand.nnz, dtype=operand.indptr.dtype) if operand.order is None else operand.order
         by_column = sp.csr_array((position, found, operand.indptr), shape=operand.shape).tocsc()
         indptr, indices, nodes = by_column.indptr, by_column.data, operand.shape[1]

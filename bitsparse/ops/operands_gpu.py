@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from bitsparse import _check, backends, interop
 from bitsparse.arrays import sparse_forms
 from bitsparse.arrays.bit_tensor import BitTensor
+from bitsparse.arrays.indices import outside
 from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.arrays.sparse_merge import merge_duplicates
 from bitsparse.errors import DTypeError, ShapeError
@@ -41,7 +42,7 @@ def csr_on_gpu(function: str, A: Any, device: str) -> CSROperand:
     if not (hasattr(A, "tocsr") and hasattr(A, "format") and hasattr(A, "nnz")):
         raise DTypeError(
             f"{function}: A must be sparse (TCTiledCSR, FRDC, BitTensor or a matrix of cupyx.scipy.sparse), got {type(A).__name__}; "
-            f"pass bitsparse.TCTiledCSR(A)"
+            f"{_check.sparse_remedy(A)}"
         )
     return _of_cupyx(function, A if A.format in ("csr", "csc", "coo") else A.tocsr(), device)
 
@@ -122,14 +123,15 @@ def _state(function: str, device: str, indptr: Array, indices: Array, shape: Any
     try:
         return str(backends.family(device, "build").validate_csr(indptr, indices, sizes))
     except ValueError as error:
-        raise ValueError(f"{function}: A is not a sparse matrix: {error}; rebuild A") from None
+        what = outside(indptr, indices, sizes[1]) or error
+        raise ValueError(f"{function}: A is not a sparse matrix: {what}; rebuild A") from None
 
 
 def _values(function: str, values: Any, nnz: int) -> Array | None:
     """None where every value is a stored True, as in a pattern."""
     if values is None:
         return None
-    if values.ndim != 1 or values.size < nnz:
+    if values.ndim not in (1, 2) or values.shape[0] < nnz:
         raise ShapeError(f"{function}: A has {nnz} edges but values of shape {values.shape}; rebuild A")
     values = values[:nnz]
     _check.numeric(function, "A", values)

@@ -15,7 +15,7 @@ from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.errors import DeviceError
 
-__all__ = ["device_of_sparse", "same_place", "target_array", "working_with"]
+__all__ = ["device_of_sparse", "same_place", "target_array", "working_with", "zeros"]
 
 Array = NDArray[Any]
 
@@ -77,3 +77,17 @@ def target_array(
     same_place(function, [("out", interop.device_of(target)), ("the result", device)])
     _check.no_overlap(function, target, *operands)
     return target
+
+
+def zeros(space: Any, shape: tuple[int, ...], dtype: np.dtype[Any], target: Array | None) -> Array:
+    """What sums over nothing are, in NumPy's or CuPy's memory or in a C-contiguous `target`.
+
+    Examples
+    --------
+    >>> zeros(np, (1, 2), np.dtype(np.int32), None)
+    array([[0, 0]], dtype=int32)
+    """
+    made: Array = space.empty(shape, dtype) if target is None else target
+    if made.size:
+        made.view(np.uint8).fill(0)  # every dtype's zero, also that of bfloat16, which CuPy cannot compute with
+    return made

@@ -103,7 +103,7 @@ class EdgeSample:
         """
         if self.device != "cpu":
             return self._on_gpu(rescale)
-        csr = self._csr
+        csr = self._csr.single_values("tocsr")
         lengths = np.diff(self.indptr)
         plain = csr.row_scale is None and csr.col_scale is None and not rescale
         if csr.values is None:
@@ -126,7 +126,7 @@ class EdgeSample:
     def _on_gpu(self, rescale: bool) -> Any:
         from cupyx.scipy.sparse import csr_matrix
 
-        csr = self._csr
+        csr = self._csr.single_values("tocsr")
         starts, edges, counts = distinct_edges(self.indptr, self.edges)
         indices, space = csr.columns[edges], interop.namespace(edges)
         data = space.ones(edges.size, np.float32) if counts is None else counts
@@ -202,6 +202,7 @@ def edge_sample(
         lengths, samples = np.diff(csr.indptr), np.diff(indptr)
         factors = np.where(samples > 0, lengths.astype(np.float32) / np.maximum(samples, 1).astype(np.float32), 1)
         found = csr.columns[edges]
+        csr.check_columns(function, found)
         return _made(csr, sampling, indptr, edges, found, factors.astype(np.float32))
 
 

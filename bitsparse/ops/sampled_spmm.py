@@ -14,7 +14,7 @@ from bitsparse.errors import DTypeError, KernelError, ShapeError
 from bitsparse.ops.csr_operand import CSROperand
 from bitsparse.ops.features import Features, converted, native, sum_dtypes
 from bitsparse.ops.operands import as_csr
-from bitsparse.ops.places import device_of_sparse, same_place, target_array, working_with
+from bitsparse.ops.places import device_of_sparse, same_place, target_array, working_with, zeros
 from bitsparse.ops.sample import Strategy, sampling_of
 from bitsparse.ops.sampled_gpu import DrawnSums, StoredSums
 from bitsparse.ops.spmm_gpu import ShortWay
@@ -96,11 +96,11 @@ def sampled_spmm(
     function = "sampled_spmm"
     sampling = sampling_of(function, width, strategy, seed, stream)
     with working_with(device_of_sparse(A), x, out):
-        csr = as_csr(function, A)
+        csr = as_csr(function, A).single_values(function)
         features = _features(function, csr, x)
         target = _target(function, csr, features, out)
         if csr.device == "cpu":
-            result = _on_host(csr, features, sampling, bool(rescale), target)
+            result = _on_host(function, csr, features, sampling, bool(rescale), target)
         elif 0 in features.shape or csr.shape[0] == 0:
             result = _nothing(csr, features, target)
         else:
@@ -192,7 +192,7 @@ class SampledPlan:
                 )
             target = _target(function, csr, features, out)
             if self.device == "cpu":
-                result = _on_host(csr, features, self._sampling, self._rescale, target)
+                result = _on_host(function, csr, features, self._sampling, self._rescale, target)
             elif self._sums is None:
                 result = _nothing(csr, features, target)
             else:
@@ -230,7 +230,7 @@ def plan_sampled_spmm(
         (what None means); or draw it anew in every call, which takes no memory for it.
     kernel : {"csr", "windows", "tiles", "short"}, optional
         With `store`, as in :func:`spmm`; ``"short"`` deals the rows out by their length, for float32 features of up to 64 columns, a
-        multiple of 4. It is not chosen unless asked for.
+        multiple of 4. By default it is taken for up to 32 columns, and beyond where the result has at most 16 MiB.
 
     Returns
     -------
@@ -254,7 +254,7 @@ def plan_sampled_spmm(
     columns = _check.integer(function, "n", n, 0)
     sampling = sampling_of(function, width, strategy, seed, stream)
     with working_with(device_of_sparse(A)):
-        csr = as_csr(function, A)
+        csr = as_csr(function, A).single_values(function)
         return SampledPlan(function, csr, columns, sampling, bool(rescale), dtype, store, kernel)
 
 
@@ -315,25 +315,21 @@ def _target(function: str, csr: CSROperand, features: _Operand, out: Any) -> Arr
 
 def _nothing(csr: CSROperand, features: _Operand, target: Array | None) -> Array:
     """The result of features without rows or columns, or of no rows: zeros."""
-    space: Any = interop.namespace(csr.indptr)
-    result: Array = space.empty((csr.shape[0], features.shape[1]), features.dtype) if target is None else target
-    if result.size:
-        result.view(np.uint8).fill(0)
-    return result
+    return zeros(interop.namespace(csr.indptr), (csr.shape[0], features.shape[1]), features.dtype, target)
 
 
 def _on_host(
-    csr: CSROperand, features: _Operand, sampling: dict[str, Any], rescale: bool, target: Array | None
+    function: str, csr: CSROperand, features: _Operand, sampling: dict[str, Any], rescale: bool, target: Array | None
 ) -> Array:
     scales = {
         name: None if (part := getattr(csr, name)) is None else np.ascontiguousarray(part, features.acc)
         for name in ("values", "col_scale", "row_scale")
     }
-    result: Array = (
-        backends.family("cpu", "sample")
-        .gather(csr.indptr, csr.columns, features.data, **sampling, **scales, rescale=rescale)
-        .astype(features.dtype, copy=False)
-    )
+    with csr.checked(function):
+        sums = backends.family("cpu", "sample").gather(
+            csr.indptr, csr.columns, features.data, **sampling, **scales, rescale=rescale
+        )
+    result: Array = sums.astype(features.dtype, copy=False)
     if target is None:
         return result
     target[...] = result

@@ -146,7 +146,7 @@ def _sddmm(function: str, A: Any, x: Any, y: Any, op: str, out: Any) -> Any:
             product = edge_product(operand, op, compute, left.columns, heads)
             result = converted(_into_aligned(product, a, b, shape, compute, direct), dtype)
         else:
-            with operand.division() as how:
+            with operand.division(function) as how:
                 flat = backends.family(device, "sddmm").sddmm(
                     operand.indptr,
                     operand.columns,
@@ -230,7 +230,7 @@ def edge_softmax(A: Any, scores: Any, *, out: Any = None) -> Any:
     float32 uses its own exp (relative error below 2e-7) and sums in a fixed order, so that the bits depend neither on threads nor on the
     processor; float64 uses the C library's exp. With u = 2**-24 (2**-53) the relative error of a weight above 2**-126 is at most
     ``(|s - max| + ceil(n / 16) + 16) * u`` in a row of n <= 1024 edges (with 8 in place of 16 for float64); 16-bit floats are computed in
-    float32. On a GPU the bound has ``ceil(n / 4)`` in place of ``ceil(n / 16)``, whatever the dtype. TANGO (Tang et al., SC 2023, section
+    float32. On a GPU the bound has ``ceil(n / 4)`` in place of ``ceil(n / 16)``, whatever the dtype. TANGO (Chen et al., SC 2023, section
     3.2) keeps this step in full precision.
 
     Examples
@@ -280,7 +280,7 @@ def _edge_softmax(function: str, A: Any, scores: Any, out: Any) -> Any:
         direct = target if apart or start == other else None
     if given.size:
         flat = canonical.reshape(operand.nnz, -1)
-        with operand.division() as how:
+        with operand.division(function) as how:
             into = {} if direct is None else {"out": direct.reshape(flat.shape)}
             made = backends.family(device, "sddmm").edge_softmax(operand.indptr, flat, **into, **how)
         canonical = made.reshape(given.shape)

@@ -40,7 +40,8 @@ def spmm(
     Parameters
     ----------
     A : TCTiledCSR, FRDC, BitTensor of one bit, scipy.sparse array or cupyx.scipy.sparse matrix, (M, N)
-        The adjacency: row i holds what node i aggregates. A pattern (no values, or all True) counts as ones; `row_scale` and `col_scale`
+        The adjacency: row i holds what node i aggregates. A pattern (no values, or all True) counts as ones; values of shape (nnz, H) are
+        one per head for features (N, H, D); `row_scale` and `col_scale`
         of a container are factors per row and column. Duplicates are summed, as SciPy does. The product is computed where A lies, and all
         other arrays have to be there; containers on a GPU keep what was prepared for their pattern.
     x : array (N,), (N, D) or (N, H, D), or BitTensor (N, D) or (N, H, D)
@@ -105,7 +106,7 @@ def spmm(
     ``6 * u * sum (|q * scale| + |offset|)`` times the row's scale. With values or a `col_scale` integers of 2 to 16 bits without scale
     and offset are summed in float32 as they are gathered.
 
-    TANGO (Tang et al., SC 2023, section 3.3) splits products with a weight per edge and head into one product per head; here each head is
+    TANGO (Chen et al., SC 2023, section 3.3) splits products with a weight per edge and head into one product per head; here each head is
     a pass over a row's edges while they are in cache. Work is shared out by edges, and long rows are shared out as well.
 
     Examples
@@ -235,7 +236,7 @@ def aggregate_edges(
 ) -> Any:
     """Reduce features of edges to their nodes: the product of the incidence matrix with the edges' features.
 
-    The incidence form of edge aggregation (TANGO, Tang et al., SC 2023, section 3.3): no matrix of ones in place of node features, and by
+    The incidence form of edge aggregation (TANGO, Chen et al., SC 2023, section 3.3): no matrix of ones in place of node features, and by
     rows no gather at all, since the edges of a row lie side by side. In training it makes the gradients of node scores from those of
     edge scores, by rows for one end and by columns for the other.
 

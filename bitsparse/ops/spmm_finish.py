@@ -132,7 +132,7 @@ class SumFinish:
             None,
             self._line_sums(operand, weights) if offset is not None else np.empty(0),
         )
-        terms = operand_terms(self._function, left, x, self.epilogue.offset_correction)
+        terms = operand_terms(self._function, left, x, self.epilogue.offset_correction, ("A", "x"))
         made = (
             Behind(self.params, self.epilogue.behind(terms, operand.device))
             if on_gpu

@@ -19,8 +19,9 @@ Array = NDArray[Any]
 
 def is_counted(operand: CSROperand, x: Features, weights: Array | None, acc: np.dtype[Any], reduce: str) -> bool:
     """Whether vertical counters, an eighth of the work, give the sums before an epilogue."""
-    one_bit = x.packed is not None and x.packed.bits == 1 and x.packed.affine is None
-    return one_bit and weights is None and acc == np.int32 and reduce != "max" and operand.indices is not None
+    if x.packed is None or x.packed.bits != 1 or x.packed.affine is not None or x.packed.encoding == "signed":
+        return False  # a bit counts as 0 and 1 or as -1 and 1, while one signed bit means 0 or -1
+    return weights is None and acc == np.int32 and reduce != "max" and operand.indices is not None
 
 
 def counted(operand: CSROperand, x: Features, reduce: str) -> Array:

@@ -12,11 +12,11 @@ from bitsparse import _check, backends, interop
 from bitsparse.arrays.bit_tensor import BitTensor, Layout
 from bitsparse.backends.params import PackedFeatures
 from bitsparse.errors import DTypeError, KernelError, ShapeError
-from bitsparse.ops.csr_operand import CSROperand
+from bitsparse.ops.csr_operand import CSROperand, fits_heads
 from bitsparse.ops.edge_ways import EdgeWay
 from bitsparse.ops.epilogue import Epilogue
 from bitsparse.ops.features import Features, as_features, converted, native, sum_dtypes, unpacked
-from bitsparse.ops.places import same_place, target_array, working_with
+from bitsparse.ops.places import same_place, target_array, working_with, zeros
 from bitsparse.ops.spmm_codes import CodeProducts
 from bitsparse.ops.spmm_finish import SumFinish
 from bitsparse.ops.spmm_gpu import GpuProducts, Product, ShortWay
@@ -96,6 +96,17 @@ class SpmmPlan:
         return int(np.prod(self._inner, dtype=np.int64))
 
     @property
+    def _is_empty(self) -> bool:
+        """Whether there is nothing to sum, so that no kernel runs: every element of the result is 0, if it has any."""
+        return 0 in self.shape or self._operand.nnz == 0
+
+    @property
+    def _needs_values(self) -> bool:
+        """Whether A's own values do not fit the planned features, so that every call has to bring others."""
+        own = self._operand.values
+        return own is not None and not fits_heads(own, self._inner)
+
+    @property
     def longest_row(self) -> int:
         """Most edges in a row of A; on a GPU it is read back at the first question."""
         return self._operand.longest_row
@@ -173,7 +184,7 @@ class SpmmPlan:
     def _plan_bits(self, bits: int, encoding: str) -> None:
         """Choose and compile for BitTensors of this kind, without scale and offset."""
         self._planned = (bits, encoding)
-        if 0 in self.shape:
+        if self._is_empty or self._needs_values:
             return
         operand, weights, in_rows = self._operand, self._operand.values, bits in _check.ROW_LAYOUT_BITS
         space: Any = interop.namespace(operand.indptr)
@@ -192,7 +203,8 @@ class SpmmPlan:
             by_counters = self._finish is not None and is_counted(operand, features, weights, acc, self._reduce)
             self._told["packed"] = f"{bits} {encoding} bits: {explain_packed(features, acc, by_counters)}"
         elif self._codes.prepare(operand, features, weights, acc, finish) is None and self._forced in (None, "csr"):
-            heads = self._inner[0] if in_rows and len(self._inner) == 2 else 1
+            per_head = weights is not None and weights.ndim == 2
+            heads = self._inner[0] if len(self._inner) == 2 and (in_rows or per_head) else 1
             self._product(operand, features, x.dtype, acc, weights, heads)
 
     def _prepare(self, planned: Any) -> ShortWay | None:
@@ -200,15 +212,16 @@ class SpmmPlan:
         wanted: np.dtype[Any] = np.dtype(np.float32 if planned is None else planned)
         if wanted.name != "bfloat16":
             _check.numeric(self._function, "dtype", np.empty(0, wanted))
-        if self._products is None or 0 in self.shape:
+        if self._products is None or self._is_empty or self._needs_values:
             return None
         space = interop.namespace(self._operand.indptr)
         x = Features(space.empty((0, *self._inner), wanted), (0, *self._inner), wanted, None, interop.CUPY)
         dtype, acc, result_dtype = self._dtypes(x, self._operand.values)
         data_dtype = wanted if wanted.kind in "biu" else dtype
-        product = self._product(self._operand, x, data_dtype, acc, self._operand.values, 1)
-        # Integers whose sums might need more than 64 bits are looked at in every call.
         own = self._operand.values
+        heads = self._inner[0] if own is not None and own.ndim == 2 else 1
+        product = self._product(self._operand, x, data_dtype, acc, own, heads)
+        # Integers whose sums might need more than 64 bits are looked at in every call.
         wide = acc.kind == "i" and 8 in (wanted.itemsize, 0 if own is None else own.dtype.itemsize)
         if data_dtype == wanted and not wide and self._finish is None:
             self._short = ShortWay(self._operand, product.run, wanted, self._inner, result_dtype)
@@ -242,7 +255,7 @@ class SpmmPlan:
 
     def _with_values(self, operand: CSROperand, how: tuple[Any, ...], x: Any, values: Any) -> EdgeWay | None:
         """The kernel itself, for CuPy arrays of features and of values for every edge that are summed as they are."""
-        if self._products is None or 0 in self.shape or values is operand.values:
+        if self._products is None or self._is_empty or values is operand.values:
             return None
         dtype, acc, result_dtype = self._dtypes(as_features(self._function, "x", x), values)
         if not dtype == result_dtype == x.dtype:
@@ -308,7 +321,7 @@ class SpmmPlan:
             read = (x.data,) if weights is None else (x.data, weights)
             target = finish.target(out, self.device, read)
         made: Any = None
-        if self._codes is not None and behind is not None and 0 not in self.shape:
+        if self._codes is not None and behind is not None and not self._is_empty:
             made = self._codes.run(operand, x, weights, acc, target, finish, behind)
         if made is None and self._codes is not None:
             with operand.schedule.order:
@@ -318,8 +331,9 @@ class SpmmPlan:
                     room = operand.schedule.workspace("sums", self.shape, sums_dtype)
                 made = finish.on_gpu(self._call(operand, x, weights, dtype, acc, sums_dtype, 1, room), behind, target)
         if made is None:
-            if 0 not in self.shape and is_counted(operand, x, weights, acc, self._reduce):
-                sums = counted(operand, x, self._reduce)
+            if not self._is_empty and is_counted(operand, x, weights, acc, self._reduce):
+                with operand.checked(self._function):
+                    sums = counted(operand, x, self._reduce)
             else:
                 sums = self._call(operand, x, weights, dtype, acc, sums_dtype, 1, None)
             made = finish.on_host(sums, behind, target)
@@ -331,13 +345,19 @@ class SpmmPlan:
         """Values per edge in canonical order, and whether each head has its own."""
         function, operand = self._function, self._operand
         if values is None:
-            return operand.values, False
+            own = operand.values
+            if own is not None and not fits_heads(own, x.shape[1:]):
+                raise ShapeError(
+                    f"{function}: A has values of shape {own.shape}, one per edge and head, but x has shape {x.shape}; pass x of shape "
+                    f"({operand.shape[1]}, {own.shape[1]}, columns), or one value to an edge as values="
+                )
+            return own, own is not None and own.ndim == 2
         given = interop.as_array(values, function, "values")[0]
         same_place(function, [("A", self.device), ("values", interop.device_of(given))])
         _check.numeric(function, "values", given)
         weights = native(operand.edge_values(function, "values", given))
         per_head = weights.ndim == 2
-        if weights.ndim > 2 or (per_head and (len(x.shape) != 3 or weights.shape[1] != x.shape[1])):
+        if weights.ndim > 2 or not fits_heads(weights, x.shape[1:]):
             wanted = f"({operand.nnz},) or ({operand.nnz}, {x.shape[1]})" if len(x.shape) == 3 else f"({operand.nnz},)"
             raise ShapeError(
                 f"{function}: values have shape {given.shape}, but x of shape {x.shape} takes {wanted}; reshape one of them"
@@ -355,8 +375,8 @@ class SpmmPlan:
         heads: int,
         target: Array | None,
     ) -> Array:
-        if 0 in self.shape:
-            return interop.namespace(x.data).empty(self.shape, result_dtype) if target is None else target
+        if self._is_empty:
+            return zeros(interop.namespace(x.data), self.shape, result_dtype, target)
         if self._codes is not None and x.packed is not None:
             summed = self._codes.run(operand, x, weights, acc, target)
             if summed is not None:
@@ -374,19 +394,20 @@ class SpmmPlan:
         if self._products is not None:
             result = self._product(operand, given, data.dtype, acc, weights, heads).run(data, weights, into)
             return result.reshape(self.shape)
-        result = backends.family("cpu", "spmm").spmm(
-            operand.indptr,
-            operand.indices,
-            operand.shape,
-            data,
-            nnz=operand.nnz,
-            acc_dtype=acc,
-            heads=heads,
-            values=weights,
-            row_scale=operand.row_scale,
-            col_scale=operand.col_scale,
-            reduce=self._reduce,
-            packed=packed,
-            out=into,
-        )
+        with operand.checked(self._function):
+            result = backends.family("cpu", "spmm").spmm(
+                operand.indptr,
+                operand.indices,
+                operand.shape,
+                data,
+                nnz=operand.nnz,
+                acc_dtype=acc,
+                heads=heads,
+                values=weights,
+                row_scale=operand.row_scale,
+                col_scale=operand.col_scale,
+                reduce=self._reduce,
+                packed=packed,
+                out=into,
+            )
         return result.reshape(self.shape)

@@ -26,23 +26,25 @@ class LeftOperand(Protocol):
     def line_sums(self) -> NDArray[np.int64]: ...
 
 
-def operand_terms(function: str, a: LeftOperand, b: BitTensor, correct: bool) -> Operands:
-    """Scales and offset corrections of the operands, as vectors over rows and columns.
+def operand_terms(
+    function: str, a: LeftOperand, b: BitTensor, correct: bool, names: tuple[str, str] = ("a", "b")
+) -> Operands:
+    """Scales and offset corrections of the operands, as vectors over rows and columns; messages call them by `names`.
 
     ``sum_k (sa qa + oa)(sb qb + ob) = sa sb (qa @ qb) + (sa rowsum(qa)) ob + oa (sb colsum(qb) + k ob)``
     """
     row_scale, a_offset = (
-        _outer(function, "a", name, part, -1) for name, part in (("scale", a.scale), ("offset", a.offset))
+        _outer(function, names[0], name, part, -1) for name, part in (("scale", a.scale), ("offset", a.offset))
     )
     col_scale, b_offset = (
-        _outer(function, "b", name, part, -2) for name, part in (("scale", b.scale), ("offset", b.offset))
+        _outer(function, names[1], name, part, -2) for name, part in (("scale", b.scale), ("offset", b.offset))
     )
     a_offset = None if a_offset is not None and not a_offset.any() else a_offset
     b_offset = None if b_offset is not None and not b_offset.any() else b_offset
     if a_offset is None and b_offset is None:
         return Operands(row_scale, col_scale)
     if not correct:
-        which = "a" if a_offset is not None else "b"
+        which = names[0] if a_offset is not None else names[1]
         raise ValueError(
             f"{function}: {which} has an offset, which the product of integers leaves out; pass Epilogue(offset_correction=True), or "
             f"quantize with scheme='symmetric'"

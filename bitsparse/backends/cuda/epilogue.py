@@ -298,7 +298,9 @@ class DeviceEpilogue:
             aligned = self._n % 4 == 0 and address % 16 == 0
             raw.steps = raw.steps | _ALIGNED if aligned else raw.steps & ~_ALIGNED
         elif address % 16:
-            raise ValueError("matmul: the words of out must begin at a multiple of 16 bytes; pass a whole array")
+            raise ValueError(
+                f"{self.params.function}: the words of out must begin at a multiple of 16 bytes; pass a whole array"
+            )
         return raw
 
     def nan_seen(self) -> bool:
@@ -407,5 +409,5 @@ def epilogue(acc: Any, params: EpilogueParams) -> Any:
     out = chain.empty()
     chain.on(acc.dtype).run(cupy.ascontiguousarray(acc), out)
     if chain.may_see_nan:
-        _check.no_nan_in_epilogue("Epilogue", chain.nan_seen())
+        _check.no_nan_in_epilogue(params.function, chain.nan_seen())
     return out

@@ -63,7 +63,7 @@ def matmul(
     )
     result = product(b_words, out)
     if chain is not None and chain.may_see_nan:
-        _check.no_nan_in_epilogue("matmul", chain.nan_seen())
+        _check.no_nan_in_epilogue(chain.params.function, chain.nan_seen())
     return result
 
 

@@ -131,7 +131,7 @@ def network(
     work = (4 * places.size + edges) * max(1, columns // 8)
     form = _NORMALISATIONS[normalisation]
     found_nan = _ext.network(run_on(work), packet, form, features, layers, places, as_bytes(out))
-    _check.no_nan_in_epilogue("matmul", bool(found_nan))
+    _check.no_nan_in_epilogue("LowBitNetwork", bool(found_nan))
 
 
 def _step(
@@ -149,4 +149,4 @@ def _step(
     found_nan = _ext.bytes_step(
         run_on(work), as_bytes(x), x.shape[1], dims, panels, indptr, indices, kind, chain, as_bytes(out)
     )
-    _check.no_nan_in_epilogue("matmul", bool(found_nan))
+    _check.no_nan_in_epilogue("LowBitNetwork", bool(found_nan))

@@ -190,7 +190,8 @@ def matmul(
         None if epilogue is None else _chain(epilogue, shape),
         as_bytes(result),
     )
-    _check.no_nan_in_epilogue("matmul", bool(found_nan))
+    if epilogue is not None:
+        _check.no_nan_in_epilogue(epilogue.function, bool(found_nan))
     return result
 
 
@@ -243,7 +244,7 @@ def epilogue(acc: Array, params: EpilogueParams) -> Array:
         _chain(params, acc.shape),
         as_bytes(result),
     )
-    _check.no_nan_in_epilogue("matmul", bool(found_nan))
+    _check.no_nan_in_epilogue(params.function, bool(found_nan))
     return result
 
 

@@ -22,7 +22,7 @@ def count(
     indptr: Array, indices: Array, words: Array, features: int, *, bipolar: bool, kernel: str = "twice-plus"
 ) -> NDArray[np.int32]:
     """int32 sums ``(m, features)`` of the neighbours' bits, as 0/1 or -1/+1, computed in the way that ``kernel`` names."""
-    b = words_to_codes(words.reshape(words.shape[0], 1, -1), features, 1, "planes")
+    b = words_to_codes(words.reshape(words.shape[0], 1, words.shape[-1]), features, 1, "planes")
     sums = np.zeros((indptr.size - 1, features), np.int64)
     for row, (start, stop) in enumerate(pairwise(indptr.tolist())):
         neighbours = b[indices[start:stop]]

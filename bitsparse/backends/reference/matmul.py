@@ -103,7 +103,7 @@ def _epilogue(acc: Array, p: EpilogueParams) -> Array:
         return v
     if np.isnan(v).any():
         raise ValueError(
-            "matmul: the epilogue produced NaN; check the scales, the bias and the batch norm for NaN or infinity"
+            f"{p.function}: the epilogue produced NaN; check the scales, the bias and the batch norm for NaN or infinity"
         )
     if p.binarize:
         codes = (v >= 0).astype(np.int64)

@@ -1,0 +1,166 @@
+"""Errors of sparse functions name the function that was called, its own arguments, both values and a remedy that works."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import bitsparse as bs
+
+X, Y = np.ones((3, 4), np.float32), np.ones((2, 4), np.float32)
+SIGNS = bs.pack_bits(X, encoding="bipolar")
+CODES = bs.BitTensor(X.astype(int), 2, scale=0.5, offset=1.0)
+NONE = np.zeros(3, np.float32), np.zeros(2, np.float32)
+
+
+def damaged(column: int) -> sp.csr_array:
+    """A full 2 x 3 matrix with another column in the second row."""
+    made = sp.csr_array(np.ones((2, 3), np.float32))
+    made.indices = np.array([0, 1, 2, 0, column, 2], np.int32)
+    return made
+
+
+READ_COLUMNS: dict[str, Callable] = {
+    "spmm": lambda A: bs.spmm(A, X),
+    "spmm of a maximum": lambda A: bs.spmm(A, X, reduce="max"),
+    "spmm of integers": lambda A: bs.spmm(A.astype(np.int8), X.astype(np.int8)),
+    "spmm of codes": lambda A: bs.spmm(A, CODES),
+    "spmm of counted bits": lambda A: bs.spmm(A.astype(bool), bs.pack_bits(X), epilogue=bs.Epilogue()),
+    "spmm with an offset": lambda A: bs.spmm(A, CODES, epilogue=bs.Epilogue(offset_correction=True)),
+    "plan_spmm": lambda A: bs.plan_spmm(A, 4)(X),
+    "sddmm": lambda A: bs.sddmm(A, Y, X),
+    "sddmm of sums": lambda A: bs.sddmm(A, Y, X, op="add"),
+    "attention": lambda A: bs.attention(A, X, *NONE),
+    "aggregate_edges": lambda A: bs.aggregate_edges(A, np.ones((6, 2)), side="cols"),
+    "edge_sample": lambda A: bs.edge_sample(A, 9),
+    "sampled_spmm": lambda A: bs.sampled_spmm(A, X, 9),
+    "sampled_spmm of codes": lambda A: bs.sampled_spmm(A, CODES, 9),
+    "plan_sampled_spmm": lambda A: bs.plan_sampled_spmm(A, 4, 9)(X),
+    "bspmm": lambda A: bs.bspmm(A, X),
+    "bspmm of bits": lambda A: bs.bspmm(A.astype(bool), SIGNS),
+    "bspmm to bits": lambda A: bs.bspmm(A.astype(bool), SIGNS, "BBB"),
+    "plan_bspmm": lambda A: bs.plan_bspmm(A, 4, "BFF")(SIGNS),
+    "TCTiledCSR": bs.TCTiledCSR,
+    "FRDC": bs.FRDC,
+    "BitTensor": lambda A: bs.BitTensor(A.astype(int)),
+}
+
+
+@pytest.mark.parametrize("column", [3, 77, -1])
+@pytest.mark.parametrize("call", READ_COLUMNS)
+def test_a_column_outside_of_the_matrix_is_named_with_the_function_and_its_row(call: str, column: int) -> None:
+    function = call.split()[0]
+    with pytest.raises(
+        ValueError, match=rf"^{function}: .*row 1 holds the column {column}, but there are 3 columns; \w+"
+    ):
+        READ_COLUMNS[call](damaged(column))
+
+
+BITS = bs.Epilogue(bias=1.0, binarize=True)
+NAN = X * np.float32("nan")
+FULL = sp.csr_array(np.ones((2, 3), bool))
+
+
+@pytest.mark.parametrize(
+    ("function", "call"),
+    [
+        ("spmm", lambda: bs.spmm(FULL, NAN, epilogue=BITS)),
+        ("plan_spmm", lambda: bs.plan_spmm(FULL, 4, epilogue=BITS)(NAN)),
+        ("bspmm", lambda: bs.bspmm(FULL, NAN, "FBB")),
+        ("bspmm", lambda: bs.bspmm(FULL, SIGNS, "BBB", add=NAN[:2])),
+        ("add", lambda: bs.add(NAN, X, "FFB")),
+        ("Epilogue", lambda: BITS(NAN)),
+    ],
+)
+def test_nan_on_its_way_to_a_bit_is_blamed_on_the_function_that_was_called(function: str, call: Callable) -> None:
+    with pytest.raises(ValueError, match=f"^{function}: the epilogue produced NaN"):
+        call()
+
+
+def test_an_offset_is_that_of_x() -> None:
+    with pytest.raises(ValueError, match=r"^spmm: x has an offset"):
+        bs.spmm(FULL, CODES, epilogue=bs.Epilogue())
+
+
+# ---- advice that works
+def advised(message: str) -> str:
+    return message.rpartition("; pass ")[2]
+
+
+@pytest.mark.parametrize("dense", [np.eye(3), [[1, 0, 0], [0, 1, 0], [0, 0, 1]]])
+def test_the_advice_for_a_dense_adjacency_works(dense: object) -> None:
+    with pytest.raises(bs.DTypeError, match=r"^spmm: A must be sparse") as error:
+        bs.spmm(dense, X)
+    A = eval(advised(str(error.value)), {"TCTiledCSR": bs.TCTiledCSR, "A": dense})
+    assert np.array_equal(bs.spmm(A, X), X)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("form", ["to_sparse_csr", "to_sparse", "pyg"])
+@pytest.mark.parametrize("call", [lambda A: bs.spmm(A, X), bs.TCTiledCSR, bs.FRDC])
+def test_the_advice_for_a_graph_of_pytorch_works_and_does_not_make_it_dense(form: str, call: Callable) -> None:
+    import torch
+
+    dense = torch.tensor([[0.0, 2.0, 0.0], [0.0, 0.0, 3.0], [0.0, 0.0, 0.0]])
+    if form == "pyg":
+
+        class A:  # edges from the second row to the first, as in PyTorch Geometric
+            edge_index, num_nodes = dense.T.nonzero().T, 3
+    else:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # PyTorch calls its CSR tensors a beta
+            A = getattr(dense, form)()
+    with pytest.raises(bs.DTypeError) as error:
+        call(A)
+    got = eval(advised(str(error.value)), {"TCTiledCSR": bs.TCTiledCSR, "A": A})
+    want = dense.numpy() if form != "pyg" else dense.numpy() != 0
+    assert np.array_equal(got.toarray(), want)
+
+
+def test_sparse_times_sparse_advises_what_works() -> None:
+    A, S = bs.TCTiledCSR(np.eye(3, dtype=np.float32)), sp.eye_array(3, format="csr", dtype=np.float32)
+    for call in (lambda: S @ A, lambda: A @ S, lambda: A @ A, lambda: bs.spmm(S, S)):
+        with pytest.raises(bs.DTypeError, match=r"call its \.toarray\(\) first"):
+            call()
+    assert np.array_equal(S.toarray() @ A, A @ S.toarray())
+
+
+# ---- arguments of other types
+@pytest.mark.parametrize(
+    "value", [None, "a", "0.5", True, [], np.ones(2), 1e39, -1e39, 10**400, float("nan"), float("inf")]
+)
+def test_factors_of_attention_are_finite_numbers_of_float32(value: object) -> None:
+    square = sp.csr_array(np.ones((3, 3), bool))
+    with pytest.raises(
+        (bs.DTypeError, ValueError), match=r"^cosine_attention: beta must be a finite number of float32, got"
+    ):
+        bs.cosine_attention(square, X, beta=value)
+    with pytest.raises(
+        (bs.DTypeError, ValueError), match=r"^attention: negative_slope must be a finite number of float32, got"
+    ):
+        bs.attention(FULL, X, *NONE, negative_slope=value)
+
+
+# ---- names that would change their meaning
+@pytest.mark.parametrize("made", [bs.TCTiledCSR, bs.FRDC, bs.BitTensor])
+def test_assignment_operators_do_not_change_the_class(made: Callable) -> None:
+    A = B = made(np.eye(2, dtype=int))
+    for operator in ("+=", "-=", "*=", "/=", "@="):
+        with pytest.raises(bs.DTypeError, match=r"not changed in place.*B = A \+ other"):
+            exec(f"A {operator} B", {"A": A, "B": B})
+
+
+@pytest.mark.parametrize("made", [bs.TCTiledCSR, bs.FRDC, bs.BitTensor])
+def test_a_list_of_edges_is_not_taken_for_a_dense_array(made: Callable) -> None:
+    pairs = [(0, 1), (1, 2), (2, 0)]
+    with pytest.raises(bs.DTypeError, match="3 pairs might be edges or a dense array") as error:
+        made(pairs)
+    edges, array = (part.partition(" for ")[0] for part in advised(str(error.value)).split(", numpy"))
+    got = eval(edges, {"TCTiledCSR": bs.TCTiledCSR, "FRDC": bs.FRDC, "pairs": pairs})
+    assert np.array_equal(got.toarray(), np.roll(np.eye(3), 1, axis=1))
+    assert made(eval("numpy" + array, {"numpy": np, "pairs": np.array(pairs) % 2})).shape == (3, 2)
+    assert made([[0, 1], [1, 0]]).shape == (2, 2)
