@@ -172,8 +172,7 @@ def target_of(
             raise ValueError(
                 f"{function}: out has a scale or an offset, but the result has none; pass out.with_affine()"
             )
-        target: Array = out.words
-        out._bitmap = out._sums = out._prepared = None
+        target: Array = out._overwrite()
     else:
         if isinstance(out, BitTensor):
             raise DTypeError(
