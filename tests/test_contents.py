@@ -126,9 +126,7 @@ def test_codes_that_were_written_over_are_not_given_out_again() -> None:
 def test_arrays_of_other_libraries_over_one_memory_are_taken_for_one() -> None:
     torch = pytest.importorskip("torch")
     words = torch.zeros((_SIZE, 1, 8), dtype=torch.int32)
-    one, other = (
-        bs.BitTensor.from_words(words, (_SIZE, _SIZE), 1, scale=1.0, offset=0.0) for _ in range(2)
-    )
+    one, other = (bs.BitTensor.from_words(words, (_SIZE, _SIZE), 1, scale=1.0, offset=0.0) for _ in range(2))
     assert not one.tile_bitmap.any()
     write(other, ones())
     assert one.tile_bitmap.any() and (one.line_sums == _SIZE).all()
