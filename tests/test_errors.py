@@ -647,7 +647,7 @@ HOSTILE = {
     "header is a number": part("header.npy", npy(np.array(3))),
     "header is deep": part("header.npy", npy(np.array("[" * 15000))),
     "header is large": part("header.npy", npy(np.array(" " * 200_000))),
-    "header lacks keys": part("header.npy", npy(np.array('{"format": "bitsparse-1", "type": "BitTensor"}'))),
+    "header lacks keys": part("header.npy", npy(np.array('{"format": "bitsparse-2", "type": "BitTensor"}'))),
     "words dtype": part("words.npy", npy(np.zeros((6, 3, 4), np.int64))),
     "words float": part("words.npy", npy(np.zeros((6, 3, 4), np.float32))),
     "words big-endian": part("words.npy", npy(np.zeros((6, 3, 4), ">u4"))),

@@ -361,6 +361,6 @@ def test_every_round_trip(x: np.ndarray, window: int) -> None:
     window_of = np.repeat(np.arange(tiled.windows), np.diff(tiled.edge_indptr))
     rows = window_of * window + tiled.edge_row
     cols = tiled.cols[tiled.cols_indptr[window_of] + tiled.edge_col] if tiled.nnz else tiled.cols
-    assert np.array_equal(x[rows, cols], tiled.data)
+    assert np.array_equal(x[rows, cols], tiled.data[tiled.perm])
     key = np.lexsort((tiled.edge_row, cols, window_of))
     assert np.array_equal(key, np.arange(tiled.nnz))

@@ -94,7 +94,7 @@ class BitTensor(PackedArray):
         inherited = arg if isinstance(arg, BitTensor) else None
         self._scale = self._affine("scale", inherited._scale if inherited is not None and scale is None else scale)
         self._offset = self._affine("offset", inherited._offset if inherited is not None and offset is None else offset)
-        self._bitmap = self._sums = self._prepared = self._kind_kept = None
+        self._contents_kept = self._derived_kept = self._kind_kept = None
 
     @classmethod
     def from_words(
@@ -174,7 +174,7 @@ class BitTensor(PackedArray):
         self._words, self._shape, self._bits, self._axis = words, shape, bits, axis
         self._layout, self._encoding, self._family = layout, encoding, family
         self._scale, self._offset = scale, offset
-        self._bitmap = self._sums = self._prepared = self._kind_kept = None
+        self._contents_kept = self._derived_kept = self._kind_kept = None
         return self
 
     def _affine(self, name: str, value: Any) -> NDArray[np.float32] | None:

@@ -23,7 +23,6 @@ __all__ = [
     "nnz_of",
     "outside",
     "rows_of",
-    "scatter",
     "without_spare",
 ]
 
@@ -150,23 +149,6 @@ def gather(values: NDArray[Any], order: NDArray[Any]) -> NDArray[Any]:
     for start in range(0, order.size, _PIECE):
         inside = slice(start, start + _PIECE)
         np.take(values, order[inside], axis=0, out=out[inside], mode="clip")
-    return out
-
-
-def scatter(values: NDArray[Any], order: NDArray[Any]) -> NDArray[Any]:
-    """The inverse of :func:`gather` for a permutation: ``out[order] = values``.
-
-    >>> scatter(np.array([5, 6, 7]), np.array([2, 0, 1], dtype=np.int32)).tolist()
-    [6, 7, 5]
-    """
-    space = interop.namespace(values)
-    out: NDArray[Any] = space.empty(values.shape, values.dtype)
-    if space is not np:
-        as_bits(out)[order] = as_bits(values)
-        return out
-    for start in range(0, order.size, _PIECE):
-        inside = slice(start, start + _PIECE)
-        out[order[inside]] = values[inside]
     return out
 
 

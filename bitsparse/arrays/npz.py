@@ -21,7 +21,8 @@ from bitsparse.errors import DTypeError
 
 __all__ = ["load_npz", "save_npz"]
 
-_FORMAT = "bitsparse-1"
+#: Version 2: the values of a TCTiledCSR stand in the order of its CSR array, before in that of its edges.
+_FORMAT = "bitsparse-2"
 #: The header is a short JSON text; a longer one is not ours.
 _MAX_HEADER = 65536
 

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from bitsparse import backends, interop
 from bitsparse.arrays import construct
 from bitsparse.arrays.base import BitArray
+from bitsparse.interop.identity import Contents, contents_of
 
-__all__ = ["Encoding", "Layout", "PackedArray", "kind_of_bits"]
+__all__ = ["Derived", "Encoding", "Layout", "PackedArray", "kind_of_bits"]
 
 Encoding = Literal["unsigned", "signed", "bipolar"]
 Layout = Literal["planes", "rows"]
@@ -25,23 +26,50 @@ def kind_of_bits(*kind: Any) -> tuple[Any, ...]:
     return kind
 
 
+class Derived:
+    """What is kept of the words of one BitTensor, as they are in one version of the memory.
+
+    Attributes
+    ----------
+    version : int
+        Of the memory's contents.
+    bitmap, sums : array or None
+        :attr:`PackedArray.tile_bitmap` and :attr:`PackedArray.line_sums`.
+    prepared : dict
+        Products prepared for this operand on a GPU, by the other operand's kind.
+    """
+
+    __slots__ = ("bitmap", "prepared", "sums", "version")
+
+    def __init__(self, version: int) -> None:
+        self.version = version
+        self.bitmap: NDArray[np.uint32] | None = None
+        self.sums: NDArray[np.int64] | None = None
+        self.prepared: dict[Any, Any] = {}
+
+    def prepare(self, key: Any, product: Any, most: int) -> None:
+        """Keep a product, beside at most so many others."""
+        if len(self.prepared) >= most:
+            self.prepared.clear()
+        self.prepared[key] = product
+
+
 class PackedArray(BitArray):
     """Base class of :class:`bitsparse.BitTensor`, with its fields and properties."""
 
     __slots__ = (
         "__weakref__",
         "_axis",
-        "_bitmap",
         "_bits",
+        "_contents_kept",
+        "_derived_kept",
         "_encoding",
         "_family",
         "_kind_kept",
         "_layout",
         "_offset",
-        "_prepared",
         "_scale",
         "_shape",
-        "_sums",
         "_words",
     )
 
@@ -53,11 +81,9 @@ class PackedArray(BitArray):
     _encoding: str
     _scale: NDArray[np.float32] | None
     _offset: NDArray[np.float32] | None
-    _bitmap: NDArray[np.uint32] | None
-    _sums: NDArray[np.int64] | None
     _kind_kept: tuple[Any, ...] | None
-    #: Products prepared for this left operand on a GPU, by the right operand's kind.
-    _prepared: dict[Any, Any] | None
+    _contents_kept: Contents | None
+    _derived_kept: Derived | None
 
     @abstractmethod
     def repack(self, *, axis: int | None = None, layout: Layout | None = None) -> Self:
@@ -73,6 +99,26 @@ class PackedArray(BitArray):
                 self._family,
             )
         return self._kind_kept
+
+    @property
+    def _contents(self) -> Contents:
+        """The contents of the memory of the words, the same for every BitTensor that lies there."""
+        if self._contents_kept is None:
+            self._contents_kept = contents_of(self._words)
+        return self._contents_kept
+
+    @property
+    def _derived(self) -> Derived:
+        """What is kept of the words; nothing any more once the memory was written to, through whichever BitTensor."""
+        version = self._contents.version
+        if self._derived_kept is None or self._derived_kept.version != version:
+            self._derived_kept = Derived(version)
+        return self._derived_kept
+
+    def _overwrite(self) -> NDArray[np.uint32]:
+        """The words, for somebody who is about to write to them: nothing that was derived from the memory holds any more."""
+        self._contents.changed()
+        return self._words
 
     def _backend(self) -> Any:
         """The packing functions of the device where the words are."""
@@ -148,22 +194,24 @@ class PackedArray(BitArray):
 
         Little-endian, one bit per tile, planes or-ed (QGTC section 4.3). Built on first use and kept.
         """
-        if self._bitmap is None:
+        kept = self._derived
+        if kept.bitmap is None:
             left = self.repack(axis=-1, layout="planes")
             with self._working():
-                self._bitmap = self._backend().tile_bitmap(left._words, self._shape[-1])
-        return self._bitmap
+                kept.bitmap = self._backend().tile_bitmap(left._words, self._shape[-1])
+        return kept.bitmap
 
     @property
     def line_sums(self) -> NDArray[np.int64]:
         """Sum of the integers along the packed axis, int64 ``(..., outer)``; an offset's correction needs it. Kept."""
-        if self._sums is None:
+        kept = self._derived
+        if kept.sums is None:
             planes = self.repack(layout="planes")
             with self._working():
-                self._sums = self._backend().code_sums(
+                kept.sums = self._backend().code_sums(
                     planes._words, self._bits, self._encoding, self._shape[self._axis]
                 )
-        return self._sums
+        return kept.sums
 
     @property
     def tile_density(self) -> float:

@@ -108,13 +108,13 @@ class SparseArray(BitArray):
 
     @property
     def row_scale(self) -> NDArray[np.float32] | None:
-        """One float32 factor per row, or None."""
-        return self._row_scale
+        """One float32 factor per row, or None; a copy, as scales do not change: see :meth:`with_scales`."""
+        return None if self._row_scale is None else self._row_scale.copy()
 
     @property
     def col_scale(self) -> NDArray[np.float32] | None:
-        """One float32 factor per column, or None."""
-        return self._col_scale
+        """One float32 factor per column, or None; a copy, as scales do not change: see :meth:`with_scales`."""
+        return None if self._col_scale is None else self._col_scale.copy()
 
     @property
     def nbytes(self) -> int:
@@ -184,7 +184,7 @@ class SparseArray(BitArray):
     def csr_arrays(self) -> CSRArrays:
         """``(indptr, indices, values)`` of the canonical CSR array, values in row order or None; the pattern is computed once and kept.
 
-        The scales are not applied. Treat the arrays as read-only.
+        The scales are not applied. The values are :attr:`TCTiledCSR.data` itself; treat the pattern as read-only.
         """
         if self._csr is None:
             with interop.working_on(self.device, self._family):
@@ -356,7 +356,7 @@ class SparseArray(BitArray):
     # -- pickling ---------------------------------------------------------------------------------------------------
     def __reduce__(self) -> Any:
         here = self.get()
-        return unpickle, (
+        return rebuilt, (
             type(self),
             here._components(),
             here._settings(),
@@ -371,7 +371,7 @@ class SparseArray(BitArray):
         """Keyword arguments of `from_arrays` besides the components and scales."""
 
 
-def unpickle(
+def rebuilt(
     cls: Any, components: Any, settings: Any, row_scale: Any, col_scale: Any, had_duplicates: Any, device: str = "cpu"
 ) -> Any:
     """Rebuild through the checks: a pickle may come from elsewhere."""

@@ -29,10 +29,10 @@ def _scaled(x: Any, function: str) -> tuple[Any, Any, Any]:
         values = converted(values, np.dtype(np.float32))
     dtype = x._scaled_dtype(values.dtype)
     values = values.astype(dtype, copy=False)
-    if x.row_scale is not None:
-        values = values * x.row_scale[rows_of(indptr)].astype(dtype, copy=False)
-    if x.col_scale is not None:
-        values = values * x.col_scale[indices].astype(dtype, copy=False)
+    if x._row_scale is not None:
+        values = values * x._row_scale[rows_of(indptr)].astype(dtype, copy=False)
+    if x._col_scale is not None:
+        values = values * x._col_scale[indices].astype(dtype, copy=False)
     return indptr, indices, values
 
 
@@ -42,24 +42,27 @@ def coordinates(x: Any) -> tuple[Any, Any, Any]:
     return rows_of(indptr), indices, values
 
 
-def to_matrix(x: Any) -> Any:
-    """A :class:`scipy.sparse.csr_array`, or a :class:`cupyx.scipy.sparse.csr_matrix` of an array on a GPU."""
+def to_matrix(x: Any, copy: bool = True) -> Any:
+    """A :class:`scipy.sparse.csr_array`, or a :class:`cupyx.scipy.sparse.csr_matrix` of an array on a GPU.
+
+    Without a copy it shares what the container keeps, and nothing may be done to it in place.
+    """
     indptr, indices, values = _scaled(x, "tocsr")
     if x.device == "cpu":
         from scipy import sparse
 
-        return sparse.csr_array((values, indices, indptr), shape=x.shape)
+        return sparse.csr_array((values, indices, indptr), shape=x.shape, copy=copy)
     from cupyx.scipy import sparse as on_gpu
 
     if values.dtype.kind in "iu":  # CuPy's matrices hold booleans and floats
         values = values.astype(np.float32 if values.dtype.itemsize <= 2 else np.float64)
-    return on_gpu.csr_matrix((values, indices, indptr), shape=x.shape)
+    return on_gpu.csr_matrix((values, indices, indptr), shape=x.shape, copy=copy)
 
 
 def to_dense(x: Any) -> Any:
     """A NumPy or CuPy array of every element, in the dtype of the values; 16-bit floats are float32."""
     if x.device == "cpu":
-        return to_matrix(x).toarray()
+        return to_matrix(x, copy=False).toarray()
     rows, cols, values = coordinates(x)
     dense = interop.namespace(cols).zeros(x.shape, values.dtype)
     dense[rows, cols] = values
@@ -83,7 +86,7 @@ def transposed(x: Any) -> Pattern:
         (x.shape[1], x.shape[0]),
         None if values is None else gather(values, order),
         x.had_duplicates,
-        x.col_scale,
-        x.row_scale,
+        x._col_scale,
+        x._row_scale,
         x._family,
     )

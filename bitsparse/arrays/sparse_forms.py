@@ -141,8 +141,8 @@ def _of_container(function: str, arg: Any, shape: Any, index: Any, ones: bool) -
         arg.shape,
         None if ones else values,
         arg.had_duplicates,
-        arg.row_scale,
-        arg.col_scale,
+        arg._row_scale,
+        arg._col_scale,
         arg._family,
     )
 
@@ -377,5 +377,6 @@ def scale_vector(function: str, name: str, value: Any, length: int, device: str 
     _check.finite(function, name, bool(space.isfinite(array.astype(np.float64)).all()))
     if array.dtype == np.float64 and array.size and float(abs(array).max()) > float(np.finfo(np.float32).max):
         raise DTypeError(f"{function}: {name} reaches {float(abs(array).max()):.3g}, beyond float32; scale it down")
-    moved: NDArray[np.float32] = interop.move(space.ascontiguousarray(array, dtype=np.float32), device)
+    # A copy, so that nobody can change what kernels have folded into other arrays.
+    moved: NDArray[np.float32] = interop.move(space.array(array, np.float32, order="C"), device)
     return moved

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
 from bitsparse.arrays import sparse_forms
-from bitsparse.arrays.indices import contiguous, converted, devices_of, gather, matrix_shape, scatter
+from bitsparse.arrays.indices import contiguous, converted, devices_of, matrix_shape
 from bitsparse.arrays.sparse_adopt import adopt_translated
 from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.arrays.sparse_forms import Pattern
@@ -56,7 +56,7 @@ class TCTiledCSR(SparseArray):
     perm : ndarray, shape (nnz,)
         Position of each edge in the sorted CSR array without duplicates.
     data : ndarray, shape (nnz,) or (nnz, H), or None
-        Values in edge order.
+        Values in the order of the sorted CSR array. Data that came in this order is shared, not copied.
 
     Raises
     ------
@@ -67,7 +67,8 @@ class TCTiledCSR(SparseArray):
 
     Notes
     -----
-    All component arrays are canonical: equal input gives equal arrays. Treat them as read-only.
+    All component arrays are canonical: equal input gives equal arrays. `data` may be changed in place: products read it where it lies, in
+    every call and on every device. The other arrays must stay as they are, as more is kept that was made from them.
 
     Examples
     --------
@@ -75,7 +76,7 @@ class TCTiledCSR(SparseArray):
     >>> import bitsparse as bs
     >>> a = bs.TCTiledCSR(np.array([[0, 0, 5], [7, 0, 2]]))
     >>> a.cols, a.edge_row, a.edge_col, a.data
-    (array([0, 2], dtype=int32), array([1, 0, 1], dtype=uint8), array([0, 1, 1], dtype=int32), array([7, 5, 2]))
+    (array([0, 2], dtype=int32), array([1, 0, 1], dtype=uint8), array([0, 1, 1], dtype=int32), array([5, 7, 2]))
     >>> a.toarray()
     array([[0, 0, 5],
            [7, 0, 2]])
@@ -117,7 +118,7 @@ class TCTiledCSR(SparseArray):
             self._adopt(made, row_scale, col_scale)
             translated = backends.family(device, "build").translate(made.indptr, made.indices, made.shape, self._window)
             self._cols_indptr, self._cols, self._edge_indptr, self._edge_row, self._edge_col, self._perm = translated
-            self._data = gather(made.values, self._perm) if made.values is not None and not pattern else None
+            self._data = _shared(made.values) if made.values is not None and not pattern else None
 
     # -- other ways in ----------------------------------------------------------------------------------------------
     @classmethod
@@ -222,7 +223,7 @@ class TCTiledCSR(SparseArray):
             self._window = height
             self._adopt(Pattern(adopted[0], adopted[1], sizes, family=family), row_scale, col_scale)
             self._cols_indptr, self._cols, self._edge_indptr, self._edge_row, self._edge_col, self._perm = adopted
-            self._data = None if values is None else contiguous(values)
+            self._data = None if values is None else _shared(values)
         return self
 
     # -- components -------------------------------------------------------------------------------------------------
@@ -263,7 +264,7 @@ class TCTiledCSR(SparseArray):
 
     @property
     def data(self) -> NDArray[Any] | None:
-        """Values in edge order, or None for a pattern."""
+        """Values in the order of the CSR array, or None for a pattern; see the class for changing them."""
         return self._data
 
     @property
@@ -301,7 +302,7 @@ class TCTiledCSR(SparseArray):
         Parameters
         ----------
         values : array_like, shape (nnz,) or (nnz, H), or None
-            In the order of the sorted CSR array; None leaves a pattern.
+            In the order of the sorted CSR array, copied; None leaves a pattern.
 
         Raises
         ------
@@ -324,7 +325,7 @@ class TCTiledCSR(SparseArray):
         with sparse_forms.working_on((values, self)):
             array, family = sparse_forms.edge_values("with_values", values, self.nnz)
             _check.same_device("with_values", devices_of(self._perm, array))
-            made._data = None if array is None else gather(array, self._perm)
+            made._data = None if array is None else _shared(array.copy())
         made._family = interop.common_family([self._family, family])
         return made
 
@@ -340,7 +341,7 @@ class TCTiledCSR(SparseArray):
         return made
 
     def _csr_values(self) -> NDArray[Any] | None:
-        return None if self._data is None else scatter(self._data, self._perm)
+        return self._data
 
     # -- what the base class asks -----------------------------------------------------------------------------------
     def _pattern(self) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -385,3 +386,9 @@ class TCTiledCSR(SparseArray):
 
     def __repr__(self) -> str:
         return self._repr(f"{self._values_text()} window={self._window}")
+
+
+def _shared(values: NDArray[Any]) -> NDArray[Any]:
+    """Values as kernels load them: in C order, and on a GPU at an address that suits vectors; themselves if they are."""
+    made: NDArray[Any] = contiguous(values)
+    return made if interop.namespace(made) is np else interop.aligned(made)

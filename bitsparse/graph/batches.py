@@ -112,7 +112,7 @@ class SubgraphBatch:
             return None if like is None else interop.view(buffer, self.sections[name][0], like.shape, like.dtype)
 
         adjacency = self.adjacency._with(part("adjacency", self.adjacency.words), self.adjacency.shape, -1, "planes")
-        adjacency._bitmap = part("tile_bitmap", self.tile_bitmap)
+        adjacency._derived.bitmap = part("tile_bitmap", self.tile_bitmap)
         features = self.features
         if isinstance(features, BitTensor):
             words = part("features", features.words)
@@ -271,7 +271,7 @@ def _packed(
     )
     adjacency = BitTensor.from_words(views["adjacency"], shape, 1, check=False)
     views["tile_bitmap"][...] = adjacency.tile_bitmap
-    adjacency._bitmap = views["tile_bitmap"]
+    adjacency._derived.bitmap = views["tile_bitmap"]
     if own is not None:
         words, scale, offset = own.words, own.scale, own.offset
         own = own._with(views["features"], own.shape, -2, "planes")

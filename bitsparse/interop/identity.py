@@ -1,8 +1,10 @@
-"""Whose memory an array is: recognised again, and known to be gone, without keeping it alive."""
+"""Whose memory an array is: recognised again, known to be gone without keeping it alive, and known to have been written to by us."""
 
 from __future__ import annotations
 
+import itertools
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -12,7 +14,7 @@ import numpy as np
 
 from bitsparse.interop.cuda import is_cupy
 
-__all__ = ["Memory", "memory_of"]
+__all__ = ["Contents", "Memory", "Seen", "contents_of", "memory_of"]
 
 
 @dataclass(frozen=True)
@@ -89,3 +91,86 @@ def _of_torch(x: Any) -> Memory | None:
         return None  # sparse tensors have no storage; tensors made under inference_mode() no counter
     view = (x.data_ptr(), tuple(x.shape), tuple(x.stride()), str(x.dtype), x.is_neg())
     return Memory(("torch", storage.cdata), view, lambda: not storage.expired(), version)
+
+
+class Contents:
+    """What one allocation holds, told apart by a version: whoever keeps something made from it compares versions.
+
+    There is one for an allocation, whichever arrays lie over it, for as long as somebody holds it. Writing to a part changes the
+    version of the whole.
+
+    Attributes
+    ----------
+    version : int
+        Never the same again after :meth:`changed`.
+    """
+
+    __slots__ = ("__weakref__", "version")
+
+    _versions = itertools.count()
+
+    def __init__(self) -> None:
+        self.version = next(self._versions)
+
+    def changed(self) -> None:
+        """Whoever writes to the memory calls this first."""
+        self.version = next(self._versions)
+
+
+class Seen:
+    """The contents that something was made from, which is made anew once they have changed."""
+
+    def __init__(self, contents: Contents) -> None:
+        self._contents, self._version = contents, contents.version
+        self._lock = threading.Lock()
+
+    def keep_up(self, renew: Callable[[], None]) -> None:
+        """Call `renew` if the contents have changed since the last time; from several threads one does, and the others wait."""
+        if self._contents.version == self._version:
+            return
+        with self._lock:
+            version = self._contents.version
+            if version != self._version:
+                renew()
+                self._version = version
+
+
+_contents: weakref.WeakValueDictionary[Hashable, Contents] = weakref.WeakValueDictionary()
+_contents_lock = threading.Lock()
+
+
+def contents_of(x: Any) -> Contents:
+    """The contents of the allocation in which an array of NumPy or CuPy lies.
+
+    Arrays that another library allocated do not tell whether they share memory: all of them in one place have one version.
+
+    Examples
+    --------
+    >>> x = np.zeros((4, 2))
+    >>> one, other = contents_of(x), contents_of(x[2:].T)
+    >>> one is other, one is contents_of(np.zeros((4, 2)))
+    (True, False)
+    """
+    key = _cupy_allocation(x) if is_cupy(x) else _numpy_allocation(x)
+    with _contents_lock:
+        found = _contents.get(key)
+        if found is None:
+            found = _contents[key] = Contents()
+        return found
+
+
+def _cupy_allocation(x: Any) -> Hashable:
+    memory = x.data.mem
+    foreign = type(memory).__name__ == "UnownedMemory"
+    return ("cupy", x.data.device_id, 0 if foreign else id(memory))
+
+
+def _numpy_allocation(x: Any) -> Hashable:
+    owner = x
+    while True:
+        below = owner.base if isinstance(owner, np.ndarray) else owner.obj if isinstance(owner, memoryview) else None
+        if below is None:
+            break
+        owner = below
+    foreign = type(owner).__name__ == "PyCapsule" or hasattr(owner, "untyped_storage")
+    return ("numpy", 0 if foreign else id(owner))

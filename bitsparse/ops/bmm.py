@@ -83,8 +83,8 @@ def bmm(
     (array([[-0.8333333]], dtype=float32), array([[-3]], dtype=int32))
     """
     function = "bmm"
-    if kernel is None and isinstance(w, BitTensor) and w._prepared and _is_whole(a):
-        kept = w._prepared.get(_key_of(a, getattr(a, "dtype", None), variant, epilogue, a_norm, row_absmean))
+    if kernel is None and isinstance(w, BitTensor) and w._derived_kept is not None and _is_whole(a):
+        kept = w._derived.prepared.get(_key_of(a, getattr(a, "dtype", None), variant, epilogue, a_norm, row_absmean))
         if kept is not None:
             return _run_kept(kept, a, out, absmean)
     found = "".join(letters.activation_letter(function, name, x) for name, x in (("a", a), ("w", w)))
@@ -227,12 +227,11 @@ def _kept_plan(
     """The plan of the kernel that loads rows; a BitTensor on the right keeps it for calls of the same kind."""
     _check.matmul_shapes(function, tuple(a.shape), tuple(w.shape))
     dtype = None if chosen[0] == "B" else interop.as_array(a, function, "a")[0].dtype
-    kept = w._prepared if isinstance(w, BitTensor) else None
+    kept = w._derived if isinstance(w, BitTensor) else None
     key = _key_of(a, dtype, variant, epilogue, a_norm, row_absmean)
-    plan: BmmPlan | None = kept.get(key) if kept else None
+    plan: BmmPlan | None = None if kept is None else kept.prepared.get(key)
     if plan is None:
         plan = BmmPlan(function, w, int(a.shape[0]), chosen, epilogue, dtype, a_norm, row_absmean, "rows")
-        if isinstance(w, BitTensor):
-            kept = w._prepared = kept if kept and len(kept) < _KEPT else {}
-            kept[key] = plan
+        if kept is not None:
+            kept.prepare(key, plan, _KEPT)
     return plan

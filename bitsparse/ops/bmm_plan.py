@@ -10,6 +10,7 @@ import numpy as np
 from bitsparse import _check, backends, interop
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.errors import DeviceError, DTypeError, KernelError, ShapeError
+from bitsparse.interop.identity import Seen
 from bitsparse.ops import letters, thresholds
 from bitsparse.ops.bmm_short import ShortWay
 from bitsparse.ops.epilogue import Epilogue
@@ -147,8 +148,11 @@ class BmmPlan:
             )
         if right.offset is not None:
             raise ValueError(f"{function}: w has an offset, which signs do not have; pass w.with_affine(w.scale)")
-        # A tensor of its own, as the one given may keep this plan.
-        self._right, self.device = copy(right.repack(axis=-2, layout="planes")), right.device
+        # Tensors of its own, as the one given may keep this plan.
+        self._w = copy(right)
+        self._right, self.device = copy(self._w.repack(axis=-2, layout="planes")), right.device
+        #: What is packed otherwise here belongs to the contents that `w` had.
+        self._seen = None if self._right._words is self._w._words else Seen(self._w._contents)
         self._k, n = right.shape
         self.shape = (m, n)
         if variant[0] == "B" and (a_norm is not None or row_absmean):
@@ -207,6 +211,11 @@ class BmmPlan:
             p._replace(row_scale=scale), np.ones(1, np.int64), self.shape[1], self._k, mean=False
         )
 
+    def _renew(self) -> None:
+        """Pack the weight again, to which somebody has written, into the memory from which calls read it."""
+        with self._w._working():
+            self._right._overwrite()[...] = self._w.repack(axis=-2, layout="planes")._words
+
     def explain(self) -> str:
         """What runs, in a few lines."""
         m, n = self.shape
@@ -229,6 +238,8 @@ class BmmPlan:
     def __call__(self, a: Any, out: Any = None, absmean: Any = None) -> Any:
         """The product with activations of the planned shape and dtype; see :func:`bmm`."""
         function, epilogue = self._function, self._epilogue
+        if self._seen is not None:
+            self._seen.keep_up(self._renew)
         if self._short is not None and absmean is None and self._short.fits(a, out):
             result = self._short(a, out)
             if out is not None:

@@ -71,8 +71,7 @@ class ShortWay:
     def __call__(self, a: Any, out: Any = None) -> Any:
         """Enqueue the product on CuPy's current stream; the result's array, words if it is packed."""
         if out is not None and self._out_kind is not None:
-            out._bitmap = out._sums = out._prepared = None  # which belong to what it held before
-            out = out._words
+            out = out._overwrite()
         return self._product(a._words if self._packed else a, out)
 
 

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import backends, interop
-from bitsparse.arrays.indices import rows_of
 from bitsparse.backends.params import EpilogueParams
 from bitsparse.ops.bspmm_operands import Features
 from bitsparse.ops.csr_operand import CSROperand
+from bitsparse.ops.edge_weights import EdgeWeights
 from bitsparse.ops.features import converted
 from bitsparse.ops.spmm_gpu import GpuProducts, by_alignment, counts_of, run_windows, windows_of
 
@@ -76,19 +76,16 @@ def float_product(
     return run, f"kernel {kernel} ({why}), then the chain and {result} in the same kernel", finish.nan_seen
 
 
-def weights_of(operand: CSROperand, mean: bool) -> tuple[Array | None, Array | None]:
+def weights_of(operand: CSROperand, mean: bool) -> tuple[EdgeWeights | None, Array | None]:
     """Float32 weights of the edges with the factors of the columns, and of the rows of sums, in them; factors of rows that remain."""
-    values = None if operand.values is None else converted(operand.values, np.float32)
-    if operand.col_scale is not None:
-        scales = converted(operand.col_scale, np.float32)[operand.columns]
-        values = scales if values is None else values * scales
     row_scale = None if operand.row_scale is None else interop.contiguous(converted(operand.row_scale, np.float32))
-    if values is not None and row_scale is not None and not mean:
-        values, row_scale = values * row_scale[rows_of(operand.indptr)], None
-    return None if values is None else interop.aligned(values), row_scale
+    if operand.values is None and operand.col_scale is None:
+        return None, row_scale
+    within, behind = (None, row_scale) if mean else (row_scale, None)
+    return EdgeWeights(operand, operand.values, np.float32, operand.col_scale, within), behind
 
 
-def _by_edges(operand: CSROperand, kind: Any, values: Array | None, finish: Any) -> _Run:
+def _by_edges(operand: CSROperand, kind: Any, values: EdgeWeights | None, finish: Any) -> _Run:
     """An edge at a time. Arrays of an unusual alignment have products of their own, made when they first come."""
     backend, choice = (backends.family(operand.device, name) for name in ("spmm", "spmm_choice"))
     schedule, indices, ready = operand.schedule, operand.indices, operand.ready
@@ -110,19 +107,26 @@ def _by_edges(operand: CSROperand, kind: Any, values: Array | None, finish: Any)
 
     def run(x: Array, behind: Any, out: Array | None) -> Array:
         floats = None if finish.out_dtype != np.float32 else out
-        result: Array = at(choice.alignment_of(x, floats, np.float32))(x, values, out, behind)
+        now = None if values is None else values.now()
+        result: Array = at(choice.alignment_of(x, floats, np.float32))(x, now, out, behind)
         return result
 
     return run
 
 
-def _in_windows(operand: CSROperand, kind: Any, values: Array | None, col_scale: Array | None, finish: Any) -> _Run:
+def _in_windows(
+    operand: CSROperand, kind: Any, values: EdgeWeights | None, col_scale: Array | None, finish: Any
+) -> _Run:
     """Windows of eight rows on the CUDA cores; arrays of an unusual alignment are copied."""
     windows = windows_of(operand)
-    factors = None if values is None and col_scale is None else windows.weigh(values, col_scale)
+    factors = None
+    if values is not None or col_scale is not None:
+        factors = windows.weigh(None if values is None else values.now(), col_scale)
     counts = counts_of(operand) if kind.reduce == "mean" else None
 
     def run(x: Array, behind: Any, out: Array | None) -> Array:
+        if values is not None:
+            windows.weigh(values.now(), col_scale, out=factors)
         how = {"weights": factors, "counts": counts, "finish": finish, "behind": behind}
         return run_windows(windows, x, out, finish.out_shape, finish.out_dtype, how)
 

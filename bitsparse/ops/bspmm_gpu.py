@@ -293,14 +293,15 @@ class GpuAggregates:
             features=self._shape[1],
             encoding=x.encoding,
             finish=finish,
-            values=values,
+            values=None if values is None else values.now(),
             weights=kind,
             mean=self._mean,
         )
 
         def run(x: Features, addend: Addend | None, out: Array | None) -> Array:
             node = None if x.node_scale is None else interop.contiguous(x.node_scale)
-            result: Array = sums(x.data, None, node, out, self.behind(finishing, schedule, x, addend))
+            now = None if values is None else values.now()
+            result: Array = sums(x.data, now, node, out, self.behind(finishing, schedule, x, addend))
             return result
 
         return Made(run, f"kernel csr, weights times signs, {lanes_of(sums.tuning)}", finish.nan_seen)

@@ -103,25 +103,23 @@ def pattern_of(csr: CSROperand) -> CSROperand:
     """The 0/1 matrix: no values, explicit zeros dropped (NaN counts as an entry)."""
     if csr.values is None or csr.indices is None:
         return csr
+    keep = csr.values != 0
+    if bool(keep.all()):
+        return dataclasses.replace(csr, values=None)
+    # What is prepared for the entries that remain is kept as long as the same ones do, which takes a look at the values as they are.
     kept = csr.prepared.get("entries that are not zero")
-    if kept is None or kept[0] is not csr.values:
+    if kept is None or not bool((kept[0] == keep).all()):
         space: Any = interop.namespace(csr.indptr)
-        keep = csr.values != 0
-        if bool(keep.all()):
-            made = dataclasses.replace(csr, values=None)
-            kept = (csr.values, None)
-        else:
-            before = space.zeros(keep.size + 1, csr.indptr.dtype)
-            before[1:] = space.cumsum(keep)
-            made = dataclasses.replace(
-                csr, indptr=before[csr.indptr], indices=csr.indices[keep], values=None, count=None, prepared={}
-            )
-            kept = (csr.values, made)
-        if csr.device != "cpu":  # where looking at the values waits for the device
-            csr.prepared["entries that are not zero"] = kept
+        before = space.zeros(keep.size + 1, csr.indptr.dtype)
+        before[1:] = space.cumsum(keep)
+        made = dataclasses.replace(
+            csr, indptr=before[csr.indptr], indices=csr.indices[keep], values=None, count=None, prepared={}
+        )
+        kept = csr.prepared["entries that are not zero"] = keep, made
+        if csr.device != "cpu":
             csr.ready.renew()
-        return made
-    return dataclasses.replace(csr, values=None) if kept[1] is None else kept[1]
+    found: CSROperand = kept[1]
+    return found
 
 
 def addend_of(function: str, value: Any, shape: tuple[int, int], device: str) -> Addend:
@@ -181,8 +179,7 @@ def target_of(
             raise ValueError(
                 f"{function}: out has a scale or an offset, but the result has none; pass out.with_affine()"
             )
-        target: Array = out.words
-        out._bitmap = out._sums = out._prepared = None
+        target: Array = out._overwrite()
     else:
         if isinstance(out, BitTensor):
             raise DTypeError(

@@ -264,8 +264,7 @@ def store(function: str, out: Any, result: Array, shape: tuple[int, int], epilog
             raise ShapeError(
                 f"{function}: out is (shape, bits, axis, layout, encoding) {found}, but the result is {wanted}"
             )
-        out.words[...] = result.reshape(out.words.shape)
-        out._bitmap = None
+        out._overwrite()[...] = result.reshape(out.words.shape)
         return out
     if isinstance(out, BitTensor):
         raise DTypeError(

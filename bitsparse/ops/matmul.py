@@ -77,8 +77,8 @@ def matmul(
            [3, 8]], dtype=int32)
     """
     plain = epilogue is None and out is None and kernel is None and skip_zero_tiles is None
-    if plain and isinstance(a, BitTensor) and a._prepared and isinstance(b, BitTensor):
-        product = a._prepared.get(b._kind)
+    if plain and isinstance(a, BitTensor) and a._derived_kept is not None and isinstance(b, BitTensor):
+        product = a._derived.prepared.get(b._kind)
         if product is not None:
             return _run_prepared(product, a._family, b)
     left = as_bits("matmul", "a", a, -1)
@@ -86,13 +86,12 @@ def matmul(
     _check.matmul_shapes("matmul", left.shape, right.shape)
     _check.same_device("matmul", (left.device, right.device))
     # On a GPU, looking for zero tiles takes a pass over `a`: worth it for a plan, or where it has been done before.
-    skip = (left.device == "cpu" or left._bitmap is not None) if skip_zero_tiles is None else skip_zero_tiles
+    skip = (left.device == "cpu" or left._derived.bitmap is not None) if skip_zero_tiles is None else skip_zero_tiles
     plan = MatmulPlan(
         "matmul", left, right.shape[-1], right.bits, right.encoding, right.shape[:-2], epilogue, kernel, skip
     )
     if plain and left is a and left.device != "cpu":
-        kept = left._prepared = left._prepared if left._prepared and len(left._prepared) < _KEPT else {}
-        kept[right._kind] = plan._product
+        left._derived.prepare(right._kind, plan._product, _KEPT)
     result = plan(right, out=out)
     plan.check()
     return result

@@ -12,7 +12,8 @@ from bitsparse.arrays import construct
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.packed import kind_of_bits
 from bitsparse.backends.params import EpilogueParams, OperandParams
-from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.errors import DeviceError, DTypeError, ShapeError
+from bitsparse.interop.identity import Seen
 from bitsparse.ops.epilogue import Epilogue
 from bitsparse.ops.terms import operand_terms
 
@@ -62,31 +63,11 @@ class MatmulPlan:
         self.acc_dtype = _check.accumulator(
             function, a.shape[-1], _largest(a.bits, a.encoding), _largest(bits, encoding)
         )
-        self._left = a.repack(axis=-1, layout="planes")
-        density = self._left.tile_density if skip_zero_tiles and a.size else 1.0
-        rows = int(np.prod(self.shape[:-1], dtype=object))
-        with a._working():
-            self.costs = {
-                name: backend.cost(name, rows, n, a.shape[-1], a.bits, bits, density)
-                for name in (backend.CHOICES if forced is None else (forced,))
-            }
-            self.forced = forced is not None
-            self.kernel = forced if forced is not None else min(self.costs, key=self.costs.__getitem__)
-            self.share_skipped = 1.0 - density
-            self._product = backend.prepare(
-                self._left.words,
-                k=a.shape[-1],
-                n=n,
-                a_bits=a.bits,
-                b_bits=bits,
-                a_encoding=a.encoding,
-                b_encoding=encoding,
-                b_batch=batch,
-                acc_dtype=self.acc_dtype,
-                # A bitmap without a zero tile only costs the kernel its run lists.
-                bitmap=self._left.tile_bitmap if self.share_skipped > 0 else None,
-                kernel=self.kernel,
-            )
+        self.forced, self._skips = forced is not None, skip_zero_tiles and bool(a.size)
+        self._kernels = backend.CHOICES if forced is None else (forced,)
+        #: What the plan made of `a` belongs to the contents that `a` had.
+        self._seen = Seen(self._a._contents)
+        self._prepare()
         # On a GPU calls take a short way for operands of CuPy's that leave nothing to be decided.
         self._plain: tuple[Any, ...] | None = None
         if self.device != "cpu" and epilogue is None and a._family is interop.CUPY:
@@ -98,6 +79,43 @@ class MatmulPlan:
             self._memory = (left.data.ptr, left.nbytes, 4 * int(np.prod(right_shape, dtype=object)), out_bytes)
         self._own_chain = EpilogueParams() if epilogue is None else epilogue.params(function, self.shape)
         self._chain: tuple[Any, Any, _Chain] | None = None
+
+    def _prepare(self) -> None:
+        """Choose a kernel for the contents of `a`, and make of them what it needs."""
+        a, bits, backend = self._a, self._b_bits, backends.family(self.device, "matmul")
+        n, k = self._b_shape[-1], a.shape[-1]
+        with a._working():
+            self._left = a.repack(axis=-1, layout="planes")
+            density = self._left.tile_density if self._skips else 1.0
+            rows = int(np.prod(self.shape[:-1], dtype=object))
+            self.costs = {name: backend.cost(name, rows, n, k, a.bits, bits, density) for name in self._kernels}
+            self.kernel = min(self._kernels, key=self.costs.__getitem__)
+            self.share_skipped = 1.0 - density
+            self._product = backend.prepare(
+                self._left.words,
+                k=k,
+                n=n,
+                a_bits=a.bits,
+                b_bits=bits,
+                a_encoding=a.encoding,
+                b_encoding=self._b_encoding,
+                b_batch=self._b_shape[:-2],
+                acc_dtype=self.acc_dtype,
+                # A bitmap without a zero tile only costs the kernel its run lists.
+                bitmap=self._left.tile_bitmap if self.share_skipped > 0 else None,
+                kernel=self.kernel,
+            )
+
+    def _renew(self) -> None:
+        """Prepare anew what was made of `a`, to which somebody has written; a plan that reads its words as they are needs nothing."""
+        if self._left is self._a and not self._skips and not self._product.keeps_left:
+            return
+        if interop.is_capturing(self.device):
+            raise DeviceError(
+                f"{self._function}: a was written to after the plan was made, and what the plan keeps of it cannot be made anew while "
+                f"the stream is capturing; call the plan once between the two, or plan with skip_zero_tiles=False"
+            )
+        self._prepare()
 
     def explain(self) -> str:
         """Which kernel runs, why, and what is skipped, in a few lines."""
@@ -122,6 +140,7 @@ class MatmulPlan:
 
     def __call__(self, b: Any, out: Any = None) -> Any:
         """The product with one right operand of the planned shape, bits and encoding."""
+        self._seen.keep_up(self._renew)
         plain = self._plain
         if plain is not None and b.__class__ is BitTensor and (b._kind_kept is plain or b._kind == plain):
             quick, words = self._product.quick, b._words
@@ -226,8 +245,7 @@ def target_of(
                 raise ValueError(
                     f"{function}: out has another {name} than the epilogue writes; make it with_affine(scale, offset)"
                 )
-        words = out.words
-        out._bitmap = out._sums = out._prepared = None
+        words = out._overwrite()
     else:
         if isinstance(out, BitTensor):
             raise DTypeError(

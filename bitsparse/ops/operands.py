@@ -12,7 +12,7 @@ from bitsparse import _check, backends
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.errors import DeviceError, DTypeError, ShapeError
 from bitsparse.ops.csr_operand import CSROperand
-from bitsparse.ops.operands_gpu import csr_on_gpu, incidence_on_gpu
+from bitsparse.ops.operands_gpu import csr_on_gpu, incidence_on_gpu, scales_of
 from bitsparse.ops.places import device_of_sparse
 
 __all__ = ["CSROperand", "as_csr", "host_csr", "incidence_csr"]
@@ -62,8 +62,7 @@ def as_csr(function: str, A: Any) -> CSROperand:
         return csr_on_gpu(function, A, device)
     if hasattr(A, "csr_arrays"):
         indptr, indices, values = A.csr_arrays()
-        scales = (getattr(A, name, None) for name in ("row_scale", "col_scale"))
-        made = _operand(function, indptr, indices, values, A.shape, *scales)
+        made = _operand(function, indptr, indices, values, A.shape, *scales_of(A))
         # In the incidence matrix of rows and edges an edge's column is the edge itself.
         return replace(made, indices=None, count=made.nnz) if getattr(A, "in_order", False) else made
     if isinstance(A, BitTensor):

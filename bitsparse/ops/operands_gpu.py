@@ -16,7 +16,7 @@ from bitsparse.arrays.sparse_merge import merge_duplicates
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops.csr_operand import CSROperand
 
-__all__ = ["csr_on_gpu", "incidence_on_gpu"]
+__all__ = ["csr_on_gpu", "incidence_on_gpu", "scales_of"]
 
 Array = NDArray[Any]
 
@@ -33,10 +33,9 @@ def csr_on_gpu(function: str, A: Any, device: str) -> CSROperand:
         indptr, indices = _indices(function, indptr, indices, A.shape)
         _state(function, device, indptr, indices, A.shape)
         made = _values(function, values, int(indices.size))
-        rows, cols = (getattr(A, name, None) for name in ("row_scale", "col_scale"))
         # In the incidence matrix of rows and edges an edge's column is the edge itself.
         found = None if getattr(A, "in_order", False) else indices
-        return CSROperand(indptr, found, made, rows, cols, tuple(A.shape), count=int(indices.size))
+        return CSROperand(indptr, found, made, *scales_of(A), tuple(A.shape), count=int(indices.size))
     if isinstance(A, BitTensor):
         return _of_pattern(sparse_forms.read(function, A, None, index=None, binary=False, pattern=False))
     if not (hasattr(A, "tocsr") and hasattr(A, "format") and hasattr(A, "nnz")):
@@ -48,19 +47,24 @@ def csr_on_gpu(function: str, A: Any, device: str) -> CSROperand:
 
 
 def _of_container(function: str, A: SparseArray) -> CSROperand:
-    # Arrays that share a pattern share what is prepared for it, so that values are known by the component they came from.
+    # Arrays that share a pattern share what is prepared for it. Values are read where they lie, as they may change.
     kept, data = A._prepared, getattr(A, "_data", None)
     ready = kept.setdefault("ready", interop.Ready())
     ready.wait()
     if A._csr is None:
         A._csr = A._pattern()
         ready.renew()
-    if data is not None and kept.get("values", (None, None))[0] is not data:
-        kept["values"] = (data, _values(function, A._csr_values(), int(A._csr[1].size)))
-        ready.renew()
     indptr, indices = A._csr
-    values = None if data is None else kept["values"][1]
-    return CSROperand(indptr, indices, values, A.row_scale, A.col_scale, A.shape, prepared=kept)
+    # Whether booleans are all true is not asked: the answer would wait for the device in every call.
+    values = None if data is None else _numbers(function, data, int(indices.size))
+    return CSROperand(indptr, indices, values, *scales_of(A), A.shape, prepared=kept)
+
+
+def scales_of(A: Any) -> tuple[Any, Any]:
+    """The factors of rows and of columns that an object with CSR arrays brings along; those of a container as it keeps them."""
+    if isinstance(A, SparseArray):
+        return A._row_scale, A._col_scale
+    return getattr(A, "row_scale", None), getattr(A, "col_scale", None)
 
 
 def _of_pattern(made: sparse_forms.Pattern) -> CSROperand:
@@ -131,12 +135,17 @@ def _values(function: str, values: Any, nnz: int) -> Array | None:
     """None where every value is a stored True, as in a pattern."""
     if values is None:
         return None
+    made = _numbers(function, values, nnz)
+    return None if made.dtype == np.bool_ and bool(made.all()) else made
+
+
+def _numbers(function: str, values: Any, nnz: int) -> Array:
+    """One number for each edge, or one for each edge and head; what is stored behind the last edge is left out."""
     if values.ndim not in (1, 2) or values.shape[0] < nnz:
         raise ShapeError(f"{function}: A has {nnz} edges but values of shape {values.shape}; rebuild A")
-    values = values[:nnz]
-    _check.numeric(function, "A", values)
-    made: Array = values
-    return None if made.dtype == np.bool_ and bool(made.all()) else made
+    made: Array = values if values.shape[0] == nnz else values[:nnz]
+    _check.numeric(function, "A", made)
+    return made
 
 
 def incidence_on_gpu(operand: CSROperand, side: str) -> CSROperand:

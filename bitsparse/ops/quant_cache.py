@@ -40,6 +40,8 @@ class _Entry:
 
     version: int | None
     forms: dict[tuple[int, str], BitTensor] = field(default_factory=dict)
+    #: The version of the contents of each of them.
+    contents: dict[tuple[int, str], int] = field(default_factory=dict)
     #: The arrays' memory: owner, view, and whether it is still there.
     holders: dict[tuple[Hashable, Hashable], Callable[[], bool]] = field(default_factory=dict)
     #: Asked for by something that cannot be watched.
@@ -49,6 +51,13 @@ class _Entry:
     @property
     def nbytes(self) -> int:
         return sum(form.nbytes for form in self.forms.values())
+
+    def add(self, form: tuple[int, str], codes: BitTensor) -> None:
+        self.forms[form], self.contents[form] = codes, codes._contents.version
+
+    def overwritten(self) -> bool:
+        """Whether codes that were handed out have served as the `out` of something since."""
+        return any(self.forms[form]._contents.version != version for form, version in self.contents.items())
 
     def alive(self) -> bool:
         return self.lasting or any(alive() for alive in self.holders.values())
@@ -272,7 +281,8 @@ class QuantCache:
         entry = self._entries.get(wanted.key)
         if entry is None:
             return None
-        if entry.version != wanted.version or not (entry.alive() or self.check == "content"):
+        gone = entry.overwritten() or not (entry.alive() or self.check == "content")
+        if entry.version != wanted.version or gone:
             del self._entries[wanted.key]
             return None
         self._entries.move_to_end(wanted.key)
@@ -287,7 +297,7 @@ class QuantCache:
                     )
                 axis, layout = wanted.form
                 some: BitTensor = next(iter(entry.forms.values()))
-                entry.forms[wanted.form] = some.repack(axis=axis, layout=layout)  # type: ignore[arg-type]
+                entry.add(wanted.form, some.repack(axis=axis, layout=layout))  # type: ignore[arg-type]
                 self._repacks += 1
                 if wanted.device != "cpu":
                     entry.ready.renew()
@@ -312,7 +322,8 @@ class QuantCache:
 
     def _put(self, wanted: _Wanted, made: BitTensor) -> None:
         with self._lock, interop.working_on(wanted.device, wanted.family):
-            entry = _Entry(wanted.version, {wanted.form: made})
+            entry = _Entry(wanted.version)
+            entry.add(wanted.form, made)
             self._hold(wanted, entry)
             if self.max_bytes is not None and entry.nbytes > self.max_bytes:  # nothing makes room for it
                 self._entries.pop(wanted.key, None)

@@ -197,12 +197,11 @@ def _plan_for(function: str, w: Any, x: Any, settings: Settings, bias: Any, kern
     )  # an array may be written to between calls, and a plan copies it
     if not isinstance(w, BitTensor) or w.device == "cpu" or not fixed:
         return QuantizedMatmulPlan(function, w, int(x.shape[0]), settings, x.dtype, bias, kernel)
-    kept = w._prepared if w._prepared and len(w._prepared) < _KEPT else {}
+    kept = w._derived
     key = ("quantized", x.shape[0], x.dtype.name, settings._replace(seed=None), bias, kernel)
-    plan: QuantizedMatmulPlan | None = kept.get(key)
+    plan: QuantizedMatmulPlan | None = kept.prepared.get(key)
     if plan is None or settings.seed is not None:
         plan = QuantizedMatmulPlan(function, w, int(x.shape[0]), settings, x.dtype, bias, kernel)
         if settings.seed is None:
-            kept[key] = plan
-            w._prepared = kept
+            kept.prepare(key, plan, _KEPT)
     return plan

@@ -10,6 +10,7 @@ import numpy as np
 from bitsparse import _check, backends, interop
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.errors import DeviceError, DTypeError, KernelError, ShapeError
+from bitsparse.interop.identity import Seen
 from bitsparse.ops import schemes
 from bitsparse.ops.epilogue import Epilogue
 from bitsparse.ops.matmul import matmul
@@ -81,13 +82,17 @@ class QuantizedMatmulPlan:
         self.kernel = self._chosen(kernel)
         self._product: Any = None
         self._right: BitTensor | None = None  # the weight as products of BitTensors want it
+        self._bytes: Any = None
+        #: What is packed otherwise here belongs to the contents that `w` had.
+        self._seen = Seen(self.w._contents)
         self._ready = interop.Ready()
         if self.kernel == "composed":
             return
         with self.w._working():
+            self._bytes = bytes_of(self.w)
             scale = np.ones((), np.float32) if self.w.scale is None else self.w.scale
             self._product = backends.family(self.device, "quantized").QuantizedProduct(
-                bytes_of(self.w),
+                self._bytes,
                 m=m,
                 n=n,
                 k=self._k,
@@ -98,6 +103,16 @@ class QuantizedMatmulPlan:
                 bias=self._epilogue._fixed.bias,
                 kernel=self.kernel,
             )
+
+    def _renew(self) -> None:
+        """Pack the weight again, to which somebody has written, into the memory from which calls read it."""
+        with self.w._working():
+            if self._right is not None and self._right._words is not self.w._words:
+                self._right._overwrite()[...] = self.w.repack(axis=-2, layout="planes")._words
+            if self._bytes is not None and self._bytes is not self.w._words:
+                self._bytes[...] = bytes_of(self.w)
+            if self.device != "cpu":
+                self._ready.renew()
 
     def _chosen(self, forced: Any) -> str:
         name = _check.kernel(self._function, forced, KERNELS)
@@ -157,6 +172,7 @@ class QuantizedMatmulPlan:
         """A call; with ``copies`` also of activations whose rows have gaps within."""
         function = self._function
         with working_with(self.device, x, out):
+            self._seen.keep_up(self._renew)
             array, family = interop.as_array(x, function)
             self._check_activations(array)
             if self._product is not None and array.shape[1] > 1 and array.strides[1] != array.itemsize:
@@ -215,6 +231,7 @@ class QuantizedMatmulPlan:
     def of_codes(self, q: BitTensor, out: Any = None, absmax: Any = None) -> Any:
         """The product with activations that are quantised already."""
         with working_with(self.device, q, out):
+            self._seen.keep_up(self._renew)
             self._ready.wait()
             if self._right is None:
                 self._right = copy(self.w.repack(axis=-2, layout="planes"))

@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
+from bitsparse.arrays.indices import as_bits
 from bitsparse.backends.params import CodeFeatures
 from bitsparse.errors import KernelError
 from bitsparse.ops.csr_operand import CSROperand, take_rows
-from bitsparse.ops.features import converted
+from bitsparse.ops.edge_weights import EdgeWeights
 from bitsparse.ops.sample import distinct_edges, drawing_of
 from bitsparse.ops.spmm_gpu import GpuProducts
 from bitsparse.ops.spmm_plan import KERNELS
@@ -83,19 +84,24 @@ class DrawnSums:
                 self._made.clear()
             csr.ready.wait()
             values, col_scale, row_scale = self._factors
-            self._made[key] = backends.family(csr.device, "sample").SampledSum(
+            weights = None if values is None else EdgeWeights(csr, values, acc)
+            made = backends.family(csr.device, "sample").SampledSum(
                 self.drawing,
                 csr.indices,
                 columns=columns,
                 x_dtype=kind,
-                values=None if values is None else converted(values, acc),
+                values=None if weights is None else weights.now(),
                 col_scale=col_scale,
                 row_scale=row_scale,
                 rescale=self._rescale,
                 alignment=alignment,
             )
+            self._made[key] = made, weights
             csr.ready.renew()
-        return self._made[key]
+        made, weights = self._made[key]
+        if weights is not None:
+            weights.now()  # written to where the kernel reads them
+        return made
 
     def __call__(
         self, csr: CSROperand, x: Array | CodeFeatures, acc: np.dtype[Any], sampling: dict[str, Any], out: Array | None
@@ -141,13 +147,18 @@ class StoredSums:
             factors = drawing.factors(np.float32)
             row_scale = factors if row_scale is None else factors * row_scale
         found = csr.columns[edges]
+        #: Where the values of the matrix are, which may change, and where those of the sample are put in every call.
+        self._values, self._drawn_edges, self._taken = csr.values, edges, None
+        self._weights: EdgeWeights | None = None
         if csr.values is not None:
-            taken = take_rows(csr.values, edges)
-            wide = np.dtype(np.float64 if taken.dtype.itemsize == 8 else np.float32)
-            weights = converted(taken, wide) if weights is None else converted(taken, wide) * weights
+            self._taken = take_rows(csr.values, edges)
+            wide = np.dtype(np.float64 if self._taken.dtype.itemsize == 8 else np.float32)
+            self._weights = EdgeWeights(csr, self._taken, wide, counts=weights)
+            weights = self._weights.now()
         self._operand = CSROperand(starts, found, weights, row_scale, csr.col_scale, csr.shape, count=int(edges.size))
         self._function, self._columns, self._asked = function, columns, kernel
         self._short: Any = None
+        self._short_weights: EdgeWeights | None = None
         others = None if forced == "short" else forced
         self._products = GpuProducts(function, self._operand, columns, "sum", "fp32", others)
         self._drawn, self._edges = drawing.total, drawing.nnz
@@ -167,9 +178,29 @@ class StoredSums:
         if self._asked == "short" or (self._asked is None and _takes_short(self._operand.shape[0], self._columns)):
             short = self._short_sum(dtype)
             if short is not None:
-                return lambda x, _, out: cast(Array, short(x, out))
-        run: Run = self._products.product(self._operand, dtype, acc, self._operand.values, 1, True).run
-        return run
+                return self._with_values(lambda x, _, out: cast(Array, short(x, out)))
+        return self._with_values(self._products.product(self._operand, dtype, acc, self._operand.values, 1, True).run)
+
+    def _with_values(self, run: Run) -> Run:
+        """The same sum after a look at the values of the matrix, if it has any."""
+        if self._weights is None:
+            return run
+
+        def fresh(x: Array, values: Array | None, out: Array | None) -> Array:
+            self._take()
+            return run(x, values, out)
+
+        return fresh
+
+    def _take(self) -> None:
+        """Write the values of the edges that were drawn to where the kernels read them; two or three launches."""
+        if self._weights is None:
+            return
+        values, taken = as_bits(self._values), as_bits(self._taken)
+        cast(Any, interop.namespace(taken)).take(values, self._drawn_edges, axis=0, out=taken)
+        self._weights.now()
+        if self._short_weights is not None:
+            self._short.weigh(self._short_weights.now())
 
     def _short_sum(self, dtype: np.dtype[Any]) -> Any:
         """Rows dealt out by their length; None if they cannot be and nobody insists."""
@@ -182,13 +213,17 @@ class StoredSums:
             raise KernelError(f"{self._function}: kernel 'short' cannot compute this: {why}; pass kernel=None")
         if self._short is None:
             operand.ready.wait()
-            weights = operand.values
-            if operand.col_scale is not None:
-                factors = operand.col_scale[operand.columns]
-                weights = factors if weights is None else converted(weights, np.float32) * factors
+            own = None
+            if operand.values is not None or operand.col_scale is not None:
+                own = EdgeWeights(operand, operand.values, np.float32, operand.col_scale)
             self._short = family.ShortSum(
-                operand.indptr, operand.columns, self._columns, values=weights, row_scale=operand.row_scale
+                operand.indptr,
+                operand.columns,
+                self._columns,
+                values=None if own is None else own.now(),
+                row_scale=operand.row_scale,
             )
+            self._short_weights = own
             operand.ready.renew()
         return self._short
 
@@ -204,5 +239,6 @@ class StoredSums:
         """The sums of the rows of `x`, contiguous and of the result's dtype, or codes."""
         self._operand.ready.wait()
         if isinstance(x, CodeFeatures):
+            self._take()
             return DrawnSums.kept(self._operand, _EVERY_EDGE, False)(self._operand, x, acc, _EVERY_EDGE, out)
         return self._run(x.dtype, acc)(x, self._operand.values, out)

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
-from bitsparse.arrays.indices import rows_of
 from bitsparse.backends.params import EpilogueParams, packed_words
 from bitsparse.errors import KernelError
 from bitsparse.ops.csr_operand import CSROperand
+from bitsparse.ops.edge_weights import EdgeWeights
 from bitsparse.ops.features import Features, converted
 from bitsparse.ops.spmm_finish import Behind, SumFinish
 
@@ -215,38 +215,29 @@ class CodeProducts:
 
     @staticmethod
     def _float32(operand: CSROperand, weights: Array | None) -> Array:
-        """Values of the edges with the factors of rows and columns in them; those of the matrix are made once."""
-        made: Array
+        """Values of the edges with the factors of rows and columns in them."""
         owner = (weights, operand.row_scale, operand.col_scale)
         kept = operand.prepared.get("float32 values")
-        if kept is not None and all(a is b for a, b in zip(kept[0], owner, strict=True)):
-            made = kept[1]
-            return made
-        found = None if weights is None else converted(weights, np.float32)
-        if operand.col_scale is not None:
-            factors = converted(operand.col_scale, np.float32)[operand.columns]
-            found = factors if found is None else found * factors
-        if operand.row_scale is not None:
-            factors = converted(operand.row_scale, np.float32)[rows_of(operand.indptr)]
-            found = factors if found is None else found * factors
-        made = interop.aligned(found)
-        if weights is None or weights is operand.values:
-            operand.prepared["float32 values"] = owner, made
-            operand.ready.renew()
+        if kept is None or any(a is not b for a, b in zip(kept[0], owner, strict=True)):
+            kept = owner, EdgeWeights(operand, weights, np.float32, operand.col_scale, operand.row_scale)
+            if weights is None or weights is operand.values:
+                operand.prepared["float32 values"] = kept
+                operand.ready.renew()
+        made: Array = kept[1].now()
         return made
 
     @staticmethod
     def _int32(operand: CSROperand, weights: Array) -> Array:
-        """Values of the edges as the kernel takes them; those of the matrix are converted once."""
+        """Values of the edges as the kernel takes them."""
         made: Array
         if weights is not operand.values:
             made = interop.aligned(converted(weights, np.int32))
             return made
         kept = operand.prepared.get("int32 values")
         if kept is None or kept[0] is not weights:
-            kept = operand.prepared["int32 values"] = weights, interop.aligned(converted(weights, np.int32))
+            kept = operand.prepared["int32 values"] = weights, EdgeWeights(operand, weights, np.int32)
             operand.ready.renew()
-        made = kept[1]
+        made = kept[1].now()
         return made
 
 

@@ -121,7 +121,8 @@ class SumFinish:
         scale, offset = x.scale, x.offset
         if scale is None and offset is None and self._row_scale is None:
             return Behind(self.params, OperandParams())
-        fixed = weights is operand.values
+        # With values what an offset adds depends on them, and they may have changed since the last call.
+        fixed = weights is operand.values and (weights is None or offset is None)
         key = (id(scale), id(offset))
         found = self._kept.get(key) if fixed else None
         if found is not None and found[0] is scale and found[1] is offset:

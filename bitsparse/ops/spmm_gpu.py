@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import backends, interop
-from bitsparse.arrays.indices import rows_of
 from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.errors import KernelError
 from bitsparse.ops.csr_operand import CSROperand
+from bitsparse.ops.edge_weights import EdgeWeights
 from bitsparse.ops.features import converted
 
 __all__ = ["GpuProducts", "Product", "ShortWay", "by_alignment", "counts_of", "run_windows", "windows_of"]
@@ -75,12 +75,8 @@ class ShortWay:
         found: ShortWay | None = A._prepared.get("short ways", {}).get((how, x.shape, x.dtype))
         if found is None:
             return None
-        mine, (data, values) = getattr(A, "_data", None), A._prepared.get("values", (None, None))
-        theirs = (None if mine is None else values, A._row_scale, A._col_scale)
-        right = (mine is None or data is mine) and all(
-            one is other for one, other in zip(found._owner, theirs, strict=True)
-        )
-        return found if right else None
+        theirs = (getattr(A, "_data", None), A._row_scale, A._col_scale)
+        return found if all(one is other for one, other in zip(found._owner, theirs, strict=True)) else None
 
     @staticmethod
     def keep(A: SparseArray, x: Any, how: tuple[Any, ...], made: ShortWay | None) -> None:
@@ -230,13 +226,13 @@ class GpuProducts:
         if weights is not None and row_scale is None and col_scale is None:
             narrow = backend.value_dtype_of(weights.dtype, kind.dtype, weights.ndim)
         brought_in = acc if narrow is None else narrow
-        fixed = converted(weights, brought_in) if kind.fixed and weights is not None else None
-        if fixed is not None and acc.kind == "f" and kind.reduce == "sum" and not kind.per_head:
-            # Scales of known values are made part of them, once.
-            if col_scale is not None:
-                fixed, col_scale = fixed * converted(col_scale, acc)[operand.columns], None
-            if row_scale is not None:
-                fixed, row_scale = fixed * converted(row_scale, acc)[rows_of(operand.indptr)], None
+        own: EdgeWeights | None = None
+        if kind.fixed and weights is not None:
+            # Scales of the matrix's own values become part of them: a stream of factors, not a second gather for every edge.
+            if acc.kind == "f" and kind.reduce == "sum" and not kind.per_head:
+                own, col_scale, row_scale = EdgeWeights(operand, weights, brought_in, col_scale, row_scale), None, None
+            else:
+                own = EdgeWeights(operand, weights, brought_in)
         # What a product needs is named here, so that it does not hold the operand.
         schedule, indices, ready = operand.schedule, operand.indices, operand.ready
         brought = "none" if weights is None else "head" if kind.per_head else "edge"
@@ -261,7 +257,7 @@ class GpuProducts:
         usual = at(16)
 
         def run(x: Array, values: Array | None, out: Array | None) -> Array:
-            given = fixed if fixed is not None or values is None else converted(values, brought_in)
+            given = own.now() if own is not None else None if values is None else converted(values, brought_in)
             result: Array = at(choice.alignment_of(x, out, usual.dtype))(x, given, out)
             return result
 
@@ -271,15 +267,19 @@ class GpuProducts:
         """Windows of eight rows on the CUDA cores; arrays of an unusual alignment are copied."""
         windows = windows_of(operand)
         col_scale, row_scale, rows = self._col_scale, self._row_scale, operand.shape[0]
-        fixed, counts = None, counts_of(operand) if kind.reduce == "mean" else None
-        if kind.values is None and col_scale is not None:
+        counts = counts_of(operand) if kind.reduce == "mean" else None
+        own = EdgeWeights(operand, weights, np.float32) if weights is not None and kind.fixed else None
+        fixed = None
+        if own is not None:
+            fixed = windows.weigh(own.now(), col_scale)
+        elif kind.values is None and col_scale is not None:
             fixed = windows.weigh(col_scale=col_scale)
-        elif weights is not None and kind.fixed:
-            fixed = windows.weigh(interop.contiguous(converted(weights, np.float32)), col_scale)
 
         def run(x: Array, values: Array | None, out: Array | None) -> Array:
             factors = fixed
-            if values is not None and factors is None:
+            if own is not None:
+                windows.weigh(own.now(), col_scale, out=fixed)
+            elif values is not None:
                 factors = windows.weigh(interop.contiguous(converted(values, np.float32)), col_scale)
             how = {"weights": factors, "row_scale": row_scale, "counts": counts}
             return run_windows(windows, x, out, (rows, kind.columns), np.float32, how)
@@ -299,13 +299,18 @@ class GpuProducts:
             group,
             height,
         )
-        fixed = tiles.arrange(converted(weights, np.float32)) if weights is not None and kind.fixed else None
+        own = EdgeWeights(operand, weights, np.float32) if weights is not None and kind.fixed else None
+        fixed = None if own is None else tiles.arrange(own.now())
         precision, reduce = choice.tiles_precision(kind), kind.reduce
         row_scale, col_scale, ready = self._row_scale, self._col_scale, operand.ready
         known: list[bool] = []
 
         def run(x: Array, values: Array | None, out: Array | None) -> Array:
-            given = fixed if fixed is not None or values is None else interop.contiguous(converted(values, np.float32))
+            given: Any = None
+            if own is not None:
+                given = tiles.arrange(own.now(), fixed)
+            elif values is not None:
+                given = interop.contiguous(converted(values, np.float32))
             result: Array = tiles.run(x, given, row_scale, col_scale, reduce, precision, out)
             if not known:  # the first product prepares the rest
                 ready.renew()

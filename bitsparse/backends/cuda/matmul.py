@@ -85,6 +85,11 @@ class Prepared:
         #: The short way of a product without an epilogue, once it has been made: ``quick(b_words, out=None)``, or None.
         self.quick: Callable[..., Any] | None = None
 
+    @property
+    def keeps_left(self) -> bool:
+        """Whether calls read what was made of the left operand (bytes, sums of its rows) instead of its words."""
+        return self._arguments["kernel"].startswith("digits") or self._arguments["b_encoding"] == "bipolar"
+
     def __call__(
         self,
         b_words: Any,

@@ -126,9 +126,13 @@ class ShortSum:
         self._indices, self._values = cupy.zeros(total, np.int32), None
         self._indices[place] = indices.astype(np.int32, copy=False)
         if values is not None:
-            self._values = cupy.zeros(total, np.float32)
-            self._values[place] = values.astype(np.float32, copy=False)
+            self._values, self._place = cupy.zeros(total, np.float32), place
+            self.weigh(values)
         return starts
+
+    def weigh(self, values: Any) -> None:
+        """Take other values, float32 (nnz,), by one launch."""
+        self._values[self._place] = values.astype(np.float32, copy=False)
 
     def __call__(self, x: Any, out: Any = None) -> Any:
         """The sums of the rows of `x`, float32 and C-contiguous as `out`, both copied where they are not aligned to 16 bytes."""

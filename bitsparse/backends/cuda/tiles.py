@@ -211,9 +211,9 @@ class Tiles:
         """Bytes on the device, without the pattern itself."""
         return self.windows.nbytes
 
-    def arrange(self, values: Any) -> Arranged:
+    def arrange(self, values: Any, into: Arranged | None = None) -> Arranged:
         """Values of the edges in the order in which the tiles read them, for several products with the same ones."""
-        return self.windows.arrange(values)
+        return self.windows.arrange(values, into)
 
     def run(
         self,

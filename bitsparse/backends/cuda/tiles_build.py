@@ -215,11 +215,14 @@ class Windows:
                 self._counts = self._cupy.maximum(lengths, 1).astype(np.float32)
         return self._counts
 
-    def arrange(self, values: Any) -> Arranged:
-        """Values (nnz,) or (nnz, heads) in the order of the CSR pattern, brought into the order of the tiles, once for many products."""
+    def arrange(self, values: Any, into: Arranged | None = None) -> Arranged:
+        """Values (nnz,) or (nnz, heads) in the order of the CSR pattern, brought into the order of the tiles, once for many products.
+
+        They go into the memory of others like them if such are given, by one launch.
+        """
         heads = 1 if values.ndim == 1 else int(values.shape[1])
         values = self._cupy.ascontiguousarray(values, np.float32)
-        out = self._cupy.empty((heads, self._nnz), np.float32)
+        out = self._cupy.empty((heads, self._nnz), np.float32) if into is None else into.array
         if out.size:
             params = self._params(offsets=self.offsets(), row_offsets=self.row_offsets(), values=values, arranged=out)
             params.heads, params.edges = heads, self._nnz

@@ -198,6 +198,9 @@ def matmul(
 class Prepared:
     """A product with one left operand: ``prepared(b_words, out, epilogue)`` is :func:`matmul` with the other arguments fixed."""
 
+    #: Calls read the words of the left operand as they are then.
+    keeps_left = False
+
     def __init__(self, a_words: NDArray[np.uint32], arguments: dict[str, Any]) -> None:
         self._a_words, self._arguments = a_words, arguments
 
