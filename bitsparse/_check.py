@@ -21,9 +21,10 @@ ENCODINGS = ("unsigned", "signed", "bipolar")
 LAYOUTS = ("planes", "rows")
 ROW_LAYOUT_BITS = (1, 2, 4, 8, 16)
 GRANULARITIES = ("tensor", "row", "col")
+#: The first of each is the default. Rounding down is half a step too low on average, so only the paper's own equation does it unasked.
 ROUNDINGS_OF_SCHEME = {
     "affine-pow2": ("floor",),
-    "affine": ("floor", "nearest", "stochastic"),
+    "affine": ("nearest", "floor", "stochastic"),
     "symmetric": ("nearest", "stochastic"),
 }
 

@@ -109,11 +109,12 @@ def quantize(
     bits : int
         1..32 (2..32 for ``symmetric``). Above 24 the steps are float64.
     scheme : {"affine", "affine-pow2", "symmetric"}
-        * ``"affine"`` (AES-SpMM Eq. 1): ``floor(((x - low) / (high - low)) * (2**bits - 1))``, unsigned.
+        * ``"affine"`` (AES-SpMM Eq. 1): ``round(((x - low) / (high - low)) * (2**bits - 1))``, unsigned.
         * ``"affine-pow2"`` (QGTC Eq. 2): ``floor((x - low) / ((high - low) / 2**bits))`` clipped to ``2**bits - 1``, unsigned.
         * ``"symmetric"`` (TANGO section 3.1): ``round(x / (absmax / (2**(bits-1) - 1)))``, signed, no offset.
     rounding : {"floor", "nearest", "stochastic"}, optional
-        affine: floor (default), nearest (ties to even), stochastic; affine-pow2: floor; symmetric: nearest (default), stochastic.
+        affine and symmetric: nearest (default, ties to even) or stochastic; affine also takes floor, as AES-SpMM prints it, which is half a
+        step too low on average. affine-pow2: floor, QGTC's own equation.
     range : optional
         ``(low, high)``, or the absmax for ``symmetric``: numbers, or arrays of the granularity's shape. Values outside are clipped. By
         default calibrated from `x`.
@@ -141,8 +142,8 @@ def quantize(
     >>> x = np.array([[0.0, 0.3, 1.0], [0.5, 0.9, 0.1]], dtype=np.float32)
     >>> q = bs.quantize(x, 2)
     >>> q.toarray()
-    array([[0, 0, 3],
-           [1, 2, 0]], dtype=uint8)
+    array([[0, 1, 3],
+           [2, 3, 0]], dtype=uint8)
     >>> bs.quantize(x, 8, scheme="symmetric").dequantize().round(2)
     array([[0. , 0.3, 1. ],
            [0.5, 0.9, 0.1]], dtype=float32)

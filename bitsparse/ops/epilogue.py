@@ -73,7 +73,7 @@ class Epilogue:
     out_scale, out_offset : array_like, optional
         The grid of requantisation: scalar, per row ``(m, 1)`` or per column ``(1, n)`` (batch dimensions in front allowed).
     scheme, rounding, seed, stream
-        As in :func:`quantize`; the range of ``"affine"`` is ``out_scale * (2**bits - 1)`` wide and begins at `out_offset`.
+        As in :func:`quantize`, which rounds to nearest unless told otherwise; the range of ``"affine"`` is ``out_scale * (2**bits - 1)`` wide and begins at `out_offset`.
     encoding : str, optional
         Only with `binarize`: "bipolar" (default) or "unsigned".
     axis, layout
@@ -161,7 +161,7 @@ class Epilogue:
         if self.binarize:
             if self.out_scale is not None or self.out_offset is not None:
                 raise ValueError(f"{name}: binarize=True has no grid; drop out_scale and out_offset")
-            schemes.checked_seed(name, "floor", self.seed, self.stream)
+            schemes.checked_seed(name, "nearest", self.seed, self.stream)
             layout = _check.layout(name, self.layout, 1)
             _check.choice(name, "encoding", self.encoding or "bipolar", ("bipolar", "unsigned"))
             return fixed._replace(out="bits", bits=1, binarize=True, axis=axis, layout=layout), None
