@@ -11,9 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, interop
+from bitsparse.arrays import exact
 from bitsparse.errors import DTypeError
 
 __all__ = ["BitArray"]
+
+#: Operators whose integer results might wrap.
+_EXACT = ("add", "subtract", "multiply", "negative")
 
 
 class BitArray(ABC):
@@ -163,7 +167,10 @@ class BitArray(ABC):
         return ops.matmul(other, self)
 
     def _elementwise(self, operation: Callable[[Any, Any], Any], other: Any, name: str, swap: bool = False) -> Any:
-        """Decode, compute with NumPy or CuPy, give back in the family of the ordinary operand (QGTC section 5)."""
+        """Decode, compute with NumPy or CuPy, give back in the family of the ordinary operand (QGTC section 5).
+
+        Sums, differences and products of integers are exact: int32 or int64, whichever holds them.
+        """
         theirs: Any
         mine, family = interop.as_array(self.decoded(), name)
         if isinstance(other, (bool, int, float, complex)):
@@ -176,10 +183,23 @@ class BitArray(ABC):
                 _check.same_device(name, (self.device, interop.device_of(theirs)))
             family = interop.common_family([family, their_family])
         with interop.working_on(self.device, family):
-            result = operation(theirs, mine) if swap else operation(mine, theirs)
+            if name in _EXACT and exact.is_integral(mine) and exact.is_integral(theirs):
+                limits = (
+                    self._limits(mine),
+                    other._limits(theirs) if isinstance(other, BitArray) else exact.limits_of_operand(theirs),
+                )
+                pairs = ((mine, limits[0]), (theirs, limits[1]))
+                (left, first), (right, second) = pairs[::-1] if swap else pairs
+                result = exact.computed(name, operation, left, right, (first, second))
+            else:
+                result = operation(theirs, mine) if swap else operation(mine, theirs)
             if self.device == "cpu":
                 result = np.asarray(result)
             return interop.from_array(result, family, name)
+
+    def _limits(self, decoded: Any) -> tuple[int, int]:
+        """Between which values the integers that :meth:`decoded` gave lie."""
+        return exact.limits_of_operand(decoded)
 
     def __add__(self, other: Any) -> Any:
         return self._elementwise(np.add, other, "add")

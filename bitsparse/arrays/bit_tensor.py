@@ -243,6 +243,9 @@ class BitTensor(PackedArray):
             return self.dequantize()
         return self.toarray(np.int64 if construct.smallest_dtype(self._bits, self._encoding) == np.uint32 else np.int32)
 
+    def _limits(self, decoded: Any) -> tuple[int, int]:
+        return _check.limits_of(self._bits, self._encoding)
+
     def dequantize(self, dtype: Any = np.float32) -> Any:
         """Real values ``q * scale + offset``; see :func:`bitsparse.dequantize`."""
         from bitsparse import ops

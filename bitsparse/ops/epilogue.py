@@ -73,7 +73,7 @@ class Epilogue:
     out_scale, out_offset : array_like, optional
         The grid of requantisation: scalar, per row ``(m, 1)`` or per column ``(1, n)`` (batch dimensions in front allowed).
     scheme, rounding, seed, stream
-        As in :func:`quantize`, which rounds to nearest unless told otherwise; the range of ``"affine"`` is ``out_scale * (2**bits - 1)`` wide and begins at `out_offset`.
+        As in :func:`quantize`; the range of ``"affine"`` is ``out_scale * (2**bits - 1)`` wide and begins at `out_offset`.
     encoding : str, optional
         Only with `binarize`: "bipolar" (default) or "unsigned".
     axis, layout
