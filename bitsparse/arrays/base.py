@@ -150,11 +150,6 @@ class BitArray(ABC):
         opaque[()] = self
         return opaque
 
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        # PyTorch asks before an operator runs: declining sends `tensor @ A` to A.__rmatmul__.
-        return NotImplemented
-
     # -- operators ------------------------------------------------------------------------------------------------
     def __matmul__(self, other: Any) -> Any:
         from bitsparse import ops

@@ -57,6 +57,10 @@ class BitTensor(PackedArray):
     ShapeError, DTypeError, DeviceError
         Fewer than two dimensions, a dtype that is not integral, or data on another device.
 
+    Notes
+    -----
+    A ``torch.nn.Module`` keeps a BitTensor as an ordinary attribute; ``register_buffer`` takes tensors only, such as its `words`.
+
     Examples
     --------
     >>> import numpy as np

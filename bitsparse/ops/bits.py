@@ -12,6 +12,7 @@ from bitsparse.arrays import construct
 from bitsparse.arrays.bit_tensor import BitTensor, Encoding, Layout
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops import schemes
+from bitsparse.ops.features import converted
 
 __all__ = [
     "dequantize",
@@ -335,7 +336,7 @@ def stochastic_round(x: Any, *, seed: int | None = None, stream: int = 0) -> Any
     Parameters
     ----------
     x : array_like of float16, bfloat16, float32 or float64
-        Any shape. bfloat16 comes back as float32.
+        Any shape.
     seed, stream : int, optional
         The same seed and stream give the same result on every device and thread count; None draws a fresh seed.
 
@@ -360,11 +361,11 @@ def stochastic_round(x: Any, *, seed: int | None = None, stream: int = 0) -> Any
     seed_number, stream = schemes.checked_seed(function, "stochastic", seed, stream)
     device = interop.device_of(array)
     with interop.working_on(device, family):
-        if array.dtype.name == "bfloat16":
-            array = array.astype(np.float32)
-        _check.finite(function, "x", bool(np.isfinite(array).all()))
-        rounded = backends.family(device, "bits").stochastic_round(array, seed_number, stream)
-        return interop.from_array(rounded, family, function)
+        wide = converted(array, np.float32) if array.dtype.name == "bfloat16" else array
+        _check.finite(function, "x", bool(np.isfinite(wide).all()))
+        rounded = backends.family(device, "bits").stochastic_round(wide, seed_number, stream)
+        # Exact: where bfloat16 has fractions, it has all integers around.
+        return interop.from_array(converted(rounded, array.dtype), family, function)
 
 
 def bit_tensor(function: str, name: str, q: Any) -> BitTensor:
