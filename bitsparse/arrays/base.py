@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -18,6 +19,17 @@ __all__ = ["BitArray"]
 
 #: Operators whose integer results might wrap.
 _EXACT = ("add", "subtract", "multiply", "negative")
+
+
+#: Functions of NumPy that mean something for these arrays, with the number of their arguments.
+_OF_NUMPY: dict[Any, tuple[int, Callable[..., Any]]] = {
+    np.shape: (1, lambda a: a.shape),
+    np.ndim: (1, lambda a: a.ndim),
+    np.size: (1, lambda a: a.size),
+    np.transpose: (1, lambda a: a.T),
+    np.copy: (1, lambda a: a.copy()),
+    np.dot: (2, operator.matmul),
+}
 
 
 class BitArray(ABC):
@@ -149,6 +161,18 @@ class BitArray(ABC):
         opaque = np.empty((), dtype=object)
         opaque[()] = self
         return opaque
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        count, meaning = _OF_NUMPY.get(func, (-1, None))
+        # numpy.dot of more dimensions is not the product of matrices.
+        flat = func is not np.dot or all(len(getattr(arg, "shape", ())) <= 2 for arg in args)
+        if meaning is not None and len(args) == count and flat and not kwargs:
+            return meaning(*args)
+        name = f"{func.__module__}.{func.__name__}"
+        raise DTypeError(
+            f"{name}: an operand is a {type(self).__name__}, of which NumPy would make an array of objects; pass it with .toarray(), "
+            f"or use its operators and bitsparse's functions (matmul, concat, save_npz, ...)"
+        )
 
     # -- operators ------------------------------------------------------------------------------------------------
     def __matmul__(self, other: Any) -> Any:
