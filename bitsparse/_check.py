@@ -115,6 +115,24 @@ def numeric(function: str, name: str, array: NDArray[Any], kinds: str = "biuf") 
     )
 
 
+def dtype(function: str, value: Any, kinds: str = "biuf", name: str = "dtype") -> np.dtype[Any]:
+    """A dtype that a caller asks for: of plain numbers and in the byte order of this machine, as all results are."""
+    try:
+        wanted: np.dtype[Any] = np.dtype(value)
+    except TypeError:
+        raise DTypeError(
+            f"{function}: {name} must be a NumPy dtype, such as 'float32' or numpy.float32, got {type(value).__name__} {str(value)[:80]!r}"
+        ) from None
+    if not wanted.isnative:
+        native = wanted.newbyteorder("=").name
+        raise DTypeError(
+            f"{function}: {name} is {wanted}, in the byte order of another machine, but results are in that of this one; pass {native!r}, "
+            f"and change the order of what comes out with numpy.astype({wanted.str!r})"
+        )
+    numeric(function, name, np.empty(0, wanted), kinds)
+    return wanted
+
+
 def finite(function: str, name: str, is_finite: bool) -> None:
     if not is_finite:
         raise ValueError(

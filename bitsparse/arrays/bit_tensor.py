@@ -221,9 +221,7 @@ class BitTensor(PackedArray):
         array([[1, 0],
                [1, 1]], dtype=uint8)
         """
-        wanted = self.dtype if dtype is None else np.dtype(dtype)
-        if dtype is not None and wanted.name != "bfloat16":
-            _check.numeric("toarray", "dtype", np.empty(0, wanted))
+        wanted = self.dtype if dtype is None else _check.dtype("toarray", dtype)
         if not construct.holds(wanted, self._bits, self._encoding):
             low, high = _check.limits_of(self._bits, self._encoding)
             raise DTypeError(
@@ -258,7 +256,7 @@ class BitTensor(PackedArray):
 
     def astype(self, dtype: Any) -> Any:
         """An ordinary array of ``dtype``: :meth:`dequantize` for floating dtypes, :meth:`toarray` for integers and bool."""
-        wanted = np.dtype(dtype)
+        wanted = _check.dtype("astype", dtype)
         return self.dequantize(wanted) if wanted.kind not in "iub" else self.toarray(wanted)
 
     def tocsr(self) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -230,6 +231,10 @@ def _or_ed(data: Any, one_bit: bool) -> bool:
 
 def _entries_of_scipy(sparse: Any, one_bit: bool) -> tuple[Any, Any, Any]:
     """Rows, columns and values, repeated entries summed unless they are or-ed later."""
+    given = getattr(sparse, "data", None)
+    if isinstance(given, np.ndarray) and not given.dtype.isnative:  # which SciPy holds, but neither sums nor converts
+        sparse = copy.copy(sparse)
+        sparse.data = given.astype(given.dtype.newbyteorder("="))
     coo = sparse.tocoo()
     data = np.asarray(coo.data)
     _check.numeric(_FUNCTION, "the sparse array", data, "biu")

@@ -306,8 +306,8 @@ def dequantize(q: BitTensor, dtype: Any = np.float32) -> Any:
     array([[-1. ,  0.5]], dtype=float32)
     """
     q = bit_tensor("dequantize", "q", q)
-    wanted = np.dtype(dtype)
-    if wanted.name not in ("float16", "bfloat16", "float32", "float64"):
+    wanted = _check.dtype("dequantize", dtype)
+    if wanted.kind in "biu":
         raise DTypeError(
             f"dequantize: dtype {wanted} is not floating; use float16, bfloat16, float32 or float64, or unpack_bits for integers"
         )
