@@ -22,9 +22,10 @@ ENCODINGS = ("unsigned", "signed", "bipolar")
 LAYOUTS = ("planes", "rows")
 ROW_LAYOUT_BITS = (1, 2, 4, 8, 16)
 GRANULARITIES = ("tensor", "row", "col")
+#: The first of each is the default. Rounding down is half a step too low on average, so only the paper's own equation does it unasked.
 ROUNDINGS_OF_SCHEME = {
     "affine-pow2": ("floor",),
-    "affine": ("floor", "nearest", "stochastic"),
+    "affine": ("nearest", "floor", "stochastic"),
     "symmetric": ("nearest", "stochastic"),
 }
 
@@ -202,6 +203,24 @@ def numeric(function: str, name: str, array: NDArray[Any], kinds: str = "biuf") 
     raise DTypeError(
         f"{function}: {name} has dtype {array.dtype}, but {function} takes {wanted}; convert it with astype"
     )
+
+
+def dtype(function: str, value: Any, kinds: str = "biuf", name: str = "dtype") -> np.dtype[Any]:
+    """A dtype that a caller asks for: of plain numbers and in the byte order of this machine, as all results are."""
+    try:
+        wanted: np.dtype[Any] = np.dtype(value)
+    except TypeError:
+        raise DTypeError(
+            f"{function}: {name} must be a NumPy dtype, such as 'float32' or numpy.float32, got {type(value).__name__} {str(value)[:80]!r}"
+        ) from None
+    if not wanted.isnative:
+        native = wanted.newbyteorder("=").name
+        raise DTypeError(
+            f"{function}: {name} is {wanted}, in the byte order of another machine, but results are in that of this one; pass {native!r}, "
+            f"and change the order of what comes out with numpy.astype({wanted.str!r})"
+        )
+    numeric(function, name, np.empty(0, wanted), kinds)
+    return wanted
 
 
 def finite(function: str, name: str, is_finite: bool) -> None:

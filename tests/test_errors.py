@@ -264,7 +264,7 @@ def test_seeds(seed: object) -> None:
             call()
     with refuses(ValueError, "stream", 2**32):
         bs.stochastic_round(REAL, seed=0, stream=2**32)
-    with refuses(ValueError, "quantize", "seed", "floor"):
+    with refuses(ValueError, "quantize", "seed", "nearest"):
         bs.quantize(REAL, 4, seed=3)
 
 
@@ -273,8 +273,12 @@ def test_choose_bits_without_an_answer() -> None:
         bs.choose_bits(REAL, threshold=0.01, bits=(2, 3))
     with refuses(ValueError, "choose_bits", "no candidate"):
         bs.choose_bits(REAL, bits=())
-    with refuses(ValueError, "choose_bits", "threshold", "-0.5"):
-        bs.choose_bits(REAL, threshold=-0.5)
+    for threshold in (-0.5, "a", True, float("nan")):
+        with refuses(ValueError, "choose_bits", "threshold", repr(threshold)):
+            bs.choose_bits(REAL, threshold=threshold)
+    for bits in (4, None):
+        with refuses(bs.DTypeError, "choose_bits", "bits must hold the candidates", f"got {bits}"):
+            bs.choose_bits(REAL, bits=bits)
 
 
 def test_quantization_error_of_another_shape() -> None:

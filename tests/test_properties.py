@@ -183,6 +183,6 @@ def test_the_epilogue_does_not_depend_on_the_form_of_its_result(data: st.DataObj
     fused = bs.matmul(a, b, epilogue=bs.Epilogue(**chain, bits=bits, out_scale=0.5, out_offset=-2.0, **form))
     levels = np.float32(2**bits - 1)
     t = ((real - np.float32(-2)) / (np.float32(0.5) * levels)) * levels
-    assert np.array_equal(fused.toarray(), np.clip(np.floor(t), 0, levels))
+    assert np.array_equal(fused.toarray(), np.clip(np.rint(t), 0, levels))
     signs = bs.matmul(a, b, epilogue=bs.Epilogue(**chain, binarize=True))
     assert np.array_equal(signs.toarray(), np.where(real >= 0, 1, -1))

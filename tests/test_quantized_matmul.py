@@ -242,3 +242,23 @@ def test_refusals() -> None:
         assert name in str(caught.value), text
     assert not out.any()
     assert not one.any()
+
+
+@pytest.mark.parametrize("w", [np.ones(4), np.ones((4, 1, 1)), [1.0, 2.0, 3.0, 4.0], np.float32(2)], ids=np.shape)
+def test_a_weight_that_is_no_matrix_is_refused(w: Any) -> None:
+    x = np.ones((2, 4), np.float32)
+    for function, call in (
+        ("quantized_matmul", lambda: bs.quantized_matmul(x, w)),
+        ("plan_quantized_matmul", lambda: bs.plan_quantized_matmul(w, 2)),
+        ("quantized_matmul", lambda: bs.quantized_matmul(x, w, cache=bs.QuantCache())),
+    ):
+        with pytest.raises(
+            bs.ShapeError,
+            match=rf"^{function}: w has shape \({', ?'.join(map(str, np.shape(w)))},?\), but it must be a matrix",
+        ):
+            call()
+
+
+def test_a_weight_may_be_a_nested_list() -> None:
+    x = np.array([[1.0, 2.0]], np.float32)
+    assert np.array_equal(bs.quantized_matmul(x, [[1.0], [0.5]]), bs.quantized_matmul(x, np.array([[1.0], [0.5]])))

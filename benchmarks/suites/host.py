@@ -177,13 +177,13 @@ def pack(side: int, threads: int) -> Prepared:
 
 
 def quantise(side: int, bits: int, threads: int) -> Prepared:
-    """Range, quantisation and packing against the formula in NumPy."""
+    """Range, quantisation and packing against the formula in NumPy, rounding down as the recorded runs did."""
     x = np.random.default_rng(0).standard_normal((side, side), dtype=np.float32)
     scratch = np.empty_like(x)
     top = np.float32(2**bits - 1)
 
     def ours() -> bs.BitTensor:
-        return bs.quantize(x, bits)
+        return bs.quantize(x, bits, rounding="floor")
 
     def peer() -> NDArray[np.uint8]:
         low, high = x.min(), x.max()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -11,9 +12,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, interop
+from bitsparse.arrays import exact
 from bitsparse.errors import DTypeError
 
 __all__ = ["BitArray"]
+
+#: Operators whose integer results might wrap.
+_EXACT = ("add", "subtract", "multiply", "negative")
+
+
+#: Functions of NumPy that mean something for these arrays, with the number of their arguments.
+_OF_NUMPY: dict[Any, tuple[int, Callable[..., Any]]] = {
+    np.shape: (1, lambda a: a.shape),
+    np.ndim: (1, lambda a: a.ndim),
+    np.size: (1, lambda a: a.size),
+    np.transpose: (1, lambda a: a.T),
+    np.copy: (1, lambda a: a.copy()),
+    np.dot: (2, operator.matmul),
+}
 
 
 class BitArray(ABC):
@@ -146,10 +162,17 @@ class BitArray(ABC):
         opaque[()] = self
         return opaque
 
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        # PyTorch asks before an operator runs: declining sends `tensor @ A` to A.__rmatmul__.
-        return NotImplemented
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        count, meaning = _OF_NUMPY.get(func, (-1, None))
+        # numpy.dot of more dimensions is not the product of matrices.
+        flat = func is not np.dot or all(len(getattr(arg, "shape", ())) <= 2 for arg in args)
+        if meaning is not None and len(args) == count and flat and not kwargs:
+            return meaning(*args)
+        name = f"{func.__module__}.{func.__name__}"
+        raise DTypeError(
+            f"{name}: an operand is a {type(self).__name__}, of which NumPy would make an array of objects; pass it with .toarray(), "
+            f"or use its operators and bitsparse's functions (matmul, concat, save_npz, ...)"
+        )
 
     # -- operators ------------------------------------------------------------------------------------------------
     def __matmul__(self, other: Any) -> Any:
@@ -163,7 +186,10 @@ class BitArray(ABC):
         return ops.matmul(other, self)
 
     def _elementwise(self, operation: Callable[[Any, Any], Any], other: Any, name: str, swap: bool = False) -> Any:
-        """Decode, compute with NumPy or CuPy, give back in the family of the ordinary operand (QGTC section 5)."""
+        """Decode, compute with NumPy or CuPy, give back in the family of the ordinary operand (QGTC section 5).
+
+        Sums, differences and products of integers are exact: int32 or int64, whichever holds them.
+        """
         theirs: Any
         mine, family = interop.as_array(self.decoded(), name)
         if isinstance(other, (bool, int, float, complex)):
@@ -176,10 +202,23 @@ class BitArray(ABC):
                 _check.same_device(name, (self.device, interop.device_of(theirs)))
             family = interop.common_family([family, their_family])
         with interop.working_on(self.device, family):
-            result = operation(theirs, mine) if swap else operation(mine, theirs)
+            if name in _EXACT and exact.is_integral(mine) and exact.is_integral(theirs):
+                limits = (
+                    self._limits(mine),
+                    other._limits(theirs) if isinstance(other, BitArray) else exact.limits_of_operand(theirs),
+                )
+                pairs = ((mine, limits[0]), (theirs, limits[1]))
+                (left, first), (right, second) = pairs[::-1] if swap else pairs
+                result = exact.computed(name, operation, left, right, (first, second))
+            else:
+                result = operation(theirs, mine) if swap else operation(mine, theirs)
             if self.device == "cpu":
                 result = np.asarray(result)
             return interop.from_array(result, family, name)
+
+    def _limits(self, decoded: Any) -> tuple[int, int]:
+        """Between which values the integers that :meth:`decoded` gave lie."""
+        return exact.limits_of_operand(decoded)
 
     def __add__(self, other: Any) -> Any:
         return self._elementwise(np.add, other, "add")

@@ -57,6 +57,10 @@ class BitTensor(PackedArray):
     ShapeError, DTypeError, DeviceError
         Fewer than two dimensions, a dtype that is not integral, or data on another device.
 
+    Notes
+    -----
+    A ``torch.nn.Module`` keeps a BitTensor as an ordinary attribute; ``register_buffer`` takes tensors only, such as its `words`.
+
     Examples
     --------
     >>> import numpy as np
@@ -217,9 +221,7 @@ class BitTensor(PackedArray):
         array([[1, 0],
                [1, 1]], dtype=uint8)
         """
-        wanted = self.dtype if dtype is None else np.dtype(dtype)
-        if dtype is not None and wanted.name != "bfloat16":
-            _check.numeric("toarray", "dtype", np.empty(0, wanted))
+        wanted = self.dtype if dtype is None else _check.dtype("toarray", dtype)
         if not construct.holds(wanted, self._bits, self._encoding):
             low, high = _check.limits_of(self._bits, self._encoding)
             raise DTypeError(
@@ -243,6 +245,9 @@ class BitTensor(PackedArray):
             return self.dequantize()
         return self.toarray(np.int64 if construct.smallest_dtype(self._bits, self._encoding) == np.uint32 else np.int32)
 
+    def _limits(self, decoded: Any) -> tuple[int, int]:
+        return _check.limits_of(self._bits, self._encoding)
+
     def dequantize(self, dtype: Any = np.float32) -> Any:
         """Real values ``q * scale + offset``; see :func:`bitsparse.dequantize`."""
         from bitsparse import ops
@@ -251,7 +256,7 @@ class BitTensor(PackedArray):
 
     def astype(self, dtype: Any) -> Any:
         """An ordinary array of ``dtype``: :meth:`dequantize` for floating dtypes, :meth:`toarray` for integers and bool."""
-        wanted = np.dtype(dtype)
+        wanted = _check.dtype("astype", dtype)
         return self.dequantize(wanted) if wanted.kind not in "iub" else self.toarray(wanted)
 
     def tocsr(self) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -236,6 +237,10 @@ def _entries_of_scipy(sparse: Any, one_bit: bool) -> tuple[Any, Any, Any]:
         wrong = outside(sparse.indptr, sparse.indices, sparse.shape[1])
         if wrong is not None:
             raise ValueError(f"{_FUNCTION}: {wrong}; the arrays are damaged or belong to another shape")
+    given = getattr(sparse, "data", None)
+    if isinstance(given, np.ndarray) and not given.dtype.isnative:  # which SciPy holds, but neither sums nor converts
+        sparse = copy.copy(sparse)
+        sparse.data = given.astype(given.dtype.newbyteorder("="))
     coo = sparse.tocoo()
     data = np.asarray(coo.data)
     _check.numeric(_FUNCTION, "the sparse array", data, "biu")

@@ -52,7 +52,7 @@ def index_dtype(function: str, shape: tuple[int, int], nnz: int, asked: Any = No
     needed = np.dtype(np.int32 if largest < INT32_LIMIT else np.int64)
     if asked is None:
         return needed
-    wanted: np.dtype[Any] = np.dtype(asked)
+    wanted = _check.dtype(function, asked, name="index_dtype")
     if wanted not in (np.dtype(np.int32), np.dtype(np.int64)):
         raise DTypeError(f"{function}: index_dtype must be int32 or int64, got {wanted}")
     if wanted.itemsize < needed.itemsize:

@@ -218,7 +218,7 @@ class SparseArray(BitArray):
         dtype : dtype, optional
             By default :attr:`dtype`.
         """
-        wanted = self.dtype if dtype is None else np.dtype(dtype)
+        wanted = self.dtype if dtype is None else _check.dtype("toarray", dtype)
         with interop.working_on(self.device, self._family):
             dense = converted(sparse_convert.to_dense(self), wanted, copy=False)
             return interop.from_array(dense, self._family, "toarray")

@@ -88,7 +88,7 @@ class EpilogueParams(NamedTuple):
     multiplier: float = 1.0
     qmin: int = 0
     qmax: int = 1
-    rounding: str = "floor"  # "floor" | "nearest" | "stochastic"
+    rounding: str = "nearest"  # "floor" | "nearest" | "stochastic"
     seed: int = 0
     stream: int = 0
     axis: int = -1

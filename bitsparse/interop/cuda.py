@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from bitsparse.errors import DeviceError, DTypeError
 from bitsparse.interop import streams
 from bitsparse.interop.host import CUPY, JAX, NUMPY, TORCH, Family, as_numpy, from_numpy, writable_numpy
+from bitsparse.interop.tensors import plain_tensor
 
 __all__ = [
     "aligned",
@@ -138,14 +139,9 @@ def as_array(x: Any, function: str, name: str = "x") -> tuple[Any, Family]:
 
 
 def _from_torch(x: Any, torch: Any, function: str, name: str) -> Any:
-    if x.layout != torch.strided:
-        raise DTypeError(
-            f"{function}: {name} is a {x.layout} tensor, and sparse arrays are not densified silently; call its .to_dense() first"
-        )
-    if x.requires_grad:
-        raise DTypeError(f"{function}: {name} requires a gradient, which would be lost; pass {name}.detach()")
+    x = plain_tensor(x, torch, function, name)
     with streams.working_on(f"cuda:{x.device.index}", TORCH):
-        return _from_dlpack(x.resolve_conj().resolve_neg(), function, name)
+        return _from_dlpack(x, function, name)
 
 
 def _from_dlpack(x: Any, function: str, name: str) -> Any:
@@ -215,6 +211,9 @@ def writable_array(x: Any, function: str, name: str = "out") -> Any:
     if hasattr(x, "__dlpack_device__") and int(x.__dlpack_device__()[0]) in _CUDA_DLPACK_DEVICES:
         if type(x).__module__.partition(".")[0] in ("jax", "jaxlib"):
             raise DTypeError(f"{function}: {name} is a JAX array, which cannot be written to; pass {name}=None")
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(x, torch.Tensor):
+            plain_tensor(x, torch, function, name, writable=True)
         return as_array(x, function, name)[0]
     return writable_numpy(x, function, name)
 

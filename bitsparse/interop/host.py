@@ -1,8 +1,8 @@
 """Arrays in host memory: NumPy views of foreign arrays, and results in the caller's family.
 
-CPU arrays are viewed without a copy through DLPack, the array interface or the library's own NumPy view. A copy is made only where no
-NumPy dtype exists (PyTorch bfloat16, widened exactly to float32) or where the memory layout asks for it later on. PyTorch and JAX are
-never imported here: they are found in ``sys.modules`` when one of their arrays arrives.
+CPU arrays are viewed without a copy through DLPack, the array interface or the library's own NumPy view (bfloat16 as that of ml_dtypes).
+A copy is made only where the memory layout asks for it later on. PyTorch and JAX are never imported here: they are found in
+``sys.modules`` when one of their arrays arrives.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse.errors import DeviceError, DTypeError
+from bitsparse.interop.tensors import plain_tensor
 
 __all__ = ["CUPY", "JAX", "NUMPY", "TORCH", "Family", "as_numpy", "from_numpy", "writable_numpy"]
 
@@ -42,7 +43,7 @@ JAX = Family("jax")
 def as_numpy(x: Any, function: str, name: str = "x") -> tuple[NDArray[Any], Family]:
     """A NumPy view of ``x`` in native byte order, and the family that ``x`` belongs to.
 
-    A copy is made only for lists, scalars, PyTorch bfloat16 and arrays in the other byte order.
+    A copy is made only for lists, scalars and arrays in the other byte order.
 
     Parameters
     ----------
@@ -111,21 +112,18 @@ def _not_on_cpu(function: str, name: str, device: str, remedy: str) -> DeviceErr
 def _from_torch(x: Any, torch: Any, function: str, name: str) -> NDArray[Any]:
     if x.device.type != "cpu":
         raise _not_on_cpu(function, name, str(x.device), ".cpu()")
-    if x.layout != torch.strided:
-        raise DTypeError(
-            f"{function}: {name} is a {x.layout} tensor, and sparse arrays are not densified silently; call its .to_dense() first"
-        )
-    if x.requires_grad:
-        raise DTypeError(f"{function}: {name} requires a gradient, which would be lost; pass {name}.detach()")
-    x = x.resolve_conj().resolve_neg()
-    if x.dtype == torch.bfloat16:
-        x = x.to(torch.float32)
+    x = plain_tensor(x, torch, function, name)
     try:
-        view: NDArray[Any] = x.numpy()
+        view: NDArray[Any] = x.view(torch.int16).numpy() if x.dtype == torch.bfloat16 else x.numpy()
     except (TypeError, RuntimeError) as error:
         raise DTypeError(
-            f"{function}: {name} has dtype {x.dtype}, which NumPy cannot view ({error}); convert it to float32"
+            f"{function}: {name} has dtype {x.dtype}, which NumPy cannot view ({error}); "
+            f"pass a tensor of float32 or an integer dtype that has memory of its own, outside of vmap, jvp and torch.export"
         ) from None
+    if x.dtype == torch.bfloat16:
+        import ml_dtypes  # only here, as it costs time at import
+
+        view = view.view(ml_dtypes.bfloat16)
     return view
 
 
@@ -174,13 +172,13 @@ def writable_numpy(x: Any, function: str, name: str = "out") -> NDArray[Any]:
     DTypeError
         ``x`` is not an array, or its dtype has no NumPy view.
     """
-    torch = sys.modules.get("torch")
-    widened = torch is not None and isinstance(x, torch.Tensor) and x.dtype == torch.bfloat16
-    if widened or isinstance(x, (np.generic, bool, int, float, complex, list, tuple)):
-        kind = "torch.bfloat16" if widened else type(x).__name__
+    if isinstance(x, (np.generic, bool, int, float, complex, list, tuple)):
         raise DTypeError(
-            f"{function}: {name} ({kind}) has no memory that NumPy can write to; pass {name}=None or another array"
+            f"{function}: {name} ({type(x).__name__}) has no memory that NumPy can write to; pass {name}=None or another array"
         )
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.Tensor):
+        plain_tensor(x, torch, function, name, writable=True)
     array = _view(x, function, name)[0]
     if not array.dtype.isnative:
         raise DTypeError(

@@ -12,6 +12,7 @@ from bitsparse.arrays import construct
 from bitsparse.arrays.bit_tensor import BitTensor, Encoding, Layout
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops import schemes
+from bitsparse.ops.features import converted
 
 __all__ = [
     "dequantize",
@@ -109,11 +110,12 @@ def quantize(
     bits : int
         1..32 (2..32 for ``symmetric``). Above 24 the steps are float64.
     scheme : {"affine", "affine-pow2", "symmetric"}
-        * ``"affine"`` (AES-SpMM Eq. 1): ``floor(((x - low) / (high - low)) * (2**bits - 1))``, unsigned.
+        * ``"affine"`` (AES-SpMM Eq. 1): ``round(((x - low) / (high - low)) * (2**bits - 1))``, unsigned.
         * ``"affine-pow2"`` (QGTC Eq. 2): ``floor((x - low) / ((high - low) / 2**bits))`` clipped to ``2**bits - 1``, unsigned.
         * ``"symmetric"`` (TANGO section 3.1): ``round(x / (absmax / (2**(bits-1) - 1)))``, signed, no offset.
     rounding : {"floor", "nearest", "stochastic"}, optional
-        affine: floor (default), nearest (ties to even), stochastic; affine-pow2: floor; symmetric: nearest (default), stochastic.
+        affine and symmetric: nearest (default, ties to even) or stochastic; affine also takes floor, as AES-SpMM prints it, which is half a
+        step too low on average. affine-pow2: floor, QGTC's own equation.
     range : optional
         ``(low, high)``, or the absmax for ``symmetric``: numbers, or arrays of the granularity's shape. Values outside are clipped. By
         default calibrated from `x`.
@@ -141,8 +143,8 @@ def quantize(
     >>> x = np.array([[0.0, 0.3, 1.0], [0.5, 0.9, 0.1]], dtype=np.float32)
     >>> q = bs.quantize(x, 2)
     >>> q.toarray()
-    array([[0, 0, 3],
-           [1, 2, 0]], dtype=uint8)
+    array([[0, 1, 3],
+           [2, 3, 0]], dtype=uint8)
     >>> bs.quantize(x, 8, scheme="symmetric").dequantize().round(2)
     array([[0. , 0.3, 1. ],
            [0.5, 0.9, 0.1]], dtype=float32)
@@ -304,8 +306,8 @@ def dequantize(q: BitTensor, dtype: Any = np.float32) -> Any:
     array([[-1. ,  0.5]], dtype=float32)
     """
     q = bit_tensor("dequantize", "q", q)
-    wanted = np.dtype(dtype)
-    if wanted.name not in ("float16", "bfloat16", "float32", "float64"):
+    wanted = _check.dtype("dequantize", dtype)
+    if wanted.kind in "biu":
         raise DTypeError(
             f"dequantize: dtype {wanted} is not floating; use float16, bfloat16, float32 or float64, or unpack_bits for integers"
         )
@@ -334,7 +336,7 @@ def stochastic_round(x: Any, *, seed: int | None = None, stream: int = 0) -> Any
     Parameters
     ----------
     x : array_like of float16, bfloat16, float32 or float64
-        Any shape. bfloat16 comes back as float32.
+        Any shape.
     seed, stream : int, optional
         The same seed and stream give the same result on every device and thread count; None draws a fresh seed.
 
@@ -359,11 +361,11 @@ def stochastic_round(x: Any, *, seed: int | None = None, stream: int = 0) -> Any
     seed_number, stream = schemes.checked_seed(function, "stochastic", seed, stream)
     device = interop.device_of(array)
     with interop.working_on(device, family):
-        if array.dtype.name == "bfloat16":
-            array = array.astype(np.float32)
-        _check.finite(function, "x", bool(np.isfinite(array).all()))
-        rounded = backends.family(device, "bits").stochastic_round(array, seed_number, stream)
-        return interop.from_array(rounded, family, function)
+        wide = converted(array, np.float32) if array.dtype.name == "bfloat16" else array
+        _check.finite(function, "x", bool(np.isfinite(wide).all()))
+        rounded = backends.family(device, "bits").stochastic_round(wide, seed_number, stream)
+        # Exact: where bfloat16 has fractions, it has all integers around.
+        return interop.from_array(converted(rounded, array.dtype), family, function)
 
 
 def bit_tensor(function: str, name: str, q: Any) -> BitTensor:

@@ -367,6 +367,4 @@ def _dtype_of(function: str, variant: str, dtype: Any) -> np.dtype[Any] | None:
                 f"{function}: dtype={dtype!r} is for full-precision activations, but variant {variant!r} takes bits; drop it"
             )
         return None
-    found = np.dtype(np.float32 if dtype is None else dtype)
-    _check.numeric(function, "dtype", np.empty(0, found))
-    return found
+    return _check.dtype(function, np.float32 if dtype is None else dtype)

@@ -175,7 +175,7 @@ def plan_bspmm(
         csr = as_csr(function, A).single_values(function)
         found = ("B" if dtype is None else "F") + ("B" if csr.values is None else "F")
         chosen = letters.checked(function, variant, found, epilogue)
-        wanted: np.dtype[Any] = np.dtype(np.float32 if dtype is None else dtype)
+        wanted = _check.dtype(function, np.float32 if dtype is None else dtype)
         if wanted.name not in FLOATS or (dtype is not None and chosen[0] == "B"):
             why = "x is one bit" if chosen[0] == "B" else "full-precision features are float16, bfloat16 or float32"
             raise DTypeError(f"{function}: dtype is {wanted}, but {why} (variant {chosen!r}); pass dtype=None")

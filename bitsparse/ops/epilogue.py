@@ -161,7 +161,7 @@ class Epilogue:
         if self.binarize:
             if self.out_scale is not None or self.out_offset is not None:
                 raise ValueError(f"{name}: binarize=True has no grid; drop out_scale and out_offset")
-            schemes.checked_seed(name, "floor", self.seed, self.stream)
+            schemes.checked_seed(name, "nearest", self.seed, self.stream)
             layout = _check.layout(name, self.layout, 1)
             _check.choice(name, "encoding", self.encoding or "bipolar", ("bipolar", "unsigned"))
             return fixed._replace(out="bits", bits=1, binarize=True, axis=axis, layout=layout), None

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from numbers import Real
 from typing import Any
 
 import numpy as np
 
 from bitsparse import _check, backends, interop
 from bitsparse.arrays.bit_tensor import BitTensor
-from bitsparse.errors import ShapeError
+from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops import schemes
 from bitsparse.ops.bits import Granularity, Rounding, Scheme, coded, decode, ends_of, real
 
@@ -100,10 +101,14 @@ def choose_bits(
     4
     """
     function = "choose_bits"
+    if not isinstance(bits, Iterable):
+        raise DTypeError(
+            f"{function}: bits must hold the candidates, such as range(2, 9) or [4, 8], got {bits!r}; pass [{bits!r}]"
+        )
     candidates = sorted({_check.bit_count(function, one) for one in bits})
     if not candidates:
         raise ValueError(f"{function}: bits holds no candidate; pass for example range(2, 9)")
-    if not 0 <= threshold <= 1:
+    if isinstance(threshold, bool) or not isinstance(threshold, Real) or not 0 <= threshold <= 1:
         raise ValueError(f"{function}: threshold must be a number in 0..1, got {threshold!r}")
     array, family = interop.as_array(x, function)
     _check.numeric(function, "x", array)

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from bitsparse import _check, interop
 from bitsparse.arrays.bit_tensor import BitTensor
-from bitsparse.errors import DTypeError, ShapeError
-from bitsparse.ops.quantized_operands import Settings, checked_dtype
+from bitsparse.errors import DTypeError
+from bitsparse.ops.quantized_operands import Settings, check_matrix, checked_dtype
 from bitsparse.ops.quantized_plan import QuantizedMatmulPlan, QuantizedProduct
 
 __all__ = ["plan_quantized_matmul", "quantized_matmul"]
@@ -105,7 +105,10 @@ def quantized_matmul(
     function = "quantized_matmul"
     settings = Settings.checked(function, bits, scheme, rounding, seed, stream, w_granularity)
     array = _activations(function, x)
-    _check.matmul_shapes(function, tuple(array.shape), tuple(getattr(w, "shape", ())))
+    if not hasattr(w, "shape"):
+        w = interop.as_array(w, function, "w")[0]
+    check_matrix(function, "w", w, "(k, n)")
+    _check.matmul_shapes(function, tuple(array.shape), tuple(w.shape))
     options: dict[str, Any] = {}
     if cache is not None:
         if scale is not None:
@@ -184,8 +187,7 @@ def _activations(function: str, x: Any) -> Any:
     if isinstance(x, BitTensor):
         raise DTypeError(f"{function}: x is a BitTensor, which is quantised already; use matmul with an Epilogue")
     array = interop.as_array(x, function)[0]
-    if array.ndim != 2:
-        raise ShapeError(f"{function}: x has shape {tuple(array.shape)}, but it must be a matrix (m, k)")
+    check_matrix(function, "x", array, "(m, k)")
     checked_dtype(function, array.dtype)
     return array
 

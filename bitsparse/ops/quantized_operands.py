@@ -13,7 +13,7 @@ from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops import schemes
 from bitsparse.ops.bits import on_grid, real
 
-__all__ = ["BITS", "Settings", "bytes_of", "checked_dtype", "codes_of", "weight_of"]
+__all__ = ["BITS", "Settings", "bytes_of", "check_matrix", "checked_dtype", "codes_of", "weight_of"]
 
 #: Bits that activations and weights may be quantised to.
 BITS = (4, 8)
@@ -59,21 +59,26 @@ def checked_dtype(function: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
     return dtype
 
 
+def check_matrix(function: str, name: str, x: Any, wanted: str) -> None:
+    """Refuse what has not exactly two dimensions."""
+    if len(x.shape) != 2:
+        remedy = f"; pass {name}[None, :] for one row or {name}[:, None] for one column" if len(x.shape) == 1 else ""
+        raise ShapeError(f"{function}: {name} has shape {tuple(x.shape)}, but it must be a matrix {wanted}{remedy}")
+
+
 def weight_of(function: str, w: Any, settings: Settings, seed: int) -> BitTensor:
     """The weight's codes, packed along the contraction axis; of a BitTensor those that it has, without what it keeps."""
     if not isinstance(w, BitTensor):
         array, family = interop.as_array(w, function, "w")
         _check.numeric(function, "w", array)
-        if array.ndim != 2:
-            raise ShapeError(f"{function}: w has shape {tuple(array.shape)}, but it must be a matrix (k, n)")
+        check_matrix(function, "w", array, "(k, n)")
         s = settings
         with interop.working_on(interop.device_of(array), family):
             array = real(array)
             return codes_of(
                 function, "w", array, family, s.bits, s.rounding, seed, s.stream + 1, -2, "rows", s.granularity
             )
-    if w.ndim != 2:
-        raise ShapeError(f"{function}: w has shape {w.shape}, but it must be a matrix (k, n)")
+    check_matrix(function, "w", w, "(k, n)")
     if w.offset is not None:
         raise ValueError(
             f"{function}: w has an offset, which the product of integers leaves out; quantize it with scheme='symmetric'"

@@ -71,7 +71,7 @@ class QuantizedMatmulPlan:
         self, function: str, w: Any, m: int, settings: Settings, dtype: Any = None, bias: Any = None, kernel: Any = None
     ) -> None:
         self._function, self.settings = function, settings
-        self.dtype = checked_dtype(function, np.dtype(np.float32 if dtype is None else dtype))
+        self.dtype = checked_dtype(function, _check.dtype(function, np.float32 if dtype is None else dtype))
         self._seed, _ = schemes.checked_seed(function, settings.rounding, settings.seed, settings.stream)
         self.w = weight_of(function, w, settings, self._seed)
         self._k, n = self.w.shape

@@ -141,9 +141,7 @@ class SampledPlan:
     ) -> None:
         self._function, self._csr, self._sampling, self._rescale = function, csr, sampling, rescale
         self.shape, self.device = (csr.shape[0], columns), csr.device
-        wanted: np.dtype[Any] = np.dtype(np.float32 if dtype is None else dtype)
-        if wanted.name != "bfloat16":
-            _check.numeric(function, "dtype", np.empty(0, wanted), "f")
+        wanted = _check.dtype(function, np.float32 if dtype is None else dtype, "f")
         self._sums: DrawnSums | StoredSums | None = None
         #: On a GPU, what a call may do at once for features of CuPy's of the planned dtype.
         self._short: ShortWay | None = None

@@ -209,9 +209,7 @@ class SpmmPlan:
 
     def _prepare(self, planned: Any) -> ShortWay | None:
         """Choose and compile for features of a dtype; how CuPy arrays of that dtype are to be multiplied, if they may be at once."""
-        wanted: np.dtype[Any] = np.dtype(np.float32 if planned is None else planned)
-        if wanted.name != "bfloat16":
-            _check.numeric(self._function, "dtype", np.empty(0, wanted))
+        wanted = _check.dtype(self._function, np.float32 if planned is None else planned)
         if self._products is None or self._is_empty or self._needs_values:
             return None
         space = interop.namespace(self._operand.indptr)
