@@ -112,6 +112,26 @@ def test_norms_stay_at_their_layers(kind, normed, tmp_path):
             assert np.array_equal(ours, theirs)
 
 
+@pytest.mark.parametrize("weighted", [(True, False), (False, False)])
+def test_files_tell_which_layers_read_weights(weighted, tmp_path):
+    usual = nn.random_network("gcn", [3, 4, 2]).layers
+    how = [nn.Neighbours("sum", gcn_norm=True, self_loop=1.0, weighted=one) for one in weighted]
+    made = nn.Network("gcn", [nn.Layer(layer.updates, neighbours=one) for layer, one in zip(usual, how, strict=True)])
+    made.save(tmp_path / "gcn.npz")
+    assert [layer.neighbours for layer in nn.load_network(tmp_path / "gcn.npz").layers] == how
+
+
+def test_what_no_file_holds_is_refused(tmp_path):
+    layer = nn.Layer([nn.Dense(np.ones((2, 2)), activation="elu")], own=np.ones((2, 2)))
+    for made, said in (
+        (nn.Network("sage", [layer]), "layer 0 ends in elu"),
+        (nn.Network("mixed", [nn.Layer([nn.Dense(np.ones((2, 2)))], kind="dense")]), "without neighbours"),
+    ):
+        with pytest.raises(ValueError, match=rf"Network\.save: .*{said}.*, which no file holds"):
+            made.save(tmp_path / "none.npz")
+        assert not (tmp_path / "none.npz").exists()
+
+
 def test_files_that_are_none(tmp_path):
     array, empty, cut, text = (tmp_path / name for name in ("a.npy", "e.npz", "c.npz", "t.npz"))
     np.save(array, np.ones(3))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
@@ -19,6 +19,7 @@ __all__ = [
     "GRAPH_KINDS",
     "KINDS",
     "Dense",
+    "GraphKind",
     "Kind",
     "Layer",
     "LayerNorm",
@@ -27,7 +28,8 @@ __all__ = [
     "activated",
 ]
 
-Kind = Literal["gcn", "sage", "gin", "dense"]
+GraphKind = Literal["gcn", "sage", "gin"]
+Kind = GraphKind | Literal["dense"]
 #: The kinds whose layers sum over neighbours, and all kinds.
 GRAPH_KINDS = ("gcn", "sage", "gin")
 KINDS = (*GRAPH_KINDS, "dense")
@@ -133,12 +135,12 @@ class Dense:
             self._fits(step)
             return step
         if isinstance(step, LayerNorm):
-            vectors = {
-                name: None if value is None else self._of_outputs(f"LayerNorm.{name}", value)
+            weight, bias = (
+                None if value is None else self._of_outputs(f"LayerNorm.{name}", value)
                 for name, value in (("weight", step.weight), ("bias", step.bias))
-            }
+            )
             _check.choice("Dense", "LayerNorm.over", step.over, ("row", "graph"))
-            return step._replace(**vectors)
+            return step._replace(weight=weight, bias=bias)
         if isinstance(step, str):
             return _check.choice("Dense", "then", step, ACTIVATIONS)
         raise DTypeError(
@@ -350,7 +352,8 @@ class Layer:
         """The first thing in it that its kind does not have by itself, in words; None where low-bit networks can follow it."""
         if self.kind == "dense":
             return "is a linear layer without neighbours"
-        if self.neighbours != USUAL[str(self.kind)]:
+        usual = USUAL[str(self.kind)]
+        if self.neighbours not in (usual, None if usual is None else replace(usual, weighted=False)):
             return f"gathers with {self.neighbours}"
         if self.project is not None:
             return "projects what neighbours send"

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from bitsparse import _check, interop
 from bitsparse.errors import DTypeError, ShapeError
-from bitsparse.nn.layers import GRAPH_KINDS, Dense, Kind, Layer, activated
+from bitsparse.nn.layers import GRAPH_KINDS, Dense, GraphKind, Layer, activated
 from bitsparse.nn.neighbours import NeighbourSums, neighbour_pattern
 
-__all__ = ["Dense", "Kind", "Layer", "Network", "activated", "neighbour_pattern"]
+__all__ = ["Dense", "Layer", "Network", "activated", "neighbour_pattern"]
 
 #: What each kind does with the sums over neighbours, unless a layer says otherwise.
 _NORMALISATIONS: dict[str, Literal["gcn", "mean", "sum"]] = {"gcn": "gcn", "sage": "mean", "gin": "sum"}
@@ -56,7 +56,7 @@ class Network:
            [20.]], dtype=float32)
     """
 
-    def __init__(self, kind: Literal["gcn", "sage", "gin", "mixed"], layers: Sequence[Layer]) -> None:
+    def __init__(self, kind: GraphKind | Literal["mixed"], layers: Sequence[Layer]) -> None:
         function = "Network"
         self.kind = _check.choice(function, "kind", kind, (*GRAPH_KINDS, "mixed"))
         found = tuple(layers)
@@ -211,10 +211,13 @@ class Network:
         if why:
             raise ValueError(f"Network.save: {why}, which no file holds; keep the model that it was read from")
         activations = [update.activation or "" for layer in self.layers for update in layer.updates]
-        with Path(path).open("wb") as file:
-            np.savez_compressed(
-                file, kind=np.array(self.kind), activations=np.array(activations), **dict(self.arrays())
+        held = dict(self.arrays(), kind=np.array(self.kind), activations=np.array(activations))
+        if self.kind == "gcn":
+            held["weighted"] = np.array(
+                [layer.neighbours is None or layer.neighbours.weighted for layer in self.layers]
             )
+        with Path(path).open("wb") as file:
+            np.savez_compressed(file, **held)
 
 
 def _of_kind(i: int, layer: Layer, kind: Any) -> Layer:

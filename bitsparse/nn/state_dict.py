@@ -159,8 +159,22 @@ def load_network(path: str | Path) -> Network:
         raise ValueError(f"load_network: {path} is no .npz of arrays ({error}); write it with Network.save") from error
     kind = state.pop("kind", None)
     given = state.pop("activations", None)
+    weighted = state.pop("weighted", None)
     activations = None if given is None else [str(one) or None for one in given]
-    return load_state_dict(state, None if kind is None else str(kind), activations=activations)
+    network = load_state_dict(state, None if kind is None else str(kind), activations=activations)
+    return network if weighted is None else _with_weights(network, path, weighted)
+
+
+def _with_weights(network: Network, path: str | Path, weighted: Any) -> Network:
+    """The network with layers that read weights of edges where the file says so."""
+    usual = USUAL["gcn"]
+    if network.kind != "gcn" or usual is None or weighted.shape != (len(network.layers),):
+        raise ValueError(
+            f"load_network: {path} tells for {weighted.shape} layers whether they read weights, but holds {len(network.layers)} of kind "
+            f"{network.kind}; write it again with Network.save"
+        )
+    hows = (replace(usual, weighted=bool(one)) for one in weighted)
+    return Network("gcn", [replace(layer, neighbours=how) for layer, how in zip(network.layers, hows, strict=True)])
 
 
 def _detached(tensor: Any) -> Any:
