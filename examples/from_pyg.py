@@ -1,13 +1,15 @@
 """A network trained with PyTorch Geometric, quantised after its training and run on bits.
 
-`python examples/from_pyg.py` trains a GCN on a seeded graph with PyTorch Geometric (`pip install torch torch_geometric`),
-saves its state dict as `gcn.pt` and quantises it. `--weights FILE` takes a state dict that is there already instead: a `.pt`
-file of `torch.save(model.state_dict(), FILE)`, or an `.npz` with the same names, for which no framework is needed.
+`python examples/from_pyg.py` trains a GCN on a seeded graph with PyTorch Geometric (`pip install torch torch_geometric`) and reads it
+with `nn.from_pyg`, which compares what it read with the model's own output. `--save FILE.pt` keeps the state dict. `--weights FILE`
+takes one that is there already instead: a `.pt` file of `torch.save(model.state_dict(), FILE)`, or an `.npz` with the same names, for
+which no framework is needed.
 """
 
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,8 +20,8 @@ def example_graph() -> datasets.GraphData:
     return datasets.synthetic((3000, 24_000), "communities").with_generated(features=48, classes=6).with_split()
 
 
-def train(data: datasets.GraphData, epochs: int = 100) -> dict[str, np.ndarray]:
-    """The state dict of a GCN of two GCNConv layers."""
+def train(data: datasets.GraphData, epochs: int) -> Any:
+    """A GCN of two GCNConv layers."""
     try:
         import torch
         from torch_geometric.nn import GCNConv
@@ -28,10 +30,12 @@ def train(data: datasets.GraphData, epochs: int = 100) -> dict[str, np.ndarray]:
             f"{error}: training needs PyTorch Geometric (pip install torch torch_geometric); or pass --weights FILE"
         )
 
+    features, classes = data.x.shape[1], int(data.targets.max()) + 1
+
     class Net(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.convs = torch.nn.ModuleList([GCNConv(data.num_features, 16), GCNConv(16, data.num_classes)])
+            self.convs = torch.nn.ModuleList([GCNConv(features, 16), GCNConv(16, classes)])
 
         def forward(self, x, edges):
             return self.convs[1](torch.relu(self.convs[0](x, edges)), edges)
@@ -47,8 +51,7 @@ def train(data: datasets.GraphData, epochs: int = 100) -> dict[str, np.ndarray]:
         optimiser.zero_grad()
         torch.nn.functional.cross_entropy(net(x, edges)[chosen], labels[chosen]).backward()
         optimiser.step()
-    torch.save(net.state_dict(), "gcn.pt")
-    return net.state_dict()
+    return net
 
 
 def features_of(data: datasets.GraphData) -> np.ndarray:
@@ -61,12 +64,19 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     parser.add_argument(
         "--graph", help="graph with features, labels and masks, as `bitsparse inspect` reads it (default: a seeded one)"
     )
+    parser.add_argument("--epochs", type=int, default=100, help="of the training (default: 100)")
+    parser.add_argument("--save", type=Path, help="write the trained state dict to this .pt file")
     parser.add_argument("--bits", type=int, nargs="+", default=[8, 4])
     args = parser.parse_args(argv)
 
     data = example_graph() if args.graph is None else datasets.read(args.graph)
     if args.weights is None:
-        network = nn.load_state_dict(train(data))
+        model = train(data, args.epochs)
+        network = nn.from_pyg(model)
+        if args.save is not None:
+            import torch
+
+            torch.save(model.state_dict(), args.save)
     elif args.weights.suffix == ".npz":
         network = nn.load_network(args.weights)
     else:
@@ -77,14 +87,14 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     x = features_of(data)
     found = {"full precision": network(data.adjacency, x)}
     for bits in args.bits:
-        model = nn.quantize_network(network, data.adjacency, x, bits)
+        low = nn.quantize_network(network, data.adjacency, x, bits)
         graph = nn.GraphOperand.from_csr(
             data.adjacency.indptr,
             data.adjacency.indices,
-            normalisation=model.normalisation,
-            self_loops=model.self_loops,
+            normalisation=low.normalisation,
+            self_loops=low.self_loops,
         )
-        found[f"{bits} bits"] = model(graph, model.quantize(x))
+        found[f"{bits} bits"] = low(graph, low.quantize(x))
     print(network)
     accuracies = {
         name: 100 * float((y.argmax(axis=1) == data.targets)[data.test_mask].mean()) for name, y in found.items()

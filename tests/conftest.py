@@ -71,6 +71,7 @@ def _available() -> dict[str, bool]:
         "pubmed": DATA is not None and (DATA / "pubmed.npz").is_file(),
         "torch": importlib.util.find_spec("torch") is not None,
         "jax": importlib.util.find_spec("jax") is not None,
+        "pyg": all(importlib.util.find_spec(name) is not None for name in ("torch", "torch_geometric")),
     }
 
 

@@ -55,13 +55,27 @@ def test_stored_weights_of_pytorch_geometric(capsys):
     assert "gcn 48 -> 16 -> 6" in capsys.readouterr().out
 
 
+@pytest.mark.pyg
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch_geometric", "ignore:.*torch.jit:DeprecationWarning")
+def test_a_model_of_pytorch_geometric_is_trained_read_and_quantised(tmp_path, capsys):
+    path = tmp_path / "gcn.pt"
+    full, eight, four = example("from_pyg").main(["--epochs", "30", "--save", str(path)]).values()
+    assert full > 85
+    assert eight > full - 1
+    assert four > full - 4
+    assert "gcn 48 -> 16 -> 6" in capsys.readouterr().out
+    again = example("from_pyg").main(["--weights", str(path), "--bits", "8"])
+    assert list(again.values()) == [full, eight]
+
+
 def test_without_a_framework_it_says_what_to_install(monkeypatch):
     for name, needed, said in (
         ("from_pyg", "torch_geometric", "pip install torch torch_geometric"),
         ("jax_spmm", "jax", "pip install jax"),
         ("train_quantized", "torch", "pip install torch"),
     ):
-        monkeypatch.setitem(sys.modules, needed, None)  # as if it were not installed
+        for loaded in [needed, *(name for name in sys.modules if name.startswith(f"{needed}."))]:
+            monkeypatch.setitem(sys.modules, loaded, None)  # as if it were not installed
         with pytest.raises(SystemExit, match=said):
             example(name).main(*([[]] if name == "from_pyg" else []))
 

@@ -12,7 +12,7 @@ from scipy import sparse
 
 import bitsparse as bs
 from bitsparse import datasets, nn
-from bitsparse.nn.network import neighbour_matrix
+
 
 BITS = (1, 2, 3, 4, 8, 16)
 
@@ -192,8 +192,8 @@ def test_bits_chosen_by_error():
     graph, full, x = setting("sage", 15)
     model = nn.quantize_network(full, graph, x, "choose")
     assert all(2 <= bits <= 8 for bits in model.bits)
-    matrix = neighbour_matrix(graph, "mean", False)
-    first = full.run_layer(full.layers[0], matrix, x)
+    sums = full.sums(graph)
+    first = full.run_layer(full.layers[0], sums, x)
     assert model.bits[0] == bs.choose_bits(first)
 
 

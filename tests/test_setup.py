@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-MARKERS = ["gpu", "hopper", "cora", "pubmed", "torch", "jax"]
+MARKERS = ["gpu", "hopper", "cora", "pubmed", "torch", "jax", "pyg"]
 
 
 def run_pytest(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -12,12 +12,14 @@ from bitsparse.nn.cluster_report import ClusterReport
 from bitsparse.nn.functional import bmm_bspmm, bmm_bspmm_add
 from bitsparse.nn.gcn import GCN, train_gcn
 from bitsparse.nn.inputs import Features, Propagation
+from bitsparse.nn.layers import Dense, Layer, LayerNorm, Neighbours
 from bitsparse.nn.lowbit import LowBitNetwork
 from bitsparse.nn.lowbit_calibration import quantize_network
 from bitsparse.nn.lowbit_plan import LowBitPlan
 from bitsparse.nn.lowbit_tuner import TunedBits, tune_bits
-from bitsparse.nn.network import Dense, Layer, Network
+from bitsparse.nn.network import Network
 from bitsparse.nn.operand import GraphOperand
+from bitsparse.nn.pyg import from_pyg
 from bitsparse.nn.quality import Quality, QualityCell, SamplingRate, sampling_quality, sampling_rate
 from bitsparse.nn.quantized import QuantizedGCN, quantized_gcn
 from bitsparse.nn.sage import SAGE, MeanNeighbours, train_sage
@@ -42,9 +44,11 @@ __all__ = [
     "Features",
     "GraphOperand",
     "Layer",
+    "LayerNorm",
     "LowBitNetwork",
     "LowBitPlan",
     "MeanNeighbours",
+    "Neighbours",
     "Network",
     "PackedEpoch",
     "Propagation",
@@ -58,6 +62,7 @@ __all__ = [
     "TunedBits",
     "bmm_bspmm",
     "bmm_bspmm_add",
+    "from_pyg",
     "load_binary",
     "load_network",
     "load_state_dict",

@@ -23,7 +23,7 @@ from bitsparse.nn.calibration import (
     uniform_grid,
 )
 from bitsparse.nn.lowbit import Aggregate, Chain, Grid, LowBitNetwork, Update
-from bitsparse.nn.network import Dense, Layer, Network, activated, neighbour_matrix
+from bitsparse.nn.network import Dense, Layer, Network, activated, neighbour_pattern
 from bitsparse.nn.operand import factors
 from bitsparse.ops import choose_bits
 
@@ -101,6 +101,9 @@ def quantize_network(
         raise ShapeError(
             f"{function}: features have shape {tuple(features.shape)}, but graph and network ask for {(graph.shape[0], network.features)}"
         )
+    why = network.unusual()
+    if why:
+        raise ValueError(f"{function}: {why}, which low-bit networks do not have yet; run it in full precision")
     nodes = sample_nodes(graph, _check.integer(function, "sample", sample, 1), seed)
     rows = features if nodes is None else features[nodes]
     values = np.asarray(rows.toarray() if hasattr(rows, "toarray") else rows, dtype=np.float64)
@@ -140,10 +143,10 @@ def layer_bits(network: Network, graph: Any, features: Any, bits: int | Sequence
     function, depth = "quantize_network", len(network.layers)
     if isinstance(bits, str):
         _check.choice(function, "bits", bits, ("choose",))
-        matrix = neighbour_matrix(graph, network.normalisation, network.self_loops)
+        graph_sums = network.sums(graph)
         x, found = np.asarray(features, np.float32), []
         for layer in network.layers:
-            x = np.asarray(network.run_layer(layer, matrix, x), np.float32)
+            x = np.asarray(network.run_layer(layer, graph_sums, x), np.float32)
             found.append(choose_bits(x) if x.size else 8)
         return found
     given = [bits] * depth if np.ndim(bits) == 0 else list(bits)  # type: ignore[arg-type]
@@ -196,7 +199,7 @@ class _Walk:
 
     def __init__(self, network: Network, graph: Any, features: _Array, bits: Sequence[int]) -> None:
         self.network, self.bits = network, list(bits)
-        self.pattern = neighbour_matrix(graph, "sum", network.self_loops).astype(np.float64)
+        self.pattern = neighbour_pattern(graph, network.self_loops).astype(np.float64)
         counts = np.diff(self.pattern.indptr), np.bincount(self.pattern.indices, minlength=graph.shape[0])
         left, right = factors(network.normalisation, *counts)
         ones = np.ones(graph.shape[0], np.float32)

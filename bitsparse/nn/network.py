@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
@@ -13,154 +13,14 @@ from numpy.typing import NDArray
 
 from bitsparse import _check, interop
 from bitsparse.errors import DTypeError, ShapeError
-from bitsparse.nn.operand import factors
-from bitsparse.ops.epilogue import folded
+from bitsparse.nn.layers import GRAPH_KINDS, Dense, GraphKind, Layer, activated
+from bitsparse.nn.neighbours import NeighbourSums, neighbour_pattern
 
-__all__ = ["KINDS", "Dense", "Layer", "Network", "neighbour_matrix"]
+__all__ = ["Dense", "Layer", "Network", "activated", "neighbour_pattern"]
 
-Kind = Literal["gcn", "sage", "gin"]
-KINDS = ("gcn", "sage", "gin")
-#: What each kind does with the sums over neighbours.
+#: What each kind does with the sums over neighbours, unless a layer says otherwise.
 _NORMALISATIONS: dict[str, Literal["gcn", "mean", "sum"]] = {"gcn": "gcn", "sage": "mean", "gin": "sum"}
-_ACTIVATIONS = ("relu", "leaky_relu", "tanh")
 _Array = NDArray[np.float32]
-
-
-@dataclass(frozen=True, eq=False)
-class Dense:
-    """One product with weights: ``activation(batch_norm(x @ weight + bias))``.
-
-    Parameters
-    ----------
-    weight : array_like (inputs, outputs)
-    bias : array_like (outputs,), optional
-    batch_norm : BatchNorm or tuple ``(mean, var[, weight, bias, eps])``, optional
-        With the statistics of inference.
-    activation : {None, "relu", "leaky_relu", "tanh"}
-        Leaky relu has a slope of 0.01.
-
-    Examples
-    --------
-    >>> from bitsparse import nn
-    >>> nn.Dense(np.ones((2, 3)), activation="relu")(np.array([[1.0, -4.0]], np.float32))
-    array([[0., 0., 0.]], dtype=float32)
-    """
-
-    weight: Any
-    bias: Any = None
-    batch_norm: Any = None
-    activation: str | None = None
-
-    def __post_init__(self) -> None:
-        weight = _floats("weight", self.weight, 2)
-        object.__setattr__(self, "weight", weight)
-        if self.bias is not None:
-            bias = _floats("bias", self.bias, 1)
-            if bias.size != weight.shape[1]:
-                raise ShapeError(
-                    f"Dense: weight has {weight.shape[1]} outputs but bias has {bias.size} values; pass one for each output"
-                )
-            object.__setattr__(self, "bias", bias)
-        if self.activation is not None:
-            _check.choice("Dense", "activation", self.activation, _ACTIVATIONS)
-        if self.batch_norm is not None:
-            scale, _ = folded(self.batch_norm, "Dense")
-            if scale is not None and scale.shape not in ((), (1,), (weight.shape[1],)):
-                raise ShapeError(
-                    f"Dense: weight has {weight.shape[1]} outputs but batch_norm has shape {scale.shape}; pass one value for each output"
-                )
-
-    @property
-    def norm(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Batch norm as a factor and an addend for each output; 1 and 0 without one."""
-        outputs = self.weight.shape[1]
-        scale, shift = folded(self.batch_norm, "Dense")
-        if scale is None or shift is None:
-            return np.ones(outputs), np.zeros(outputs)
-        return (
-            np.broadcast_to(scale, (outputs,)).astype(np.float64),
-            np.broadcast_to(shift, (outputs,)).astype(np.float64),
-        )
-
-    def finish(self, y: Any) -> Any:
-        """What lies behind the product: bias, batch norm and activation."""
-        if self.bias is not None:
-            y = y + self.bias
-        if self.batch_norm is not None:
-            scale, shift = (part.astype(np.float32) for part in self.norm)
-            y = y * scale + shift
-        return activated(y, self.activation)
-
-    def __call__(self, x: Any) -> Any:
-        """In full precision, for an ndarray or a SciPy sparse array."""
-        return self.finish(np.asarray(x @ self.weight))
-
-
-def activated(y: Any, activation: str | None) -> Any:
-    """The activation in the dtype of ``y``."""
-    if activation == "relu":
-        return np.maximum(y, 0)
-    if activation == "leaky_relu":
-        return np.where(y >= 0, y, y * y.dtype.type(0.01))
-    return np.tanh(y) if activation == "tanh" else y
-
-
-@dataclass(frozen=True, eq=False)
-class Layer:
-    """One layer of a network: what happens to the sums over neighbours and to a node's own features.
-
-    Parameters
-    ----------
-    updates : sequence of Dense
-        One for GCN and GraphSAGE, the perceptron's one or more for GIN. A GCN's stands for ``P (x @ weight) + bias``: its bias, batch norm
-        and activation come behind the sums over neighbours.
-    own : array_like (inputs, outputs), optional
-        GraphSAGE: weights of a node's own features, added to those of its neighbours' mean.
-    eps : float, default 0.0
-        GIN: own features count ``1 + eps`` times.
-
-    Examples
-    --------
-    >>> from bitsparse import nn
-    >>> nn.Layer([nn.Dense(np.ones((4, 2)))], own=np.ones((4, 2))).inputs
-    4
-    """
-
-    updates: tuple[Dense, ...]
-    own: Any = None
-    eps: float = 0.0
-
-    def __post_init__(self) -> None:
-        updates = tuple(self.updates)
-        if not updates or not all(isinstance(update, Dense) for update in updates):
-            raise DTypeError("Layer: updates must be one or more nn.Dense")
-        for before, after in pairwise(updates):
-            if before.weight.shape[1] != after.weight.shape[0]:
-                raise ShapeError(
-                    f"Layer: one update gives {before.weight.shape[1]} features but the next takes {after.weight.shape[0]}"
-                )
-        object.__setattr__(self, "updates", updates)
-        if self.own is not None:
-            own = _floats("own", self.own, 2)
-            if own.shape != updates[0].weight.shape:
-                raise ShapeError(
-                    f"Layer: own has shape {own.shape} but the neighbours' weights have {updates[0].weight.shape}; both must fit"
-                )
-            object.__setattr__(self, "own", own)
-        eps = float(np.asarray(interop.as_host(self.eps, "Layer", "eps")).reshape(()))
-        if not np.isfinite(eps):
-            raise ValueError(f"Layer: eps must be finite, got {eps}")
-        object.__setattr__(self, "eps", eps)
-
-    @property
-    def inputs(self) -> int:
-        """Features that it reads."""
-        return int(self.updates[0].weight.shape[0])
-
-    @property
-    def outputs(self) -> int:
-        """Features that it gives."""
-        return int(self.updates[-1].weight.shape[1])
 
 
 class Network:
@@ -174,12 +34,15 @@ class Network:
     "gin"     ``mlp((1 + eps) x + sum(x_j))``             sum (Xu et al. 2019)
     ========  ==========================================  =================================================
 
-    Every stored entry of the adjacency counts as one edge, ``A[i, j]`` for what i takes from j; of self loops a GCN and a GIN with
-    ``eps=0`` count one, stored or not.
+    ``A[i, j]`` is the edge for what i takes from j. As in PyTorch Geometric, its value is the edge's weight for a GCN, whose degrees are
+    the sums of the weights that arrive, with a self loop of weight 1 for each node that has none; a GraphSAGE and a GIN read no
+    weights, so that values other than 1 are refused, and a stored self loop is one more neighbour. Layers may say otherwise
+    (:class:`Neighbours`), and those of different kinds make a network of kind "mixed".
 
     Parameters
     ----------
-    kind : {"gcn", "sage", "gin"}
+    kind : {"gcn", "sage", "gin", "mixed"}
+        Of the layers that name none; in a "mixed" network each names its own.
     layers : sequence of Layer
         Each reads as many features as the one before gives.
 
@@ -193,36 +56,56 @@ class Network:
            [20.]], dtype=float32)
     """
 
-    def __init__(self, kind: Kind, layers: Sequence[Layer]) -> None:
+    def __init__(self, kind: GraphKind | Literal["mixed"], layers: Sequence[Layer]) -> None:
         function = "Network"
-        self.kind = _check.choice(function, "kind", kind, KINDS)
-        self.layers = tuple(layers)
-        if not self.layers or not all(isinstance(layer, Layer) for layer in self.layers):
+        self.kind = _check.choice(function, "kind", kind, (*GRAPH_KINDS, "mixed"))
+        found = tuple(layers)
+        if not found or not all(isinstance(layer, Layer) for layer in found):
             raise DTypeError(f"{function}: layers must be one or more nn.Layer")
-        for i, (before, after) in enumerate(pairwise(self.layers)):
+        for i, (before, after) in enumerate(pairwise(found)):
             if before.outputs != after.inputs:
                 raise ShapeError(
                     f"{function}: layer {i} gives {before.outputs} features but layer {i + 1} takes {after.inputs}"
                 )
-        for i, layer in enumerate(self.layers):
-            if self.kind != "gin" and len(layer.updates) != 1:
-                raise ValueError(f"{function}: layer {i} has {len(layer.updates)} updates, but a {kind} layer has one")
-            if (layer.own is not None) != (self.kind == "sage"):
+        for i, layer in enumerate(found):
+            if kind == "mixed" and layer.kind is None:
+                raise ValueError(f"{function}: layer {i} has no kind, but each layer of a mixed network names its own")
+            if kind != "mixed" and layer.kind not in (None, kind):
                 raise ValueError(
-                    f"{function}: layer {i} {'lacks' if self.kind == 'sage' else 'has'} weights `own`, which go with kind 'sage' only"
+                    f"{function}: layer {i} is of kind {layer.kind!r} in a network of kind {kind!r}; pass 'mixed'"
                 )
-            if layer.eps and self.kind != "gin":
-                raise ValueError(f"{function}: layer {i} has eps={layer.eps}, which goes with kind 'gin' only")
+        #: With the kind and the neighbours of each written out.
+        self.layers = tuple(layer if layer.kind else _of_kind(i, layer, kind) for i, layer in enumerate(found))
+
+    def _uniform(self, what: str) -> str:
+        """The kind, where all layers have the same."""
+        if self.kind == "mixed":
+            raise ValueError(f"Network: a mixed network has no {what} of its own; ask its layers for their neighbours")
+        return self.kind
 
     @property
     def normalisation(self) -> Literal["gcn", "mean", "sum"]:
-        """What is done with the sums over neighbours: "gcn", "mean" or "sum"."""
-        return _NORMALISATIONS[self.kind]
+        """What its kind does with the sums over neighbours: "gcn", "mean" or "sum"."""
+        return _NORMALISATIONS[self._uniform("normalisation")]
 
     @property
     def self_loops(self) -> bool:
-        """Whether the pattern to sum over holds an edge from each node to itself."""
-        return self.kind == "gcn" or (self.kind == "gin" and all(layer.eps == 0 for layer in self.layers))
+        """Whether the pattern that low-bit networks sum over holds an edge from each node to itself."""
+        kind = self._uniform("self_loops")
+        return kind == "gcn" or (kind == "gin" and all(layer.eps == 0 for layer in self.layers))
+
+    @property
+    def weighted(self) -> bool:
+        """Whether any layer reads weights of edges."""
+        return any(layer.neighbours is not None and layer.neighbours.weighted for layer in self.layers)
+
+    def unusual(self) -> str | None:
+        """What it has beyond the three kinds in the table, in words: low-bit networks and files have none of that. None without."""
+        for i, layer in enumerate(self.layers):
+            why = layer.unusual()
+            if why:
+                return f"layer {i} {why}"
+        return "its layers are of several kinds" if self.kind == "mixed" else None
 
     def multiplies_first(self, layer: Layer) -> bool:
         """Whether codes are multiplied by the weights before they are summed: a GCN's always, a GIN's where that makes them no wider."""
@@ -260,34 +143,46 @@ class Network:
         adjacency : scipy.sparse array (n, n)
         x : array (n, features) or sparse array
         """
-        matrix = neighbour_matrix(adjacency, self.normalisation, self.self_loops)
-        if x.dtype.kind != "f":  # 1 + eps is no integer
+        function = "Network"
+        if not hasattr(x, "tocsr"):
+            x = interop.as_host(x, function, "x")
+        if x.ndim != 2 or x.shape[1] != self.features:
+            raise ShapeError(f"{function}: x has shape {tuple(x.shape)}, but the network reads (n, {self.features})")
+        _check.numeric(function, "x", x)
+        if x.dtype.kind != "f" or x.dtype.itemsize < 4:  # 1 + eps is no integer, and SciPy has no 16-bit floats
             x = x.astype(np.float32)
+        sums = self.sums(adjacency, x.dtype)
+        if x.shape[0] != sums.nodes:
+            raise ShapeError(
+                f"{function}: adjacency has {sums.nodes} nodes but x has {x.shape[0]} rows; pass one row for each node"
+            )
         for layer in self.layers:
-            x = self.run_layer(layer, matrix, x)
+            x = self.run_layer(layer, sums, x)
         return np.asarray(x, dtype=np.float32)
 
-    def run_layer(self, layer: Layer, matrix: Any, x: Any) -> Any:
-        """One layer over a matrix from :func:`neighbour_matrix`, in the dtype of matrix and features."""
-        first = layer.updates[0]
-        if self.kind == "gcn":
-            return first.finish(np.asarray(matrix @ np.asarray(x @ first.weight)))
-        near = matrix @ x
-        if self.kind == "sage":
-            return first.finish(np.asarray(near @ first.weight) + np.asarray(x @ layer.own))
-        if not self.self_loops:
-            near = near + x * x.dtype.type(1 + layer.eps)
-        for update in layer.updates:
-            near = update(near)
-        return near
+    def sums(self, adjacency: Any, dtype: Any = np.float32) -> NeighbourSums:
+        """A graph as :meth:`run_layer` takes it."""
+        return NeighbourSums("Network", adjacency, self.weighted, dtype)
+
+    def run_layer(self, layer: Layer, sums: NeighbourSums, x: Any) -> Any:
+        """One layer over a graph from :meth:`sums`, in the dtype of graph and features."""
+        first, how = layer.updates[0], layer.neighbours
+        if how is None:
+            y = first(x)
+        elif layer.kind == "gcn":
+            y = first.finish(np.asarray(sums.reduce(how, np.asarray(x @ first.weight))))
+        elif layer.kind == "sage":
+            sent = x if layer.project is None else layer.project(x)
+            y = np.asarray(sums.reduce(how, sent) @ first.weight)
+            y = first.finish(y if layer.own is None else y + np.asarray(x @ layer.own))
+        else:
+            y = first(sums.reduce(how, x) + x * x.dtype.type(1 + layer.eps))
+        for update in layer.updates[1:]:
+            y = update(y)
+        return y
 
     def arrays(self) -> Iterator[tuple[str, Any]]:
-        """Every array by the name that PyTorch Geometric gives it in a model with a list ``convs``.
-
-        Norms between the layers belong to them by their order alone: a layer without one has one that changes nothing, if another follows.
-        """
-        normed = [i for i, layer in enumerate(self.layers) if layer.updates[-1].batch_norm is not None]
-        last = max(normed, default=-1)
+        """Every array by the name that PyTorch Geometric gives it in a model with lists ``convs`` and ``bns``."""
         for i, layer in enumerate(self.layers):
             at = f"convs.{i}."
             if self.kind == "gin":
@@ -296,81 +191,59 @@ class Network:
                     # A linear layer, its norm and its activation, as in Sequential.
                     yield from _dense(f"{at}nn.{3 * j}.", f"{at}nn.{3 * j + 1}.", update)
             elif self.kind == "sage":
-                yield from _dense(at + "lin_l.", f"bns.{i}.", layer.updates[0], i < last)
+                yield from _dense(at + "lin_l.", f"bns.{i}.", layer.updates[0])
                 yield at + "lin_r.weight", np.ascontiguousarray(layer.own.T)
             else:
                 yield from (
                     (name.replace("lin.bias", "bias"), part)
-                    for name, part in _dense(at + "lin.", f"bns.{i}.", layer.updates[0], i < last)
+                    for name, part in _dense(at + "lin.", f"bns.{i}.", layer.updates[0])
                 )
 
     def save(self, path: str | Path) -> None:
-        """Write it as ``.npz``, which :func:`bitsparse.nn.load_network` reads: PyTorch Geometric's names, kind and activations."""
+        """Write it as ``.npz``, which :func:`bitsparse.nn.load_network` reads: PyTorch Geometric's names, kind and activations.
+
+        Raises
+        ------
+        ValueError
+            It has what such a file cannot say, as :meth:`unusual` tells.
+        """
+        why = self.unusual()
+        if why:
+            raise ValueError(f"Network.save: {why}, which no file holds; keep the model that it was read from")
         activations = [update.activation or "" for layer in self.layers for update in layer.updates]
-        with Path(path).open("wb") as file:
-            np.savez_compressed(
-                file, kind=np.array(self.kind), activations=np.array(activations), **dict(self.arrays())
+        held = dict(self.arrays(), kind=np.array(self.kind), activations=np.array(activations))
+        if self.kind == "gcn":
+            held["weighted"] = np.array(
+                [layer.neighbours is None or layer.neighbours.weighted for layer in self.layers]
             )
+        with Path(path).open("wb") as file:
+            np.savez_compressed(file, **held)
 
 
-def _dense(at: str, norm: str, update: Dense, filled: bool = False) -> Iterator[tuple[str, Any]]:
+def _of_kind(i: int, layer: Layer, kind: Any) -> Layer:
+    """The layer of a network of one kind, with the kind written into it."""
+    if kind == "sage" and layer.own is None:
+        raise ValueError(
+            f"Network: layer {i} lacks weights `own`, which go with kind 'sage'; a layer without names its kind: nn.Layer(..., kind='sage')"
+        )
+    if kind != "gin" and len(layer.updates) != 1:
+        raise ValueError(
+            f"Network: layer {i} has {len(layer.updates)} updates, but a {kind} layer has one; linear layers that follow are told apart "
+            f"by naming the kind: nn.Layer(..., kind={kind!r})"
+        )
+    try:
+        return replace(layer, kind=kind)
+    except ValueError as error:
+        raise ValueError(f"Network: layer {i}: {error}") from None
+
+
+def _dense(at: str, norm: str, update: Dense) -> Iterator[tuple[str, Any]]:
     yield at + "weight", np.ascontiguousarray(update.weight.T)
     if update.bias is not None:
         yield at + "bias", update.bias
-    if update.batch_norm is not None or filled:
+    if update.batch_norm is not None:
         scale, shift = update.norm
         yield norm + "weight", scale.astype(np.float32)
         yield norm + "bias", shift.astype(np.float32)
         yield norm + "running_mean", np.zeros(scale.size, np.float32)
         yield norm + "running_var", np.ones(scale.size, np.float32) - np.float32(1e-5)
-
-
-def neighbour_matrix(adjacency: Any, normalisation: str, self_loops: bool) -> Any:
-    """What a layer multiplies by: the pattern of ``adjacency``, with self loops and factors of the rows and columns, as a csr_array.
-
-    Parameters
-    ----------
-    adjacency : scipy.sparse array (n, n)
-    normalisation : {"gcn", "mean", "sum"}
-    self_loops : bool
-
-    Examples
-    --------
-    >>> from scipy import sparse
-    >>> neighbour_matrix(sparse.csr_array([[0, 1], [0, 0]]), "gcn", True).toarray().round(3)
-    array([[0.707, 0.5  ],
-           [0.   , 0.707]], dtype=float32)
-    """
-    from scipy import sparse
-
-    if not sparse.issparse(adjacency):
-        raise DTypeError(
-            f"Network: adjacency must be a scipy.sparse array, got {type(adjacency).__name__}; wrap it in csr_array"
-        )
-    if adjacency.shape[0] != adjacency.shape[1]:
-        raise ShapeError(f"Network: adjacency has shape {adjacency.shape}, but a graph needs a square array; pad it")
-    n = adjacency.shape[0]
-    coo = adjacency.tocoo()
-    rows, cols = coo.coords
-    if self_loops:
-        loops = np.arange(n, dtype=rows.dtype)
-        rows, cols = np.concatenate((rows, loops)), np.concatenate((cols, loops))
-    made = sparse.coo_array((np.ones(rows.size, np.float32), (rows, cols)), shape=(n, n)).tocsr()
-    made.data[:] = 1.0
-    if normalisation == "sum":
-        return made
-    left: Any
-    left, right = factors(normalisation, np.diff(made.indptr), np.bincount(made.indices, minlength=n))
-    made.data = np.repeat(left, np.diff(made.indptr)) * (right[made.indices] if right is not None else np.float32(1))
-    return made
-
-
-def _floats(name: str, value: Any, ndim: int) -> _Array:
-    """A finite float32 array on the host from any array library."""
-    array = interop.as_host(value, "Network", name)
-    _check.numeric("Network", name, array)
-    if array.ndim != ndim:
-        raise ShapeError(f"Network: {name} has shape {array.shape}, but {ndim} dimension(s) are needed")
-    array = np.ascontiguousarray(array, np.float32)
-    _check.finite("Network", name, bool(np.isfinite(array).all()))
-    return array

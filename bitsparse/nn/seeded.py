@@ -9,7 +9,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from bitsparse.nn.network import Dense, Kind, Layer, Network
+from bitsparse.nn.layers import Dense, GraphKind, Layer
+from bitsparse.nn.network import Network
 from bitsparse.ops import BatchNorm
 
 __all__ = ["random_network"]
@@ -18,7 +19,7 @@ _Array = NDArray[np.float32]
 
 
 def random_network(
-    kind: Kind, widths: Sequence[int], *, seed: int = 0, bias: bool = True, batch_norm: bool = False
+    kind: GraphKind, widths: Sequence[int], *, seed: int = 0, bias: bool = True, batch_norm: bool = False
 ) -> Network:
     """A network with seeded Glorot weights and relu between the layers, for benchmarks and tests.
 

@@ -4,28 +4,34 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from bitsparse import interop
+from bitsparse import _check, interop
 from bitsparse._archive import opened, reading
-from bitsparse.errors import FileFormatError
-from bitsparse.nn.network import KINDS, Dense, Layer, Network
+from bitsparse.errors import DTypeError, FileFormatError
+from bitsparse.nn.layers import GRAPH_KINDS, USUAL, Dense, Layer, Neighbours
+from bitsparse.nn.network import Network
+from bitsparse.nn.state_names import in_order, norms_behind
 from bitsparse.ops.epilogue import BatchNorm
 
 __all__ = ["load_network", "load_state_dict"]
 
 #: What ends the name of a layer's tensor, and the kind of layer that has it.
 _CONVS = {
-    "gcn": re.compile(r"^(?P<at>.*?)\.?lin\.(?P<part>weight)$"),
-    "sage": re.compile(r"^(?P<at>.*?)\.?(?P<part>lin_l\.weight|lin_l\.bias|lin_r\.weight)$"),
-    "gin": re.compile(r"^(?P<at>.*?)\.?(?P<part>eps|nn\..*)$"),
+    "gcn": re.compile(r"^(?:(?P<at>.*?)\.)?lin\.(?P<part>weight)$"),
+    "sage": re.compile(r"^(?:(?P<at>.*?)\.)?(?P<part>lin_l\.weight|lin_l\.bias|lin_r\.weight)$"),
+    "gin": re.compile(r"^(?:(?P<at>.*?)\.)?(?P<part>eps|nn\..*)$"),
 }
-_NORM = re.compile(r"^(?P<at>.*?)\.?(?P<part>running_mean|running_var)$")
-#: Counters of training, and what stands for lazily made parameters.
-_IGNORED = ("num_batches_tracked",)
+#: What each kind may do with its neighbours, the usual one first.
+_AGGREGATES = {"gcn": ("gcn", "sum"), "sage": ("mean", "sum", "max"), "gin": ("sum", "mean", "max")}
+_STATISTICS = {"running_mean", "running_var"}
+_NORM_PARTS = _STATISTICS | {"weight", "bias"}
+#: Counters of training, which a norm has beside its statistics.
+_COUNTER = "num_batches_tracked"
 
 
 class _Conv(NamedTuple):
@@ -33,20 +39,36 @@ class _Conv(NamedTuple):
     parts: dict[str, Any]
 
 
+class _Told(NamedTuple):
+    """What a state dict does not say."""
+
+    function: str
+    kind: Any
+    activation: str | None
+    neighbours: Neighbours | None
+    after: bool
+    eps: float
+
+
 def load_state_dict(
     state: Mapping[str, Any],
     kind: str | None = None,
     *,
     activation: str | None = "relu",
+    aggregate: str | None = None,
+    self_loops: bool | None = None,
+    norm: str = "before",
     eps: float = 1e-5,
     activations: Sequence[str | None] | None = None,
 ) -> Network:
-    """Make a network from the names and tensors of a PyTorch Geometric model of GCNConv, SAGEConv (mean) or GINConv layers.
+    """Make a network from the names and tensors of a PyTorch Geometric model of GCNConv, SAGEConv or GINConv layers.
 
-    Layers follow each other by the numbers in their names, else in the order of the dict; batch norms outside of layers
-    belong to the layers in their order, behind the sums. What a state dict does not say is taken as usual: `activation`
-    stands between the layers, behind their norms, and between the linear layers of a GIN's perceptron; nothing stands behind
-    the last layer. Dropout does nothing in inference.
+    :func:`from_pyg` reads a model itself and checks the result. A state dict holds tensors and their names only; from these are taken
+    the kind of the layers, their order (by the one number in which their names differ) and the batch norm behind each (of the same
+    number, or the next one where both are numbered together). Names that are no such sequence, and tensors that are not used, are
+    refused. **What it cannot say has to be told where it is not PyTorch Geometric's default**: see `activation`, `aggregate`,
+    `self_loops`, `norm` and `eps`. Residual connections, SAGEConv's ``normalize=True`` and ``improved=True`` of GCNConv leave no trace in
+    a state dict and cannot be told: such a model goes to :func:`from_pyg` or is refused there. Dropout does nothing in inference.
 
     Parameters
     ----------
@@ -54,11 +76,19 @@ def load_state_dict(
         ``model.state_dict()``, or arrays of the same names. Weights are ``(outputs, inputs)``, as PyTorch's.
     kind : {"gcn", "sage", "gin"}, optional
         By default read from the names: ``lin.weight`` (GCNConv), ``lin_l`` and ``lin_r`` (SAGEConv), ``nn`` (GINConv).
-    activation : {"relu", "leaky_relu", "tanh", None}
+    activation : {"relu", "leaky_relu", "elu", "tanh", "sigmoid", "gelu", "silu", None}
+        What stands between the layers and between the linear layers of a GIN's perceptron; nothing stands behind the last layer.
+    aggregate : str, optional
+        ``aggr`` of the layers: "mean" (default), "sum" or "max" for SAGEConv; "sum" (default), "mean" or "max" for GINConv; "gcn"
+        (default), or "sum" for ``normalize=False``, for GCNConv.
+    self_loops : bool, optional
+        ``add_self_loops`` of GCNConv: True by default, unless ``aggregate="sum"``.
+    norm : {"before", "after"}
+        Whether batch norms stand in front of the activation or behind it (``act_first=True``).
     eps : float, default 1e-5
         Of the batch norms, which a state dict does not hold.
     activations : sequence of str or None, optional
-        The activation behind each product, one after the other, in place of what is usual.
+        The activation behind each product, one after the other, in place of `activation`.
 
     Returns
     -------
@@ -66,8 +96,10 @@ def load_state_dict(
 
     Raises
     ------
+    DTypeError
+        `state` is no mapping; a model is not its state dict.
     ValueError
-        Names that are not understood or do not fit together; nothing is left out silently.
+        Names that are not understood, form no one sequence or do not fit together; nothing is left out silently.
 
     Examples
     --------
@@ -78,28 +110,30 @@ def load_state_dict(
     <Network gcn 3 -> 4 -> 2>
     """
     function = "load_state_dict"
+    if not isinstance(state, Mapping):
+        raise DTypeError(
+            f"{function}: state must be a mapping of names to tensors, got {type(state).__name__}; pass model.state_dict(), or the model "
+            "itself to nn.from_pyg"
+        )
     named = {
-        name: np.asarray(interop.as_host(_detached(tensor), function, name))
-        for name, tensor in state.items()
-        if not name.endswith(_IGNORED)
+        str(name): np.asarray(interop.as_host(_detached(tensor), function, str(name))) for name, tensor in state.items()
     }
     found = kind or _kind_of(function, named)
-    if found not in KINDS:
-        raise ValueError(f"{function}: kind must be one of {', '.join(KINDS)}, got {kind!r}")
-    convs, norms, left = _sorted(function, named, found)
-    if left:
+    _check.choice(function, "kind", found, GRAPH_KINDS)
+    _check.choice(function, "norm", norm, ("before", "after"))
+    told = _Told(
+        function, found, activation, _neighbours(function, found, aggregate, self_loops), norm == "after", float(eps)
+    )
+    convs, norms = _sorted(function, named, found)
+    if found == "gcn" and kind is None and len(convs) == 1 and not convs[0].at and "bias" not in convs[0].parts:
         raise ValueError(
-            f"{function}: no {found} layer has {', '.join(sorted(left)[:4])}; leave out what is not part of the network, or name the kind"
+            f"{function}: lin.weight alone may be a GCNConv without bias or a linear layer; pass kind='gcn' if it is the former"
         )
-    if len(norms) > len(convs):
-        raise ValueError(
-            f"{function}: there are {len(norms)} batch norms outside of {len(convs)} layers; leave out those that do not belong"
-        )
+    behind = norms_behind(function, [conv.at for conv in convs], list(norms)) if norms else {}
     layers = []
     for i, conv in enumerate(convs):
-        last = i == len(convs) - 1
-        norm = _norm(norms[i], eps) if i < len(norms) else None
-        layers.append(_layer(function, found, conv, norm, None if last else activation, activation, eps))
+        found_norm = _norm(told, _Conv(behind[conv.at], norms[behind[conv.at]])) if conv.at in behind else None
+        layers.append(_layer(told, conv, found_norm, None if i == len(convs) - 1 else activation))
     if activations is not None:
         layers = _with_activations(function, layers, activations)
     return Network(found, layers)  # type: ignore[arg-type]
@@ -122,17 +156,49 @@ def load_network(path: str | Path) -> Network:
             with opened(path) as archive:
                 kind = archive.text("kind") if "kind" in archive else None
                 activations = archive.texts("activations") if "activations" in archive else None
-                state = {name: archive[name] for name in sorted(archive.names - {"kind", "activations"})}
+                weighted = archive["weighted"] if "weighted" in archive else None
+                told = {"kind", "activations", "weighted"}
+                state = {name: archive[name] for name in sorted(archive.names - told)}
         except FileFormatError as error:
             raise ValueError(f"it is no .npz of arrays ({error})") from None
-        return load_state_dict(
+        network = load_state_dict(
             state, kind, activations=None if activations is None else [one or None for one in activations]
         )
+        return network if weighted is None else _with_weights(network, weighted)
+
+
+def _with_weights(network: Network, weighted: Any) -> Network:
+    """The network with layers that read weights of edges where the file says so."""
+    usual = USUAL["gcn"]
+    if network.kind != "gcn" or usual is None or weighted.shape != (len(network.layers),):
+        raise ValueError(
+            f"it tells for {weighted.shape} layers whether they read weights, but holds {len(network.layers)} of kind {network.kind}"
+        )
+    hows = (replace(usual, weighted=bool(one)) for one in weighted)
+    return Network("gcn", [replace(layer, neighbours=how) for layer, how in zip(network.layers, hows, strict=True)])
 
 
 def _detached(tensor: Any) -> Any:
     """A parameter without its gradient: DLPack refuses those that have one."""
     return tensor.detach() if hasattr(tensor, "detach") else tensor
+
+
+def _neighbours(function: str, kind: str, aggregate: str | None, self_loops: bool | None) -> Neighbours | None:
+    """How layers of a kind gather, as told; None for its usual way."""
+    if aggregate is not None:
+        _check.choice(function, "aggregate", aggregate, _AGGREGATES[kind])
+    if self_loops is not None and kind != "gcn":
+        raise ValueError(
+            f"{function}: self_loops={self_loops} goes with GCNConv only, and this is a {kind} network; drop it"
+        )
+    if kind != "gcn":
+        return Neighbours(aggregate) if aggregate else None  # type: ignore[arg-type]
+    normed = aggregate != "sum"
+    loops = normed if self_loops is None else bool(self_loops)
+    if loops and not normed:
+        raise ValueError(f"{function}: self_loops=True goes with aggregate='gcn' only, as in GCNConv; drop one of them")
+    made = Neighbours("sum", gcn_norm=normed, self_loop=1.0 if loops else None, weighted=True)
+    return None if made == USUAL["gcn"] else made
 
 
 def _kind_of(function: str, named: Mapping[str, Any]) -> str:
@@ -145,112 +211,112 @@ def _kind_of(function: str, named: Mapping[str, Any]) -> str:
     )
 
 
-def _sorted(function: str, named: Mapping[str, Any], kind: str) -> tuple[list[_Conv], list[_Conv], list[str]]:
-    """Layers and outer norms, each in its order, and names that belong to neither."""
+def _sorted(function: str, named: Mapping[str, Any], kind: str) -> tuple[list[_Conv], dict[str, dict[str, Any]]]:
+    """Layers in their order and outer norms by their place; refuses names that belong to neither."""
     found: dict[str, dict[str, Any]] = {}
-    for name, array in named.items():
+    rest = dict(named)
+    for name in named:
         match = _CONVS[kind].match(name)
         if match:
-            found.setdefault(match["at"], {})[match["part"]] = array
-    places = set(found)
-    norms: dict[str, dict[str, Any]] = {}
-    for name in named:
-        match = _NORM.match(name)
-        if match and not any(name.startswith(f"{place}." if place else "nn.") for place in places):
-            norms.setdefault(match["at"], {})
-    left = []
-    for name, array in named.items():
+            found.setdefault(match["at"] or "", {})[match["part"]] = rest.pop(name)
+    if kind == "gcn":
+        for at, parts in found.items():
+            bias = f"{at}.bias" if at else "bias"
+            if bias in rest:
+                parts["bias"] = rest.pop(bias)
+    norms: dict[str, dict[str, Any]] = {
+        at: {} for at, _, part in (name.rpartition(".") for name in rest) if part in _STATISTICS
+    }
+    for name in list(rest):
         at, _, part = name.rpartition(".")
-        if at in norms:
-            norms[at][part] = array
-        elif _CONVS[kind].match(name):
-            continue
-        elif kind == "gcn" and part == "bias" and at in places:
-            found[at]["bias"] = array
-        else:
-            left.append(name)
-    convs = [_Conv(at, parts) for at, parts in found.items()]
-    return sorted(convs, key=_number), sorted((_Conv(at, parts) for at, parts in norms.items()), key=_number), left
+        if at in norms and part in _NORM_PARTS:
+            norms[at][part] = rest.pop(name)
+        elif at in norms and part == _COUNTER:
+            del rest[name]
+    if rest:
+        attention = any(".att" in f".{name}" for name in rest)
+        raise ValueError(
+            f"{function}: no {kind} layer has {', '.join(sorted(rest)[:4])}"
+            + (", which belong to an attention layer; these are not there yet" if attention else "")
+            + "; nothing is left out: pass the model itself to nn.from_pyg, or name the kind"
+        )
+    if not found:
+        raise ValueError(f"{function}: there is no {kind} layer among the names; pass the kind that the model has")
+    return [_Conv(at, found[at]) for at in in_order(function, list(found))], norms
 
 
-def _number(conv: _Conv) -> tuple[int, ...]:
-    """Numbers in a name, so that ``convs.10`` follows ``convs.9``."""
-    return tuple(int(digits) for digits in re.findall(r"\d+", conv.at))
-
-
-def _layer(
-    function: str, kind: str, conv: _Conv, norm: Any, behind: str | None, inside: str | None, eps: float
-) -> Layer:
-    parts = conv.parts
+def _layer(told: _Told, conv: _Conv, norm: BatchNorm | None, behind: str | None) -> Layer:
+    parts, kind = conv.parts, told.kind
 
     def need(name: str) -> Any:
         if name not in parts:
             raise ValueError(
-                f"{function}: layer {conv.at!r} has {', '.join(parts)} but no {name}, which a {kind} layer needs"
+                f"{told.function}: layer {conv.at!r} has {', '.join(parts)} but no {name}, which a {kind} layer needs"
             )
         return parts[name]
 
-    if kind == "gcn":
-        return Layer((Dense(need("weight").T, parts.get("bias"), norm, behind),))
-    if kind == "sage":
-        dense = Dense(need("lin_l.weight").T, parts.get("lin_l.bias"), norm, behind)
-        return Layer((dense,), own=need("lin_r.weight").T)
-    updates = _perceptron(function, conv, inside, eps)
-    last = updates[-1]
-    if norm is not None:
-        if last.batch_norm is not None or last.activation is not None:
+    if kind == "gin":
+        updates = _perceptron(told, conv)
+        last = updates[-1]
+        if norm is not None and last.batch_norm is not None:
             raise ValueError(
-                f"{function}: layer {conv.at!r} ends in a norm and another one follows; fold one of them into the weights"
+                f"{told.function}: layer {conv.at!r} ends in a norm and another one follows; fold one of them into the weights"
             )
-        last = Dense(last.weight, last.bias, norm, None)
-    ends = last.activation or behind
-    updates[-1] = Dense(last.weight, last.bias, last.batch_norm, ends)
-    return Layer(tuple(updates), eps=float(np.asarray(parts.get("eps", 0.0)).reshape(-1)[0]))
+        updates[-1] = _finished(told, last, norm or last.batch_norm, behind)
+        eps = float(parts["eps"].reshape(-1)[0]) if "eps" in parts and parts["eps"].size else 0.0
+        return Layer(tuple(updates), eps=eps, kind=kind, neighbours=told.neighbours)
+    name = "weight" if kind == "gcn" else "lin_l.weight"
+    dense = Dense(need(name).T, parts.get(name.replace("weight", "bias")))
+    own = need("lin_r.weight").T if kind == "sage" else None
+    return Layer((_finished(told, dense, norm, behind),), own, kind=kind, neighbours=told.neighbours)
 
 
-def _perceptron(function: str, conv: _Conv, inside: str | None, eps: float) -> list[Dense]:
+def _finished(told: _Told, dense: Dense, norm: BatchNorm | None, activation: str | None) -> Dense:
+    """A product with its norm and activation in the order that was told."""
+    if norm is not None and told.after and activation is not None:
+        return Dense(dense.weight, dense.bias, None, activation, (norm,))
+    return Dense(dense.weight, dense.bias, norm, activation)
+
+
+def _perceptron(told: _Told, conv: _Conv) -> list[Dense]:
     """The linear layers of a GIN's ``nn`` with the norms behind them: a Linear, a Sequential, or an MLP with ``lins`` and ``norms``."""
-    modules: dict[tuple[int, ...], dict[str, Any]] = {}
-    as_lists = any(name.startswith("nn.lins.") for name in conv.parts)
+    modules: dict[str, dict[str, Any]] = {}
     for name, array in conv.parts.items():
-        if name == "eps":
-            continue
-        at, _, part = name.removeprefix("nn.").rpartition(".")
-        place = tuple(int(digits) for digits in re.findall(r"\d+", at))
-        if as_lists:  # a norm stands behind the linear layer of its number
-            place = (*place, int("norm" in at))
-        modules.setdefault(place, {})[part] = array
-    found: list[Dense] = []
-    for place in sorted(modules):
-        parts = modules[place]
+        if name != "eps":
+            at, _, part = name.rpartition(".")
+            modules.setdefault(at, {})[part] = array
+    linear: dict[str, Dense] = {}
+    norms: dict[str, dict[str, Any]] = {}
+    for at, parts in modules.items():
         weight = parts.get("weight")
-        if "running_mean" in parts:
-            if not found or found[-1].batch_norm is not None:
-                raise ValueError(f"{function}: layer {conv.at!r} has a norm that stands behind no linear layer")
-            found[-1] = Dense(found[-1].weight, found[-1].bias, _norm(_Conv("", parts), eps), None)
+        kept = {part: array for part, array in parts.items() if part != _COUNTER}
+        if "running_mean" in parts and set(kept) <= _NORM_PARTS:
+            norms[at] = kept
         elif weight is not None and weight.ndim == 2 and set(parts) <= {"weight", "bias"}:
-            found.append(Dense(weight.T, parts.get("bias")))
+            linear[at] = Dense(weight.T, parts.get("bias"))
         else:
             raise ValueError(
-                f"{function}: layer {conv.at!r} has a part nn.{'.'.join(map(str, place))} with {', '.join(parts)}, neither a linear "
-                "layer nor a batch norm"
+                f"{told.function}: layer {conv.at!r} has a part {at} with {', '.join(parts)}, neither a linear layer nor a batch norm"
             )
-    if not found:
-        raise ValueError(f"{function}: layer {conv.at!r} has no linear layer in its nn")
-    return [
-        Dense(dense.weight, dense.bias, dense.batch_norm, inside if i < len(found) - 1 else None)
-        for i, dense in enumerate(found)
-    ]
+    if not linear:
+        raise ValueError(f"{told.function}: layer {conv.at!r} has no linear layer in its nn")
+    order = in_order(told.function, list(linear), f"linear layers in layer {conv.at!r}")
+    behind = norms_behind(told.function, order, list(norms)) if norms else {}
+    made = []
+    for at in order:
+        norm = _norm(told, _Conv(behind[at], norms[behind[at]])) if at in behind else None
+        made.append(_finished(told, linear[at], norm, None if at == order[-1] else told.activation))
+    return made
 
 
-def _norm(conv: _Conv, eps: float) -> BatchNorm:
+def _norm(told: _Told, conv: _Conv) -> BatchNorm:
     parts = conv.parts
-    if not {"running_mean", "running_var"} <= set(parts):
+    if not parts.keys() >= _STATISTICS:
         raise ValueError(
-            f"load_state_dict: batch norm {conv.at!r} has {', '.join(parts)}, but both running statistics are needed; pass "
+            f"{told.function}: batch norm {conv.at!r} has {', '.join(parts)}, but both running statistics are needed; pass "
             f"running_mean and running_var"
         )
-    return BatchNorm(parts["running_mean"], parts["running_var"], parts.get("weight"), parts.get("bias"), eps)
+    return BatchNorm(parts["running_mean"], parts["running_var"], parts.get("weight"), parts.get("bias"), told.eps)
 
 
 def _with_activations(function: str, layers: Sequence[Layer], activations: Sequence[str | None]) -> list[Layer]:
@@ -261,6 +327,6 @@ def _with_activations(function: str, layers: Sequence[Layer], activations: Seque
         )
     rest = iter(activations)
     return [
-        Layer(tuple(Dense(d.weight, d.bias, d.batch_norm, next(rest)) for d in layer.updates), layer.own, layer.eps)
+        replace(layer, updates=tuple(replace(dense, activation=next(rest)) for dense in layer.updates))
         for layer in layers
     ]

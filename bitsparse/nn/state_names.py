@@ -1,0 +1,83 @@
+"""What the names of a state dict say about order: layers that form one sequence, and which norm stands behind which of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+__all__ = ["in_order", "norms_behind"]
+
+_DIGITS = re.compile(r"\d+")
+
+
+def in_order(function: str, places: Sequence[str], what: str = "layers") -> list[str]:
+    """Places by the one number in which their names differ; names that are no such sequence are refused.
+
+    Examples
+    --------
+    >>> in_order("load_state_dict", ["convs.10", "convs.9", "convs.0"])
+    ['convs.0', 'convs.9', 'convs.10']
+    >>> in_order("load_state_dict", ["conv_last", "convs.0"])
+    Traceback (most recent call last):
+    ValueError: load_state_dict: the names of the layers, 'conv_last', 'convs.0', are no sequence with one number that counts, ...
+    """
+    shapes = {_DIGITS.sub("#", place) for place in places}
+    rows = [_numbers(place) for place in places]
+    differ = [] if len(shapes) > 1 else [i for i, column in enumerate(zip(*rows, strict=True)) if len(set(column)) > 1]
+    if len(places) > 1 and (len(shapes) > 1 or len(differ) != 1 or len({row[differ[0]] for row in rows}) != len(rows)):
+        shown = ", ".join(map(repr, places[:4]))
+        raise ValueError(
+            f"{function}: the names of the {what}, {shown}, are no sequence with one number that counts, so that their order is not "
+            "known; pass the model itself to nn.from_pyg, or rename them"
+        )
+    return sorted(places, key=_numbers)
+
+
+def norms_behind(function: str, layers: Sequence[str], norms: Sequence[str]) -> dict[str, str]:
+    """The norm behind each layer that has one: by equal numbers, or, among steps that are numbered together, the next number.
+
+    Examples
+    --------
+    >>> norms_behind("load_state_dict", ["convs.0", "convs.1"], ["norms.0.module"])
+    {'convs.0': 'norms.0.module'}
+    >>> norms_behind("load_state_dict", ["nn.0", "nn.3"], ["nn.1"])
+    {'nn.0': 'nn.1'}
+    """
+    if len(norms) > len(layers):
+        raise ValueError(
+            f"{function}: there are {len(norms)} batch norms outside of {len(layers)} layers; leave out those that do not belong"
+        )
+    ordered = in_order(function, norms, "batch norms")
+    if len(layers) == len(norms) == 1:
+        return {layers[0]: norms[0]}
+    together = {_DIGITS.sub("#", place) for place in (*layers, *norms)}
+    found: dict[str, str] = {}
+    for norm in ordered:
+        if len(together) == 1:
+            before = [layer for layer in layers if _numbers(layer) < _numbers(norm)]
+            layer = before[-1] if before else None
+        else:
+            at = _counting(norms)
+            layer = next((one for one in layers if _numbers(norm) and _numbers(norm)[at] == _count(layers, one)), None)
+        if layer is None or layer in found:
+            raise ValueError(
+                f"{function}: it is not known behind which layer the batch norm {norm!r} stands, as its number is none of "
+                f"{', '.join(map(repr, layers[:4]))}; pass the model itself to nn.from_pyg, or rename it"
+            )
+        found[layer] = norm
+    return found
+
+
+def _numbers(place: str) -> tuple[int, ...]:
+    return tuple(int(digits) for digits in _DIGITS.findall(place))
+
+
+def _counting(places: Sequence[str]) -> int:
+    """Which number of the names counts: the one that differs, else the last."""
+    rows = [_numbers(place) for place in places]
+    return next((i for i, column in enumerate(zip(*rows, strict=True)) if len(set(column)) > 1), -1)
+
+
+def _count(places: Sequence[str], place: str) -> int | None:
+    numbers = _numbers(place)
+    return numbers[_counting(places)] if numbers else None
