@@ -10,6 +10,8 @@ from csr cimport bs_csr, bs_row_start
 cdef extern from "drive_bspmm.h" nogil:
     enum:
         BS_BSPMM_KERNELS
+        BS_BSPMM_OK
+        BS_BSPMM_MEMORY
 
     ctypedef struct bs_bspmm_job:
         bs_csr csr
@@ -36,6 +38,12 @@ cdef extern from "drive_bspmm.h" nogil:
 
 
 include "csr_checks.pxi"
+
+
+cdef int _raise(int status) except -1:
+    if status == BS_BSPMM_MEMORY:
+        raise MemoryError("bspmm: no memory for the columns of a row")
+    return _valid(status == BS_BSPMM_OK)
 
 
 cdef bs_bspmm_job _job(const unsigned char[::1] indptr, const unsigned char[::1] indices, bint wide, object rows, object cols,
@@ -65,7 +73,7 @@ cdef tuple _on(tuple on):
 def count(tuple on, const unsigned char[::1] indptr, const unsigned char[::1] indices, bint wide, object rows, object cols,
           const unsigned char[::1] words, object features, bint bipolar, int kernel, unsigned char[::1] counts):
     """int32 sums (rows, features) of the 0/1 or -1/+1 features of each row's neighbours."""
-    cdef int level, threads, ok
+    cdef int level, threads, status
     cdef bs_bspmm_job job = _job(indptr, indices, wide, rows, cols, words, features, bipolar)
     level, threads = _on(on)
     _between("kernel", kernel, 0, BS_BSPMM_KERNELS - 1)
@@ -75,8 +83,8 @@ def count(tuple on, const unsigned char[::1] indptr, const unsigned char[::1] in
     job.kernel, job.counts = kernel, <int32_t *>_into(counts)
     _aligned("counts", job.counts, 4)
     with nogil:
-        ok = bs_bspmm_count(level, threads, &job)
-    _valid(ok)
+        status = bs_bspmm_count(level, threads, &job)
+    _raise(status)
 
 
 def sign(tuple on, const unsigned char[::1] indptr, const unsigned char[::1] indices, bint wide, object rows, object cols,
@@ -88,7 +96,7 @@ def sign(tuple on, const unsigned char[::1] indptr, const unsigned char[::1] ind
     `uniform`: (threshold, flip) for every row and feature, or None and bit-sliced (classes, planes, width) thresholds, raised by `base` so
     that none is negative, (classes, width) flips, and the class of each row (empty: all 0). `base` must be at least the longest row.
     """
-    cdef int level, threads, ok
+    cdef int level, threads, status
     cdef bs_bspmm_job job = _job(indptr, indices, wide, rows, cols, words, features, bipolar)
     level, threads = _on(on)
     row_bytes = job.width * 4
@@ -117,5 +125,5 @@ def sign(tuple on, const unsigned char[::1] indptr, const unsigned char[::1] ind
         if data % 4:
             raise ValueError(f"{name} is not aligned to 4 bytes; pass a copy")
     with nogil:
-        ok = bs_bspmm_sign(level, threads, &job)
-    _valid(ok)
+        status = bs_bspmm_sign(level, threads, &job)
+    _raise(status)

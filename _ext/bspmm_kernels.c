@@ -1,6 +1,8 @@
 /* Vertical counters over one-bit features, compiled once per instruction set (BitGNN's BSpMM on the CPU). */
 #include "bspmm_kernels.h"
 
+#include <stdlib.h>
+
 #include "kernels_isa.h"
 
 typedef uint64_t v128 __attribute__((vector_size(16), aligned(4), may_alias));
@@ -45,18 +47,6 @@ BS_FN void expand(const uint32_t *planes, size_t width, size_t length, int shift
     }
 }
 
-/* The first way: look at every bit and add or subtract one. */
-static void select_row(const bs_bspmm_job *job, size_t first, size_t n, int32_t *out)
-{
-    const int32_t zero = job->bipolar ? -1 : 0, step = job->bipolar ? 2 : 1;
-    memset(out, 0, job->features * sizeof *out);
-    for (size_t e = first; e < first + n; e++) {
-        const uint32_t *x = job->words + (size_t)bs_column(&job->csr, e) * job->width;
-        for (size_t j = 0; j < job->features; j++)
-            out[j] += zero + (x[j / 32] >> (j % 32) & 1u ? step : 0);
-    }
-}
-
 #if defined(BS_ISA_AVX512)
 #define XOR3_128(a, b, c) ((v128)_mm_ternarylogic_epi64((__m128i)(a), (__m128i)(b), (__m128i)(c), 0x96))
 #define MAJ_128(a, b, c) ((v128)_mm_ternarylogic_epi64((__m128i)(a), (__m128i)(b), (__m128i)(c), 0xe8))
@@ -71,23 +61,23 @@ static void select_row(const bs_bspmm_job *job, size_t first, size_t n, int32_t 
 #define MAJ_256 MAJ_128
 #endif
 
-#define INDEX int32_t
+#define INDEX uint32_t
 #define ROWS(name) name##_narrow
 #include "bspmm_rows.inc"
 #undef INDEX
 #undef ROWS
-#define INDEX int64_t
+#define INDEX uint64_t
 #define ROWS(name) name##_wide
 #include "bspmm_rows.inc"
 
-static int count_rows(const bs_bspmm_job *job, size_t r0, size_t r1)
+static int count_rows(const bs_bspmm_job *job, size_t r0, size_t r1, bs_own_row *own)
 {
-    return job->csr.wide ? count_rows_wide(job, r0, r1) : count_rows_narrow(job, r0, r1);
+    return job->csr.wide ? count_rows_wide(job, r0, r1, own) : count_rows_narrow(job, r0, r1, own);
 }
 
-static int sign_rows(const bs_bspmm_job *job, size_t r0, size_t r1)
+static int sign_rows(const bs_bspmm_job *job, size_t r0, size_t r1, bs_own_row *own)
 {
-    return job->csr.wide ? sign_rows_wide(job, r0, r1) : sign_rows_narrow(job, r0, r1);
+    return job->csr.wide ? sign_rows_wide(job, r0, r1, own) : sign_rows_narrow(job, r0, r1, own);
 }
 
 const bs_bspmm_kernels NAME(bs_bspmm_kernels) = {.count_rows = count_rows, .sign_rows = sign_rows};

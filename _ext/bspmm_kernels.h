@@ -29,10 +29,19 @@ typedef struct {
     int64_t base;
 } bs_bspmm_job;
 
+enum bs_bspmm_status { BS_BSPMM_OK, BS_BSPMM_PATTERN, BS_BSPMM_MEMORY };
+
+/* The columns of one row, of the width of the indices: checked and copied in one pass, since every block of features reads them again and
+ * another thread may write into the caller's array meanwhile. All zeros at first. */
 typedef struct {
-    /* Rows r0 .. r1; 0 if the pattern or a class is not valid there, and nothing outside the buffers has been touched. */
-    int (*count_rows)(const bs_bspmm_job *job, size_t r0, size_t r1);
-    int (*sign_rows)(const bs_bspmm_job *job, size_t r0, size_t r1);
+    void *columns;
+    size_t count, room;
+} bs_own_row;
+
+typedef struct {
+    /* Rows r0 .. r1; BS_BSPMM_PATTERN if the pattern or a class is not valid there, and nothing outside the buffers has been touched. */
+    int (*count_rows)(const bs_bspmm_job *job, size_t r0, size_t r1, bs_own_row *own);
+    int (*sign_rows)(const bs_bspmm_job *job, size_t r0, size_t r1, bs_own_row *own);
 } bs_bspmm_kernels;
 
 extern const bs_bspmm_kernels bs_bspmm_kernels_scalar;

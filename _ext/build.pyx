@@ -162,6 +162,14 @@ cdef int _canonical(str what, const unsigned char[::1] indptr, const unsigned ch
     return 0
 
 
+cdef const unsigned char[::1] _own(const unsigned char[::1] buffer):
+    """A copy, for what later passes rely on: another thread may write into the caller's array, as the GIL is not held meanwhile.
+
+    The indices of a CSR array, its largest part, are not copied as a whole: C takes them window by window, or bounds each of them.
+    """
+    return np.array(buffer)
+
+
 cdef object _bytes(object array):
     return array.view(np.uint8)
 
@@ -169,6 +177,7 @@ cdef object _bytes(object array):
 # -- entries ------------------------------------------------------------------------------------------------------------
 def check_csr(const unsigned char[::1] indptr, const unsigned char[::1] indices, bint wide, rows, cols, threads):
     """OK, UNSORTED or DUPLICATE, and the first such row; ValueError for anything that is no CSR array at all."""
+    indptr = _own(indptr)
     code, where = _status(indptr, indices, wide, rows, cols, threads)
     if code not in (BS_BUILD_OK, BS_BUILD_UNSORTED, BS_BUILD_DUPLICATE):
         raise _complain(code, where, "CSR")
@@ -200,6 +209,7 @@ cdef object _cell_starts(const unsigned char[::1] indptr, const unsigned char[::
 def tile_starts(const unsigned char[::1] indptr, const unsigned char[::1] indices, bint wide, rows, cols, window, shift, spread,
                 threads):
     """Starts of each window's non-empty tiles of `window` rows by 2**shift columns."""
+    indptr = _own(indptr)
     _between("window", window, 1, BS_WINDOW_MAX)
     _between("shift", shift, 0, 30)
     _between("spread", spread, -1, 62)
@@ -209,6 +219,7 @@ def tile_starts(const unsigned char[::1] indptr, const unsigned char[::1] indice
 
 def translate(const unsigned char[::1] indptr, const unsigned char[::1] indices, bint wide, rows, cols, window, spread, threads):
     """(cols_indptr, cols, edge_row, edge_col, perm) of windows of `window` rows."""
+    indptr = _own(indptr)
     cdef int64_t m, n
     cdef int code, height, far, t
     _between("window", window, 1, BS_WINDOW_MAX)
@@ -238,6 +249,7 @@ def translate(const unsigned char[::1] indptr, const unsigned char[::1] indices,
 
 def frdc(const unsigned char[::1] indptr, const unsigned char[::1] indices, bint wide, rows, cols, spread, threads):
     """(indptr, indices, tiles) of 4 x 4 blocks."""
+    indptr = _own(indptr)
     cdef int64_t m, n
     cdef int code, far, t
     _between("spread", spread, -1, 62)
@@ -262,6 +274,8 @@ def untranslate(const unsigned char[::1] cols_indptr, const unsigned char[::1] c
                 const unsigned char[::1] edge_row, const unsigned char[::1] edge_col, const unsigned char[::1] perm, bint wide,
                 rows, cols, window, threads):
     """(indptr, indices) of the CSR array that was translated."""
+    cols_indptr, columns, edge_indptr = _own(cols_indptr), _own(columns), _own(edge_indptr)
+    edge_row, edge_col, perm = _own(edge_row), _own(edge_col), _own(perm)
     cdef int64_t m, n, where = 0
     cdef int code, height, t, item = 8 if wide else 4
     _sizes(rows, cols, wide, threads)
@@ -304,6 +318,7 @@ def untranslate(const unsigned char[::1] cols_indptr, const unsigned char[::1] c
 def unfrdc(const unsigned char[::1] block_indptr, const unsigned char[::1] blocks, const unsigned char[::1] tiles, bint wide, rows,
            cols, threads):
     """(indptr, indices) of the CSR pattern that the tiles hold."""
+    block_indptr, blocks, tiles = _own(block_indptr), _own(blocks), _own(tiles)
     cdef int64_t m, n, total, where = 0
     cdef int code, t, item = 8 if wide else 4
     _sizes(rows, cols, wide, threads)
@@ -340,6 +355,7 @@ def unfrdc(const unsigned char[::1] block_indptr, const unsigned char[::1] block
 
 def csr_to_words(const unsigned char[::1] indptr, const unsigned char[::1] indices, bint wide, rows, cols, width, threads):
     """Words (rows, width) with one bit per stored element."""
+    indptr = _own(indptr)
     cdef int64_t m, words_per_row
     cdef int t
     _canonical("csr_to_words", indptr, indices, wide, rows, cols, threads)
@@ -359,6 +375,7 @@ def csr_to_words(const unsigned char[::1] indptr, const unsigned char[::1] indic
 
 def words_to_csr(const unsigned char[::1] words, bint wide, rows, cols, width, threads):
     """(indptr, indices) of the set bits."""
+    words = _own(words)
     cdef int64_t m, words_per_row, total
     cdef int t
     _sizes(rows, cols, wide, threads)

@@ -18,7 +18,10 @@ typedef struct {
 void bs_bytes_prepare(bs_run_on on, const bs_epilogue *e, bs_bytes_chain *chain);
 /* Rows first .. last of a step; e->out begins with row 0. */
 void bs_bytes_rows(bs_run_on on, const bs_bytes_step *s, bs_epilogue *e, const bs_bytes_chain *chain, size_t first, size_t last);
-/* Into e->out: floats without gaps (BS_RESULT_FLOAT), or bytes in rows of whole blocks of 16 (BS_RESULT_BYTES). One batch. */
-void bs_bytes_run(bs_run_on on, const bs_bytes_step *s, bs_epilogue *e);
+enum bs_bytes_status { BS_BYTES_OK, BS_BYTES_PATTERN, BS_BYTES_MEMORY };
+
+/* Into e->out: floats without gaps (BS_RESULT_FLOAT), or bytes in rows of whole blocks of 16 (BS_RESULT_BYTES). One batch; `nnz` edges if
+ * there are no panels. One of bs_bytes_status; unless it is BS_BYTES_OK, the output is unspecified. */
+int bs_bytes_run(bs_run_on on, const bs_bytes_step *s, size_t nnz, bs_epilogue *e);
 
 #endif

@@ -1,4 +1,4 @@
-/* A CSR pattern as the sparse families take it: indices of one width, rows checked just before they are used. */
+/* A CSR pattern as the sparse families take it: indices of one width, rows checked as they are read. */
 #ifndef BITSPARSE_CSR_H
 #define BITSPARSE_CSR_H
 
@@ -10,50 +10,46 @@ typedef struct {
     size_t rows, cols, nnz;
 } bs_csr;
 
+/* Loads are atomic, so that no compiler reads a value twice: another thread may write into the caller's arrays meanwhile, as the GIL is not
+ * held, and what has been checked must be what is used. The worst is then a wrong number. */
 BS_FN int64_t bs_row_start(const bs_csr *a, size_t row)
 {
-    return a->wide ? ((const int64_t *)a->indptr)[row] : (int64_t)((const int32_t *)a->indptr)[row];
+    return a->wide ? __atomic_load_n((const int64_t *)a->indptr + row, __ATOMIC_RELAXED)
+                   : __atomic_load_n((const int32_t *)a->indptr + row, __ATOMIC_RELAXED);
 }
 
+/* The column of an edge that has been checked; column 0 where another thread has written something else since. */
 BS_FN int64_t bs_column(const bs_csr *a, size_t edge)
 {
-    return a->wide ? ((const int64_t *)a->indices)[edge] : (int64_t)((const int32_t *)a->indices)[edge];
+    const int64_t c = a->wide ? __atomic_load_n((const int64_t *)a->indices + edge, __ATOMIC_RELAXED)
+                              : __atomic_load_n((const int32_t *)a->indices + edge, __ATOMIC_RELAXED);
+    return (uint64_t)c < a->cols ? c : 0;
 }
 
-/* Whether indptr does not decrease over rows r0 .. r1 and stays within nnz. */
-BS_FN int bs_rows_ordered(const bs_csr *a, size_t r0, size_t r1)
+/* The first edge of a row and how many it has, from one look at either pointer; 0 if the edges have no such part. */
+BS_FN int bs_row(const bs_csr *a, size_t row, size_t *first, size_t *count)
 {
-    int64_t before = bs_row_start(a, r0);
-    if (before < 0)
-        return 0;
-    for (size_t r = r0 + 1; r <= r1; r++) {
-        const int64_t here = bs_row_start(a, r);
-        if (here < before || (uint64_t)here > a->nnz)
-            return 0;
-        before = here;
-    }
-    return 1;
+    const uint64_t start = (uint64_t)bs_row_start(a, row), end = (uint64_t)bs_row_start(a, row + 1);
+    *first = (size_t)start;
+    *count = (size_t)(end - start);
+    return start <= end && end <= a->nnz;
 }
 
-/* Whether rows r0 .. r1 may be followed: ordered, and every column index below cols. Read while the indices come into the cache anyway. */
-BS_FN int bs_rows_valid(const bs_csr *a, size_t r0, size_t r1)
+/* Whether all column indices of some edges are below cols. A negative index is a large unsigned one. */
+BS_FN int bs_columns_valid(const bs_csr *a, size_t first, size_t count)
 {
-    if (!bs_rows_ordered(a, r0, r1))
-        return 0;
-    const size_t first = (size_t)bs_row_start(a, r0), last = (size_t)bs_row_start(a, r1);
     if (a->wide) {
-        const uint64_t *index = (const uint64_t *)a->indices;
+        const uint64_t *index = (const uint64_t *)a->indices + first;
         uint64_t wrong = 0;
-        for (size_t e = first; e < last; e++)
+        for (size_t e = 0; e < count; e++)
             wrong |= index[e] >= a->cols;
         return !wrong;
     }
-    /* A negative index is a large unsigned one. */
-    const uint32_t *index = (const uint32_t *)a->indices;
+    const uint32_t *index = (const uint32_t *)a->indices + first;
     uint32_t largest = 0;
-    for (size_t e = first; e < last; e++)
+    for (size_t e = 0; e < count; e++)
         largest = index[e] > largest ? index[e] : largest;
-    return first == last || largest < a->cols;
+    return !count || largest < a->cols;
 }
 
 #endif

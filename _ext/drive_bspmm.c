@@ -1,6 +1,8 @@
 /* One-bit aggregation over threads: rows in short runs, so that hubs spread. Rows never share an output word. */
 #include "drive_bspmm.h"
 
+#include <stdlib.h>
+
 #include "parallel.h"
 
 #define ROWS_PER_UNIT 128
@@ -20,11 +22,13 @@ static const bs_bspmm_kernels *table(int level)
     return &bs_bspmm_kernels_scalar;
 }
 
+typedef int rows_function(const bs_bspmm_job *job, size_t r0, size_t r1, bs_own_row *own);
+
 typedef struct {
     const bs_bspmm_job *job;
-    int (*rows)(const bs_bspmm_job *job, size_t r0, size_t r1);
+    rows_function *rows;
     size_t per_unit;
-    int wrong;
+    int status;
 } run;
 
 static void run_unit(void *context, size_t unit, int thread)
@@ -32,16 +36,19 @@ static void run_unit(void *context, size_t unit, int thread)
     run *r = context;
     (void)thread;
     const size_t r0 = unit * r->per_unit, r1 = bs_min(r0 + r->per_unit, r->job->csr.rows);
-    if (!r->rows(r->job, r0, r1))
-        __atomic_store_n(&r->wrong, 1, __ATOMIC_RELAXED);
+    bs_own_row own = {0};
+    const int status = r->rows(r->job, r0, r1, &own);
+    free(own.columns);
+    if (status != BS_BSPMM_OK)
+        __atomic_store_n(&r->status, status, __ATOMIC_RELAXED);
 }
 
-static int over_rows(int threads, const bs_bspmm_job *job, int (*rows)(const bs_bspmm_job *, size_t, size_t))
+static int over_rows(int threads, const bs_bspmm_job *job, rows_function *rows)
 {
     const size_t m = job->csr.rows, few = bs_ceil_div(m, (size_t)threads * 8);
-    run r = {job, rows, bs_max(1, bs_min(few, ROWS_PER_UNIT)), 0};
+    run r = {job, rows, bs_max(1, bs_min(few, ROWS_PER_UNIT)), BS_BSPMM_OK};
     bs_parallel(run_unit, &r, bs_ceil_div(m, r.per_unit), threads);
-    return !r.wrong;
+    return r.status;
 }
 
 int bs_bspmm_count(int level, int threads, const bs_bspmm_job *job) { return over_rows(threads, job, table(level)->count_rows); }

@@ -4,7 +4,7 @@
 
 #include "bspmm_kernels.h"
 
-/* 1, or 0 if the pattern (or a class of rows) is not valid; the output is then unspecified. */
+/* One of bs_bspmm_status; unless it is BS_BSPMM_OK, the output is unspecified. */
 int bs_bspmm_count(int level, int threads, const bs_bspmm_job *job);
 int bs_bspmm_sign(int level, int threads, const bs_bspmm_job *job);
 

@@ -3,6 +3,8 @@
  * The chain is that of drive_epilogue.c, value by value; here a group of whole rows goes through it at once, since rows are short. */
 #include "bytes.h"
 
+#include <stdlib.h>
+
 #define FLAT BS_BYTES_LONGEST /* values that go through the chain together */
 #define UNIT_ROWS 256
 
@@ -133,8 +135,8 @@ static void accumulate(const bytes_job *j, size_t row, size_t rows, int32_t *acc
         return;
     }
     for (size_t r = 0; r < rows; r++, acc += j->width) {
-        const size_t start = (size_t)s->indptr[row + r];
-        j->k->bytes_gather(s->x, s->stride, s->indices + start, (size_t)s->indptr[row + r + 1] - start, j->width, acc);
+        const int32_t *starts = s->indptr + (row + r - s->from);
+        j->k->bytes_gather(s->x, s->stride, s->indices + starts[0], (size_t)(starts[1] - starts[0]), j->width, acc);
     }
 }
 
@@ -234,18 +236,61 @@ typedef struct {
     const bs_bytes_step *s;
     bs_epilogue *e;
     bs_bytes_chain chain;
+    size_t nnz;
+    int status;
 } run_job;
+
+/* The edges of a unit's rows, copied and then checked: another thread may write into the caller's arrays meanwhile, and every block of
+ * columns reads them again. `starts` has one more than the rows; *columns is to be freed. */
+static int own_edges(const run_job *j, size_t first, size_t last, int32_t *starts, int32_t **columns)
+{
+    const size_t rows = last - first;
+    memcpy(starts, j->s->indptr + first, (rows + 1) * sizeof *starts);
+    const int32_t begin = starts[0];
+    int wrong = begin < 0 || starts[rows] < begin || (size_t)starts[rows] > j->nnz;
+    for (size_t r = 0; r < rows; r++)
+        wrong |= starts[r + 1] < starts[r];
+    if (wrong)
+        return BS_BYTES_PATTERN;
+    const size_t edges = (size_t)(starts[rows] - begin);
+    *columns = malloc((edges + 1) * sizeof **columns);
+    if (!*columns)
+        return BS_BYTES_MEMORY;
+    for (size_t r = 0; r <= rows; r++)
+        starts[r] -= begin;
+    if (edges)
+        memcpy(*columns, j->s->indices + begin, edges * sizeof **columns);
+    uint32_t largest = 0; /* a negative index is a large unsigned one */
+    for (size_t e = 0; e < edges; e++)
+        largest = (uint32_t)(*columns)[e] > largest ? (uint32_t)(*columns)[e] : largest;
+    return edges && largest >= j->e->rows ? BS_BYTES_PATTERN : BS_BYTES_OK;
+}
 
 static void run_unit(void *context, size_t unit, int thread)
 {
     (void)thread;
     run_job *j = context;
-    bs_bytes_rows(j->on, j->s, j->e, &j->chain, unit * UNIT_ROWS, bs_min((unit + 1) * UNIT_ROWS, j->e->rows));
+    const size_t first = unit * UNIT_ROWS, last = bs_min(first + UNIT_ROWS, j->e->rows);
+    if (j->s->panels) {
+        bs_bytes_rows(j->on, j->s, j->e, &j->chain, first, last);
+        return;
+    }
+    bs_bytes_step own = *j->s;
+    int32_t starts[UNIT_ROWS + 1], *columns = NULL;
+    const int status = own_edges(j, first, last, starts, &columns);
+    if (status == BS_BYTES_OK) {
+        own.indptr = starts, own.indices = columns, own.from = first;
+        bs_bytes_rows(j->on, &own, j->e, &j->chain, first, last);
+    } else {
+        __atomic_store_n(&j->status, status, __ATOMIC_RELAXED);
+    }
+    free(columns);
 }
 
-void bs_bytes_run(bs_run_on on, const bs_bytes_step *s, bs_epilogue *e)
+int bs_bytes_run(bs_run_on on, const bs_bytes_step *s, size_t nnz, bs_epilogue *e)
 {
-    run_job j = {.on = on, .s = s, .e = e};
+    run_job j = {.on = on, .s = s, .e = e, .nnz = nnz, .status = BS_BYTES_OK};
     bs_bytes_prepare(on, e, &j.chain);
     bs_parallel(run_unit, &j, bs_ceil_div(e->rows, UNIT_ROWS), on.threads);
+    return j.status;
 }

@@ -28,7 +28,7 @@ static int by_value(const void *a, const void *b)
         size_t kept = 0;                                                                                                                 \
         uint64_t most = 0;                                                                                                               \
         for (size_t e = 0; e < count; e++) {                                                                                             \
-            const uint64_t column = (uint64_t)columns[e];                                                                                \
+            const uint64_t column = (uint64_t)__atomic_load_n(columns + e, __ATOMIC_RELAXED);                                            \
             const int64_t c = column < nodes ? place[column] : -1;                                                                       \
             most = column > most ? column : most;                                                                                        \
             to[kept] = (uint32_t)(c - base);                                                                                             \
@@ -44,23 +44,23 @@ GATHER(gather_wide, int64_t)
 static int64_t columns_of(const bs_packet_job *job, size_t row, int64_t low, int64_t high, int64_t base, scratch *s, int64_t *left)
 {
     const bs_csr *a = &job->csr;
-    const size_t node = (size_t)job->order[row];
-    if (node >= a->rows || !bs_rows_ordered(a, node, node + 1))
+    const size_t node = (size_t)__atomic_load_n(job->order + row, __ATOMIC_RELAXED);
+    size_t first, edges;
+    if (node >= a->rows || !bs_row(a, node, &first, &edges))
         return -2;
-    const size_t first = (size_t)bs_row_start(a, node), last = (size_t)bs_row_start(a, node + 1);
-    if (last - first >= s->room) {
-        const size_t room = bs_max(2 * s->room, last - first + 64);
+    if (edges >= s->room) {
+        const size_t room = bs_max(2 * s->room, edges + 64);
         uint32_t *more = realloc(s->columns, room * sizeof *more);
         if (!more)
             return -1;
         s->columns = more, s->room = room;
     }
     uint64_t largest;
-    const size_t count = a->wide ? gather_wide((const int64_t *)a->indices + first, last - first, a->cols, job->place, low, high, base, s->columns, &largest)
-                                 : gather_narrow((const int32_t *)a->indices + first, last - first, a->cols, job->place, low, high, base, s->columns, &largest);
-    if (last > first && largest >= a->cols)
+    const size_t count = a->wide ? gather_wide((const int64_t *)a->indices + first, edges, a->cols, job->place, low, high, base, s->columns, &largest)
+                                 : gather_narrow((const int32_t *)a->indices + first, edges, a->cols, job->place, low, high, base, s->columns, &largest);
+    if (edges && largest >= a->cols)
         return -2;
-    *left += (int64_t)(last - first - count);
+    *left += (int64_t)(edges - count);
     int sorted = 1;
     for (size_t i = 1; i < count; i++)
         sorted &= s->columns[i - 1] <= s->columns[i];

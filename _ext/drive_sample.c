@@ -86,12 +86,13 @@ static void count_unit(void *context, size_t unit, int thread)
     run *r = context;
     (void)thread;
     const size_t r0 = unit * r->per_unit, r1 = bs_min(r0 + r->per_unit, r->a->rows);
-    if (!bs_rows_ordered(r->a, r0, r1)) {
-        refuse(r);
-        return;
-    }
     for (size_t row = r0; row < r1; row++) {
-        const row_plan p = plan_row(r->sampler, bs_row_start(r->a, row + 1) - bs_row_start(r->a, row));
+        size_t first, count;
+        if (!bs_row(r->a, row, &first, &count)) {
+            refuse(r);
+            return;
+        }
+        const row_plan p = plan_row(r->sampler, (int64_t)count);
         r->out[row] = p.count * p.run;
     }
 }
@@ -101,15 +102,13 @@ static void edges_unit(void *context, size_t unit, int thread)
     run *r = context;
     (void)thread;
     const size_t r0 = unit * r->per_unit, r1 = bs_min(r0 + r->per_unit, r->a->rows);
-    if (!bs_rows_ordered(r->a, r0, r1)) {
-        refuse(r);
-        return;
-    }
     for (size_t row = r0; row < r1; row++) {
-        const int64_t first = bs_row_start(r->a, row), from = r->starts[row], to = r->starts[row + 1];
-        const row_plan p = plan_row(r->sampler, bs_row_start(r->a, row + 1) - first);
+        size_t first, count;
+        const int64_t from = __atomic_load_n(r->starts + row, __ATOMIC_RELAXED), to = __atomic_load_n(r->starts + row + 1, __ATOMIC_RELAXED);
+        const int there = bs_row(r->a, row, &first, &count);
+        const row_plan p = plan_row(r->sampler, there ? (int64_t)count : 0);
         const int64_t n = p.count * p.run;
-        if (from < 0 || to < from || (uint64_t)to > r->total || to - from != n) {
+        if (!there || from < 0 || to < from || (uint64_t)to > r->total || to - from != n) {
             refuse(r);
             return;
         }
@@ -117,7 +116,7 @@ static void edges_unit(void *context, size_t unit, int thread)
             continue;
         positions(r->sampler, &p, row, 0, (size_t)n, r->out + from);
         for (int64_t k = 0; k < n; k++)
-            r->out[from + k] += first;
+            r->out[from + k] += (int64_t)first;
     }
 }
 
@@ -135,14 +134,17 @@ int bs_sample_edges(int threads, const bs_csr *a, const bs_sampler *s, const int
 
 /* ---- sums ---- */
 
-/* One row in T: chunks of sampled edges, then the factors, one rounding each. */
+/* One row in T: chunks of sampled edges, then the factors, one rounding each. 0 if the row is not valid: all its columns are looked at, also
+ * those that are not sampled. */
 #define DEFINE_SUM_ROW(T, ADD)                                                                                                             \
-    static void sum_row_##T(const run *r, size_t row)                                                                                      \
+    static int sum_row_##T(const run *r, size_t row)                                                                                       \
     {                                                                                                                                      \
         const bs_gather_job *job = r->job;                                                                                                 \
         const size_t d = job->x.features;                                                                                                  \
-        const int64_t first = bs_row_start(r->a, row);                                                                                     \
-        const row_plan p = plan_row(r->sampler, bs_row_start(r->a, row + 1) - first);                                                      \
+        size_t first, edges;                                                                                                               \
+        if (!bs_row(r->a, row, &first, &edges) || !bs_columns_valid(r->a, first, edges))                                                   \
+            return 0;                                                                                                                      \
+        const row_plan p = plan_row(r->sampler, (int64_t)edges);                                                                           \
         const int64_t samples = p.count * p.run;                                                                                           \
         const T *values = job->values, *col_scale = job->col_scale, *row_scale = job->row_scale;                                           \
         T *out = (T *)job->out + row * d, weight[BS_GATHER_CHUNK];                                                                         \
@@ -152,7 +154,7 @@ int bs_sample_edges(int threads, const bs_csr *a, const bs_sampler *s, const int
             const size_t n = bs_min((size_t)(samples - k), BS_GATHER_CHUNK);                                                               \
             positions(r->sampler, &p, row, k, n, column);                                                                                  \
             for (size_t i = 0; i < n; i++) {                                                                                               \
-                const size_t edge = (size_t)(first + column[i]);                                                                           \
+                const size_t edge = first + (size_t)column[i];                                                                             \
                 column[i] = bs_column(r->a, edge);                                                                                         \
                 const T w = values ? values[edge] : 1;                                                                                     \
                 weight[i] = col_scale ? w * col_scale[column[i]] : w;                                                                      \
@@ -160,7 +162,7 @@ int bs_sample_edges(int threads, const bs_csr *a, const bs_sampler *s, const int
             r->kernels->ADD(&job->x, column, weight, n, out);                                                                              \
         }                                                                                                                                  \
         if (!samples)                                                                                                                      \
-            return;                                                                                                                        \
+            return 1;                                                                                                                      \
         const T factor = (T)p.nnz / (T)samples;                                                                                            \
         for (size_t j = 0; j < d; j++) {                                                                                                   \
             T v = out[j];                                                                                                                  \
@@ -168,6 +170,7 @@ int bs_sample_edges(int threads, const bs_csr *a, const bs_sampler *s, const int
             v = job->mean ? v / (T)p.nnz : v;                                                                                              \
             out[j] = row_scale ? v * row_scale[row] : v;                                                                                   \
         }                                                                                                                                  \
+        return 1;                                                                                                                          \
     }
 DEFINE_SUM_ROW(float, add_rows)
 DEFINE_SUM_ROW(double, add_rows_double)
@@ -177,15 +180,11 @@ static void sum_unit(void *context, size_t unit, int thread)
     run *r = context;
     (void)thread;
     const size_t r0 = unit * r->per_unit, r1 = bs_min(r0 + r->per_unit, r->a->rows);
-    if (!bs_rows_valid(r->a, r0, r1)) {
-        refuse(r);
-        return;
-    }
     for (size_t row = r0; row < r1; row++)
-        if (r->job->x.kind == BS_FEATURE_DOUBLE)
-            sum_row_double(r, row);
-        else
-            sum_row_float(r, row);
+        if (!(r->job->x.kind == BS_FEATURE_DOUBLE ? sum_row_double(r, row) : sum_row_float(r, row))) {
+            refuse(r);
+            return;
+        }
 }
 
 static const bs_gather_kernels *table(int level)

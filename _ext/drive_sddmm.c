@@ -6,7 +6,7 @@
 
 typedef struct {
     const bs_spmm_kernels *k;
-    const bs_csr *a;
+    bs_csr a; /* with row pointers of its own */
     bs_gather x, y;
     int type, op, bad;
     size_t heads, width, out_bytes; /* of one edge */
@@ -32,16 +32,16 @@ static void sddmm_unit(void *shared, size_t unit, int thread)
     (void)thread;
     context *c = shared;
     const unsigned char *at[BS_SEGMENT + BS_AHEAD];
-    const size_t first = unit * BS_SEGMENT, end = bs_min(first + BS_SEGMENT, c->a->nnz);
+    const size_t first = unit * BS_SEGMENT, end = bs_min(first + BS_SEGMENT, c->a.nnz);
     if (__atomic_load_n(&c->bad, __ATOMIC_RELAXED))
         return;
-    if (bs_locate(c->k, c->a, &c->y, first, end - first, at)) {
+    if (bs_locate(c->k, &c->a, &c->y, first, end - first, at)) {
         __atomic_store_n(&c->bad, 1, __ATOMIC_RELAXED);
         return;
     }
     size_t edge = first;
-    for (size_t row = row_of_edge(c->a, first); edge < end; row++) {
-        const size_t stop = bs_min(end, bs_row_start(c->a, row + 1));
+    for (size_t row = row_of_edge(&c->a, first); edge < end; row++) {
+        const size_t stop = bs_min(end, bs_row_start(&c->a, row + 1));
         if (stop <= edge)
             continue;
         bs_sddmm_block b = {.at = at + (edge - first), .edges = stop - edge, .heads = c->heads, .width = c->width};
@@ -54,14 +54,16 @@ static void sddmm_unit(void *shared, size_t unit, int thread)
 
 int bs_sddmm(bs_run_on on, const bs_csr *a, int type, int op, const void *x, const void *y, size_t heads, size_t width, void *out)
 {
-    context c = {.k = bs_spmm_table(on.level), .a = a, .type = type, .op = op, .heads = heads, .width = width, .out = out};
+    context c = {.k = bs_spmm_table(on.level), .type = type, .op = op, .heads = heads, .width = width, .out = out};
     const size_t item = type == BS_SD_F32 || type == BS_SD_I32 ? 4 : 8, row_bytes = heads * width * item;
     c.out_bytes = op == BS_DOT ? heads * item : row_bytes;
-    if (bs_longest_row(a) < 0)
-        return BS_BAD_INDPTR;
-    if (a->nnz == 0 || c.out_bytes == 0)
-        return BS_SPARSE_OK;
-    int status = bs_gather_make(&c.x, x, a->rows, row_bytes, row_bytes);
+    int64_t longest;
+    int status = bs_rows_copy(&c.a, a, &longest);
+    if (status != BS_SPARSE_OK || a->nnz == 0 || c.out_bytes == 0) {
+        bs_rows_free(&c.a);
+        return status;
+    }
+    status = bs_gather_make(&c.x, x, a->rows, row_bytes, row_bytes);
     if (status == BS_SPARSE_OK)
         status = bs_gather_make(&c.y, y, a->cols, row_bytes, row_bytes);
     if (status == BS_SPARSE_OK) {
@@ -70,5 +72,6 @@ int bs_sddmm(bs_run_on on, const bs_csr *a, int type, int op, const void *x, con
     }
     free((void *)c.x.tail);
     free((void *)c.y.tail);
+    bs_rows_free(&c.a);
     return status;
 }

@@ -41,13 +41,33 @@ int64_t bs_longest_row(const bs_csr *a)
     return a->wide ? longest64(a->indptr, a->rows, a->nnz) : longest32(a->indptr, a->rows, a->nnz);
 }
 
-int bs_split_make(bs_split *s, const bs_csr *a)
+int bs_rows_copy(bs_csr *own, const bs_csr *a, int64_t *longest)
 {
+    const size_t bytes = (a->rows + 1) * (a->wide ? 8 : 4);
+    void *starts = malloc(bytes);
+    *own = *a;
+    own->indptr = starts;
+    if (!starts)
+        return BS_NO_MEMORY;
+    memcpy(starts, a->indptr, bytes);
+    *longest = bs_longest_row(own);
+    return *longest < 0 ? BS_BAD_INDPTR : BS_SPARSE_OK;
+}
+
+void bs_rows_free(bs_csr *own)
+{
+    free((void *)own->indptr);
+    own->indptr = NULL;
+}
+
+int bs_split_make(bs_split *s, const bs_csr *caller)
+{
+    const bs_csr *a = &s->a;
+    int64_t longest;
     memset(s, 0, sizeof *s);
-    s->a = a;
-    const int64_t longest = bs_longest_row(a);
-    if (longest < 0)
-        return BS_BAD_INDPTR;
+    const int status = bs_rows_copy(&s->a, caller, &longest);
+    if (status != BS_SPARSE_OK)
+        return status;
     if (a->rows == 0)
         return BS_SPARSE_OK;
     s->units = (a->rows - 1 + bs_row_start(a, a->rows - 1)) / BS_SEGMENT + 1;
@@ -63,10 +83,8 @@ int bs_split_make(bs_split *s, const bs_csr *a)
     s->long_row = malloc(s->n_long * sizeof *s->long_row);
     s->first_piece = malloc((s->n_long + 1) * sizeof *s->first_piece);
     s->owner = malloc(s->pieces * sizeof *s->owner);
-    if (!s->long_row || !s->first_piece || !s->owner) {
-        bs_split_free(s);
+    if (!s->long_row || !s->first_piece || !s->owner)
         return BS_NO_MEMORY;
-    }
     size_t n = 0, piece = 0;
     for (size_t r = 0; r < a->rows; r++) {
         const size_t length = bs_row_start(a, r + 1) - bs_row_start(a, r);
@@ -84,6 +102,7 @@ int bs_split_make(bs_split *s, const bs_csr *a)
 
 void bs_split_free(bs_split *s)
 {
+    bs_rows_free(&s->a);
     free(s->long_row);
     free(s->first_piece);
     free(s->owner);
@@ -106,7 +125,7 @@ static size_t row_at_cost(const bs_csr *a, size_t cost)
 
 void bs_part_of(const bs_split *s, size_t unit, bs_part *p)
 {
-    const bs_csr *a = s->a;
+    const bs_csr *a = &s->a;
     if (unit >= s->units) {
         p->piece = unit - s->units;
         const size_t n = s->owner[p->piece];

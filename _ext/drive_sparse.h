@@ -1,5 +1,9 @@
 /* The sparse drivers that the Cython modules call. Sizes have been checked against the buffers there; what only a pass over the data can
- * show (row pointers, column indices) is checked here, and nothing is read through an index before it has been. */
+ * show (row pointers, column indices) is checked here, and nothing is read through an index before it has been.
+ *
+ * Another thread may write into the caller's arrays meanwhile, as the GIL is not held. So what was checked is never read from them again:
+ * row pointers are copied and the copy is checked, and a column is bounded each time it is loaded (atomically, so that no compiler loads it
+ * twice). The worst is a wrong number. */
 #ifndef BITSPARSE_DRIVE_SPARSE_H
 #define BITSPARSE_DRIVE_SPARSE_H
 
@@ -20,23 +24,35 @@ BS_FN size_t bs_row_start(const bs_csr *a, size_t r)
     return a->wide ? (size_t)((const uint64_t *)a->indptr)[r] : ((const uint32_t *)a->indptr)[r];
 }
 
-BS_FN size_t bs_column(const bs_csr *a, size_t e)
+/* What is stored as the column of an edge. */
+BS_FN size_t bs_stored_column(const bs_csr *a, size_t e)
 {
     if (!a->indices)
         return e;
-    return a->wide ? (size_t)((const uint64_t *)a->indices)[e] : ((const uint32_t *)a->indices)[e];
+    return a->wide ? (size_t)__atomic_load_n((const uint64_t *)a->indices + e, __ATOMIC_RELAXED)
+                   : __atomic_load_n((const uint32_t *)a->indices + e, __ATOMIC_RELAXED);
+}
+
+/* The column of an edge that has been checked; column 0 where another thread has written something else since. */
+BS_FN size_t bs_column(const bs_csr *a, size_t e)
+{
+    const size_t c = bs_stored_column(a, e);
+    return c < a->cols ? c : 0;
 }
 
 /* Rows over units of work: a unit holds the rows r with r + indptr[r] in one interval, so at most BS_SEGMENT rows and BS_UNIT_EDGES edges.
  * Rows of more than BS_SEGMENT edges are left out of the units and cut into pieces, by position alone: sums do not depend on threads. */
 typedef struct {
-    const bs_csr *a;
+    bs_csr a; /* with row pointers of its own */
     size_t units, n_long, pieces;
     size_t *long_row, *first_piece, *owner; /* n_long, n_long + 1, pieces */
 } bs_split;
 
 /* The longest row, or -1 if indptr does not start at 0, decreases or ends elsewhere than at nnz. */
 int64_t bs_longest_row(const bs_csr *a);
+/* The pattern with a copy of its row pointers, which are checked; bs_rows_free also after a failure. */
+int bs_rows_copy(bs_csr *own, const bs_csr *a, int64_t *longest);
+void bs_rows_free(bs_csr *own);
 int bs_split_make(bs_split *s, const bs_csr *a);
 void bs_split_free(bs_split *s);
 

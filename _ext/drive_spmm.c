@@ -9,7 +9,6 @@ enum accumulator { ACC_F32, ACC_F64, ACC_I32, ACC_I64 };
 typedef struct {
     const bs_spmm_kernels *k;
     const bs_spmm_job *job;
-    const bs_csr *a;
     bs_split split;
     bs_gather gather;
     int acc, op, bad;
@@ -66,7 +65,7 @@ size_t bs_spmm_x_bits(int load, int field_bits)
             f->weight.member[e] = values ? values[(p->edge + e) * j->value_heads + (j->value_heads > 1 ? head : 0)] : (T)1;                \
         if (FLOATING && j->col_scale)                                                                                                      \
             for (size_t e = 0; e < p->edges; e++)                                                                                          \
-                f->weight.member[e] *= (T)j->col_scale[bs_column(c->a, p->edge + e)];                                                      \
+                f->weight.member[e] *= (T)j->col_scale[bs_column(&c->split.a, p->edge + e)];                                               \
         if (FLOATING && j->reduce_max && j->row_scale)                                                                                     \
             for (size_t r = 0; r < p->rows; r++)                                                                                           \
                 for (size_t e = p->first[r]; e < p->first[r + 1]; e++)                                                                     \
@@ -108,7 +107,7 @@ static void spmm_unit(void *shared, size_t unit, int thread)
     bs_part_of(&c->split, unit % parts, p);
     if (p->rows == 0)
         return;
-    if (bs_locate(c->k, c->a, &c->gather, p->edge, p->edges, f.at)) {
+    if (bs_locate(c->k, &c->split.a, &c->gather, p->edge, p->edges, f.at)) {
         __atomic_store_n(&c->bad, 1, __ATOMIC_RELAXED);
         return;
     }
@@ -127,7 +126,7 @@ static void spmm_unit(void *shared, size_t unit, int thread)
         out = c->partial + p->piece * cols * c->acc_size;
     if (j->affine == BS_AFFINE_ROW) {
         for (size_t e = 0; e < p->edges; e++) {
-            const size_t column = bs_column(c->a, p->edge + e);
+            const size_t column = bs_column(&c->split.a, p->edge + e);
             f.scale[e] = j->scale[column];
             f.offset[e] = j->offset[column];
         }
@@ -181,7 +180,7 @@ static void fold_long_row(void *shared, size_t n, int thread)
     context *c = shared;
     const bs_spmm_job *j = c->job;
     const size_t row = c->split.long_row[n], cols = j->heads * j->width, pieces = c->split.first_piece[n + 1] - c->split.first_piece[n];
-    const size_t length = bs_row_start(c->a, row + 1) - bs_row_start(c->a, row);
+    const size_t length = bs_row_start(&c->split.a, row + 1) - bs_row_start(&c->split.a, row);
     switch (c->acc) {
     case ACC_F32: FOLD(float, 1); break;
     case ACC_F64: FOLD(double, 1); break;
@@ -206,13 +205,13 @@ static float *padded(const float *from, size_t n)
     return to;
 }
 
-static int prepare(context *c)
+static int prepare(context *c, const bs_csr *a)
 {
     const bs_spmm_job *j = c->job;
     const size_t cols = j->heads * j->width;
-    int status = bs_split_make(&c->split, c->a);
+    int status = bs_split_make(&c->split, a);
     if (status == BS_SPARSE_OK)
-        status = bs_gather_make(&c->gather, j->x, c->a->cols, j->stride, j->row_bytes);
+        status = bs_gather_make(&c->gather, j->x, c->split.a.cols, j->stride, j->row_bytes);
     if (status != BS_SPARSE_OK)
         return status;
     c->acc = accumulator_of(j->load);
@@ -235,10 +234,10 @@ static int prepare(context *c)
 
 int bs_spmm(bs_run_on on, const bs_csr *a, const bs_spmm_job *job)
 {
-    context c = {.k = bs_spmm_table(on.level), .job = job, .a = a};
+    context c = {.k = bs_spmm_table(on.level), .job = job};
     if (job->heads == 0 || job->width == 0)
         return bs_longest_row(a) < 0 ? BS_BAD_INDPTR : BS_SPARSE_OK;
-    int status = prepare(&c);
+    int status = prepare(&c, a);
     if (status == BS_SPARSE_OK && c.stats)
         status = bs_softmax_long(c.k, on.threads, &c.split, job->attention, c.stats);
     if (status == BS_SPARSE_OK) {

@@ -32,12 +32,13 @@ typedef struct {
 
 /* A step on codes in bytes, in rows of `stride` bytes (a multiple of 16; what lies behind the codes does not count): x times weights where there are panels
  * ([columns / 16][k / 4][16][4], zero beyond k and the columns), else sums of rows of x: row r of the result is that of
- * indices[indptr[r]] .. indices[indptr[r + 1] - 1]. Every sum fits int32. */
+ * indices[indptr[r - from]] .. indices[indptr[r - from + 1] - 1]. Every sum fits int32. */
 typedef struct {
     const uint8_t *x;
     size_t stride, k;
     const int8_t *panels;
     const int32_t *indptr, *indices;
+    size_t from;           /* the row that indptr begins with */
     const int32_t *places; /* row r of a float result is put at places[r]; NULL: at r */
     int most;              /* no code of x is larger */
 } bs_bytes_step;

@@ -1,5 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """Low-bit networks on the host: steps on codes in bytes, and whole networks over packets. Every argument is checked here or in C."""
+import numpy as np
+
 from libc.stdint cimport int8_t, int32_t, uint8_t
 from libc.stdlib cimport free, malloc
 
@@ -12,6 +14,8 @@ include "epilogue.pxi"
 cdef extern from "network.h" nogil:
     enum:
         BS_BYTES_LONGEST
+        BS_BYTES_PATTERN
+        BS_BYTES_MEMORY
         BS_PIECE_ROWS
         BS_PACKET_OK
         BS_PACKET_MEMORY
@@ -25,10 +29,11 @@ cdef extern from "network.h" nogil:
         const int8_t *panels
         const int32_t *indptr
         const int32_t *indices
+        size_t start "from"
         const int32_t *places
         int most
 
-    void bs_bytes_run(bs_run_on on, const bs_bytes_step *s, bs_epilogue *e)
+    int bs_bytes_run(bs_run_on on, const bs_bytes_step *s, size_t nnz, bs_epilogue *e)
 
     ctypedef struct bs_packet:
         const uint8_t *end
@@ -55,6 +60,7 @@ cdef extern from "network.h" nogil:
         int found_nan
 
     int bs_packet_open(const uint8_t *packet, size_t bytes, bs_packet *p)
+    void bs_packet_close(bs_packet *p)
     int bs_network_run(bs_run_on on, bs_network *n)
 
 
@@ -80,6 +86,8 @@ def bytes_step(tuple on, const unsigned char[::1] x, size_t stride, tuple dims, 
     cdef bs_bytes_step s
     cdef Py_ssize_t i
     cdef int32_t low = 0, high = -1
+    cdef size_t nnz = 0
+    cdef int status
     for size in dims:
         _between("a dimension", size, 0, 2**62)
     m, n, k = dims
@@ -90,7 +98,7 @@ def bytes_step(tuple on, const unsigned char[::1] x, size_t stride, tuple dims, 
     _set_epilogue(&e, result, (1, m, n), chain, out)
     _bytes_fit(&e)
     s.x, s.stride, s.k = <const uint8_t *>_at(x), stride, k
-    s.panels, s.indptr, s.indices, s.places, s.most = NULL, NULL, NULL, NULL, 255
+    s.panels, s.indptr, s.indices, s.start, s.places, s.most = NULL, NULL, NULL, 0, NULL, 255
     if panels is not None:
         _size_is("panels", panels.shape[0], _ceil_div(n, 16) * _ceil_div(k, 4) * 64)
         s.panels = <const int8_t *>_at(panels)
@@ -111,6 +119,7 @@ def bytes_step(tuple on, const unsigned char[::1] x, size_t stride, tuple dims, 
         if low < 0:
             raise ValueError("indptr must not descend")
         s.indptr = &indptr[0]
+        nnz = indices.shape[0]
         if indices.shape[0]:
             s.indices = &indices[0]
     if m * n == 0:
@@ -118,7 +127,11 @@ def bytes_step(tuple on, const unsigned char[::1] x, size_t stride, tuple dims, 
     if panels is not None and k == 0:
         raise ValueError("a product of no columns is all zeros; make it without this function")
     with nogil:
-        bs_bytes_run(run, &s, &e)
+        status = bs_bytes_run(run, &s, nnz, &e)
+    if status == BS_BYTES_PATTERN:
+        raise ValueError("indptr does not fit the indices, or an index names no row")
+    if status == BS_BYTES_MEMORY:
+        raise MemoryError("no memory for the edges of some rows")
     return bool(e.found_nan)
 
 
@@ -144,7 +157,7 @@ cdef int _set_layer(bs_layer *layer, object given, object k, int last) except -1
         raise ValueError("a term of a layer has a vector over the rows but none over the columns; give both")
     layer.step.panels, layer.step.k = NULL, k
     layer.step.x, layer.step.indptr, layer.step.indices, layer.step.places = NULL, NULL, NULL, NULL
-    layer.step.stride, layer.step.most = 0, 255
+    layer.step.start, layer.step.stride, layer.step.most = 0, 0, 255
     if panels is not None:
         weights = panels
         _size_is("panels", weights.shape[0], _ceil_div(n, 16) * _ceil_div(k, 4) * 64)
@@ -152,6 +165,14 @@ cdef int _set_layer(bs_layer *layer, object given, object k, int last) except -1
     elif n != k:
         raise ValueError(f"sums of {k} columns have {k} columns, not {n}")
     return n
+
+
+cdef int _packet_status(int status) except -1:
+    if status == BS_PACKET_MEMORY:
+        raise MemoryError("network: no memory for the codes of a part of the graph; use fewer threads or more parts")
+    if status != BS_PACKET_OK:
+        raise ValueError("network: the packet is damaged; pack it again")
+    return 0
 
 
 def network(tuple on, const unsigned char[::1] packet, int normalisation, tuple features, tuple layers, const int32_t[::1] places,
@@ -175,25 +196,30 @@ def network(tuple on, const unsigned char[::1] packet, int normalisation, tuple 
     net.normalisation, net.columns, net.bits, net.planes, net.run = normalisation, columns, bits, planes, row
     net.count, net.found_nan = len(layers), 0
     cdef const uint8_t *source = <const uint8_t *>_at(packet)
-    if <size_t>source % 4 or bs_packet_open(source, packet.shape[0], &net.packet) != BS_PACKET_OK:
-        raise ValueError("network: the packet is damaged; pack it again")
-    if net.packet.nodes * row * (bits if planes else 1) > net.packet.end - net.packet.features:
-        raise ValueError("network: the packet does not hold the features of all its nodes; pack it again")
-    if <size_t>places.shape[0] != net.packet.nodes:
-        raise ValueError(f"network: there are {places.shape[0]} places for {net.packet.nodes} nodes; give one for each")
+    places = np.array(places)  # a copy, which nobody writes into after the check
     with nogil:
         for i in range(places.shape[0]):
             low = min(low, places[i])
             high = max(high, places[i])
-    if not net.packet.nodes:
-        return False
     if low < 0 or (high + 1) * 4 * layers[len(layers) - 1][1] > out.shape[0]:
         raise ValueError("network: a place lies outside the result")
-    net.places = &places[0]
-    net.layers = <bs_layer *>malloc(net.count * sizeof(bs_layer))
-    if net.layers == NULL:
-        raise MemoryError("network: no memory for the layers")
+    if <size_t>source % 4:
+        raise ValueError("network: the packet must begin at a multiple of 4 bytes; pass a copy")
+    status = bs_packet_open(source, packet.shape[0], &net.packet)
+    if status != BS_PACKET_OK:
+        _packet_status(status)
+    net.layers = NULL
     try:
+        if net.packet.nodes * row * (bits if planes else 1) > net.packet.end - net.packet.features:
+            raise ValueError("network: the packet does not hold the features of all its nodes; pack it again")
+        if <size_t>places.shape[0] != net.packet.nodes:
+            raise ValueError(f"network: there are {places.shape[0]} places for {net.packet.nodes} nodes; give one for each")
+        if not net.packet.nodes:
+            return False
+        net.places = &places[0]
+        net.layers = <bs_layer *>malloc(net.count * sizeof(bs_layer))
+        if net.layers == NULL:
+            raise MemoryError("network: no memory for the layers")
         for number, layer in enumerate(layers):
             columns = _set_layer(&net.layers[number], layer, columns, number + 1 == len(layers))
         net.layers[net.count - 1].e.out = _into(out)
@@ -201,8 +227,6 @@ def network(tuple on, const unsigned char[::1] packet, int normalisation, tuple 
             status = bs_network_run(run, &net)
     finally:
         free(net.layers)
-    if status == BS_PACKET_MEMORY:
-        raise MemoryError("network: no memory for the codes of a part of the graph; use fewer threads or more parts")
-    if status != BS_PACKET_OK:
-        raise ValueError("network: the packet is damaged; pack it again")
+        bs_packet_close(&net.packet)
+    _packet_status(status)
     return bool(net.found_nan)

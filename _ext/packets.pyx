@@ -1,5 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Packets of subgraphs: written, and read back. Every argument is checked here or in the C drivers; a wrong one raises ValueError."""
+"""Packets of subgraphs: written, and read back. Every argument is checked here or in the C drivers; a wrong one raises ValueError.
+
+Blocks, chunks and their sizes are copied before they are checked: another thread may write into them while the GIL is not held.
+"""
+import numpy as np
+
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from csr cimport bs_csr, bs_row_start
@@ -86,6 +91,7 @@ cdef bs_packet_job _job(
 
 def sizes(on, indptr, indices, wide, order, place, blocks, chunks, loops, int64_t[:, ::1] out):
     """Entries, bytes, code and edges left out of each chunk, into `out` (chunks, 4)."""
+    blocks, chunks = np.array(blocks), np.array(chunks)
     cdef bs_packet_job job = _job(indptr, indices, wide, order, place, blocks, chunks, loops)
     cdef int threads = _threads(on), status
     if <size_t>out.shape[0] != job.chunk_count or out.shape[1] != 4:
@@ -100,6 +106,7 @@ def sizes(on, indptr, indices, wide, order, place, blocks, chunks, loops, int64_
 def encode(on, indptr, indices, wide, order, place, blocks, chunks, loops, const int64_t[:, ::1] known, const int64_t[::1] starts,
            unsigned char[::1] stream):
     """The streams of the chunks, each at its start."""
+    blocks, chunks, known, starts = np.array(blocks), np.array(chunks), np.array(known), np.array(starts)
     cdef bs_packet_job job = _job(indptr, indices, wide, order, place, blocks, chunks, loops)
     cdef int threads = _threads(on), status
     cdef Py_ssize_t i

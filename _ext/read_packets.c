@@ -7,16 +7,33 @@ const int bs_packet_unit_bits[BS_PACKET_UNITS] = {3, 4, 5, 6, 7, 8, 12, 16};
 
 int bs_packet_open(const uint8_t *packet, size_t bytes, bs_packet *p)
 {
-    const uint32_t *head = (const uint32_t *)packet;
-    if (bytes < 4 * BS_PACKET_HEAD || head[6] > bytes || head[4] > head[6] || head[5] > head[6] || head[3] % 4)
+    uint32_t head[BS_PACKET_HEAD];
+    *p = (bs_packet){0};
+    if (bytes < sizeof head)
+        return BS_PACKET_DAMAGED;
+    memcpy(head, packet, sizeof head);
+    if (head[6] > bytes || head[4] > head[6] || head[5] > head[6] || head[3] % 4)
         return BS_PACKET_DAMAGED;
     const size_t chunks = head[1], table = head[3];
     if (table > bytes || (chunks + 1) * BS_CHUNK_WORDS * 4 > bytes - table || head[0] > INT32_MAX || head[2] > INT32_MAX)
         return BS_PACKET_DAMAGED;
-    *p = (bs_packet){packet, packet + head[6], packet + head[4], packet + head[5], (const uint32_t *)(packet + table), head[0], head[2],
-                     chunks, (int)(head[7] & 1)};
-    const uint32_t *end = p->table + BS_CHUNK_WORDS * chunks;
-    return p->table[0] != 0 || p->table[2] != 0 || end[0] != p->nodes || end[2] != p->entries ? BS_PACKET_DAMAGED : BS_PACKET_OK;
+    const size_t table_bytes = (chunks + 1) * BS_CHUNK_WORDS * 4;
+    uint32_t *own = malloc(table_bytes);
+    if (!own)
+        return BS_PACKET_MEMORY;
+    memcpy(own, packet + table, table_bytes);
+    *p = (bs_packet){packet, packet + head[6], packet + head[4], packet + head[5], own, head[0], head[2], chunks, (int)(head[7] & 1)};
+    const uint32_t *end = own + BS_CHUNK_WORDS * chunks;
+    if (own[0] == 0 && own[2] == 0 && end[0] == p->nodes && end[2] == p->entries)
+        return BS_PACKET_OK;
+    bs_packet_close(p);
+    return BS_PACKET_DAMAGED;
+}
+
+void bs_packet_close(bs_packet *p)
+{
+    free(p->table);
+    p->table = NULL;
 }
 
 void bs_packet_room_free(bs_packet_room *room)
@@ -144,16 +161,23 @@ int bs_packet_expand(bs_run_on on, const uint8_t *packet, size_t bytes, int32_t 
 {
     bs_packet p;
     const int opened = bs_packet_open(packet, bytes, &p);
-    if (opened != BS_PACKET_OK || p.nodes != nodes || p.entries != entries)
+    if (opened != BS_PACKET_OK)
+        return opened;
+    if (p.nodes != nodes || p.entries != entries) {
+        bs_packet_close(&p);
         return BS_PACKET_DAMAGED;
+    }
     expansion x = {bs_table(on.level), &p, calloc((size_t)on.threads, sizeof *x.rooms), indptr, indices, BS_PACKET_OK};
-    if (!x.rooms)
+    if (!x.rooms) {
+        bs_packet_close(&p);
         return BS_PACKET_MEMORY;
+    }
     indptr[nodes] = (int32_t)entries;
     bs_parallel(expand_chunk, &x, p.chunks, on.threads);
     for (int i = 0; i < on.threads; i++)
         bs_packet_room_free(&x.rooms[i]);
     free(x.rooms);
+    bs_packet_close(&p);
     return x.status;
 }
 

@@ -7,7 +7,7 @@
 
 typedef struct {
     const uint8_t *start, *end, *stream, *features;
-    const uint32_t *table; /* of chunks */
+    uint32_t *table; /* of chunks: a copy, whose numbers are checked and then relied on; see bs_packet_close */
     size_t nodes, entries, chunks;
     int loops;
 } bs_packet;
@@ -19,8 +19,10 @@ typedef struct {
     size_t bytes, entries;
 } bs_packet_room;
 
-/* A packet of so many bytes at a multiple of 4; its head is checked, its chunks are not. */
+/* A packet of so many bytes at a multiple of 4; its head is checked, its chunks are not. Another thread may write into the packet
+ * meanwhile: head and table are copied, and what streams hold is read once. */
 int bs_packet_open(const uint8_t *packet, size_t bytes, bs_packet *p);
+void bs_packet_close(bs_packet *p);
 void bs_packet_room_free(bs_packet_room *room);
 /* Rows of chunk c, whose columns all lie in from .. until, both counted from `from`: columns into room->indices from *entry on, which is
  * moved, the start and the number of those of each row into indptr and counts. Rows are filled up to whole fours with `filler`, unless it

@@ -29,6 +29,8 @@ typedef struct {
     uint8_t *touched; /* one byte per group, zero between windows; STRIDE more, so that whole strides can be read */
     uint64_t *keys;   /* for windows too spread for panels: two buffers of `capacity` keys */
     size_t capacity;
+    void *entries; /* the column indices of the window's rows: a copy that no other thread writes into */
+    size_t entry_bytes;
 } workspace;
 
 static void release(workspace *ws)
@@ -36,6 +38,7 @@ static void release(workspace *ws)
     free(ws->masks);
     free(ws->touched);
     free(ws->keys);
+    free(ws->entries);
     memset(ws, 0, sizeof *ws);
 }
 
@@ -58,6 +61,19 @@ static int reserve_keys(workspace *ws, size_t count)
     if (!ws->keys)
         return 0;
     ws->capacity = count;
+    return 1;
+}
+
+static int reserve_entries(workspace *ws, size_t bytes)
+{
+    if (bytes <= ws->entry_bytes)
+        return 1;
+    free(ws->entries);
+    ws->entry_bytes = 0;
+    ws->entries = malloc(bytes);
+    if (!ws->entries)
+        return 0;
+    ws->entry_bytes = bytes;
     return 1;
 }
 

@@ -37,7 +37,11 @@ def modules() -> list[str]:
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
         names.append(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
-    for path in sorted((PACKAGE / "_ext").glob("*.so")):
+    # In an editable installation the compiled modules stay in its build folder.
+    compiled = importlib.util.find_spec("bitsparse._ext.bits")
+    assert compiled is not None
+    assert compiled.origin is not None
+    for path in sorted(Path(compiled.origin).parent.glob("*.so")):
         names.append(f"bitsparse._ext.{path.name.partition('.')[0]}")
     return names
 
@@ -137,10 +141,10 @@ def test_gpu_and_framework_imports_stay_in_their_place(module: str) -> None:
         assert not any(name.startswith("bitsparse._ext") or "host" in name for name in names)
 
 
-def run(code: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
+def run(code: str, tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]:
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     return subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
+        [sys.executable, *options, "-W", "error", "-c", code],
         capture_output=True,
         text=True,
         cwd=tmp_path,
@@ -190,11 +194,14 @@ def test_public_names_are_there_and_documented() -> None:
 
 
 def test_the_source_tree_says_what_is_missing(tmp_path: Path) -> None:
-    """A copy of the package without its compiled part explains itself instead of failing somewhere inside."""
+    """A copy of the package without its compiled part explains itself instead of failing somewhere inside.
+
+    Without site-packages (-S), where an editable installation leaves a finder that comes before the current folder.
+    """
     import shutil
 
     shutil.copytree(PACKAGE, tmp_path / "bitsparse", ignore=shutil.ignore_patterns("*.so", "*.pyd", "__pycache__"))
-    done = run("import bitsparse", tmp_path)
+    done = run("import bitsparse", tmp_path, "-S")
     assert done.returncode != 0
     assert "ImportError: bitsparse: the compiled part is missing" in done.stderr
     assert "pip install" in done.stderr

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
@@ -50,15 +52,20 @@ def test_a_wrong_data_folder_is_an_error(tmp_path: Path) -> None:
 
 
 def test_the_tested_package_is_the_installed_one(pytestconfig: pytest.Config) -> None:
-    """Unless it was built in place, the source tree must not shadow it."""
+    """Unless it was built in place or installed as editable, the source tree must not shadow it."""
     import bitsparse
+    from bitsparse._ext import bits, matmul
 
     package = Path(bitsparse.__file__).parent
-    compiled = [path.name for path in (package / "_ext").iterdir() if path.suffix in (".so", ".pyd")]
-    if package.parent == HERE.parent:
-        assert compiled, "the source tree shadows the installed package"
-    else:
-        assert len(compiled) >= 2
+    installed = json.loads(distribution("bitsparse").read_text("direct_url.json") or "{}")
+    editable = installed.get("dir_info", {}).get("editable", False)
+    in_place = Path(bits.__file__).parent == package / "_ext"
+    assert Path(matmul.__file__).parent == Path(bits.__file__).parent
+    assert in_place or editable, f"{package} is no installed package, and its compiled part is {bits.__file__}"
+    if editable:
+        assert package == HERE.parent / "bitsparse"
+    elif package.parent == HERE.parent:
+        assert list((package / "_ext").glob("*.abi3.so")), "the source tree shadows the installed package"
 
 
 def test_where_the_graph_comes_from_is_said(cora) -> None:

@@ -52,8 +52,15 @@ def test_results_do_not_depend_on_how_arrays_lie_in_memory() -> None:
     indices.flags.writeable = False
     for got, expected in zip(build.translate(unaligned, spaced[::2], shape, 16), want, strict=True):
         assert np.array_equal(got, expected)
+    for got, expected in zip(
+        ext.frdc(unaligned.view(np.uint8), raw(indices), False, *shape, 12, 1),
+        ext.frdc(raw(indptr), raw(indices), False, *shape, 12, 1),
+        strict=True,
+    ):
+        assert np.array_equal(got, expected)
+    shifted = np.zeros(indices.nbytes + 1, np.uint8)[1:]
     with pytest.raises(ValueError, match="not aligned"):
-        ext.frdc(unaligned.view(np.uint8), raw(indices), False, *shape, 12, 1)
+        ext.check_csr(raw(indptr), shifted, False, *shape, 1)
 
 
 @pytest.mark.parametrize("name", PATTERNS)
