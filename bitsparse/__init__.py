@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any
 from bitsparse import _compiled as _compiled  # first: it explains a missing compiled part
 from bitsparse.arrays import FRDC, BitTensor, TCTiledCSR, load_npz, save_npz
 from bitsparse.backends.host import get_num_threads, set_num_threads
-from bitsparse.errors import BitsparseError, DeviceError, DTypeError, FileFormatError, KernelError, ShapeError
+from bitsparse.errors import (
+    BitsparseError,
+    DeviceError,
+    DTypeError,
+    FileFormatError,
+    KernelError,
+    LockError,
+    ShapeError,
+)
 from bitsparse.interop import use_stream
 from bitsparse.ops import (
     BatchNorm,
@@ -71,6 +79,7 @@ __all__ = [
     "Epilogue",
     "FileFormatError",
     "KernelError",
+    "LockError",
     "MatmulPlan",
     "QuantCache",
     "QuantizedMatmulPlan",

@@ -3,7 +3,7 @@
 Values out of range, NaN where numbers are needed and unknown option names raise plain :class:`ValueError`.
 """
 
-__all__ = ["BitsparseError", "DTypeError", "DeviceError", "FileFormatError", "KernelError", "ShapeError"]
+__all__ = ["BitsparseError", "DTypeError", "DeviceError", "FileFormatError", "KernelError", "LockError", "ShapeError"]
 
 
 class BitsparseError(Exception):
@@ -28,3 +28,7 @@ class FileFormatError(BitsparseError, ValueError):
 
 class KernelError(BitsparseError, RuntimeError):
     """A kernel could not be built, loaded or run, or the kernel asked for does not exist."""
+
+
+class LockError(BitsparseError, RuntimeError):
+    """Another run is writing the file."""

@@ -236,7 +236,7 @@ def test_a_journal_s_rows_are_there(tmp_path: Any) -> None:
     # A run that is not to go on, and is killed: what it did to the rows must not count as done.
     sink = FileSink(path, expected.shape, np.arange(NODES, dtype=np.int32), "", resume=False)
     assert not journal.exists()
-    del sink
+    sink.abandon()
     runner = nn.ClusterRunner(a, model, **made)
     assert np.array_equal(runner.run(x, path, resume=True), expected) and runner.report.resumed == 0
 

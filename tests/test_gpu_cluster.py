@@ -11,7 +11,10 @@ from scipy import sparse
 
 import bitsparse as bs
 from bitsparse import _check, interop, nn
+from bitsparse.backends.cuda.packets import CodeSums
 from bitsparse.graph.packets import Packets
+from bitsparse.nn import operand_gpu
+from bitsparse.nn.operand_gpu import GpuOperand, whole_graph
 
 pytestmark = pytest.mark.gpu
 
@@ -113,35 +116,56 @@ def test_opened_packets(loops: bool, between: bool, normalisation: str) -> None:
         assert not bytes_there[:, :, 13:].any() and not bytes_there[group.nodes :].any()
 
 
-@pytest.mark.parametrize(
-    ("bits", "encoding", "edges"),
-    [
-        (1, "unsigned", 256), (1, "bipolar", 255), (1, "signed", 9), (2, "unsigned", 86), (2, "signed", 85), (3, "unsigned", 40),
-        (3, "signed", 9), (4, "unsigned", 18), (4, "signed", 17), (8, "unsigned", 258), (8, "signed", 257), (16, "unsigned", 40),
-        (16, "signed", 5),
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("columns", [1, 31, 100])
-def test_sums_at_the_lanes_ends(bits: int, encoding: Any, edges: int, columns: int) -> None:
+#: Codes, and a length of rows one beyond what a lane holds of their largest value, or of their excess.
+LANES = [
+    (1, "unsigned", 256), (1, "bipolar", 255), (1, "signed", 9), (2, "unsigned", 86), (2, "signed", 85), (3, "unsigned", 40),
+    (3, "signed", 9), (4, "unsigned", 18), (4, "signed", 17), (8, "unsigned", 258), (8, "signed", 257), (16, "unsigned", 40),
+    (16, "signed", 5),
+]  # fmt: skip
+
+
+def full_lanes(bits: int, encoding: Any, edges: int, columns: int) -> tuple[nn.GraphOperand, bs.BitTensor]:
+    """Rows about as long as lanes hold, over codes that are the largest in all rows of most columns."""
     top = {"unsigned": 2**bits - 1, "signed": 2 ** (bits - 1) - 1, "bipolar": 1}[encoding]
     low = {"unsigned": 0, "signed": -(2 ** (bits - 1)), "bipolar": -1}[encoding]
     nodes = 300
-    q = np.where(np.arange(nodes * columns).reshape(nodes, columns) % 7 == 3, low, top)
-    q[:, 0] = low
-    if encoding == "bipolar":
-        q = np.where(q > 0, 1, -1)
+    q = np.full((nodes, columns), top)
+    q[:, 1::5] = low
+    q[::7, 2::5] = low
     lengths = np.array([edges, 0, edges + 1, 3, *([1] * (nodes - 4))])
     indptr = np.concatenate([[0], np.cumsum(lengths)])
     indices = np.concatenate([np.arange(length) for length in lengths])
     x = bs.BitTensor(q, bits, encoding=encoding, offset=np.float32(0.25))
+    return nn.GraphOperand.from_csr(indptr, indices, normalisation="mean", self_loops=False, form="csr"), x
+
+
+@pytest.mark.parametrize(("bits", "encoding", "edges"), LANES)
+@pytest.mark.parametrize("columns", [1, 31, 100])
+def test_sums_at_the_lanes_ends(bits: int, encoding: Any, edges: int, columns: int) -> None:
+    """Of a whole graph, whose schedule is kept."""
+    operand, x = full_lanes(bits, encoding, edges, columns)
     epilogue = bs.Epilogue(col_scale=0.5, bias=1.0, offset_correction=True)
-    results = []
-    for device in ("cpu", "cuda"):
-        operand = nn.GraphOperand.from_csr(
-            indptr, indices, normalisation="mean", self_loops=False, device=device, form="csr"
-        )
-        results.append(operand.aggregate(columns, bits, encoding=encoding, epilogue=epilogue)(x.to_device(device)))
-    assert np.array_equal(results[0], results[1].get())
+    runs = [
+        each.aggregate(columns, bits, encoding=encoding, epilogue=epilogue)
+        for each in (operand, whole_graph(operand, "cuda:0"))
+    ]
+    assert np.array_equal(runs[0](x), runs[1](x.to_device("cuda")).get())
+
+
+@pytest.mark.parametrize(("bits", "encoding", "edges"), LANES)
+@pytest.mark.parametrize("columns", [1, 31, 100])
+def test_sums_of_a_packet_at_the_lanes_ends(bits: int, encoding: Any, edges: int, columns: int) -> None:
+    """Of a pattern that may change in place: the kernel of packet_sums.cu, whose lanes take so many edges before they are moved."""
+    operand, x = full_lanes(bits, encoding, edges, columns)
+    epilogue = bs.Epilogue(col_scale=0.5, bias=1.0, offset_correction=True)
+    there = GpuOperand(whole_graph(operand, "cuda:0")._arrays, "mean", False, "csr", operand.longest)
+    launched: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(operand_gpu, "CodeSums", lambda *given: launched.append(CodeSums(*given)) or launched[0])
+        run = there.aggregate(columns, bits, encoding=encoding, epilogue=epilogue)
+        found = run(x.to_device("cuda")).get()
+    assert len(launched) == 1 and launched[0]._launch is not None
+    assert np.array_equal(found, operand.aggregate(columns, bits, encoding=encoding, epilogue=epilogue)(x))
 
 
 def test_codes_out_into_memory_that_is_there() -> None:

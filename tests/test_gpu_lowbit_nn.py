@@ -148,3 +148,14 @@ def test_what_is_refused() -> None:
     plan = model.plan(there, model.quantize(cp().asarray(x)))
     with pytest.raises(bs.DeviceError, match="cpu"):
         plan(np.empty(plan.shape, np.float32))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_bit_in_either_layout(kind: str) -> None:
+    graph, full, x = setting(kind, 7)
+    model = nn.quantize_network(full, graph, x, 1)
+    rows = model.quantize(cp().asarray(x), layout="rows")
+    assert rows.layout == "rows"
+    assert np.array_equal(model(OnGpu(graph, model), rows).get(), logits(model, graph, x))
+    with pytest.raises(ValueError, match="the codes have a scale"):
+        model(OnGpu(graph, model), rows.with_affine(scale=2.0))

@@ -132,6 +132,11 @@ def _load(args: argparse.Namespace) -> GraphData:
     if args.generate:
         data = data.with_generated()
         print(f"bitsparse run: features and labels of {data.name} are made up (seed 0)", file=sys.stderr)
+    if data.weights is not None:
+        print(
+            f"bitsparse run: the edge weights of {data.name} are left out; networks on bits take each edge as one",
+            file=sys.stderr,
+        )
     if data.x is None:
         raise ValueError(
             f"graph {data.name!r} has no features (x_indptr, x_indices, x_data, x_shape, or features), which the network reads; add them "

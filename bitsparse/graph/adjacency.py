@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, interop
-from bitsparse.arrays import sparse_forms
+from bitsparse.arrays import BitTensor, sparse_forms
 from bitsparse.arrays.sparse_forms import Pattern
 from bitsparse.errors import ShapeError
 
-__all__ = ["pattern_of", "scipy_pattern", "square_pattern"]
+__all__ = ["pattern_of", "refuse_weights", "scipy_pattern", "square_pattern"]
 
 
 def pattern_of(function: str, graph: Any) -> Pattern:
@@ -32,6 +32,52 @@ def square_pattern(function: str, graph: Any) -> Pattern:
     if made.shape[0] != made.shape[1]:
         raise ShapeError(f"{function}: a graph has as many rows as columns, got shape {made.shape}")
     return made
+
+
+def refuse_weights(function: str, graph: Any) -> None:
+    """Refuse a graph whose entries are not all 1, for what takes every stored entry as one edge.
+
+    Raises
+    ------
+    ValueError
+        An entry has another value, or rows or columns have factors.
+
+    Examples
+    --------
+    >>> refuse_weights("f", (np.ones(2), ([0, 1], [1, 0])))
+    >>> refuse_weights("f", (np.array([1.0, 0.5]), ([0, 1], [1, 0])))
+    Traceback (most recent call last):
+        ...
+    ValueError: f: the graph has edge weights (0.5 to 1.0), which networks on bits cannot use; set them to 1 to count every stored \
+entry as one edge, or run the network in full precision
+    """
+    for name in ("row_scale", "col_scale"):
+        if getattr(graph, name, None) is not None:
+            raise ValueError(
+                f"{function}: the graph has {name}, which networks on bits cannot use; pass the pattern alone, since they normalise it "
+                f"themselves, or run the network in full precision"
+            )
+    found = _stored_values(function, graph)
+    values = None if found is None else interop.as_host(found, function, "the graph's values")
+    if values is not None and not bool((values == 1).all()):
+        zeros = "" if values.all() else " (stored zeros go with eliminate_zeros() of a csr_array)"
+        raise ValueError(
+            f"{function}: the graph has edge weights ({values.min()} to {values.max()}), which networks on bits cannot use; set them to 1 "
+            f"to count every stored entry as one edge{zeros}, or run the network in full precision"
+        )
+
+
+def _stored_values(function: str, graph: Any) -> Any:
+    """The values of the entries as they were given, before repeated ones are merged; None where they are all 1."""
+    if hasattr(graph, "indptr") and hasattr(graph, "indices") and not hasattr(graph, "shape"):
+        return getattr(graph, "weights", None)
+    if hasattr(graph, "csr_arrays"):
+        return graph.csr_arrays()[2]
+    if isinstance(graph, tuple) and len(graph) in (2, 3):
+        return None if all(isinstance(part, (int, np.integer)) for part in graph) else graph[0]
+    if not isinstance(graph, BitTensor) and hasattr(graph, "nnz") and hasattr(graph, "tocsr"):
+        return (graph if getattr(graph, "format", None) in ("csr", "csc", "coo") else graph.tocsr()).data
+    return sparse_forms.read(function, graph, None, index=None, binary=False, pattern=False).values
 
 
 def scipy_pattern(made: Pattern) -> Any:

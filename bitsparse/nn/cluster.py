@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from bitsparse import _check, interop
 from bitsparse.errors import DTypeError, ShapeError
-from bitsparse.graph.adjacency import square_pattern
+from bitsparse.graph.adjacency import refuse_weights, square_pattern
 from bitsparse.graph.packets import FeatureForm, Group, Packet, Packets
 from bitsparse.graph.parts_cache import cached_partition, graph_hash
 from bitsparse.nn.cluster_epoch import PackedEpoch
@@ -48,7 +48,7 @@ class ClusterRunner:
     Parameters
     ----------
     graph : sparse array (n, n), GraphData, tuple, TCTiledCSR, FRDC or BitTensor
-        On the CPU. Every stored entry is an edge.
+        On the CPU. Every stored entry is an edge; edge weights other than 1 are refused.
     model : LowBitNetwork
         Or anything like :class:`ClusterModel`.
     parts : int, default 1500
@@ -101,6 +101,7 @@ class ClusterRunner:
         function = "ClusterRunner"
         self.model, self.form = model, _check.choice(function, "form", form, FORMS)
         self.device = interop.parse_device(device, function)
+        refuse_weights(function, graph)
         graph = getattr(graph, "adjacency", graph)
         self._progress = progress
         if labels is None:
@@ -180,6 +181,11 @@ class ClusterRunner:
                 codes = self.model.quantize(rows, layout=form.layout)
             else:
                 codes = self.model.quantize(rows).repack(axis=-1, layout=form.layout)
+            if codes.scale is not None or codes.offset is not None:  # words travel alone
+                raise ValueError(
+                    f"ClusterRunner: {self.model.name} quantised rows to codes with a scale or an offset, which packets do not carry; "
+                    f"give codes of one grid, as x.with_affine()"
+                )
             self.packets.put_features(packet, first, codes.words, form)
         return packet
 
@@ -243,10 +249,11 @@ class ClusterRunner:
             ``numpy.memmap`` too.
         out : array (n, classes) of float32, str or Path, optional
             Where logits go, in node order: an array (NumPy, memmap, or on the runner's GPU) is written group by group. A path names a
-            ``.npy`` file, which appears when it is whole: an error or an interruption leaves none. By default a new array.
+            ``.npy`` file, which appears when it is whole: an error or an interruption leaves none. One run at a time writes to a path,
+            which is locked (``PATH.lock``) while it does. By default a new array.
         resume : bool, default False
-            With a path: note finished groups in ``PATH.journal``, keep ``PATH.partial`` when the run ends early, and go on from there. All
-            features are read once more beforehand, to see that they are the same.
+            With a path: note finished groups in ``PATH.journal``, keep ``PATH.partial`` when the run ends early, even by being killed, and
+            go on from there. All features are read once more beforehand, to see that they are the same, and so are the finished rows.
         timed : bool, default False
             As in :meth:`run_packed`.
 
@@ -254,6 +261,10 @@ class ClusterRunner:
         ------
         ShapeError, DTypeError, ValueError
             Features or `out` do not fit, or the journal belongs to another run.
+        LockError
+            Another run is writing to the path.
+        FileFormatError
+            ``PATH.journal`` is damaged, or ``PATH.partial`` holds other rows than it notes; nothing was changed.
         """
         given, form = self._checked(features), self.feature_form
         if resume and not isinstance(out, (str, Path)):
@@ -270,7 +281,11 @@ class ClusterRunner:
             sink = FileSink(path, shape, self.packets.order, self._key(given) if resume else "", resume)
         else:
             sink = ArraySink(target, self.packets.order)
-        todo = [group for group in self.packets.groups if not sink.done(group)]
+        try:
+            todo = sink.missing(self.packets.groups)
+        except BaseException:
+            sink.abandon()
+            raise
         self.report.resumed = len(self.packets.groups) - len(todo)
         with closing(self._packed(todo, given, form)) as packets:
             result = self._drive(packets, sink, device_out, timed)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bitsparse import interop
+from bitsparse import _check, interop
 from bitsparse.arrays import BitTensor
 from bitsparse.arrays.bit_tensor import Layout
 from bitsparse.backends.host import bytes as host_bytes
@@ -237,8 +237,8 @@ class LowBitNetwork:
 
         Parameters
         ----------
-        rows : array (n, features) or SciPy sparse array
-            On any device; sparse arrays are made dense in pieces of 64 MB.
+        rows : array_like (n, features) or SciPy sparse array
+            Of any array library, on any device; sparse arrays are made dense in pieces of 64 MB.
         layout : {"planes", "rows"}, optional
             By default :attr:`input_layout`.
 
@@ -249,13 +249,18 @@ class LowBitNetwork:
         """
         from scipy import sparse
 
+        function, family = "LowBitNetwork.quantize", interop.NUMPY
+        if not sparse.issparse(rows):
+            rows, family = interop.as_array(rows, function, "rows")
+        _check.numeric(function, "rows", rows)
         if len(rows.shape) != 2 or rows.shape[1] != self.features:
             raise ShapeError(
-                f"LowBitNetwork.quantize: rows have shape {tuple(rows.shape)}, but the network reads (n, {self.features})"
+                f"{function}: rows have shape {tuple(rows.shape)}, but the network reads (n, {self.features})"
             )
         layout = layout or self.input_layout
         if not sparse.issparse(rows):
-            return self._quantized(rows, layout)
+            with interop.working_on(interop.device_of(rows), family):
+                return self._quantized(rows, layout)
         rows = rows.tocsr()
         size = max(1, _CHUNK_BYTES // (4 * max(self.features, 1)))
         starts = range(0, max(rows.shape[0], 1), size)

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bitsparse import _check
+from bitsparse import _check, interop
 from bitsparse.arrays import BitTensor
 from bitsparse.backends.params import GROUP_BITS
 from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.graph.adjacency import refuse_weights
 from bitsparse.nn.calibration import (
     column_match,
     grid_through,
@@ -26,7 +27,7 @@ from bitsparse.nn.network import Dense, Layer, Network, activated, neighbour_mat
 from bitsparse.nn.operand import factors
 from bitsparse.ops import choose_bits
 
-__all__ = ["layer_bits", "quantize_network", "sample_nodes"]
+__all__ = ["graph_and_features", "layer_bits", "quantize_network", "sample_nodes"]
 
 _Array = NDArray[np.float64]
 #: Up to so many bits it pays to choose codes together, and grids for what reads them.
@@ -58,8 +59,8 @@ def quantize_network(
     Parameters
     ----------
     network : Network
-    graph : scipy.sparse array (n, n)
-        The graph that it will run on, or one like it.
+    graph : scipy.sparse array (n, n) or GraphData
+        The graph that it will run on, or one like it. Edge weights other than 1 are refused.
     features : array (n, features) or SciPy sparse array
         Of its nodes; memory-mapped arrays are read at the sampled rows only.
     bits : int, sequence of int, or "choose", default 8
@@ -79,7 +80,7 @@ def quantize_network(
     Raises
     ------
     ShapeError, DTypeError, ValueError
-        Graph, features and network do not fit together, the features hold NaN, or `bits` is out of range.
+        Graph, features and network do not fit together, the graph has edge weights, the features hold NaN, or `bits` is out of range.
 
     Examples
     --------
@@ -95,7 +96,8 @@ def quantize_network(
         raise DTypeError(
             f"{function}: network must be an nn.Network, got {type(network).__name__}; see nn.load_state_dict"
         )
-    if len(features.shape) != 2 or features.shape != (graph.shape[0], network.features):
+    graph, features = graph_and_features(function, graph, features)
+    if tuple(features.shape) != (graph.shape[0], network.features):
         raise ShapeError(
             f"{function}: features have shape {tuple(features.shape)}, but graph and network ask for {(graph.shape[0], network.features)}"
         )
@@ -105,6 +107,32 @@ def quantize_network(
     _check.finite(function, "features", bool(np.isfinite(values).all()))
     near = graph.tocsr() if nodes is None else graph.tocsr()[nodes][:, nodes]
     return _Walk(network, near, values, layer_bits(network, near, values, bits)).run()
+
+
+def graph_and_features(function: str, graph: Any, features: Any) -> tuple[Any, Any]:
+    """A SciPy sparse array without weights, and features whose rows can be taken: an array or a SciPy sparse array.
+
+    Raises
+    ------
+    ShapeError, DTypeError, ValueError
+        The graph is neither a SciPy sparse array nor a GraphData, not square, or has edge weights; the features are no numbers.
+    """
+    from scipy import sparse
+
+    if not sparse.issparse(getattr(graph, "adjacency", graph)):
+        raise DTypeError(
+            f"{function}: the graph must be a scipy.sparse array or a GraphData, got {type(graph).__name__}; make a csr_array"
+        )
+    refuse_weights(function, graph)
+    graph = getattr(graph, "adjacency", graph)
+    if graph.ndim != 2 or graph.shape[0] != graph.shape[1]:
+        raise ShapeError(f"{function}: a graph has as many rows as columns, got shape {graph.shape}")
+    if sparse.issparse(features):
+        features = features.tocsr()
+    elif not isinstance(features, np.ndarray):  # a memory-mapped array stays one
+        features = interop.as_host(features, function, "features")
+    _check.numeric(function, "features", features)
+    return graph, features
 
 
 def layer_bits(network: Network, graph: Any, features: Any, bits: int | Sequence[int] | str) -> list[int]:

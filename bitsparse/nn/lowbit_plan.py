@@ -39,15 +39,26 @@ class LowBitPlan:
 
     def __init__(self, network: LowBitNetwork, operand: Any, x: BitTensor) -> None:
         function = "LowBitNetwork.plan"
-        nodes = int(operand.nodes)
-        wanted = ((nodes, network.features), network.input_bits, network.input_encoding, -1)
+        if not all(hasattr(operand, name) for name in ("nodes", "aggregate", "message_form")):
+            raise DTypeError(
+                f"{function}: the graph must be a GraphOperand, got {type(operand).__name__}; make one with GraphOperand.from_csr("
+                f"indptr, indices, normalisation={network.normalisation!r}, self_loops={network.self_loops})"
+            )
         if not isinstance(x, BitTensor):
             raise DTypeError(f"{function}: x must be a BitTensor, got {type(x).__name__}; pass network.quantize(x)")
+        nodes = int(operand.nodes)
+        wanted = ((nodes, network.features), network.input_bits, network.input_encoding, -1)
         if (x.shape, x.bits, x.encoding, x.axis) != wanted:
             raise ShapeError(
                 f"{function}: x is (shape, bits, encoding, axis) {(x.shape, x.bits, x.encoding, x.axis)}, but graph and network take "
                 f"{wanted}; pass network.quantize(x) of one row for each node"
             )
+        for name, affine in (("scale", x.scale), ("offset", x.offset)):
+            if affine is not None:  # the network's own grid is part of its first product
+                raise ValueError(
+                    f"{function}: the codes have a {name}, which is not the grid that the network was calibrated for; pass "
+                    f"network.quantize(x.dequantize()), or x.with_affine() if the codes are on the network's grid"
+                )
         if (operand.normalisation, bool(operand.self_loops)) != (network.normalisation, network.self_loops):
             raise ValueError(
                 f"{function}: the operand has normalisation={operand.normalisation!r} and self_loops={operand.self_loops}, but a "
@@ -120,7 +131,7 @@ class LowBitPlan:
     def _as(self, codes: BitTensor, form: dict[str, Any]) -> BitTensor:
         """Codes in another form, converted at every call where they are not in it."""
         axis, layout = form["axis"], form["layout"]
-        if codes.axis == axis and (codes.layout == layout or codes.bits == 1):
+        if (codes.axis, codes.layout) == (axis, layout):
             return codes
         if codes.axis != axis and (codes.layout, layout) != ("planes", "planes"):
             # Along the other axis only planes are turned, so that nothing has to be allocated on the way.

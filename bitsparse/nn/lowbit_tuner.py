@@ -10,7 +10,7 @@ import numpy as np
 from bitsparse import _check, interop
 from bitsparse.errors import ShapeError
 from bitsparse.nn.lowbit import LowBitNetwork
-from bitsparse.nn.lowbit_calibration import MAX_BITS, quantize_network
+from bitsparse.nn.lowbit_calibration import MAX_BITS, graph_and_features, quantize_network
 from bitsparse.nn.network import Network
 from bitsparse.nn.operand import GraphOperand
 
@@ -88,6 +88,7 @@ def tune_bits(
     (2,)
     """
     function = "tune_bits"
+    graph, features = graph_and_features(function, graph, features)
     classes, chosen = interop.as_host(labels, function, "labels"), interop.as_host(mask, function, "mask")
     for name, array in (("labels", classes), ("mask", chosen)):
         if array.shape != (graph.shape[0],):

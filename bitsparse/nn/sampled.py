@@ -94,6 +94,10 @@ class Layers:
                 f"{function}: a model of {type(model).__name__} over a graph of {type(graph).__name__}; pass a GCN with a Propagation, or "
                 f"a SAGE with MeanNeighbours"
             )
+        if not isinstance(features, Features):
+            raise DTypeError(
+                f"{function}: features must be nn.Features, which it quantises itself, got {type(features).__name__}; pass nn.Features(x)"
+            )
         wanted = graph.pattern.shape[0], model.w1.shape[0]
         if features.shape != wanted:
             raise ShapeError(
@@ -214,6 +218,14 @@ class SampledNetwork:
         place = interop.parse_device(device, name)
         self.width, self.strategy = width, strategy
         self.layers = Layers(name, model, graph, features, bits, place)
+        if operand is not None and not isinstance(operand, TCTiledCSR):
+            raise DTypeError(
+                f"{name}: operand must be a TCTiledCSR, got {type(operand).__name__}; pass operand_of(graph, device)"
+            )
+        if operand is not None and operand.shape != graph.pattern.shape:
+            raise ShapeError(
+                f"{name}: operand has shape {operand.shape}, but the graph has {graph.pattern.shape}; pass operand_of(graph, device)"
+            )
         self.operand = operand_of(graph, place) if operand is None else operand
         self.plans: Sequence[Any] = plans_of(name, model, self.operand, width, strategy, rescale=rescale, seed=seed)
 

@@ -1,0 +1,122 @@
+"""One run to a file: a lock that the system lets go of when its owner ends, however it ends, and that says who holds it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from bitsparse.errors import LockError
+
+__all__ = ["RunLock"]
+
+#: Bytes of a lock file that are read; what is written is shorter.
+_MOST = 1024
+
+
+class RunLock:
+    """The right to write a file, held by one run at a time, in this process or another one.
+
+    ``PATH.lock`` is locked with ``flock``, which a killed process loses at once: no lock is ever stale, and a lock file that one left
+    behind is taken over. The file says which run holds it, so that ranks of one run may be told apart from another run.
+
+    Parameters
+    ----------
+    function : str
+        Who asks, for errors.
+    path : Path
+        What the run writes.
+
+    Raises
+    ------
+    LockError
+        Another run holds the lock, or there is something else under the lock's name; nothing was changed.
+    OSError
+        The folder cannot be written to, or its file system has no locks.
+    """
+
+    def __init__(self, function: str, path: Path) -> None:
+        import fcntl
+
+        self._name = Path(f"{path}.lock")
+        self._owner = os.getpid()
+        while True:
+            self._stream = _opened(function, self._name)
+            try:
+                try:
+                    fcntl.flock(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise LockError(
+                        f"{function}: {str(path)!r} is being written by {_holder(self._stream) or 'another program'}; wait until it "
+                        f"ends, or name another file"
+                    ) from None
+                if not self._is_there():  # its owner deleted it after it was opened here, and before it was locked
+                    self._stream.close()
+                    continue
+                if _holder(self._stream) is None:
+                    raise LockError(
+                        f"{function}: {str(self._name)!r} is no lock of bitsparse's; move it away, or name another file"
+                    )
+                about = {"bitsparse": "run", "pid": self._owner, "host": socket.gethostname(), "since": _now()}
+                self._stream.truncate(0)
+                self._stream.seek(0)
+                self._stream.write(json.dumps(about).encode())
+                self._stream.flush()
+            except BaseException:
+                self._stream.close()
+                raise
+            return
+
+    def _is_there(self) -> bool:
+        try:
+            return os.path.samestat(os.fstat(self._stream.fileno()), os.stat(self._name, follow_symlinks=False))
+        except FileNotFoundError:
+            return False
+
+    def release(self) -> None:
+        """Give the right back; a second call, or one in a forked child, which shares the lock, changes nothing for the owner."""
+        if not self._stream.closed and os.getpid() == self._owner:
+            import fcntl
+
+            if self._is_there():
+                self._name.unlink()  # while it is held, so that nobody else's can be meant
+            fcntl.flock(self._stream, fcntl.LOCK_UN)  # closing would not do while a forked child has it open
+        self._stream.close()
+
+
+def _opened(function: str, name: Path) -> BinaryIO:
+    """A plain file of that name, made if there is none; never through a link."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        handle = os.open(name, flags, 0o644)
+    except OSError as error:
+        if not name.is_symlink() and not name.is_dir():
+            raise
+        raise LockError(f"{function}: {str(name)!r} is a link or a folder ({error}); move it away") from None
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise LockError(f"{function}: {str(name)!r} is not a plain file; move it away")
+    return cast("BinaryIO", os.fdopen(handle, "r+b"))
+
+
+def _holder(stream: BinaryIO) -> str | None:
+    """Who wrote the lock file, in words; None if it was not a run of bitsparse."""
+    stream.seek(0)
+    data = stream.read(_MOST)
+    if not data:
+        return "another run"  # which has not written its name yet, or was killed before it did
+    try:
+        about = json.loads(data)
+        if about["bitsparse"] != "run":
+            return None
+        return f"process {int(about['pid'])} on {str(about['host'])[:100]!r}, since {str(about['since'])[:40]}"
+    except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
+        return None
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
