@@ -22,8 +22,10 @@ import bitsparse as bs
 from bitsparse import nn
 from bitsparse.datasets import planetoid, read, read_edges, read_mtx, read_npz
 from bitsparse.graph import parts_cache
+from bitsparse.graph.packets import Group
 from bitsparse.jit import cache as kernel_cache
 from bitsparse.nn import tuner_cache
+from bitsparse.nn.cluster_journal import FileSink
 
 
 class Target(NamedTuple):
@@ -374,6 +376,49 @@ def _kernels(folder: Path) -> Target:
     return _bytes_target([cubin + log], [], check, 6)
 
 
+# ---- what an interrupted run of batches left
+def _journals(folder: Path) -> Target:
+    """The journal and the rows in one, with a mark between them."""
+    mark, shape = b"\0rows\0", (9, 2)
+    order = np.arange(9, dtype=np.int32)[::-1].copy()
+    groups = [Group(number, 1, 3 * number, 3 * number + 3, 0, 0, 0, 0, 0) for number in range(3)]
+    path = folder / "out.npy"
+    journal, rows = Path(f"{path}.journal"), Path(f"{path}.partial")
+    values = np.arange(18, dtype=np.float32).reshape(shape) - 3
+    seeds = []
+    for done in (groups[:2], groups[2:], groups):
+        sink = FileSink(path, shape, order, "a" * 32, True)
+        for group in done:
+            sink.put(group, values[order[group.low : group.high]])
+        sink.abandon()
+        seeds.append(journal.read_bytes() + mark + rows.read_bytes())
+        journal.unlink()
+        rows.unlink()
+
+    def check(content: bytes, folder: Path) -> None:
+        said, _, kept = content.partition(mark)
+        journal.write_bytes(said)
+        rows.write_bytes(kept)
+        try:
+            sink = FileSink(path, shape, order, "a" * 32, True)
+        except ValueError as error:
+            if type(error) is ValueError and "belongs to a run with another" in str(error):
+                return  # a name of another run is as good as any
+            raise
+        try:
+            missing = sink.missing(groups)
+            for group in groups:
+                if group not in missing:
+                    at = order[group.low : group.high]
+                    np.testing.assert_array_equal(sink.rows[at], values[at])
+        finally:
+            sink.abandon()
+            for file in (journal, rows):
+                file.unlink(missing_ok=True)
+
+    return _bytes_target(seeds, [b'{"group": 1, "rows": "', b'{"group": 2', b'"}\n', b"\n", mark], check, 6)
+
+
 def all_targets(folder: Path) -> dict[str, Target]:
     """Every target by name."""
     edges = _bytes_target(EDGES, EDGE_WORDS, _check_edges, 12)
@@ -391,4 +436,5 @@ def all_targets(folder: Path) -> dict[str, Target]:
         "partition cache": _partitions(folder),
         "tuner cache": _figures(),
         "kernel cache": _kernels(folder),
+        "cluster journal": _journals(folder),
     }
