@@ -120,7 +120,7 @@ def test_headers_are_matched_and_never_evaluated(loader, refused, what, version)
 
 def test_files_of_another_kind(loader, refused):
     members = whole(loader)
-    refused(b"", "no readable .npz file|no .npz of arrays|not a binary model")
+    refused(b"", "not a readable .npz file|no .npz of arrays|not a binary model")
     refused(b"PK\x05\x06" + bytes(18), "missing|no names")
     refused({"other.npy": npy(described("(0,)"))}, "missing|none of other|not a binary model")
     refused(members, "compressed in another way", zipfile.ZIP_LZMA)
