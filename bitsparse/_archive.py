@@ -83,7 +83,7 @@ class Archive:
     """
 
     def __init__(self, stream: IO[bytes]) -> None:
-        with _damage_named("it is no readable .npz file"):
+        with _damage_named("it is not a readable .npz file"):
             self._size = stream.seek(0, os.SEEK_END)
             self._zip = zipfile.ZipFile(stream)
         self.names = frozenset(name.removesuffix(".npy") for name in self._zip.namelist() if name.endswith(".npy"))
@@ -221,7 +221,7 @@ def _header(name: str, stream: IO[bytes]) -> tuple[np.dtype[Any], tuple[int, ...
     if "O" in descr and descr.lstrip("|<>=") == "O":
         raise FileFormatError(f"{name} holds pickled Python objects, which are never loaded; store it as numbers")
     if (
-        not re.fullmatch(r"[<>|=]?[biufU]\d{1,9}", descr)
+        not re.fullmatch(r"[<>|=]?[biufcSU]\d{1,9}", descr)
         or shape[0] != "("
         or fields["fortran_order"] not in ("True", "False")
     ):

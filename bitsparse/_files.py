@@ -12,7 +12,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
 __all__ = ["distrust", "open_new", "open_plain", "publish", "replacing"]
 
@@ -22,7 +22,7 @@ _NO_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr
 def open_new(path: str | os.PathLike[str]) -> BinaryIO:
     """A file that did not exist, open for reading and writing; `FileExistsError` if anything has the name, a dangling link too."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _NO_LINKS, 0o666)
-    return cast("BinaryIO", os.fdopen(handle, "w+b"))
+    return os.fdopen(handle, "w+b")
 
 
 def open_plain(path: str | os.PathLike[str], *, write: bool = False) -> BinaryIO:
@@ -31,7 +31,7 @@ def open_plain(path: str | os.PathLike[str], *, write: bool = False) -> BinaryIO
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise OSError(f"{str(path)!r} is not a plain file; move it away")
-        return cast("BinaryIO", os.fdopen(handle, "r+b" if write else "rb"))
+        return os.fdopen(handle, "r+b" if write else "rb")
     except BaseException:
         os.close(handle)
         raise

@@ -11,7 +11,8 @@ import scipy.sparse as sp
 import bitsparse as bs
 from bitsparse import nn, viz
 from bitsparse.cli import main
-from bitsparse.datasets import read, synthetic
+from bitsparse.cli import run as run_command
+from bitsparse.datasets import GraphData, read, synthetic
 from bitsparse.nn.aggregate import Aggregation, chosen_adjacency
 
 
@@ -229,3 +230,15 @@ def test_pictures_of_large_sparse_arrays_are_coarse():
     axes = viz.spy(sp.eye_array(n, format="csr", dtype=bool))
     assert axes.images[0].get_array().shape[0] <= 512
     assert axes.get_title().startswith(f"{n} x {n}, {n // 8} of ")
+
+
+def test_the_accuracy_of_a_run_is_that_of_the_test_nodes_or_of_all_labelled_ones():
+    labels = np.array([0, 1, 0, 1, -1, 0], np.int32)
+    logits = np.eye(2)[[0, 1, 1, 0, 0, 1]]
+    masks = {name: np.isin(np.arange(6), nodes) for name, nodes in (("train", [0]), ("val", [2, 3]), ("test", [1, 5]))}
+    common = {"indptr": np.zeros(7, int), "indices": np.empty(0, int), "labels": labels}
+    split = GraphData(**common, **{f"{name}_mask": mask for name, mask in masks.items()})
+    assert run_command._accuracy(split, logits) == 50.0
+    assert run_command._accuracy(GraphData(**common), logits) == 40.0
+    assert run_command._accuracy(GraphData(**common | {"labels": np.full(6, -1, np.int32)}), logits) is None
+    assert run_command._accuracy(GraphData(**common | {"labels": None}), logits) is None

@@ -168,7 +168,7 @@ def test_a_pickle_is_never_run(tmp_path, capsys):
 def test_files_of_another_kind(tmp_path, content):
     file = tmp_path / "other.npz"
     file.write_bytes(content)
-    with pytest.raises(ValueError, match=r"other\.npz is not a readable \.npz file"):
+    with pytest.raises(ValueError, match=r"other\.npz: it is not a readable \.npz file"):
         read_npz(file)
 
 

@@ -68,6 +68,17 @@ def trained():
     return Trained()
 
 
+def test_the_accuracy_of_the_demo_is_that_of_the_test_nodes(tmp_path, capsys):
+    """Labels of the validation nodes are wrong, so that who counts those finds hardly any right."""
+    parts = planted()
+    for wrong, low, high in (("val_mask", 60, 100), ("test_mask", 0, 40)):
+        labels = np.where(parts[wrong], (parts["labels"] + 1) % 3, parts["labels"]).astype(np.int32)
+        np.savez(tmp_path / "wrong.npz", **(parts | {"labels": labels}))
+        assert main(["demo", "--graph", str(tmp_path / "wrong.npz"), "--bits", "8", "--json"]) == 0
+        for result in json.loads(capsys.readouterr().out)["results"]:
+            assert low <= result["accuracy"] <= high
+
+
 # ---- inputs
 def test_propagation_is_the_normalised_adjacency_in_both_forms():
     pattern = sp.coo_array(([5.0, 1.0, 2.0, 1.0], ([0, 1, 1, 1], [1, 0, 1, 2])), shape=(3, 3))

@@ -228,6 +228,23 @@ def test_planetoid(tmp_path, python2):
     ]
 
 
+def test_five_hundred_nodes_behind_the_training_nodes_validate(tmp_path):
+    planetoid(tmp_path)
+    known = 520
+    pieces = {
+        "x": sp.csr_matrix(np.ones((3, 5), np.float32)), "y": np.eye(2, dtype=np.int32)[[0, 1, 0]],
+        "allx": sp.csr_matrix(np.ones((known, 5), np.float32)), "ally": np.eye(2, dtype=np.int32)[np.arange(known) % 2],
+        "graph": {i: [(i + 1) % known] for i in range(known)},
+    }  # fmt: skip
+    for piece, value in pieces.items():
+        (tmp_path / f"ind.tiny.{piece}").write_bytes(pickle.dumps(value, protocol=2))
+    (tmp_path / "ind.tiny.test.index").write_text(f"{known}\n{known + 1}\n")
+    graph = read_planetoid(tmp_path)
+    assert np.flatnonzero(graph.train_mask).tolist() == [0, 1, 2]
+    assert np.flatnonzero(graph.val_mask).tolist() == list(range(3, 503))
+    assert np.flatnonzero(graph.test_mask).tolist() == [known, known + 1]
+
+
 def test_planetoid_files_that_do_not_fit(tmp_path):
     def changed(piece, value, message, error=ValueError):
         planetoid(tmp_path)

@@ -151,7 +151,9 @@ class _Unpickler(pickle._Unpickler):
     write attributes of our own functions.
     """
 
-    dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
+    PLAIN: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
+    dispatch: ClassVar[dict[int, Any]] = dict(PLAIN)
+    stack: list[Any]
 
     ALLOWED: ClassVar[dict[str, Any]] = {
         "numpy.ndarray": _Array,
@@ -177,7 +179,7 @@ class _Unpickler(pickle._Unpickler):
 
     def load_reduce(self) -> None:
         """Call a stand-in."""
-        super().load_reduce()
+        self.PLAIN[pickle.REDUCE[0]](self)
         made = self.stack[-1]
         self._take(len(made) if isinstance(made, bytes) else 0)
 
@@ -188,7 +190,7 @@ class _Unpickler(pickle._Unpickler):
             raise ValueError("a pickle sets attributes of something else than an array")
         if isinstance(inst, _Array) and isinstance(state, tuple) and state:
             self._take(len(state[-1]) if isinstance(state[-1], (bytes, str)) else 0)
-        super().load_build()
+        self.PLAIN[pickle.BUILD[0]](self)
 
     def _check_keys(self, items: list[Any]) -> None:
         if not all(isinstance(key, (int, float, str, bytes, type(None))) for key in items[::2]):
@@ -197,17 +199,17 @@ class _Unpickler(pickle._Unpickler):
     def load_setitem(self) -> None:
         """Set one element of a dict."""
         self._check_keys(self.stack[-2:])
-        super().load_setitem()
+        self.PLAIN[pickle.SETITEM[0]](self)
 
     def load_setitems(self) -> None:
         """Set elements of a dict."""
         self._check_keys(self.stack)  # those since the last mark
-        super().load_setitems()
+        self.PLAIN[pickle.SETITEMS[0]](self)
 
     def load_dict(self) -> None:
         """Make a dict of elements."""
         self._check_keys(self.stack)
-        super().load_dict()
+        self.PLAIN[pickle.DICT[0]](self)
 
     dispatch[pickle.REDUCE[0]] = load_reduce
     dispatch[pickle.BUILD[0]] = load_build

@@ -104,7 +104,7 @@ def recognise(path: str | os.PathLike[str]) -> str:
     if first.lower().startswith(b"%%matrixmarket") or file.name.removesuffix(".gz").endswith(".mtx"):
         return "mtx"
     if b"\0" in first:
-        raise ValueError(
+        raise FileFormatError(
             f"read: {file} is of no form that is known; npz, Matrix Market, Planetoid's raw files and text edge lists are"
         )
     return "edges"

@@ -157,14 +157,17 @@ def _kept(path: Path) -> str | None:
                 why = distrust(os.fstat(stream.fileno()))
                 parts.append(stream.read())
             if why is not None:
-                return _ignored(each, why)
+                _ignored(each, why)
+                return None
     except FileNotFoundError:
         return None
     except OSError as error:
-        return _ignored(path, brief(error))
+        _ignored(path, brief(error))
+        return None
     said, _, log = parts[1].partition(b"\n")
     if said != _content_hash(path.name, parts[0]).encode():
-        return _ignored(path, "it is not what was compiled under this name")
+        _ignored(path, "it is not what was compiled under this name")
+        return None
     return log.decode("utf-8", "replace")
 
 

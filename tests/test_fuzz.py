@@ -1,0 +1,85 @@
+"""A share of the fuzz harness in every run of the tests, and that it notices what it is for."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import fuzz
+import pytest
+
+FUZZ = int(os.environ.get("BITSPARSE_FUZZ", "20000"))
+#: Cases run by one test after another would be the same ones.
+CASES, FIRST = FUZZ // 4, 10_000_000
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="workers are forked")
+
+
+def test_damaged_files_give_right_results_or_named_errors(tmp_path):
+    command = [sys.executable, fuzz.__file__, "--cases", str(CASES), "--first", str(FIRST)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-4000:]
+    record = json.loads(done.stdout)
+    assert record["failures"] == 0
+    assert sum(record["cases"].values()) >= CASES
+    assert min(record["cases"].values()) > 0
+
+
+class Target:
+    """Cases that do what their number says."""
+
+    def draw(self, rng):
+        return b""
+
+    def __init__(self, harm):
+        self.harm, self.seen = harm, 0
+
+    def check(self, content, folder):
+        self.seen += 1
+        if self.seen == 3:
+            self.harm()
+
+
+def forever():
+    while True:
+        time.sleep(0.01)
+
+
+def hungry():
+    bytearray(8 << 30)
+
+
+def wrong():
+    raise KeyError("raw")
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [(os.abort, "the worker died: status"), (wrong, "KeyError"), (hungry, "MemoryError"), (forever, "TooSlow")],
+)
+def test_the_harness_notices_and_goes_on(tmp_path, monkeypatch, harm, said):
+    monkeypatch.setattr(fuzz, "SECONDS", 0.5)
+    out = tmp_path / "failures"
+    died = fuzz.run_batch("it", Target(harm), 0, 5, tmp_path, out)
+    failures = [json.loads(line) for line in out.read_text().splitlines()]
+    assert died == (harm is os.abort)
+    assert failures[0]["case"] == "it:2"
+    assert said in failures[0]["error"]
+
+
+def test_a_run_goes_on_where_it_ended(tmp_path):
+    state = tmp_path / "state.json"
+    for total in (40, 80):
+        command = [sys.executable, fuzz.__file__, "--cases", "40", "--state", str(state), "--target", "read_edges"]
+        assert subprocess.run(command, capture_output=True, check=False, cwd=tmp_path).returncode == 0
+        assert json.loads(state.read_text()) == {"read_edges": total}
+
+
+def test_a_case_is_made_from_its_number_alone(tmp_path):
+    command = [sys.executable, fuzz.__file__, "--case", "read_mtx:17"]
+    one, other = (subprocess.run(command, capture_output=True, check=False, cwd=Path.home()) for _ in range(2))
+    assert one.stdout == other.stdout != b""
