@@ -425,6 +425,20 @@ def test_a_report_s_bytes_are_those_of_the_packets_and_its_times_are_times() -> 
     assert reports[1].pack_seconds == packed.seconds  # from before it
 
 
+def test_the_command_line_says_that_weights_are_left_out(
+    tmp_path: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BITSPARSE_CACHE_DIR", str(tmp_path / "cache"))
+    a, _, x = example(directed=False)
+    about = {"indptr": a.indptr, "indices": a.indices, "num_nodes": NODES, "features": x}
+    said = []
+    for weights in ({}, {"weights": np.full(a.nnz, 0.5)}):
+        np.savez(tmp_path / "g.npz", **about, **weights)
+        assert main(["run", "--graph", str(tmp_path / "g.npz"), "--parts", "3", "--model", "gin"]) == 0
+        said.append("the edge weights of g are left out" in capsys.readouterr().err)
+    assert said == [False, True]
+
+
 def test_command_line(tmp_path: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BITSPARSE_CACHE_DIR", str(tmp_path / "cache"))
     a, _, x = example(directed=False)
