@@ -406,6 +406,39 @@ def test_report_is_one_object() -> None:
     assert record["float_bytes"] == 16 * (record["edges"] - NODES) + 4 * 29 * NODES
 
 
+def test_a_report_s_bytes_are_those_of_the_packets_and_its_times_are_times() -> None:
+    a, labels, x = example()
+    runner = nn.ClusterRunner(a, network("gcn", 4), labels=labels, parts_per_batch=2, group_nodes=100)
+    packed = runner.pack(x)
+    moved = sum(packet.nbytes for packet in packed.packets)
+    reports = []
+    for run in (lambda: runner.run(x), lambda: runner.run_packed(packed)):
+        run()
+        reports.append(runner.report)
+    for report in reports:
+        assert isinstance(report.bytes_moved, int)
+        assert report.bytes_moved == moved == packed.nbytes == report.adjacency_bytes + report.feature_bytes
+        assert report.groups == len(packed.packets) > 1 and report.float_bytes > report.bytes_moved
+        assert dict(report.stages())["packing"] == report.pack_seconds > 0
+        assert f"{moved / 1e6:.3f} MB moved" in str(report) and f"packing {report.pack_seconds:.3f} s" in str(report)
+    assert 0 < reports[0].pack_seconds < reports[0].seconds  # a part of the run
+    assert reports[1].pack_seconds == packed.seconds  # from before it
+
+
+def test_the_command_line_says_that_weights_are_left_out(
+    tmp_path: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BITSPARSE_CACHE_DIR", str(tmp_path / "cache"))
+    a, _, x = example(directed=False)
+    about = {"indptr": a.indptr, "indices": a.indices, "num_nodes": NODES, "features": x}
+    said = []
+    for weights in ({}, {"weights": np.full(a.nnz, 0.5)}):
+        np.savez(tmp_path / "g.npz", **about, **weights)
+        assert main(["run", "--graph", str(tmp_path / "g.npz"), "--parts", "3", "--model", "gin"]) == 0
+        said.append("the edge weights of g are left out" in capsys.readouterr().err)
+    assert said == [False, True]
+
+
 def test_command_line(tmp_path: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BITSPARSE_CACHE_DIR", str(tmp_path / "cache"))
     a, _, x = example(directed=False)

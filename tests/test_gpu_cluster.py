@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -226,3 +227,19 @@ def test_order_with_the_caller_s_stream() -> None:
     stream.synchronize()
     assert np.array_equal(copy.get(), ours.run_packed(packed))
     assert interop.device_of(out) == ours.device
+
+
+def test_a_run_begun_on_a_gpu_goes_on_on_a_cpu(tmp_path: Path) -> None:
+    x, path = example()[2], tmp_path / "y.npy"
+
+    def stop(done: int, groups: int) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        runner("cuda", progress=stop).run(x, path, resume=True)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["y.npy.journal", "y.npy.partial"]
+    there, expected = runner("cpu"), runner("cpu").run(x)
+    assert np.array_equal(there.run(x, path, resume=True), expected) and there.report.resumed == 2
+    assert np.array_equal(runner("cuda").run(x, path), expected)
+    assert [file.name for file in tmp_path.iterdir()] == ["y.npy"]

@@ -89,6 +89,27 @@ def test_packets_carry_no_scale() -> None:
         nn.ClusterRunner(a, Scaled(model), labels=np.zeros(NODES, int)).run(x)
 
 
+def test_features_of_a_runner_are_values_and_not_their_codes() -> None:
+    a, model, x = case("gcn", 4)
+    runner = nn.ClusterRunner(a, model, labels=np.zeros(NODES, int))
+    codes = bs.quantize(x, 8)
+    for given_as in (codes, codes.with_affine(scale=codes.scale), codes.with_affine(offset=codes.offset)):
+        for run in (runner.run, runner.pack):
+            with pytest.raises(bs.DTypeError, match=r"codes with a scale or an offset, .* pass x.dequantize\(\)"):
+                run(given_as)
+    assert np.array_equal(runner.run(codes.with_affine()), runner.run(codes.toarray()))
+    assert np.array_equal(runner.run(codes.dequantize()), runner.run(np.asarray(codes.dequantize(), np.float64)))
+
+
+def test_codes_where_values_are_needed_are_refused_by_name() -> None:
+    _, model, x = case("gcn", 4)
+    for codes in (bs.quantize(x, 8), model.quantize(x)):
+        with pytest.raises(bs.DTypeError, match=r"LowBitNetwork.quantize: .* pass rows.dequantize\(\)"):
+            model.quantize(codes)
+        with pytest.raises(bs.DTypeError, match=r"Features: x is a BitTensor, .* pass x.dequantize\(\)"):
+            nn.Features(codes)
+
+
 # -- edge weights -----------------------------------------------------------------------------------------------------
 def weighted_forms(weight: float) -> dict[str, Any]:
     """One weighted graph in every form that a ClusterRunner takes."""

@@ -64,6 +64,16 @@ def test_times_within_the_noise_are_equal() -> None:
     assert tuner.pareto_set(steps) == steps[:2]
 
 
+def test_times_that_differ_by_more_than_the_noise_are_not_equal() -> None:
+    """The noise is 3 %, as documented: a twentieth slower is slower, whatever else is as good."""
+    quick, slower = nn.Candidate((), 0.8, 1.0, 5), nn.Candidate((), 0.8, 1.05, 5)
+    assert quick.dominates(slower) and tuner.pareto_set([slower, quick]) == [quick]
+    assert not nn.Candidate((), 0.9, 1.05, 5).dominates(quick)
+    assert tuner._quickest([nn.Candidate((), 0.9, 1.05, 5), quick]) == quick
+    equal = nn.Candidate((), 0.9, 1.029, 5)
+    assert equal.dominates(quick) and tuner._quickest([quick, equal]) == equal
+
+
 def test_times_are_measured() -> None:
     model, graph, x, labels, mask = case()
     tuned = bs.tune(model, graph, x, labels, mask, candidates=["full", "binary"])

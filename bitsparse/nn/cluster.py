@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, interop
+from bitsparse.arrays import BitTensor
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.graph.adjacency import refuse_weights, square_pattern
 from bitsparse.graph.packets import FeatureForm, Group, Packet, Packets
@@ -151,6 +152,10 @@ class ClusterRunner:
 
     def _checked(self, features: Any) -> Any:
         """Features as something whose rows can be taken: an array (a memmap stays one) or a SciPy CSR array."""
+        if isinstance(features, BitTensor) and not (features.scale is features.offset is None):
+            raise DTypeError(
+                "ClusterRunner: features are codes with a scale or an offset, which their integers leave out; pass x.dequantize()"
+            )
         if hasattr(features, "tocsr") and not isinstance(features, np.ndarray):
             features = features.tocsr()
         elif not isinstance(features, np.ndarray):

@@ -213,8 +213,8 @@ class FileSink:
         self._rows: Any = np.memmap(file, np.float32, "r+", len(header), shape)
 
     def _checksum(self, group: Group) -> str:
-        rows = np.ascontiguousarray(self._rows[self._order[group.low : group.high]])
-        return hashlib.blake2b(rows.view(np.uint8).reshape(-1), digest_size=16).hexdigest()
+        rows: Any = np.ascontiguousarray(self._rows[self._order[group.low : group.high]])
+        return hashlib.blake2b(rows, digest_size=16).hexdigest()
 
     def missing(self, groups: Sequence[Group]) -> list[Group]:
         """The groups that no earlier run has finished.

@@ -159,6 +159,8 @@ class Features:
     def __init__(self, x: Any) -> None:
         from scipy import sparse
 
+        if isinstance(x, BitTensor):
+            raise DTypeError("Features: x is a BitTensor, but values are needed; pass x.dequantize()")
         self._dense = not sparse.issparse(x)
         raw = sparse.csr_array(np.asarray(x) if self._dense else x)
         if raw.ndim != 2:

@@ -14,7 +14,7 @@ from bitsparse import _check, interop
 from bitsparse.arrays import BitTensor
 from bitsparse.arrays.bit_tensor import Layout
 from bitsparse.backends.host import bytes as host_bytes
-from bitsparse.errors import ShapeError
+from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.nn.lowbit_plan import LowBitPlan
 from bitsparse.ops import Epilogue, quantize
 
@@ -250,6 +250,8 @@ class LowBitNetwork:
         from scipy import sparse
 
         function, family = "LowBitNetwork.quantize", interop.NUMPY
+        if isinstance(rows, BitTensor):
+            raise DTypeError(f"{function}: rows are a BitTensor, but values are needed; pass rows.dequantize()")
         if not sparse.issparse(rows):
             rows, family = interop.as_array(rows, function, "rows")
         _check.numeric(function, "rows", rows)

@@ -1,0 +1,124 @@
+"""What quantisation after training does about its errors: columns are matched, and codes of weights chosen together; each must count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from lowbit_networks import KINDS, network, operand, random_graph
+
+from bitsparse import nn
+from bitsparse.nn import lowbit_calibration
+from bitsparse.nn.lowbit_calibration import _Walk
+
+column_match, refine_codes = lowbit_calibration.column_match, lowbit_calibration.refine_codes
+
+
+def setting(kind: str, seed: int = 0) -> tuple[Any, Any, np.ndarray]:
+    """A graph, a network of three layers, and features."""
+    rng = np.random.default_rng(seed)
+    graph, full = random_graph(120, rng), network(kind, [24, 16, 16, 5], rng)
+    return graph, full, rng.normal(size=(120, 24)).astype(np.float32)
+
+
+def logits(kind: str, bits: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Of a network on bits and of the one in full precision, on the graph of the calibration."""
+    graph, full, x = setting(kind, seed)
+    model = nn.quantize_network(full, graph, x, bits)
+    return np.asarray(model(operand(graph, model), model.quantize(x)), np.float64), full(graph, x).astype(np.float64)
+
+
+def mean_error(kind: str, bits: int) -> float:
+    errors = []
+    for seed in range(4):
+        found, exact = logits(kind, bits, seed)
+        errors.append(np.linalg.norm(found - exact) / np.linalg.norm(exact - exact.mean(axis=0)))
+    return float(np.mean(errors))
+
+
+@pytest.fixture
+def replaced(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[int]]:
+    """``replaced(name, function, which)``: calls of a step of the calibration, the one numbered `which` (or all) done by `function`."""
+
+    def replace(name: str, function: Any, which: int | None = None) -> list[int]:
+        calls: list[int] = []
+        real = {"column_match": column_match, "refine_codes": refine_codes}[name]
+
+        def step(*given: Any, **named: Any) -> Any:
+            calls.append(len(calls))
+            return (function if which in (None, calls[-1]) else real)(*given, **named)
+
+        monkeypatch.setattr(lowbit_calibration, name, step)
+        return calls
+
+    return replace
+
+
+def unmatched(reference: np.ndarray, measured: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """No correction."""
+    return np.ones(reference.shape[1]), np.zeros(reference.shape[1])
+
+
+def unrefined(inputs: Any, weights: Any, codes: np.ndarray, step: np.ndarray, *rest: Any, **named: Any) -> Any:
+    """Codes as they were."""
+    return codes, step
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("kind", KINDS)
+def test_logits_have_no_bias_in_any_column(kind: str, bits: int) -> None:
+    """Each product is matched to full precision by a line: what is left is zero on average, and goes with no column."""
+    found, exact = logits(kind, bits)
+    spread = exact.std(axis=0)
+    left = found - exact
+    assert (np.abs(left.mean(axis=0)) < 1e-4 * spread).all()
+    assert (np.abs((left * (found - found.mean(axis=0))).mean(axis=0)) < 1e-4 * spread**2).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_columns_that_are_not_matched_cost_accuracy(kind: str, replaced: Any) -> None:
+    matched = mean_error(kind, 2)
+    replaced("column_match", unmatched)
+    assert mean_error(kind, 2) > 1.05 * matched
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_product_and_every_sum_is_matched(kind: str, replaced: Any) -> None:
+    """Two corrections a layer, of the sums and of the product, each of which changes the network."""
+    graph, full, x = setting(kind)
+    calls = replaced("column_match", column_match)
+    model = nn.quantize_network(full, graph, x, 2)
+    assert len(calls) == len(model.steps) == 2 * len(full.layers)
+    for number in range(len(model.steps)):
+        replaced("column_match", unmatched, number)
+        assert nn.quantize_network(full, graph, x, 2).fingerprint() != model.fingerprint(), number
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4])
+def test_weights_are_chosen_together_for_the_product_that_they_are_in(bits: int) -> None:
+    graph, full, x = setting("gcn")
+    rng = np.random.default_rng(3)
+    weight = rng.normal(size=(24, 16))
+    inputs = rng.integers(0, 2**bits, (100, 24)).astype(np.float64)  # too few rows for weights to be fitted again
+    walk = _Walk(full, graph, x.astype(np.float64), [bits] * 3)
+    (together, scale), (alone, step) = (walk.weights(weight, bits, given, inputs @ weight) for given in (inputs, None))
+    errors = [
+        np.linalg.norm(inputs @ (codes * size - weight), axis=0) for codes, size in ((together, scale), (alone, step))
+    ]
+    assert (errors[0] < errors[1]).all() and errors[0].mean() < 0.9 * errors[1].mean()
+    assert together.min() >= -(2 ** (bits - 1)) and together.max() < 2 ** (bits - 1)
+
+
+@pytest.mark.parametrize(("bits", "refined"), [(1, 0), (2, 3), (4, 3), (5, 0), (8, 0)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_of_few_bits_are_chosen_together(kind: str, bits: int, refined: int, replaced: Any) -> None:
+    """Of every product with 2 to 4 bits, and each choice changes the network; one bit is a sign, and more bits have little to gain."""
+    graph, full, x = setting(kind)
+    calls = replaced("refine_codes", refine_codes)
+    model = nn.quantize_network(full, graph, x, bits)
+    assert len(calls) == refined
+    for number in range(refined):
+        replaced("refine_codes", unrefined, number)
+        assert nn.quantize_network(full, graph, x, bits).fingerprint() != model.fingerprint(), number
