@@ -296,9 +296,8 @@ def kernel(function: str, name: Any, kernels: Sequence[str]) -> str | None:
     if name is None:
         return None
     if not isinstance(name, str) or name not in kernels:
-        found = repr(name) if isinstance(name, str) else f"of type {type(name).__name__}"
         raise KernelError(
-            f"{function}: there is no kernel {found}; choose one of {', '.join(map(repr, kernels))}, or None"
+            f"{function}: there is no kernel {name!r}; choose one of {', '.join(map(repr, kernels))}, or None"
         )
     return str(name)
 

@@ -178,7 +178,7 @@ def test_a_list_of_edges_is_not_taken_for_a_dense_array(made: Callable) -> None:
     ],
 )
 def test_kernels_are_known_by_name(call: Callable, kernel: object) -> None:
-    with pytest.raises(bs.KernelError, match=r"there is no kernel of type \w+; choose one of"):
+    with pytest.raises(bs.KernelError, match="there is no kernel"):
         call(kernel)
 
 
