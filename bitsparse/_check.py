@@ -357,7 +357,7 @@ def no_overlap(function: str, out: NDArray[Any], *operands: NDArray[Any]) -> Non
 def kernel(function: str, name: Any, kernels: Sequence[str]) -> str | None:
     if name is None:
         return None
-    if name not in kernels:
+    if not isinstance(name, str) or name not in kernels:
         raise KernelError(
             f"{function}: there is no kernel {shown(name)}; choose one of {', '.join(map(repr, kernels))}, or None"
         )

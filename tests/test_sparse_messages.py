@@ -164,3 +164,25 @@ def test_a_list_of_edges_is_not_taken_for_a_dense_array(made: Callable) -> None:
     assert np.array_equal(got.toarray(), np.roll(np.eye(3), 1, axis=1))
     assert made(eval("numpy" + array, {"numpy": np, "pairs": np.array(pairs) % 2})).shape == (3, 2)
     assert made([[0, 1], [1, 0]]).shape == (2, 2)
+
+
+@pytest.mark.parametrize("kernel", [np.ones(2), np.ones(0), 3, ["csr"], sp.eye_array(2), True])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda kernel: bs.spmm(FULL, X, kernel=kernel),
+        lambda kernel: bs.plan_spmm(FULL, 4, kernel=kernel),
+        lambda kernel: bs.bspmm(FULL, X, kernel=kernel),
+        lambda kernel: bs.plan_bspmm(FULL, 4, kernel=kernel),
+        lambda kernel: bs.matmul(bs.pack_bits(X), bs.pack_bits(X.T, axis=-2), kernel=kernel),
+    ],
+)
+def test_kernels_are_known_by_name(call: Callable, kernel: object) -> None:
+    with pytest.raises(bs.KernelError, match="there is no kernel"):
+        call(kernel)
+
+
+def test_ragged_lists_are_refused_by_name() -> None:
+    for call, name in ((bs.add, "a"), (lambda a, b: bs.concat([a, b]), r"parts\[0\]")):
+        with pytest.raises(bs.DTypeError, match=rf"^(add|concat): {name} is not a rectangular array"):
+            call([[1], [1, 2]], X)

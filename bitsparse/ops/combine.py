@@ -63,8 +63,9 @@ def add(a: Any, b: Any, variant: str | None = None, *, epilogue: Epilogue | None
     if chosen[:2] != found:
         raise DTypeError(f"{function}: variant {chosen!r} does not fit operands {found!r}; pass {found + chosen[2]!r}")
     finish = letters.with_output(function, chosen[2], epilogue)
-    if a_shape(a) != a_shape(b):
-        raise ShapeError(f"{function}: a has shape {a_shape(a)} but b has {a_shape(b)}; make them equal")
+    shapes = [_shape_of(function, name, x) for name, x in (("a", a), ("b", b))]
+    if shapes[0] != shapes[1]:
+        raise ShapeError(f"{function}: a has shape {shapes[0]} but b has {shapes[1]}; make them equal")
     if found == "BB":
         for name, x in (("a", a), ("b", b)):
             _bipolar(function, name, x)
@@ -156,7 +157,7 @@ def concat(parts: Any, axis: int = -1) -> Any:
         raise DTypeError(
             f"{function}: {len(packed)} of {len(parts)} parts are BitTensors, but all have one precision; pack or unpack the others"
         )
-    shapes = [a_shape(part) for part in parts]
+    shapes = [_shape_of(function, f"parts[{i}]", part) for i, part in enumerate(parts)]
     ndim = len(shapes[0])
     place = _check.integer(function, "axis", axis, -ndim, ndim - 1) % ndim
     for shape in shapes[1:]:
@@ -225,9 +226,9 @@ def _joined(parts: list[tuple[NDArray[np.uint32], int]], width: int) -> NDArray[
     return out
 
 
-def a_shape(x: Any) -> tuple[int, ...]:
+def _shape_of(function: str, name: str, x: Any) -> tuple[int, ...]:
     """Shape of an array, BitTensor or nested list."""
-    return tuple(x.shape) if hasattr(x, "shape") else np.shape(x)
+    return tuple(x.shape) if hasattr(x, "shape") else interop.as_array(x, function, name)[0].shape
 
 
 def _bipolar(function: str, name: str, x: BitTensor) -> None:

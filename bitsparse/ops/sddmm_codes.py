@@ -51,7 +51,7 @@ class CodePair:
         backend = backends.family(operand.device, "sddmm_codes")
         kind = backend.CodesKind.of(self.op, self.bits, shape[-1], heads, self.x, self.y)
         made: dict[Any, Any] = operand.prepared.setdefault("edge products of codes", {}) if kept else {}
-        with operand.division() as how:
+        with operand.division("sddmm") as how:
             if kind not in made:
                 if len(made) >= _KEPT:
                     made.clear()
