@@ -14,6 +14,7 @@ import bitsparse as bs
 from bitsparse.arrays.packed import PackedArray
 
 _SIZE = 256
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 VIEWS = {
     "itself": lambda h: h,
@@ -36,23 +37,34 @@ def _form(axis: int) -> dict[str, Any]:
     return {"bits": 1, "out_scale": 1.0, "out_offset": 0.0, "axis": axis}
 
 
+def to_host(x: Any) -> Any:
+    return x.get() if hasattr(x, "get") else x
+
+
 def write(h: Any, values: Any) -> None:
     """Write a product that is `values`, through `out`."""
-    one = bs.pack_bits(np.eye(h.shape[1], dtype=np.uint8), 1, axis=-2)
-    bs.matmul(bs.pack_bits(values, 1), one, epilogue=bs.Epilogue(**_form(h.axis)), out=h.with_affine(1.0, 0.0))
+    one = bs.pack_bits(np.eye(h.shape[1], dtype=np.uint8), 1, axis=-2).to_device(h.device)
+    bs.matmul(
+        bs.pack_bits(values, 1).to_device(h.device),
+        one,
+        epilogue=bs.Epilogue(**_form(h.axis)),
+        out=h.with_affine(1.0, 0.0),
+    )
 
 
 def ones() -> Any:
     return np.ones((_SIZE, _SIZE), np.uint8)
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("view", VIEWS)
-def test_views_notice_what_is_written_through_another(view: str) -> None:
-    h = target()
+def test_views_notice_what_is_written_through_another(view: str, device: str) -> None:
+    h = target().to_device(device)
     seen = VIEWS[view](h)
-    right = bs.pack_bits(ones(), 1, axis=-2)
+    right = bs.pack_bits(ones(), 1, axis=-2).to_device(device)
     plan = bs.plan_matmul(seen, _SIZE)
-    assert not plan(right).any() and not seen.tile_bitmap.any() and not seen.line_sums.any()
+    assert not plan(right).any() and not bs.matmul(seen, right).any()
+    assert not seen.tile_bitmap.any() and not seen.line_sums.any()
     write(h, ones())
     assert seen.tile_bitmap.any() and (seen.line_sums == _SIZE).all() and seen.tile_density == 1.0
     assert (bs.matmul(seen, right) == _SIZE).all()
@@ -70,45 +82,90 @@ def test_what_is_written_through_a_view_is_noticed_by_the_whole(view: str) -> No
     assert sorted(set(h.line_sums.tolist())) in ([0, _SIZE], [_SIZE])
 
 
-def test_a_plan_of_a_repacked_operand_notices() -> None:
-    h = target(axis=-2)
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_plan_of_a_repacked_operand_notices(device: str) -> None:
+    h = target(axis=-2).to_device(device)
     plan = bs.plan_matmul(h, 4, skip_zero_tiles=False)
-    right = bs.pack_bits(np.ones((_SIZE, 4), np.uint8), 1, axis=-2)
+    right = bs.pack_bits(np.ones((_SIZE, 4), np.uint8), 1, axis=-2).to_device(device)
     assert not plan(right).any()
     write(h, ones())
     assert (plan(right) == _SIZE).all()
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("kernel", ["planes", "digits"])
+def test_a_product_that_unpacks_its_left_operand_notices(kernel: str, device: str) -> None:
+    h = target().to_device(device)
+    plan = bs.plan_matmul(h, 5, bits=2, encoding="signed", kernel=kernel if device != "cpu" else None)
+    values = np.random.default_rng(0).integers(-2, 2, (_SIZE, 5))
+    right = bs.pack_bits(values, 2, encoding="signed", axis=-2).to_device(device)
+    assert not plan(right).any()
+    for seed in (1, 2):
+        new = np.random.default_rng(seed).integers(0, 2, (_SIZE, _SIZE)).astype(np.uint8)
+        write(h, new)
+        np.testing.assert_array_equal(to_host(plan(right)), new.astype(int) @ values)
+
+
+@pytest.mark.gpu
+def test_what_cannot_be_made_anew_while_capturing_is_an_error() -> None:
+    cupy = pytest.importorskip("cupy")
+    h = target().to_device("cuda")
+    right = bs.pack_bits(ones(), 1, axis=-2).to_device("cuda")
+    kept, read = bs.plan_matmul(h, _SIZE), bs.plan_matmul(h, _SIZE, skip_zero_tiles=False)
+    out = cupy.empty((_SIZE, _SIZE), np.int32)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        for plan in (kept, read):
+            plan(right, out=out)
+        write(h, ones())
+        read(right, out=out)
+        stream.synchronize()
+        stream.begin_capture()
+        read(right, out=out)
+        with pytest.raises(bs.DeviceError, match="call the plan once between"):
+            kept(right, out=out)
+        graph = stream.end_capture()
+        graph.launch(stream)
+        stream.synchronize()
+    assert (out.get() == _SIZE).all()
+
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("axis", [-1, -2])
-def test_plans_of_signs_notice_another_weight(axis: int) -> None:
+def test_products_of_signs_notice_another_weight(axis: int, device: str) -> None:
     rng = np.random.default_rng(1)
-    signs = [np.where(rng.random((64, 64)) < 0.5, -1, 1).astype(np.int8) for _ in range(2)]
-    one = bs.pack_bits(np.eye(64) * 2 - 1, encoding="bipolar", axis=-2)
-    w = bs.pack_bits(signs[0].astype(float), encoding="bipolar", axis=axis)
-    x = rng.normal(size=(5, 64)).astype(np.float32)
-    plan = bs.plan_bmm(w, 5)
-    np.testing.assert_array_equal(plan(x), np.sign(x).astype(int) @ signs[0])
-    # Sums with the signs of the identity have the sign of 2 * element - sum of the row; what comes out is found apart.
-    wanted = bs.bmm(bs.pack_bits(signs[1].astype(float), encoding="bipolar"), one, "BBB", epilogue=_signs(axis))
-    bs.bmm(bs.pack_bits(signs[1].astype(float), encoding="bipolar"), one, "BBB", epilogue=_signs(axis), out=w)
-    np.testing.assert_array_equal(plan(x), np.sign(x).astype(int) @ wanted.toarray().astype(int))
-    assert (w.toarray() != signs[0]).any()
+    x = rng.standard_normal((5, 64)).astype(np.float32)
+    given = bs.pack_bits(x, encoding="bipolar").to_device(device)
+    signs = [np.where(rng.random((64, 64)) < 0.5, -1.0, 1.0) for _ in range(2)]
+    w = bs.pack_bits(signs[0], encoding="bipolar", axis=axis).to_device(device)
+    view, plan = w.T.T, bs.plan_bmm(w, 5, "BBF")
+    epilogue = bs.Epilogue(binarize=True, axis=axis)
+    # A column sees no other features than its own: sums of one product of signs have its sign.
+    left = bs.pack_bits(np.sign(signs[1][:, :1]), encoding="bipolar").to_device(device)
+    right = bs.pack_bits(np.ones((1, 64)), encoding="bipolar", axis=-2).to_device(device)
+    for _ in range(2):
+        for one in (plan(given), bs.bmm(given, view, "BBF"), bs.bmm(given, view, "BBF")):
+            np.testing.assert_array_equal(to_host(one), np.sign(x) @ to_host(w.toarray()).astype(int))
+        bs.bmm(left, right, "BBB", epilogue=epilogue, out=w)
+    np.testing.assert_array_equal(to_host(w.toarray()), np.repeat(signs[1][:, :1], 64, axis=1))
 
 
-def _signs(axis: int) -> Any:
-    return bs.Epilogue(binarize=True, encoding="bipolar", axis=axis)
-
-
-def test_quantised_plans_notice_another_weight() -> None:
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("kernel", [None, "composed"])
+def test_quantised_products_notice_another_weight(kernel: str | None, device: str) -> None:
     rng = np.random.default_rng(2)
-    w = target().with_affine(1.0)
-    plan = bs.plan_quantized_matmul(w, 3)
-    x = rng.normal(size=(3, _SIZE)).astype(np.float32)
-    assert not plan(x).any()
+    w = target().with_affine(1.0).to_device(device)
+    plan = bs.plan_quantized_matmul(w, 3, kernel=kernel)
+    x = bs.BitTensor(rng.integers(1, 9, (3, _SIZE)), 8).to_device(device).astype(np.float32)
+    view = copy.copy(w)
+    for product in (plan(x), bs.quantized_matmul(x, view), bs.quantized_matmul(x, view)):
+        assert not product.any()
     other = rng.integers(0, 2, (_SIZE, _SIZE), dtype=np.uint8)
     write(w, other)
-    np.testing.assert_array_equal(plan(x), bs.quantized_matmul(x, bs.pack_bits(other, 1).with_affine(1.0)))
-    assert plan(x).any()
+    want = to_host(bs.quantized_matmul(x, bs.pack_bits(other, 1).with_affine(1.0).to_device(device)))
+    for product in (plan(x), bs.quantized_matmul(x, view)):
+        np.testing.assert_array_equal(to_host(product), want)
+    assert want.any()
 
 
 def test_codes_that_were_written_over_are_not_given_out_again() -> None:

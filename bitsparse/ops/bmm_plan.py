@@ -151,8 +151,8 @@ class BmmPlan:
         # Tensors of its own, as the one given may keep this plan.
         self._w = copy(right)
         self._right, self.device = copy(self._w.repack(axis=-2, layout="planes")), right.device
-        #: What is packed otherwise here belongs to the contents that `w` had.
-        self._seen = None if self._right._words is self._w._words else Seen(self._w._contents)
+        #: What was made of `w` belongs to the contents that it had, and may be made anew on another stream than a call's.
+        self._seen, self._ready = Seen(self._w._contents), interop.Ready()
         self._k, n = right.shape
         self.shape = (m, n)
         if variant[0] == "B" and (a_norm is not None or row_absmean):
@@ -212,9 +212,14 @@ class BmmPlan:
         )
 
     def _renew(self) -> None:
-        """Pack the weight again, to which somebody has written, into the memory from which calls read it."""
+        """Make again what was made of the weight, to which somebody has written, in the memory from which calls read it."""
         with self._w._working():
-            self._right._overwrite()[...] = self._w.repack(axis=-2, layout="planes")._words
+            if self._right._words is not self._w._words:
+                self._right._overwrite()[...] = self._w.repack(axis=-2, layout="planes")._words
+            for product in self._products.values():
+                product.renew()
+            if self.device != "cpu":
+                self._ready.renew()
 
     def explain(self) -> str:
         """What runs, in a few lines."""
@@ -238,8 +243,8 @@ class BmmPlan:
     def __call__(self, a: Any, out: Any = None, absmean: Any = None) -> Any:
         """The product with activations of the planned shape and dtype; see :func:`bmm`."""
         function, epilogue = self._function, self._epilogue
-        if self._seen is not None:
-            self._seen.keep_up(self._renew)
+        self._seen.keep_up(self._renew)
+        self._ready.wait()
         if self._short is not None and absmean is None and self._short.fits(a, out):
             result = self._short(a, out)
             if out is not None:

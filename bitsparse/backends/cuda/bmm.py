@@ -197,12 +197,15 @@ class SignProduct:
             else stats.code_sums(w_words, 1, "bipolar", k, dtype="int32")
         )
         self._keep: list[Any] = [w_words]
+        self._least: Any = None
+        self._less: Any = None
         if self._finish == _THRESHOLDS and thresholds is not None:
             self._set_thresholds(thresholds, n)
             p.out_words = self.out_shape[-1]
         elif n:
             less = cupy.zeros(-(-n // _ITEM_COLUMNS) * _ITEM_COLUMNS, np.int32)
             less[:n] = -self._sums
+            self._less = less[:n]
             self._keep.append(less)
             p.columns = less.data.ptr
         self._normed = norm is not None
@@ -236,9 +239,20 @@ class SignProduct:
         flips = np.zeros(room, np.uint8)
         flips[:n] = thresholds.flips.reshape(-1)
         least = cupy.full(room, _NEVER, np.int32)
-        least[:n] = (cupy.asarray(values) + self._sums + 1) >> 1
+        self._least = least[:n], cupy.asarray(values)
+        least[:n] = (self._least[1] + self._sums + 1) >> 1
         self._keep += [least, cupy.asarray(np.packbits(flips, bitorder="little").view(np.uint32))]
         self.params.columns, self.params.flips = (part.data.ptr for part in self._keep[-2:])
+
+    def renew(self) -> None:
+        """Sum the signs of the right operand again, whose words were written to; kernels read the words themselves as they are."""
+        if 0 in (self._sums.size, self.params.words):
+            return
+        stats.code_sums(self._keep[0], 1, "bipolar", self._k, dtype="int32", out=self._sums)
+        if self._least is not None:
+            self._least[0][...] = (self._least[1] + self._sums + 1) >> 1
+        elif self._less is not None:
+            self._less[...] = -self._sums
 
     def _launch_for(self, address: int, step: int, means: bool) -> Any:
         """The prepared launch for activations of these addresses, with or without mean magnitudes; compiled at the first need."""

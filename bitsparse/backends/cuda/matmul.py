@@ -88,7 +88,7 @@ class Prepared:
     @property
     def keeps_left(self) -> bool:
         """Whether calls read what was made of the left operand (bytes, sums of its rows) instead of its words."""
-        return self._arguments["kernel"].startswith("digits") or self._arguments["b_encoding"] == "bipolar"
+        return str(self._arguments["kernel"]).startswith("digits") or self._arguments["b_encoding"] == "bipolar"
 
     def __call__(
         self,

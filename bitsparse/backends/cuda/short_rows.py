@@ -123,7 +123,8 @@ class ShortSum:
         nnz = int(indices.size)
         place = (starts - indptr[:-1])[rows_of(indptr, nnz)] + cupy.arange(nnz, dtype=np.int64)
         total = int(ends[-1].get()) + 8
-        self._indices, self._values = cupy.zeros(total, np.int32), None
+        self._indices = cupy.zeros(total, np.int32)
+        self._values: Any = None
         self._indices[place] = indices.astype(np.int32, copy=False)
         if values is not None:
             self._values, self._place = cupy.zeros(total, np.float32), place
