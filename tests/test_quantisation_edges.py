@@ -91,7 +91,7 @@ def test_an_index_reads_shared_scales_where_they_are(shape: tuple[int, ...], dat
 def test_a_nan_is_found_at_every_place_of_a_word(host: Any, dtype: Any, layout: Any) -> None:
     for level in host.simd_levels():
         host.set_simd(level)
-        for length in (31, 32, 70):
+        for length in (32, 300):  # whole groups of 128 take a way of their own
             for place in range(length):
                 for axis in (-1, -2):
                     x = np.ones((2, length), dtype)
