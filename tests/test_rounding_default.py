@@ -30,7 +30,9 @@ def test_quantising_is_unbiased_by_default(seed: int, bits: int, scheme: Any, ce
 def test_nearest_is_the_default_and_floor_is_for_the_asking(granularity: Any) -> None:
     for scheme in ("affine", "symmetric"):
         how = {"scheme": scheme, "granularity": granularity}
-        assert np.array_equal(bs.quantize(NORMAL, 4, **how).words, bs.quantize(NORMAL, 4, rounding="nearest", **how).words)
+        assert np.array_equal(
+            bs.quantize(NORMAL, 4, **how).words, bs.quantize(NORMAL, 4, rounding="nearest", **how).words
+        )
     below, near = (bs.quantize(NORMAL, 4, granularity=granularity, rounding=each) for each in ("floor", "nearest"))
     assert (below.toarray() <= near.toarray()).all()
     assert not np.array_equal(below.words, near.words)
@@ -47,7 +49,9 @@ def test_an_epilogue_rounds_as_quantize_does(scheme: Any) -> None:
     acc = np.arange(-40, 40, dtype=np.int32).reshape(8, 10)
     end = 0.75 * {"affine": 15, "symmetric": 7, "affine-pow2": 16}[scheme]
     epilogue = bs.Epilogue(bits=4, out_scale=0.75, row_scale=0.125, scheme=scheme)
-    codes = bs.quantize(acc.astype(np.float32) * 0.125, 4, scheme=scheme, range=end if scheme == "symmetric" else (0, end))
+    codes = bs.quantize(
+        acc.astype(np.float32) * 0.125, 4, scheme=scheme, range=end if scheme == "symmetric" else (0, end)
+    )
     assert np.array_equal(epilogue(acc).toarray(), codes.toarray())
     assert EpilogueParams().rounding == "nearest"
 

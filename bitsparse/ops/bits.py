@@ -261,9 +261,10 @@ def ends_of(
         _range_part(function, name, part, array.shape, granularity)
         for name, part in zip(("low", "high"), given, strict=True)
     )
-    if (low > high).any():
-        raise ValueError(f"{function}: range has low > high ({np.max(low)} and {np.min(high)}); swap them")
     low, high = np.broadcast_arrays(low, high)
+    wrong = low > high
+    if wrong.any():
+        raise ValueError(f"{function}: range has low > high ({low[wrong][0]} and {high[wrong][0]}); swap them")
     return _placed(low, array), _placed(high, array)
 
 
