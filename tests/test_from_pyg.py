@@ -230,6 +230,8 @@ def refusals(models):
 
     gcn = conv("GCNConv", 5, 5)
     functional = models.functional
+    broken = conv("GCNConv", 5, 3)
+    broken.bias.data[0] = float("nan")
     return [
         ("JumpingKnowledge", models.basic("GCN", 2, jk="cat"), "JumpingKnowledge"),
         ("GAT", models.basic("GAT", 2), "GATConv"),
@@ -271,6 +273,7 @@ def refusals(models):
         ),
         ("no linear", free(plain, conv=pyg.GINConv(torch.nn.ReLU())), "front of the first product"),
         ("nothing in nn", free(plain, conv=pyg.GINConv(torch.nn.Identity())), "no Linear"),
+        ("NaN", free(plain, conv=broken), "bias holds NaN"),
         ("two results", free(lambda s, x, e: (s.conv(x, e), x), conv=gcn), "one array"),
         ("no graph layer", free(lambda s, x, e: s.lin(x), lin=torch.nn.Linear(5, 3)), "no graph layer"),
         ("lazy", free(plain, conv=conv("GCNConv", -1, 3)), "without a size"),

@@ -80,7 +80,14 @@ def quantize_network(
     Raises
     ------
     ShapeError, DTypeError, ValueError
-        Graph, features and network do not fit together, the graph has edge weights, the features hold NaN, or `bits` is out of range.
+        Graph, features and network do not fit together, the graph has edge weights, the features hold NaN, `bits` is out of
+        range, or the network has what low-bit networks have not (:meth:`Network.unusual`).
+
+    Notes
+    -----
+    Of a directed graph, the right-hand factors of a low-bit GCN are made from the edges that leave a node, where :class:`Network` takes
+    those that arrive, as PyTorch Geometric; of stored self loops a low-bit GIN with ``eps=0`` counts one in all, a Network one more.
+    On symmetric graphs without self loops both are the same.
 
     Examples
     --------

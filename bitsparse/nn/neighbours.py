@@ -119,7 +119,9 @@ def _with_loops(values: Any, weight: float) -> Any:
     missing[rows[rows == cols]] = False
     loops = np.flatnonzero(missing).astype(rows.dtype)
     ends = (np.concatenate((rows, loops)), np.concatenate((cols, loops)))
-    return sparse.coo_array((np.concatenate((coo.data, np.full(loops.size, weight))), ends), shape=values.shape).tocsr()
+    return sparse.coo_array(
+        (np.concatenate((coo.data, np.full(loops.size, weight, coo.dtype))), ends), shape=values.shape
+    ).tocsr()
 
 
 def neighbour_pattern(adjacency: Any, self_loops: bool) -> Any:

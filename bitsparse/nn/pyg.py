@@ -11,7 +11,6 @@ import numpy as np
 from bitsparse import interop
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.nn.network import Network
-from bitsparse.nn.pyg_modules import Refused
 from bitsparse.nn.pyg_trace import Caller, caller_of, trace
 
 __all__ = ["from_pyg"]
@@ -75,7 +74,7 @@ def from_pyg(model: Any, x: Any = None, edge_index: Any = None) -> Network:
     try:
         caller, takes = caller_of(reading)
         layers = trace(reading, caller)
-    except Refused as error:
+    except ValueError as error:
         raise ValueError(f"{function}: {name}: {error}") from error.__cause__
     kinds = {layer.kind for layer in layers}
     kind: Any = kinds.pop() if len(kinds) == 1 else "mixed"
