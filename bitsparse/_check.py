@@ -106,6 +106,13 @@ def bit_count(function: str, bits: Any, low: int = 1, high: int = MAX_BITS) -> i
     return integer(function, "bits", bits, low, high)
 
 
+def flag(function: str, name: str, value: Any) -> bool:
+    """A truth value, which no array and no word is."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise DTypeError(f"{function}: {name} must be True or False, got {shown(value)}")
+    return bool(value)
+
+
 def choice(function: str, name: str, value: Any, choices: Sequence[str]) -> str:
     if not isinstance(value, str) or value not in choices:
         raise ValueError(f"{function}: {name} must be one of {', '.join(map(repr, choices))}, got {shown(value)}")

@@ -13,7 +13,6 @@ from scipy import sparse
 import bitsparse as bs
 from bitsparse import datasets, nn
 
-
 BITS = (1, 2, 3, 4, 8, 16)
 
 

@@ -316,3 +316,33 @@ def test_any_sequence_of_changes_and_views(data: st.DataObject) -> None:
         np.testing.assert_allclose(product(x), host @ x, rtol=1e-4, atol=1e-4)
     for a, host in made:
         np.testing.assert_array_equal(a.toarray(), host.toarray())
+
+
+# ---- plans with values of their own
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("kernel", [None, "csr", "windows", "tiles"])
+@pytest.mark.parametrize("scales", [plain, scaled], ids=["plain", "scaled"])
+def test_a_frozen_plan_goes_on_with_the_values_that_it_met(device: str, kernel: str | None, scales: Any) -> None:
+    if device == "cpu" and kernel is not None:
+        kernel = "csr"
+    a = scales(bs.TCTiledCSR(matrix(np.float32))).to_device(device)
+    x = there(features(), device)
+    precision = "tf32" if kernel == "tiles" else "fp32"
+    frozen = bs.plan_spmm(a, _COLUMNS, kernel=kernel, precision=precision, frozen=True)
+    live = bs.plan_spmm(a, _COLUMNS, kernel=kernel, precision=precision)
+    before = to_host(frozen(x))
+    assert np.array_equal(before, to_host(live(x)))
+    a.data[...] = there(numbers(np.float32, a.nnz, 5), device)
+    after = to_host(live(x))
+    assert not np.array_equal(before, after)
+    assert np.array_equal(before, to_host(frozen(x)))
+    # What the container keeps for others is not what a frozen plan keeps for itself.
+    again = bs.plan_spmm(a, _COLUMNS, kernel=kernel, precision=precision)
+    assert np.array_equal(after, to_host(again(x)))
+    given = there(numbers(np.float32, a.nnz, 6), device)
+    assert np.array_equal(to_host(frozen(x, given)), to_host(live(x, given)))
+
+
+def test_frozen_is_true_or_false() -> None:
+    with pytest.raises(bs.DTypeError, match="plan_spmm: frozen must be True or False, got 'yes'"):
+        bs.plan_spmm(matrix(np.float32), 4, frozen="yes")  # type: ignore[arg-type]

@@ -35,6 +35,7 @@ def product(name: str, columns: int, precision: str, *, pattern: bool = False) -
     case = f"spmm-{'pattern-' if pattern else ''}{precision}-{name}-D{columns}"
     cell = cell_of(name, columns)
     ours, params, moved = planned(case, cell, precision, pattern=pattern)
+    live = None if pattern else planned(f"{case} live", cell, precision, frozen=False)[0]
     vendor = vendor_product(cell, precision)
     scale_by = vendor_product(cell, "fp32")  # carries the table's times over to this machine
     matrix = cell.matrix
@@ -44,10 +45,12 @@ def product(name: str, columns: int, precision: str, *, pattern: bool = False) -
     params |= more
 
     def measure(protocol: Protocol) -> tuple[float, float | None]:
-        sides = [side for side in dict.fromkeys([ours, vendor, scale_by]) if side is not None]
+        sides = [side for side in dict.fromkeys([ours, live, vendor, scale_by]) if side is not None]
         times = dict(zip(sides, in_turns(sides, protocol.repetitions), strict=True))
         ms = times[ours]
         params["share"] = floor / ms
+        if live is not None:
+            params["live_ms"] = times[live]
         if scale_by is not None:
             params["vendor_fp32_ms"] = times[scale_by]
             found = field_ms(name, columns, precision, times[scale_by], pattern=pattern) if matrix.is_file else None
@@ -59,17 +62,22 @@ def product(name: str, columns: int, precision: str, *, pattern: bool = False) -
     return Prepared(lambda: None, None, peer, params, moved, floor, measure=measure)
 
 
-def planned(case: str, cell: Cell, precision: str, *, pattern: bool = False) -> tuple[Timed, dict[str, Any], int]:
+def planned(
+    case: str, cell: Cell, precision: str, *, pattern: bool = False, frozen: bool = True
+) -> tuple[Timed, dict[str, Any], int]:
     """Our checked product, what a record says of it, and the bytes that it must move."""
     matrix = cell.matrix
     x, values = cell.inputs(DTYPES[precision], pattern=pattern)
     a = matrix.tiled if values is None else matrix.tiled.with_values(values)
-    ours, params = run_plan(case, cell, a, precision, cell.reference(DTYPES[precision], pattern=pattern))
+    reference = cell.reference(DTYPES[precision], pattern=pattern)
+    ours, params = run_plan(case, cell, a, precision, reference, frozen=frozen)
     moved = int(matrix.pattern_bytes + x.nbytes + params["out_bytes"] + (0 if values is None else values.nbytes))
     return ours, params | {"pattern": pattern}, moved
 
 
-def run_plan(case: str, cell: Cell, a: Any, precision: str, reference: Any) -> tuple[Timed, dict[str, Any]]:
+def run_plan(
+    case: str, cell: Cell, a: Any, precision: str, reference: Any, *, frozen: bool = True
+) -> tuple[Timed, dict[str, Any]]:
     """A checked product with any array of the cell's pattern."""
     import bitsparse as bs
 
@@ -77,7 +85,7 @@ def run_plan(case: str, cell: Cell, a: Any, precision: str, reference: Any) -> t
     matrix, (x, _) = cell.matrix, cell.inputs(DTYPES[precision], pattern=True)
     # Only float32 features have a choice of precision.
     options: dict[str, Any] = {"precision": precision} if DTYPES[precision] == "float32" else {}
-    plan = bs.plan_spmm(a, cell.columns, **(options | {"dtype": x.dtype}))
+    plan = bs.plan_spmm(a, cell.columns, frozen=frozen, **(options | {"dtype": x.dtype}))
     out = narrow(cupy.full((matrix.shape[0], cell.columns), np.nan, np.float32), DTYPES[precision])
     plan(x, out=out)
     error = check(case, precision, out, reference, matrix.root)

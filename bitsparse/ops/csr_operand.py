@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,8 @@ class CSROperand:
         Duplicates were summed, so that there are no edges of the caller's any more.
     count : int or None
         Number of edges, where nothing else tells it without a look at the data.
+    frozen : bool
+        The values belong to this operand alone and do not change any more.
     prepared : dict
         What was prepared for this pattern on a GPU: that of a container which keeps it, else this operand's own.
     """
@@ -50,6 +52,7 @@ class CSROperand:
     order: Array | None = None
     summed: bool = False
     count: int | None = None
+    frozen: bool = False
     prepared: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -96,6 +99,10 @@ class CSROperand:
 
             made = self.prepared["schedule"] = Schedule(self.indptr, self.shape, self.nnz)
         return made
+
+    def with_frozen_values(self) -> CSROperand:
+        """The same operand with a copy of the values, from which kernels may make what they need once and for all."""
+        return self if self.values is None else replace(self, values=self.values.copy(), frozen=True)
 
     @contextmanager
     def checked(self, function: str) -> Iterator[None]:

@@ -22,7 +22,7 @@ class EdgeWeights:
 
     The values of a matrix may be changed in place between calls, while its scales stay as they are. Where a kernel takes values as they
     lie, there is nothing to do. Elsewhere every call writes them again, into memory that was allocated once, by one launch for a
-    conversion and one for each kind of scales, so that a captured call does so as well.
+    conversion and one for each kind of scales, so that a captured call does so as well. Frozen values are written once.
 
     Parameters
     ----------
@@ -36,6 +36,11 @@ class EdgeWeights:
         Those of the matrix which become part of the weights; for values (nnz,).
     counts : array (nnz,), optional
         How often each edge counts.
+
+    Attributes
+    ----------
+    frozen : bool
+        The weights are the same in every call.
     """
 
     def __init__(
@@ -62,14 +67,20 @@ class EdgeWeights:
             self._room, self._factors = interop.aligned(made), []
         elif self._factors or interop.aligned(converted(values, self._dtype)) is not values:
             self._room = self._space.empty(values.shape, self._dtype)
+            if operand.frozen:
+                self._write(values, self._room)
+        self.frozen = operand.frozen or values is None
 
     def now(self) -> Array:
         """The weights of a call, on the current stream."""
         values, room = self._values, cast(Any, self._room)
         if room is None:
             return cast(Array, values)
-        if values is None:
-            return cast(Array, room)
+        if values is not None and not self.frozen:
+            self._write(values, room)
+        return cast(Array, room)
+
+    def _write(self, values: Array, room: Any) -> None:
         factors = self._factors
         if factors and values.dtype == room.dtype:
             self._space.multiply(values, factors[0], out=room)
@@ -80,4 +91,3 @@ class EdgeWeights:
             room[...] = values
         for factor in factors:
             self._space.multiply(room, factor, out=room)
-        return cast(Array, room)

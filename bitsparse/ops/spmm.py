@@ -172,6 +172,7 @@ def plan_spmm(
     epilogue: Epilogue | None = None,
     precision: Precision = "fp32",
     kernel: str | None = None,
+    frozen: bool = False,
 ) -> SpmmPlan:
     """Prepare products of one sparse matrix with many features of the same width.
 
@@ -195,6 +196,9 @@ def plan_spmm(
         bits packed along the features (``axis=-1``); in two otherwise. Nothing that comes out is looked at: see ``plan.check()``.
     precision, kernel
         As in :func:`spmm`.
+    frozen : bool, default False
+        Multiply with A's values as they are now, of which the plan makes a copy. Otherwise every call reads them where they lie, so that
+        values changed in place count, and kernels that want them in another order bring them into it every time.
 
     Returns
     -------
@@ -223,7 +227,10 @@ def plan_spmm(
     if heads is not None:
         inner = (_check.integer(function, "heads", heads, 0), *inner)
     with working_with(device_of_sparse(A)):
-        plan = SpmmPlan(function, as_csr(function, A), inner, reduce, precision, kernel, epilogue=epilogue)
+        operand = as_csr(function, A)
+        if _check.flag(function, "frozen", frozen):
+            operand = operand.with_frozen_values()
+        plan = SpmmPlan(function, operand, inner, reduce, precision, kernel, epilogue=epilogue)
         if bits is None:
             plan._prepare(dtype)
         else:

@@ -115,7 +115,9 @@ class GpuProducts:
     def kept(
         cls, function: str, operand: CSROperand, columns: int, reduce: str, precision: str, forced: str | None
     ) -> GpuProducts:
-        """What a container keeps for products of this kind, or new ones."""
+        """What a container keeps for products of this kind, or new ones; values that one plan alone has are kept by that plan."""
+        if operand.frozen:
+            return cls(function, operand, columns, reduce, precision, forced)
         made: dict[Any, GpuProducts] = operand.prepared.setdefault("products", {})
         key = (function, columns, reduce, precision, forced)
         found = made.get(key)
@@ -165,6 +167,7 @@ class GpuProducts:
                 weights is not None and weights.ndim == 2,
                 self._col_scale is not None,
                 operand.indices is not None,
+                own and operand.frozen,
             )
             operand.ready.wait()
             kernel, height, why = self.chosen(operand, kind, keep)
@@ -278,7 +281,8 @@ class GpuProducts:
         def run(x: Array, values: Array | None, out: Array | None) -> Array:
             factors = fixed
             if own is not None:
-                windows.weigh(own.now(), col_scale, out=fixed)
+                if not own.frozen:
+                    windows.weigh(own.now(), col_scale, out=fixed)
             elif values is not None:
                 factors = windows.weigh(interop.contiguous(converted(values, np.float32)), col_scale)
             how = {"weights": factors, "row_scale": row_scale, "counts": counts}
@@ -308,7 +312,7 @@ class GpuProducts:
         def run(x: Array, values: Array | None, out: Array | None) -> Array:
             given: Any = None
             if own is not None:
-                given = tiles.arrange(own.now(), fixed)
+                given = fixed if own.frozen else tiles.arrange(own.now(), fixed)
             elif values is not None:
                 given = interop.contiguous(converted(values, np.float32))
             result: Array = tiles.run(x, given, row_scale, col_scale, reduce, precision, out)

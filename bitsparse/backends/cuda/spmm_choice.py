@@ -45,7 +45,7 @@ _L1_GAIN, _L1_LEAST, _L1_BYTES = 0.174, 2.1, 3000
 _WINDOW = ((1.0e-5, 4.0e-7), (1.6e-5, 7.4e-7))
 _TILE = {8: (2.1e-5, 1.9e-6, 3.1e-6, 1.66e-7), 16: (2.0e-5, 1.9e-6, 3.25e-6, 2.28e-7)}
 _TILE_WEIGHED = 1.38
-#: Values are brought into the order of windows or tiles in every call, as they may have changed: a launch, and bytes of an edge's value
+#: Values that may change are brought into the order of windows or tiles in every call: a launch, and bytes of an edge's value
 #: and place, and of the written value, whose neighbours in memory are written by others. From the bytes, not fitted.
 _ARRANGE_START, _ARRANGE_BYTES = 2.0, 24.0
 #: Shares of the compulsory bytes' time that come on top, edge by edge and in windows.
@@ -74,6 +74,8 @@ class Kind(NamedTuple):
         There are factors of the columns of the sparse matrix.
     has_columns : bool
         False where an edge is its own column.
+    frozen : bool
+        The values are known beforehand and will not change, so that they are brought into another order once.
     """
 
     dtype: Any
@@ -85,6 +87,7 @@ class Kind(NamedTuple):
     per_head: bool = False
     scaled: bool = False
     has_columns: bool = True
+    frozen: bool = False
 
 
 class Shared(NamedTuple):
@@ -227,7 +230,7 @@ def estimates(kind: Kind, shape: tuple[int, int], nnz: int, shared: dict[int, Sh
     moved = (sum(shape) * row_bytes + 4 * nnz * (1 + weighted)) / _MEMORY_RATE
     made = [Estimate("csr", 0, _edges_us(kind, nnz, row_bytes, sharing) + _EDGES_MOVED * moved)]
     above = _START + _WINDOWS_MOVED * moved
-    arranging = _ARRANGE_START + _ARRANGE_BYTES * nnz / _MEMORY_RATE if weighted else 0.0
+    arranging = _ARRANGE_START + _ARRANGE_BYTES * nnz / _MEMORY_RATE if weighted and not kind.frozen else 0.0
     margins = {kernel: more if sharing < sure else 1.0 for kernel, (sure, more) in _MARGINS.items()}
     if "windows" not in refused and (kind.fixed or not weighted):
         entry, column = _WINDOW[weighted]
