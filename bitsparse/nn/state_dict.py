@@ -156,7 +156,7 @@ def load_network(path: str | Path) -> Network:
             with opened(path) as archive:
                 kind = archive.text("kind") if "kind" in archive else None
                 activations = archive.texts("activations") if "activations" in archive else None
-                weighted = archive["weighted"] if "weighted" in archive else None
+                weighted = archive["weighted"] if "weighted" in archive.names else None
                 told = {"kind", "activations", "weighted"}
                 state = {name: archive[name] for name in sorted(archive.names - told)}
         except FileFormatError as error:
