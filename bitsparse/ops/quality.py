@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -108,7 +107,9 @@ def choose_bits(
     candidates = sorted({_check.bit_count(function, one) for one in bits})
     if not candidates:
         raise ValueError(f"{function}: bits holds no candidate; pass for example range(2, 9)")
-    if isinstance(threshold, bool) or not isinstance(threshold, Real) or not 0 <= threshold <= 1:
+    given: Any = threshold
+    number = isinstance(given, (int, float, np.integer, np.floating)) and not isinstance(given, bool)
+    if not number or not 0 <= given <= 1:
         raise ValueError(f"{function}: threshold must be a number in 0..1, got {threshold!r}")
     array, family = interop.as_array(x, function)
     _check.numeric(function, "x", array)
