@@ -6,6 +6,9 @@
 >>> a @ bs.pack_bits(np.array([[5], [2], [1]]), axis=-2)
 array([[6],
        [3]], dtype=int32)
+
+Functions on the CPU release the GIL. Another thread may call them too; one that writes into an array while a function reads it makes the
+function's result wrong, or raises a ValueError, and nothing worse.
 """
 
 from __future__ import annotations

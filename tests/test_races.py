@@ -1,4 +1,4 @@
-"""Another thread writes into the arrays of a graph while a function reads them: wrong numbers or a named error, never the end of the process."""
+"""Another thread writes into arrays while a function reads them: wrong numbers or named errors, never the end of the process."""
 
 from __future__ import annotations
 

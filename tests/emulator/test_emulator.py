@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import os
 import subprocess
 import sys
 import tempfile
@@ -16,8 +17,9 @@ import pytest
 
 import emulator
 from bitsparse import jit
-from emulator import plugin, runtime
+from emulator import runtime
 from emulator.builds import compile_source
+from emulator.draw import is_drawn, part_of
 
 
 class P(ctypes.Structure):
@@ -333,8 +335,38 @@ def test_the_fake_cupy_is_found_only_when_asked_for():
     assert Path(cupy.__file__).is_relative_to(emulator.SITE)
 
 
-def test_the_choice_of_tests_by_chip():
-    text = "# why\n[sm_80 sm_90a]\na.py::b\n\n[sm_90a]\n# why\nc.py::d[1-\n"
-    assert plugin.chosen(text, "sm_90a") == ["a.py::b", "c.py::d[1-"]
-    assert plugin.chosen(text, "sm_80") == ["a.py::b"]
-    assert plugin.chosen(text, "sm_86") == []
+# Collects as a run on the emulator does, with one more plugin that compares the draws with each other.
+UNION = """
+import sys
+import pytest
+
+class Compare:
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items):
+        from emulator import draw, plugin
+
+        emulated = {item.nodeid for item in plugin.chosen(items, None) if item.get_closest_marker("gpu")}
+        draws = [{item.nodeid for item in plugin.chosen(items, seed)} for seed in range(draw.PARTS)]
+        assert len(emulated) > 5000 and set().union(*draws) == emulated
+        assert sum(map(len, draws)) == len(emulated), "a test is in two draws"
+        assert all(0.8 / draw.PARTS < len(part) / len(emulated) < 1.2 / draw.PARTS for part in draws)
+        print("draws of", *map(len, draws))
+
+sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-p", "emulator.plugin", "--collect-only", sys.argv[1]], [Compare()]))
+"""
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_seven_draws_take_every_test_that_can_be_emulated(arch: str):
+    tests = Path(emulator.__file__).parent.parent
+    environment = os.environ | {"PYTHONPATH": str(tests), "BITSPARSE_EMULATE_ARCH": arch}
+    command = [sys.executable, "-c", UNION, str(tests)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tests.parent)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "draws of" in done.stdout
+
+
+def test_a_draw_depends_on_names_and_seed_alone():
+    assert [part_of(name) for name in ("tests/test_a.py::test_b", "tests/test_a.py::test_b[1]")] == [1, 3]
+    assert is_drawn("tests/test_a.py::test_b", 1) and is_drawn("tests/test_a.py::test_b", 1 + 7 * 10**9)
+    assert not any(is_drawn("tests/test_a.py::test_b", seed) for seed in (0, 2, 3, 4, 5, 6))

@@ -1,0 +1,38 @@
+"""Print, as pip's constraints, the lowest versions that pyproject.toml admits for the core and some extras: ``lowest.py EXTRA...``."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+PYPROJECT = Path(__file__).resolve().parent.parent / "pyproject.toml"
+
+
+def lowest(requirement: str) -> str:
+    """``numpy>=2.0,<3`` to ``numpy==2.0``."""
+    found = re.fullmatch(r"([\w.-]+)>=([\w.]+)(,.*)?", requirement.replace(" ", ""))
+    if found is None:
+        sys.exit(f"lowest: {requirement!r} has no lower bound of the form NAME>=VERSION")
+    return f"{found[1]}=={found[2]}"
+
+
+def constraints(project: dict, extras: list[str]) -> list[str]:
+    """Of the dependencies and of extras, which may name further extras of the project."""
+    todo, lines = list(project["dependencies"]), []
+    for extra in extras:
+        todo += project["optional-dependencies"][extra]
+    while todo:
+        requirement = todo.pop(0)
+        own = re.fullmatch(rf"{project['name']}\[(.*)\]", requirement)
+        if own:
+            todo += [inner for extra in own[1].split(",") for inner in project["optional-dependencies"][extra]]
+        else:
+            lines.append(lowest(requirement))
+    return lines
+
+
+if __name__ == "__main__":
+    table = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["project"]
+    print("\n".join(constraints(table, sys.argv[1:])))
