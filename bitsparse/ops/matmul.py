@@ -128,7 +128,8 @@ def plan_matmul(
     epilogue, kernel
         As in :func:`matmul`.
     skip_zero_tiles : bool, default True
-        Look for zero tiles in `a`, once, and skip them.
+        Look for zero tiles in `a` and skip them; again after `a` was written to through ``out=``. A captured graph goes on skipping those
+        that it was captured with: pass False for an `a` that the graph itself writes to.
 
     Returns
     -------
