@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from typing import Any
 
 import numpy as np
@@ -169,3 +170,11 @@ def test_a_tensor_on_the_left_reaches_the_array_on_the_right(operator: str) -> N
     result = function(left, q)
     assert isinstance(result, torch.Tensor)
     assert np.array_equal(result.numpy(), function(left.numpy(), codes))
+
+
+def test_bfloat16_without_its_numpy_type_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    with pytest.raises(bs.DTypeError, match=r"quantize: x is bfloat16, .* ml_dtypes; install it, or pass x\.float\(\)"):
+        bs.quantize(torch.ones(2, 3, dtype=torch.bfloat16), 4)

@@ -121,8 +121,12 @@ def _from_torch(x: Any, torch: Any, function: str, name: str) -> NDArray[Any]:
             f"pass a tensor of float32 or an integer dtype that has memory of its own, outside of vmap, jvp and torch.export"
         ) from None
     if x.dtype == torch.bfloat16:
-        import ml_dtypes  # only here, as it costs time at import
-
+        try:
+            import ml_dtypes  # only here, as it costs time at import
+        except ModuleNotFoundError:
+            raise DTypeError(
+                f"{function}: {name} is bfloat16, for which NumPy needs the package ml_dtypes; install it, or pass {name}.float()"
+            ) from None
         view = view.view(ml_dtypes.bfloat16)
     return view
 
