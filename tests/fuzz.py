@@ -34,8 +34,8 @@ from bitsparse.errors import DTypeError, FileFormatError, ShapeError
 
 NAMED = (FileFormatError, ShapeError, DTypeError)
 BATCH = 2000
-#: Seconds that a case may take, and bytes that a worker may map beyond what it starts with.
-SECONDS, MEMORY = 5.0, 1 << 30
+#: Seconds of a processor that a case may take, those of a clock after which its worker is killed, and bytes that it may map.
+SECONDS, STUCK, MEMORY = 5.0, 120.0, 1 << 30
 
 
 class TooSlow(BaseException):
@@ -62,20 +62,20 @@ def _work(name: str, target: Any, first: int, last: int, folder: Path, at: mmap.
 
     status = 1
     try:
-        signal.signal(signal.SIGALRM, too_slow)
+        signal.signal(signal.SIGPROF, too_slow)
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
         with out.open("a") as failures:
             for number in range(first, last):
                 at[:8] = struct.pack("<q", number)
-                signal.setitimer(signal.ITIMER_REAL, SECONDS)
+                signal.setitimer(signal.ITIMER_PROF, SECONDS)
                 try:
                     run_case(name, target, number, folder)
                 except (Exception, TooSlow):
                     said = traceback.format_exc(limit=-4)[-1500:]
                     failures.write(json.dumps({"case": f"{name}:{number}", "error": said}) + "\n")
                     failures.flush()
-                signal.setitimer(signal.ITIMER_REAL, 0)
+                signal.setitimer(signal.ITIMER_PROF, 0)
         status = 0
     finally:
         os._exit(status)
@@ -111,7 +111,7 @@ def _wait(child: int, at: mmap.mmap) -> int:
             return status
         if at[:8] != seen:
             seen, since = at[:8], time.monotonic()
-        elif time.monotonic() - since > 4 * SECONDS:
+        elif time.monotonic() - since > STUCK:
             os.kill(child, signal.SIGKILL)
         time.sleep(0.002)
 

@@ -46,7 +46,11 @@ class Target:
 
 def forever():
     while True:
-        time.sleep(0.01)
+        pass
+
+
+def asleep():
+    time.sleep(60)
 
 
 def hungry():
@@ -57,16 +61,23 @@ def wrong():
     raise KeyError("raw")
 
 
-@pytest.mark.parametrize(
-    ("harm", "said"),
-    [(os.abort, "the worker died: status"), (wrong, "KeyError"), (hungry, "MemoryError"), (forever, "TooSlow")],
-)
+NOTICED = {
+    os.abort: "the worker died",
+    asleep: "the worker died: status 9",
+    wrong: "KeyError",
+    hungry: "MemoryError",
+    forever: "TooSlow",
+}
+
+
+@pytest.mark.parametrize(("harm", "said"), NOTICED.items())
 def test_the_harness_notices_and_goes_on(tmp_path, monkeypatch, harm, said):
     monkeypatch.setattr(fuzz, "SECONDS", 0.5)
+    monkeypatch.setattr(fuzz, "STUCK", 3.0)
     out = tmp_path / "failures"
     died = fuzz.run_batch("it", Target(harm), 0, 5, tmp_path, out)
     failures = [json.loads(line) for line in out.read_text().splitlines()]
-    assert died == (harm is os.abort)
+    assert died == (harm in (os.abort, asleep))
     assert failures[0]["case"] == "it:2"
     assert said in failures[0]["error"]
 
