@@ -38,7 +38,7 @@ WAYS: list[dict[str, Any]] = [
     {"bits": 4, "scheme": "symmetric", "rounding": "stochastic", "seed": 3},
     {"bits": 4, "scheme": "symmetric", "rounding": "stochastic", "seed": 3, "stream": 1},
     {"bits": 4},
-    {"bits": 4, "rounding": "nearest"},
+    {"bits": 4, "rounding": "floor"},
     {"bits": 4, "range": (-1, 1)},
     {"bits": 4, "range": (-1, 2)},
     {"bits": 4, "granularity": "col", "range": (np.full((1, 70), -1.0), np.full((1, 70), 1.0))},

@@ -109,7 +109,7 @@ def load_binary(path: str | Path) -> Any:
         return BinarySAINT(pairs, head, settings, input_norm=norm)
 
 
-#: What `about` holds, and of which type.
+#: What `about` holds, and of which type; models of before rows could be normalised say nothing of them.
 _ABOUT = {"version": int, "model": str, "settings": list, "shapes": list, "layers": int, "rows": bool}
 
 
@@ -119,6 +119,8 @@ def _about(archive: Archive) -> dict[str, Any]:
         about = json.loads(archive.text("about"))
     except (json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"about is not JSON ({brief(error)})") from None
+    if isinstance(about, dict):
+        about.setdefault("rows", False)
     if not isinstance(about, dict) or any(type(about.get(name)) is not kind for name, kind in _ABOUT.items()):
         raise ValueError(f"about must hold {', '.join(_ABOUT)}, got {shown(about)}")
     if about["version"] != _VERSION or about["model"] not in _KINDS:
