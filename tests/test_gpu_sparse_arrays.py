@@ -248,7 +248,7 @@ def test_bad_input() -> None:
     indptr, indices = up(CSR.indptr), up(CSR.indices)
     with pytest.raises(ValueError, match="from_csr_arrays: CSR: indptr must start at 0"):
         bs.TCTiledCSR.from_csr_arrays(indptr[::-1], indices, CSR.shape)
-    with pytest.raises(ValueError, match="row 0 holds the column [0-9]+, but there are 53 columns"):
+    with pytest.raises(ValueError, match=r"row 0 holds the column [0-9]+, but there are 53 columns"):
         bs.FRDC.from_csr_arrays(indptr, indices + 53, CSR.shape)
     with pytest.raises(ValueError, match="indptr has 37 entries, but 38 are needed"):
         bs.FRDC.from_csr_arrays(indptr[:-1], indices, CSR.shape)

@@ -228,3 +228,12 @@ def test_numbers_are_those_of_python(texts):
             assert bad[i] == (wanted is None), text
             if wanted is not None:
                 np.testing.assert_equal(value[i], wanted)
+
+
+def test_sizes_are_separated_as_entries_are(tmp_path) -> None:
+    file = tmp_path / "m.mtx"
+    file.write_bytes(b"%%MatrixMarket matrix coordinate pattern general\n3\x0b3\x0b1\n1 2\n")
+    with pytest.raises(bs.FileFormatError, match="whole numbers are needed"):
+        read_mtx(file)
+    file.write_bytes(b"%%MatrixMarket matrix coordinate pattern general\n\t3\t3 1 \n1 2\n")
+    assert read_mtx(file).num_nodes == 3

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import interop
+from bitsparse._check import shown
 from bitsparse.datasets.graph_data import GraphData
 from bitsparse.errors import DTypeError
 
@@ -119,9 +120,9 @@ def synthetic_csr(
     """
     nodes, entries, _ = _checked_size(size, kind)
     if kind not in KINDS:
-        raise ValueError(f"synthetic: kind must be one of {', '.join(KINDS)}, got {kind!r}")
+        raise ValueError(f"synthetic: kind must be one of {', '.join(KINDS)}, got {shown(kind)}")
     if not 0 <= operator.index(seed) < 1 << 64:
-        raise ValueError(f"synthetic: seed must be an integer in 0..2**64 - 1, got {seed!r}")
+        raise ValueError(f"synthetic: seed must be an integer in 0..2**64 - 1, got {shown(seed)}")
     highest = max(1, min(nodes // 8, _HIGHEST_DEGREE))
     if entries > nodes * highest // 2:
         raise ValueError(
@@ -160,14 +161,14 @@ def _checked_size(size: str | tuple[int, int], kind: str) -> tuple[int, int, str
     if isinstance(size, str):
         if size not in SIZES:
             raise ValueError(
-                f"synthetic: size {size!r} is not known; take one of {', '.join(SIZES)}, or (nodes, entries)"
+                f"synthetic: size {shown(size)} is not known; take one of {', '.join(SIZES)}, or (nodes, entries)"
             )
         return (*SIZES[size], f"{kind}-{size}")
     try:
         nodes, entries = (operator.index(part) for part in size)
     except (TypeError, ValueError):
         raise DTypeError(
-            f"synthetic: size must be a name or a tuple (nodes, entries) of integers, got {size!r}"
+            f"synthetic: size must be a name or a tuple (nodes, entries) of integers, got {shown(size)}"
         ) from None
     if not 0 <= nodes < 1 << 31 or entries < 0 or entries % 2:
         raise ValueError(

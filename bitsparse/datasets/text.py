@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -108,13 +109,13 @@ def _announced(content: bytes) -> _Announced:
     if field not in _FIELDS or symmetry not in _SYMMETRIES or (form == "array" and field == "pattern"):
         raise ValueError(f"its header names {shown(' '.join(words[2:]))}, which is no form of Matrix Market")
     line, number = b"%", 0
-    while line and (line.startswith(b"%") or not line.strip()):
+    while line and (line.startswith(b"%") or not line.strip(b" \t\n")):
         line, number = stream.readline(), number + 1
-    sizes = line.split()
+    sizes = re.findall(rb"[^ \t\n]+", line)  # by the blanks that separate entries, and no others
     needed = 3 if form == "coordinate" else 2
     if len(sizes) != needed or not all(size.isdigit() and len(size) < 19 for size in sizes):
         shown_line = line[:60].decode("latin-1").strip()
-        raise ValueError(f"the size line holds {shown_line!r}, but {needed} whole numbers are needed")
+        raise ValueError(f"the size line holds {_check.shown(shown_line)}, but {needed} whole numbers are needed")
     rows, cols = int(sizes[0]), int(sizes[1])
     if rows != cols:
         raise ShapeError(f"the matrix has shape {(rows, cols)}, but a graph has as many rows as columns")

@@ -48,7 +48,9 @@ def reorder(graph: Any, method: str = "rcm", *, parts: int | None = None, seed: 
     _check.choice("reorder", "method", method, METHODS)
     made = square_pattern("reorder", graph)
     if parts is not None and method != "partition":
-        raise ValueError(f"reorder: parts goes with method='partition', got method={method!r} and parts={parts}")
+        raise ValueError(
+            f"reorder: parts goes with method='partition', got method={_check.shown(method)} and parts={parts}"
+        )
     if method == "degree":
         return np.argsort(-np.diff(made.indptr).astype(np.int64), kind="stable").astype(np.int64)
     if method == "partition":

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bitsparse._check import shown
 from bitsparse.errors import DeviceError, DTypeError
 from bitsparse.interop import streams
 from bitsparse.interop.host import CUPY, JAX, NUMPY, TORCH, Family, as_numpy, from_numpy, writable_numpy
@@ -235,18 +236,19 @@ def parse_device(device: Any, function: str) -> str:
     text = str(device)
     match = re.fullmatch(r"cpu|cuda(?::(\d+))?", text)
     if match is None:
-        raise DeviceError(f"{function}: there is no backend for device {text!r}; choose 'cpu', 'cuda' or 'cuda:N'")
+        raise DeviceError(f"{function}: there is no backend for device {shown(text)}; choose 'cpu', 'cuda' or 'cuda:N'")
     if text == "cpu":
         return text
     cupy = require_cupy(function)
     if not cupy.cuda.is_available():
         raise DeviceError(
-            f"{function}: device {text!r} was asked for, but CuPy finds no CUDA device; check the driver with nvidia-smi, or stay on 'cpu'"
+            f"{function}: device {shown(text)} was asked for, but CuPy finds no CUDA device; check the driver with "
+            f"nvidia-smi, or stay on 'cpu'"
         )
     count = cupy.cuda.runtime.getDeviceCount()
     index = cupy.cuda.runtime.getDevice() if match[1] is None else int(match[1])
     if index >= count:
-        raise DeviceError(f"{function}: device {text!r} was asked for, but there are {count} GPUs; count from 0")
+        raise DeviceError(f"{function}: device {shown(text)} was asked for, but there are {count} GPUs; count from 0")
     return f"cuda:{index}"
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
+from bitsparse._check import shown
 from bitsparse.errors import DTypeError
 from bitsparse.interop.host import Family
 
@@ -85,7 +86,7 @@ def pointer_of(stream: Any, function: str) -> int:
         return int(stream.__cuda_stream__()[1])
     if isinstance(stream, bool) or not isinstance(stream, int) or stream < 0:
         raise DTypeError(
-            f"{function}: stream must be the address of a CUDA stream or a stream object of CuPy or PyTorch, got {stream!r}"
+            f"{function}: stream must be the address of a CUDA stream or a stream object of CuPy or PyTorch, got {shown(stream)}"
         )
     return stream
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
+from bitsparse._check import shown
 from bitsparse.arrays import FRDC, BitTensor, TCTiledCSR
 from bitsparse.ops import Epilogue, matmul, plan_matmul, plan_spmm, spmm
 
@@ -36,7 +37,7 @@ def chosen_adjacency(asked: str, nodes: int, edges: int, device: str = "cpu") ->
     ('frdc', 'dense')
     """
     if asked not in ADJACENCIES:
-        raise ValueError(f"adjacency must be one of {', '.join(ADJACENCIES)}, got {asked!r}")
+        raise ValueError(f"adjacency must be one of {', '.join(ADJACENCIES)}, got {shown(asked)}")
     if asked != "auto":
         return asked  # type: ignore[return-value]
     size = nodes * -(-nodes // 8)

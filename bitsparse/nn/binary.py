@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from bitsparse._check import shown
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.nn import binary_layers as steps
 from bitsparse.nn import binary_variants as variants_of
@@ -175,7 +176,7 @@ class BinaryModel(ABC):
         if isinstance(wanted, str):
             if wanted not in _PRESETS:
                 raise ValueError(
-                    f"{self._name}: variants must be 'full', 'binary' or one variant per layer, got {wanted!r}"
+                    f"{self._name}: variants must be 'full', 'binary' or one variant per layer, got {shown(wanted)}"
                 )
             return self._preset(wanted)
         return variants_of.parse(self._name, self.variants, wanted, self.depth, self._scales)
@@ -189,7 +190,7 @@ class BinaryModel(ABC):
     def _folded(self, norm: Any) -> Norm:
         if isinstance(norm, str):
             if norm != "rows":
-                raise ValueError(f"{self._name}: input_norm must be a BatchNorm or 'rows', got {norm!r}")
+                raise ValueError(f"{self._name}: input_norm must be a BatchNorm or 'rows', got {shown(norm)}")
             return "rows"
         if norm is None or isinstance(norm, InputNorm):
             return norm

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise, product
 from typing import NamedTuple
 
+from bitsparse._check import shown
+
 __all__ = ["ADD_VARIANTS", "CHAIN_VARIANTS", "Setting", "consistent", "parse", "sequences"]
 
 #: BMM+BSpMM, as in a GCN: activation, weight and output; activation, adjacency and output.
@@ -62,19 +64,21 @@ def parse(function: str, known: Sequence[str], wanted: Sequence[object], layers:
     """
     if isinstance(wanted, str) or len(wanted) != layers:
         raise ValueError(
-            f"{function}: variants must name one variant for each of the {layers} layers, got {wanted!r}; pass for example "
+            f"{function}: variants must name one variant for each of the {layers} layers, got {shown(wanted)}; pass for example "
             f"{[known[0]] * layers}"
         )
     settings = []
     for i, each in enumerate(wanted):
         variant, scaled = each if isinstance(each, tuple) else (each, None)
         if variant not in known:
-            raise ValueError(f"{function}: variants[{i}] must be one of {', '.join(known)}, got {variant!r}")
+            raise ValueError(f"{function}: variants[{i}] must be one of {', '.join(known)}, got {shown(variant)}")
         setting = Setting(variant, False)
         allowed = scales and setting.message == "F"
         if scaled and not allowed:
             why = "its messages are one bit" if scales else "it has no scales"
-            raise ValueError(f"{function}: variants[{i}] {variant!r} cannot be scaled, as {why}; pass scaled=False")
+            raise ValueError(
+                f"{function}: variants[{i}] {shown(variant)} cannot be scaled, as {why}; pass scaled=False"
+            )
         settings.append(Setting(variant, allowed if scaled is None else bool(scaled)))
     for i in range(1, layers):
         if settings[i].reads != settings[i - 1].gives:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, Literal
 
 from bitsparse import interop
+from bitsparse._check import shown
 from bitsparse.arrays import BitTensor
 from bitsparse.errors import DTypeError
 from bitsparse.nn.binary_graph import Neighbours, neighbours_of
@@ -122,7 +123,7 @@ def _run(
     if kind.letter != setting.reads:
         found = "a BitTensor" if kind.letter == "B" else "an array"
         raise DTypeError(
-            f"{function}: variant {setting.variant!r} reads {setting.reads}, but x is {found}; change either"
+            f"{function}: variant {shown(setting.variant)} reads {setting.reads}, but x is {found}; change either"
         )
     neighbours = neighbours_of(function, graph, kind.device, loops=False)
     neighbours.fit(function, kind.rows)

@@ -332,7 +332,9 @@ class Layer:
             ("eps", bool(self.eps), "gin"),
         ):
             if there and kind != wanted:
-                raise ValueError(f"Layer: {name} goes with kind {wanted!r} only, got kind {kind!r}")
+                raise ValueError(
+                    f"Layer: {name} goes with kind {_check.shown(wanted)} only, got kind {_check.shown(kind)}"
+                )
         if kind == "dense" and self.neighbours is not None:
             raise ValueError("Layer: neighbours go with a kind that has them, got kind 'dense'")
         if self.neighbours is None:

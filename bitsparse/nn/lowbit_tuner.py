@@ -100,7 +100,9 @@ def tune_bits(
             f"{function}: mask must be bool and select at least one node, got {chosen.dtype} with {int(chosen.sum())}"
         )
     if not 0 <= tolerance <= 1:
-        raise ValueError(f"{function}: tolerance must be a share in 0..1, got {tolerance!r}; one point is 0.01")
+        raise ValueError(
+            f"{function}: tolerance must be a share in 0..1, got {_check.shown(tolerance)}; one point is 0.01"
+        )
     allowed = sorted({_check.integer(function, "candidates", one, 1, MAX_BITS) for one in candidates})
     if not allowed:
         raise ValueError(f"{function}: candidates holds no number of bits; pass for example (2, 4, 8)")

@@ -72,7 +72,7 @@ class Network:
                 raise ValueError(f"{function}: layer {i} has no kind, but each layer of a mixed network names its own")
             if kind != "mixed" and layer.kind not in (None, kind):
                 raise ValueError(
-                    f"{function}: layer {i} is of kind {layer.kind!r} in a network of kind {kind!r}; pass 'mixed'"
+                    f"{function}: layer {i} is of kind {_check.shown(layer.kind)} in a network of kind {_check.shown(kind)}; pass 'mixed'"
                 )
         #: With the kind and the neighbours of each written out.
         self.layers = tuple(layer if layer.kind else _of_kind(i, layer, kind) for i, layer in enumerate(found))
@@ -229,7 +229,7 @@ def _of_kind(i: int, layer: Layer, kind: Any) -> Layer:
     if kind != "gin" and len(layer.updates) != 1:
         raise ValueError(
             f"Network: layer {i} has {len(layer.updates)} updates, but a {kind} layer has one; linear layers that follow are told apart "
-            f"by naming the kind: nn.Layer(..., kind={kind!r})"
+            f"by naming the kind: nn.Layer(..., kind={_check.shown(kind)})"
         )
     try:
         return replace(layer, kind=kind)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from bitsparse._check import shown
 from bitsparse.nn.layers import Dense, Kind, LayerNorm, Neighbours, Step
 from bitsparse.ops.epilogue import BatchNorm
 
@@ -174,7 +175,7 @@ def check_conv(module: Any) -> None:
         own = f" of its own, made from {kin}" if kin else ""
         raise Refused(f"is a {name}{own}, which is not there yet; from_pyg reads {', '.join(CONVS)}")
     if module.flow != "source_to_target":
-        raise Refused(f"has flow={module.flow!r}; only 'source_to_target' is there: turn the edges round")
+        raise Refused(f"has flow={shown(module.flow)}; only 'source_to_target' is there: turn the edges round")
     if module.node_dim != -2 or getattr(module, "decomposed_layers", 1) != 1:
         raise Refused(
             f"has node_dim={module.node_dim} and decomposed_layers={module.decomposed_layers}; only -2 and 1 are there"
@@ -189,13 +190,13 @@ def read_conv(module: Any, weighted: bool) -> Conv:
 def _reduce(module: Any) -> Any:
     aggr = {"add": "sum"}.get(module.aggr, module.aggr) if isinstance(module.aggr, str) else module.aggr
     if aggr not in ("sum", "mean", "max"):
-        raise Refused(f"has aggr={module.aggr!r}, which is not there yet; 'sum', 'mean' and 'max' are")
+        raise Refused(f"has aggr={shown(module.aggr)}, which is not there yet; 'sum', 'mean' and 'max' are")
     return aggr
 
 
 def _gcn(module: Any, weighted: bool) -> Conv:
     if _reduce(module) != "sum":
-        raise Refused(f"is a GCNConv with aggr={module.aggr!r}; only 'add' is there")
+        raise Refused(f"is a GCNConv with aggr={shown(module.aggr)}; only 'add' is there")
     loop = None
     if module.normalize and module.add_self_loops:
         # PyTorch Geometric puts loops of weight 2 in only beside weights that are given.

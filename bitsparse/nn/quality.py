@@ -136,7 +136,9 @@ class Quality:
         for one in self.cells:
             if (one.strategy, one.width, one.bits) == (strategy, width, bits):
                 return one
-        raise KeyError(f"strategy={strategy!r}, width={width!r}, bits={bits!r} was not measured")
+        raise KeyError(
+            f"strategy={_check.shown(strategy)}, width={_check.shown(width)}, bits={_check.shown(bits)} was not measured"
+        )
 
     def least_width(self, strategy: str = "aes", loss: float = LOSS) -> int | None:
         """The smallest width from which on sampling alone costs less than `loss` points; None if no measured one does."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bitsparse._check import shown
 from bitsparse.arrays import FRDC, BitTensor, TCTiledCSR
 from bitsparse.nn.aggregate import Aggregation
 from bitsparse.nn.calibration import column_match, grid_through, nearest_codes, refine_codes, refit, uniform_grid
@@ -157,7 +158,7 @@ def quantized_gcn(
     array([0, 0, 0, 0, 1, 1, 1, 1])
     """
     if not 1 <= operator.index(bits) <= 16:
-        raise ValueError(f"quantized_gcn: bits must be an integer in 1..16, got {bits!r}")
+        raise ValueError(f"quantized_gcn: bits must be an integer in 1..16, got {shown(bits)}")
     return _Calibration(model, graph, features, int(bits), adjacency).run()
 
 

@@ -104,7 +104,9 @@ class Layers:
                 f"{function}: features have shape {features.shape}, but graph and model read {wanted}; pass those that it was trained on"
             )
         if bits != FULL and bits not in CODE_BITS:
-            raise ValueError(f"{function}: bits must be {FULL}, {', '.join(map(str, CODE_BITS[::-1]))}, got {bits!r}")
+            raise ValueError(
+                f"{function}: bits must be {FULL}, {', '.join(map(str, CODE_BITS[::-1]))}, got {_check.shown(bits)}"
+            )
         self.model, self.bits, self.device = model, int(bits), device
         x = features.normalized if bits == FULL else features.rounded(self.bits)
         self._ranges = [] if bits == FULL else self._calibrated(graph, features.normalized)

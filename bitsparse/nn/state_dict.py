@@ -251,7 +251,7 @@ def _layer(told: _Told, conv: _Conv, norm: BatchNorm | None, behind: str | None)
     def need(name: str) -> Any:
         if name not in parts:
             raise ValueError(
-                f"{told.function}: layer {conv.at!r} has {', '.join(parts)} but no {name}, which a {kind} layer needs"
+                f"{told.function}: layer {_check.shown(conv.at)} has {', '.join(parts)} but no {name}, which a {kind} layer needs"
             )
         return parts[name]
 
@@ -260,7 +260,7 @@ def _layer(told: _Told, conv: _Conv, norm: BatchNorm | None, behind: str | None)
         last = updates[-1]
         if norm is not None and last.batch_norm is not None:
             raise ValueError(
-                f"{told.function}: layer {conv.at!r} ends in a norm and another one follows; fold one of them into the weights"
+                f"{told.function}: layer {_check.shown(conv.at)} ends in a norm and another one follows; fold one of them into the weights"
             )
         updates[-1] = _finished(told, last, norm or last.batch_norm, behind)
         eps = float(parts["eps"].reshape(-1)[0]) if "eps" in parts and parts["eps"].size else 0.0
@@ -296,11 +296,12 @@ def _perceptron(told: _Told, conv: _Conv) -> list[Dense]:
             linear[at] = Dense(weight.T, parts.get("bias"))
         else:
             raise ValueError(
-                f"{told.function}: layer {conv.at!r} has a part {at} with {', '.join(parts)}, neither a linear layer nor a batch norm"
+                f"{told.function}: layer {_check.shown(conv.at)} has a part {at} with {', '.join(parts)}, "
+                f"neither a linear layer nor a batch norm"
             )
     if not linear:
-        raise ValueError(f"{told.function}: layer {conv.at!r} has no linear layer in its nn")
-    order = in_order(told.function, list(linear), f"linear layers in layer {conv.at!r}")
+        raise ValueError(f"{told.function}: layer {_check.shown(conv.at)} has no linear layer in its nn")
+    order = in_order(told.function, list(linear), f"linear layers in layer {_check.shown(conv.at)}")
     behind = norms_behind(told.function, order, list(norms)) if norms else {}
     made = []
     for at in order:
@@ -313,7 +314,7 @@ def _norm(told: _Told, conv: _Conv) -> BatchNorm:
     parts = conv.parts
     if not parts.keys() >= _STATISTICS:
         raise ValueError(
-            f"{told.function}: batch norm {conv.at!r} has {', '.join(parts)}, but both running statistics are needed; pass "
+            f"{told.function}: batch norm {_check.shown(conv.at)} has {', '.join(parts)}, but both running statistics are needed; pass "
             f"running_mean and running_var"
         )
     return BatchNorm(parts["running_mean"], parts["running_var"], parts.get("weight"), parts.get("bias"), told.eps)

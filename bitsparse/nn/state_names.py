@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from bitsparse._check import shown
+
 __all__ = ["in_order", "norms_behind"]
 
 _DIGITS = re.compile(r"\d+")
@@ -61,7 +63,7 @@ def norms_behind(function: str, layers: Sequence[str], norms: Sequence[str]) -> 
             layer = next((one for one in layers if _numbers(norm) and _numbers(norm)[at] == _count(layers, one)), None)
         if layer is None or layer in found:
             raise ValueError(
-                f"{function}: it is not known behind which layer the batch norm {norm!r} stands, as its number is none of "
+                f"{function}: it is not known behind which layer the batch norm {shown(norm)} stands, as its number is none of "
                 f"{', '.join(map(repr, layers[:4]))}; pass the model itself to nn.from_pyg, or rename it"
             )
         found[layer] = norm

@@ -256,7 +256,9 @@ def ends_of(
         high = _placed(high, array)
         return high, high
     if not isinstance(given, (tuple, list)) or len(given) != 2:
-        raise ValueError(f"{function}: range must be (low, high) for scheme={scheme!r}, got {given!r}")
+        raise ValueError(
+            f"{function}: range must be (low, high) for scheme={_check.shown(scheme)}, got {_check.shown(given)}"
+        )
     low, high = (
         _range_part(function, name, part, array.shape, granularity)
         for name, part in zip(("low", "high"), given, strict=True)

@@ -36,8 +36,8 @@ def checked_variant(function: str, variant: Any, found: str, epilogue: Any) -> s
         )
     if chosen[:2] != found:
         raise DTypeError(
-            f"{function}: variant {chosen!r} does not fit operands {found!r} (B is a one-bit BitTensor, F an array); pass "
-            f"{found + chosen[2]!r}, or pack or unpack an operand"
+            f"{function}: variant {_check.shown(chosen)} does not fit operands {found!r} (B is a one-bit BitTensor, F an array); pass "
+            f"{_check.shown(found + chosen[2])}, or pack or unpack an operand"
         )
     return chosen
 
@@ -257,7 +257,7 @@ class BmmPlan:
             if absmean is not None:
                 if self.dtype is None:
                     raise DTypeError(
-                        f"{function}: absmean needs the values of a, but variant {self.variant!r} takes its bits; drop it"
+                        f"{function}: absmean needs the values of a, but variant {_check.shown(self.variant)} takes its bits; drop it"
                     )
                 means = interop.writable_array(absmean, function)
                 _check.out_array(function, means, self.shape[:1], np.dtype(np.float32))
@@ -288,7 +288,9 @@ class BmmPlan:
         letter = letters.activation_letter(function, "a", a)
         if letter != self.variant[0]:
             kind = "a BitTensor" if letter == "B" else "an array"
-            raise DTypeError(f"{function}: a is {kind}, but the plan is for {self.variant!r}; make another plan")
+            raise DTypeError(
+                f"{function}: a is {kind}, but the plan is for {_check.shown(self.variant)}; make another plan"
+            )
         scale = None
         if letter == "B":
             x: Any = bipolar(function, "a", a)
@@ -369,7 +371,7 @@ def _dtype_of(function: str, variant: str, dtype: Any) -> np.dtype[Any] | None:
     if variant[0] == "B":
         if dtype is not None:
             raise DTypeError(
-                f"{function}: dtype={dtype!r} is for full-precision activations, but variant {variant!r} takes bits; drop it"
+                f"{function}: dtype={_check.shown(dtype)} is for full-precision activations, but variant {variant!r} takes bits; drop it"
             )
         return None
     return _check.dtype(function, np.float32 if dtype is None else dtype)

@@ -111,7 +111,7 @@ def bspmm(
             remedy = "pack_bits(x, encoding='bipolar')" if found[0] == "F" else "x.astype(np.float32)"
             kind = "an ordinary array" if found[0] == "F" else "a BitTensor of 1 bit"
             raise DTypeError(
-                f"{function}: variant {chosen!r} wants letter {chosen[0]} for x, which is {kind}; pass {remedy}"
+                f"{function}: variant {_check.shown(chosen)} wants letter {chosen[0]} for x, which is {kind}; pass {remedy}"
             )
         finish = _finish(A, csr, function, chosen[2], epilogue)
         features = as_features(function, csr, x)
@@ -178,7 +178,9 @@ def plan_bspmm(
         wanted = _check.dtype(function, np.float32 if dtype is None else dtype)
         if wanted.name not in FLOATS or (dtype is not None and chosen[0] == "B"):
             why = "x is one bit" if chosen[0] == "B" else "full-precision features are float16, bfloat16 or float32"
-            raise DTypeError(f"{function}: dtype is {wanted}, but {why} (variant {chosen!r}); pass dtype=None")
+            raise DTypeError(
+                f"{function}: dtype is {wanted}, but {why} (variant {_check.shown(chosen)}); pass dtype=None"
+            )
         finish = _finish(A, csr, function, chosen[2], epilogue)
         plan = BspmmPlan(function, csr, columns, chosen, finish, reduce, kernel, bool(add))
         if plan.device != "cpu":

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import backends, interop
+from bitsparse._check import shown
 from bitsparse.backends.params import OperandParams, packed_words
 from bitsparse.errors import DTypeError, KernelError
 from bitsparse.ops import thresholds
@@ -189,7 +190,7 @@ class GpuAggregates:
             raise KernelError(f"{function}: kernel 'windows' sums floats, but x is one bit; pass kernel=None")
         if not counted and forced in _METHODS and forced != "select":
             raise KernelError(
-                f"{function}: kernel {forced!r} counts bits, but variant {self._variant!r} with these scales sums numbers; "
+                f"{function}: kernel {shown(forced)} counts bits, but variant {shown(self._variant)} with these scales sums numbers; "
                 f"pass kernel=None"
             )
         if not counted and x.encoding is not None and forced == "windows":

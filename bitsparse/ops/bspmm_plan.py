@@ -63,7 +63,7 @@ class BspmmPlan:
             self._gpu = GpuAggregates.kept(function, csr, variant, columns, self._mean, epilogue, self._forced)
         elif self._forced not in (None, *METHODS):
             raise KernelError(
-                f"{function}: kernel {self._forced!r} runs on a GPU, but A is on the CPU; pass kernel=None"
+                f"{function}: kernel {_check.shown(self._forced)} runs on a GPU, but A is on the CPU; pass kernel=None"
             )
 
     def __repr__(self) -> str:

@@ -172,7 +172,7 @@ class Epilogue:
         seed, stream = schemes.checked_seed(name, rounding, self.seed, self.stream)
         if self.encoding is not None:
             raise ValueError(
-                f"{name}: encoding={self.encoding!r} goes with binarize=True; scheme={scheme!r} decides it here"
+                f"{name}: encoding={_check.shown(self.encoding)} goes with binarize=True; scheme={_check.shown(scheme)} decides it here"
             )
         if self.out_scale is None:
             raise ValueError(

@@ -102,7 +102,8 @@ def choose_bits(
     function = "choose_bits"
     if not isinstance(bits, Iterable):
         raise DTypeError(
-            f"{function}: bits must hold the candidates, such as range(2, 9) or [4, 8], got {bits!r}; pass [{bits!r}]"
+            f"{function}: bits must hold the candidates, such as range(2, 9) or [4, 8], got {_check.shown(bits)}; "
+            f"pass a list"
         )
     candidates = sorted({_check.bit_count(function, one) for one in bits})
     if not candidates:
@@ -110,7 +111,7 @@ def choose_bits(
     given: Any = threshold
     number = isinstance(given, (int, float, np.integer, np.floating)) and not isinstance(given, bool)
     if not number or not 0 <= given <= 1:
-        raise ValueError(f"{function}: threshold must be a number in 0..1, got {threshold!r}")
+        raise ValueError(f"{function}: threshold must be a number in 0..1, got {_check.shown(threshold)}")
     array, family = interop.as_array(x, function)
     _check.numeric(function, "x", array)
     _check.at_least_2d(function, "x", array.shape)

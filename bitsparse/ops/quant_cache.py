@@ -199,7 +199,7 @@ class QuantCache:
         encoding = "signed" if options.get("scheme") == "symmetric" else "unsigned"
         if q.encoding != encoding or q.scale is None:
             raise ValueError(
-                f"{function}: q is {q.encoding} with scale {q.scale}, but scheme={options.get('scheme', 'affine')!r} makes "
+                f"{function}: q is {q.encoding} with scale {q.scale}, but scheme={_check.shown(options.get('scheme', 'affine'))} makes "
                 f"{encoding} codes with a scale"
             )
         _check.same_device(function, (wanted.device, q.device))
@@ -260,7 +260,7 @@ class QuantCache:
             if memory is None or (self.check == "version" and memory.version is None):
                 remedy = "'content'" if memory is None else "'content', or 'never' and invalidate()"
                 raise DTypeError(
-                    f"{function}: check={self.check!r} cannot see changes of x, a {type(x).__module__}.{type(x).__name__}; use "
+                    f"{function}: check={_check.shown(self.check)} cannot see changes of x, a {type(x).__module__}.{type(x).__name__}; use "
                     f"check={remedy}"
                 )
             seen, version = (memory.owner, memory.view), memory.version if self.check == "version" else None

@@ -112,7 +112,9 @@ def quantized_matmul(
     options: dict[str, Any] = {}
     if cache is not None:
         if scale is not None:
-            raise ValueError(f"{function}: a cache knows codes by their range, not by scale={scale!r}; pass range=")
+            raise ValueError(
+                f"{function}: a cache knows codes by their range, not by scale={_check.shown(scale)}; pass range="
+            )
         if rounding == "stochastic" and seed is None:
             raise ValueError(f"{function}: a cache knows stochastic codes by their seed; pass seed=")
         options = settings.options(seed) | ({} if range is None else {"range": range})

@@ -124,7 +124,7 @@ class QuantizedMatmulPlan:
         if not reason and name == "wgmma" and not backends.family(self.device, "quantized").has_wgmma():
             reason = "needs a Hopper GPU"
         if reason:
-            raise KernelError(f"{self._function}: kernel {name!r} {reason}; pass kernel=None")
+            raise KernelError(f"{self._function}: kernel {_check.shown(name)} {reason}; pass kernel=None")
         return name
 
     def _why_not(self) -> str:

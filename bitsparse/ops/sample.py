@@ -263,7 +263,7 @@ def sampling_of(function: str, width: Any, strategy: Any, seed: Any, stream: Any
         number = _check.integer(function, "seed", seed, 0, (1 << 64) - 1)
         if name != "uniform":
             raise ValueError(
-                f"{function}: seed={number} has no meaning with strategy={name!r}, which leaves nothing to chance; pass "
+                f"{function}: seed={number} has no meaning with strategy={_check.shown(name)}, which leaves nothing to chance; pass "
                 f"strategy='uniform' or seed=None"
             )
     return {"width": size, "strategy": name, "seed": number, "stream": stream}

@@ -148,11 +148,11 @@ class SampledPlan:
         self.stored = self.device != "cpu" and store is not False
         if self.device == "cpu":
             if store or kernel is not None:
-                what = "store=True" if store else f"kernel={kernel!r}"
+                what = "store=True" if store else f"kernel={_check.shown(kernel)}"
                 raise KernelError(f"{function}: {what} is for a GPU, but A is on the CPU; leave it out")
         elif not self.stored and kernel is not None:
             raise KernelError(
-                f"{function}: kernel={kernel!r} multiplies a stored sample; pass store=True or kernel=None"
+                f"{function}: kernel={_check.shown(kernel)} multiplies a stored sample; pass store=True or kernel=None"
             )
         elif 0 not in (*self.shape, csr.shape[1]):
             made = DrawnSums.kept(csr, sampling, rescale)

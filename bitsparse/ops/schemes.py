@@ -44,7 +44,7 @@ def checked_seed(function: str, rounding: str, seed: Any, stream: Any) -> tuple[
     number = _check.integer(function, "seed", seed, 0, (1 << 64) - 1)
     if rounding != "stochastic":
         raise ValueError(
-            f"{function}: seed={number} has no meaning with rounding={rounding!r}; pass rounding='stochastic' or seed=None"
+            f"{function}: seed={number} has no meaning with rounding={_check.shown(rounding)}; pass rounding='stochastic' or seed=None"
         )
     return number, stream
 

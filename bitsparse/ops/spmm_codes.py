@@ -63,7 +63,7 @@ class CodeProducts:
     def refusal(self, operand: CSROperand, x: Features, weights: Array | None, acc: np.dtype[Any]) -> str | None:
         """Why packed features have to be unpacked, if they have to."""
         if self._forced not in (None, "codes"):
-            return f"kernel {self._forced!r} takes unpacked features"
+            return f"kernel {_check.shown(self._forced)} takes unpacked features"
         if x.packed is None:
             return _NOT_PACKED
         if self._reduce == "max":

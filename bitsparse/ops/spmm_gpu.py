@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import backends, interop
+from bitsparse._check import shown
 from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.errors import KernelError
 from bitsparse.ops.csr_operand import CSROperand
@@ -192,7 +193,7 @@ class GpuProducts:
                 f"{self._function}: kernel 'codes' cannot compute this: x is not packed; pass a BitTensor"
             )
         if forced in refused:
-            raise KernelError(f"{self._function}: kernel {forced!r} cannot compute this: {refused[forced]}")
+            raise KernelError(f"{self._function}: kernel {shown(forced)} cannot compute this: {refused[forced]}")
         if forced == "csr":
             return forced, 0, "forced"
         others = [name for name in choice.KERNELS if name not in refused and name != "csr"]

@@ -88,7 +88,7 @@ class SpmmPlan:
             self._codes = CodeProducts(function, self._reduce, self._forced, epilogue is not None)
         elif self._forced not in (None, "csr"):
             raise KernelError(
-                f"{function}: kernel {self._forced!r} runs on a GPU, but A is on the CPU; pass kernel=None"
+                f"{function}: kernel {_check.shown(self._forced)} runs on a GPU, but A is on the CPU; pass kernel=None"
             )
 
     @property
