@@ -90,7 +90,7 @@ def number(function: str, name: str, value: Any) -> float:
     """``value`` as a float that is finite in float32 too."""
     wanted = f"{function}: {name} must be a finite number of float32"
     if isinstance(value, (bool, np.bool_, str, bytes)):
-        raise DTypeError(f"{wanted}, got {value!r}")
+        raise DTypeError(f"{wanted}, got {shown(value)}")
     try:
         found = float(value)
     except (TypeError, ValueError):
@@ -218,7 +218,7 @@ def dtype(function: str, value: Any, kinds: str = "biuf", name: str = "dtype") -
         wanted: np.dtype[Any] = np.dtype(value)
     except TypeError:
         raise DTypeError(
-            f"{function}: {name} must be a NumPy dtype, such as 'float32' or numpy.float32, got {type(value).__name__} {str(value)[:80]!r}"
+            f"{function}: {name} must be a NumPy dtype, such as 'float32' or numpy.float32, got {shown(value)}"
         ) from None
     if not wanted.isnative:
         native = wanted.newbyteorder("=").name

@@ -43,18 +43,18 @@ __all__ = ["Pattern", "bits_only", "edge_values", "from_csr", "from_edges", "rea
 
 #: Elements of a dense array that are looked at together, in host memory and on a GPU.
 _CHUNK, _GPU_CHUNK = 1 << 22, 1 << 26
-#: Parts that a form has at most.
-_PARTS = 8
+#: Parts that a form has at most, and tuples that they stand in.
+_PARTS, _LEVELS = 8, 3
 
 
 # -- where it is ------------------------------------------------------------------------------------------------------
-def _home(part: Any) -> tuple[str, interop.Family] | None:
+def _home(part: Any, deeper: int = _LEVELS) -> tuple[str, interop.Family] | None:
     """The GPU that data or the first such part of it lies on, and its family; None for the CPU and for what is no data."""
     if part is None or isinstance(part, np.ndarray):
         return None
     if isinstance(part, (tuple, list)):
         # A list of more is a list of numbers.
-        found = (_home(one) for one in (part if len(part) <= _PARTS else ()))
+        found = (_home(one, deeper - 1) for one in (part if deeper and len(part) <= _PARTS else ()))
         return next((home for home in found if home is not None), None)
     if hasattr(part, "csr_arrays") or isinstance(part, BitTensor):
         return None if part.device == "cpu" else (part.device, part._family)
@@ -128,7 +128,9 @@ def read(function: str, arg: Any, shape: Any, *, index: Any, binary: bool, patte
 
 def _same_shape(function: str, asked: Any, have: tuple[int, ...]) -> None:
     if asked is not None and tuple(asked) != tuple(have):
-        raise ShapeError(f"{function}: shape {tuple(asked)} was asked for, but the data has shape {tuple(have)}")
+        raise ShapeError(
+            f"{function}: shape {_check.shown(tuple(asked))} was asked for, but the data has shape {tuple(have)}"
+        )
 
 
 def _of_container(function: str, arg: Any, shape: Any, index: Any, ones: bool) -> Pattern:

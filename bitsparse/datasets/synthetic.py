@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from bitsparse import interop
+from bitsparse import _check, interop
 from bitsparse._check import shown
 from bitsparse.datasets.graph_data import GraphData
 from bitsparse.errors import DTypeError
@@ -118,11 +118,10 @@ def synthetic_csr(
     >>> indptr.shape, indices.shape, indices.dtype
     ((1001,), (8000,), dtype('int32'))
     """
-    nodes, entries, _ = _checked_size(size, kind)
     if kind not in KINDS:
         raise ValueError(f"synthetic: kind must be one of {', '.join(KINDS)}, got {shown(kind)}")
-    if not 0 <= operator.index(seed) < 1 << 64:
-        raise ValueError(f"synthetic: seed must be an integer in 0..2**64 - 1, got {shown(seed)}")
+    nodes, entries, _ = _checked_size(size, kind)
+    seed = _check.integer("synthetic", "seed", seed, 0, (1 << 64) - 1)
     highest = max(1, min(nodes // 8, _HIGHEST_DEGREE))
     if entries > nodes * highest // 2:
         raise ValueError(

@@ -49,7 +49,7 @@ def reorder(graph: Any, method: str = "rcm", *, parts: int | None = None, seed: 
     made = square_pattern("reorder", graph)
     if parts is not None and method != "partition":
         raise ValueError(
-            f"reorder: parts goes with method='partition', got method={_check.shown(method)} and parts={parts}"
+            f"reorder: parts goes with method='partition', got method={_check.shown(method)} and parts={_check.shown(parts)}"
         )
     if method == "degree":
         return np.argsort(-np.diff(made.indptr).astype(np.int64), kind="stable").astype(np.int64)

@@ -314,14 +314,15 @@ class Layer:
                     f"Layer: own has shape {own.shape} but the neighbours' weights have {first}; both must fit"
                 )
             object.__setattr__(self, "own", own)
+        if self.project is not None and not isinstance(self.project, Dense):
+            raise DTypeError(
+                f"Layer: project must be a Dense, got {type(self.project).__name__}; pass nn.Dense(weight)"
+            )
         if self.project is not None and self.project.weight.shape != (first[0], first[0]):
             raise ShapeError(
                 f"Layer: project has shape {self.project.weight.shape} but takes and gives {first[0]} features; both must fit"
             )
-        eps = float(np.asarray(interop.as_host(self.eps, "Layer", "eps")).reshape(()))
-        if not np.isfinite(eps):
-            raise ValueError(f"Layer: eps must be finite, got {eps}")
-        object.__setattr__(self, "eps", eps)
+        object.__setattr__(self, "eps", _check.number("Layer", "eps", self.eps))
         if self.kind is not None:
             self._check_kind(_check.choice("Layer", "kind", self.kind, KINDS))
 

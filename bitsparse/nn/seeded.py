@@ -9,6 +9,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from bitsparse import _check
 from bitsparse.nn.layers import Dense, GraphKind, Layer
 from bitsparse.nn.network import Network
 from bitsparse.ops import BatchNorm
@@ -39,7 +40,7 @@ def random_network(
     >>> nn.random_network("gcn", [128, 16, 16, 40])
     <Network gcn 128 -> 16 -> 16 -> 40>
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(_check.integer("random_network", "seed", seed, 0))
     layers = []
     for i, (inputs, outputs) in enumerate(pairwise(widths)):
         last = i == len(widths) - 2

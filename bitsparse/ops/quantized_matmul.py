@@ -7,6 +7,7 @@ from typing import Any, Literal
 from bitsparse import _check, interop
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.errors import DTypeError
+from bitsparse.ops.quant_cache import QuantCache
 from bitsparse.ops.quantized_operands import Settings, check_matrix, checked_dtype
 from bitsparse.ops.quantized_plan import QuantizedMatmulPlan, QuantizedProduct
 
@@ -111,6 +112,10 @@ def quantized_matmul(
     _check.matmul_shapes(function, tuple(array.shape), tuple(w.shape))
     options: dict[str, Any] = {}
     if cache is not None:
+        if not isinstance(cache, QuantCache):
+            raise DTypeError(
+                f"{function}: cache must be a QuantCache, got {type(cache).__name__}; pass bitsparse.QuantCache()"
+            )
         if scale is not None:
             raise ValueError(
                 f"{function}: a cache knows codes by their range, not by scale={_check.shown(scale)}; pass range="
