@@ -86,7 +86,7 @@ def other(tmp_path: Path) -> Iterator[Any]:
 
     def start(path: Path, resume: bool) -> subprocess.Popen[str]:
         text = CHILD.format(tests=str(Path(__file__).parent), path=str(path), resume=resume)
-        child = subprocess.Popen([sys.executable, "-c", text], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        child = subprocess.Popen([sys.executable, "-P", "-c", text], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         started.append(child)
         assert child.stdout is not None and child.stdout.readline() == "running\n"
         return child
@@ -165,7 +165,7 @@ def test_a_lock_outlives_its_copies_in_forked_children(tmp_path: Path) -> None:
         os.waitpid(child, 0)
         print("free")
     """
-    command = [sys.executable, "-c", textwrap.dedent(text), str(tmp_path / "y")]
+    command = [sys.executable, "-P", "-c", textwrap.dedent(text), str(tmp_path / "y")]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "held\nfree\n" and not list(tmp_path.iterdir())
 
@@ -257,7 +257,7 @@ print(points)
 
 def test_a_run_killed_at_any_line_goes_on_to_the_right_logits(tmp_path: Path) -> None:
     text = KILLED.format(tests=str(Path(__file__).parent), step=7)
-    command = [sys.executable, "-W", "ignore", "-c", text, str(tmp_path)]
+    command = [sys.executable, "-P", "-W", "ignore", "-c", text, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 60
