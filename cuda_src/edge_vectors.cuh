@@ -218,12 +218,19 @@ BS_INLINE Sum quick_exp(Sum x) { return exp(x); }
 BS_INLINE Sum exact_exp(Sum x) { return exp(x); }
 BS_INLINE Sum logarithm(Sum x) { return log(x); }
 BS_INLINE Sum larger(Sum x, Sum y) { return fmax(x, y); }
+BS_INLINE Sum magnitude(Sum x) { return fabs(x); }
+// The power of two at x or below it, and one that brings x near 1, for x >= 0; 0 and infinity give finite ones.
+BS_INLINE Sum power_below(Sum x) { return __hiloint2double(__double2hiint(x) & 0x7ff00000, 0); }
+BS_INLINE Sum power_against(Sum x) { return __hiloint2double((2046 - min((__double2hiint(x) >> 20) & 2047, 2045)) << 20, 0); }
 #elif BS_TYPE < 3
 #define BS_LOWEST (-3.402823466e38f)
 BS_INLINE Sum quick_exp(Sum x) { return __expf(x); }
 BS_INLINE Sum exact_exp(Sum x) { return expf(x); }
 BS_INLINE Sum logarithm(Sum x) { return logf(x); }
 BS_INLINE Sum larger(Sum x, Sum y) { return fmaxf(x, y); }
+BS_INLINE Sum magnitude(Sum x) { return fabsf(x); }
+BS_INLINE Sum power_below(Sum x) { return __int_as_float(__float_as_int(x) & 0x7f800000); }
+BS_INLINE Sum power_against(Sum x) { return __int_as_float((254 - min((__float_as_int(x) >> 23) & 255, 253)) << 23); }
 #endif
 
 // ---- sums over the lanes of a group

@@ -86,7 +86,9 @@ def other(tmp_path: Path) -> Iterator[Any]:
 
     def start(path: Path, resume: bool) -> subprocess.Popen[str]:
         text = CHILD.format(tests=str(Path(__file__).parent), path=str(path), resume=resume)
-        child = subprocess.Popen([sys.executable, "-P", "-c", text], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        child = subprocess.Popen(
+            [sys.executable, "-P", "-c", text], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         started.append(child)
         assert child.stdout is not None and child.stdout.readline() == "running\n"
         return child

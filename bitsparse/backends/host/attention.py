@@ -80,6 +80,8 @@ def cosine_attention(
 def unit_rows(x: Array, dtype: np.dtype[Any]) -> Array:
     """Rows divided by their Euclidean norms; rows of zeros stay zeros.
 
+    Every row is brought near 1 by a power of two first, which changes no digit, so that no square is too large or too small for float64.
+
     Examples
     --------
     >>> unit_rows(np.array([[3.0, 4.0], [0.0, 0.0]]), np.dtype(np.float32))
@@ -87,6 +89,8 @@ def unit_rows(x: Array, dtype: np.dtype[Any]) -> Array:
            [0. , 0. ]], dtype=float32)
     """
     wide = x.astype(np.float64)
+    _, exponents = np.frexp(np.abs(wide).max(axis=1, initial=0.0, keepdims=True))
+    wide = np.ldexp(wide, -exponents)
     norms = np.sqrt(np.einsum("ij,ij->i", wide, wide))[:, None]
     return np.asarray((wide / np.where(norms == 0, 1, norms)).astype(dtype))
 

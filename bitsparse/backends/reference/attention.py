@@ -62,6 +62,8 @@ def cosine_attention(
     """
     compute = np.dtype(np.float64) if x.dtype == np.float64 else np.dtype(np.float32)
     wide = x.astype(np.float64)
+    # The largest element of each row is brought into 1/2 to 1, so that squares neither overflow nor vanish.
+    wide = np.ldexp(wide, -np.frexp(np.abs(wide).max(axis=1, initial=0.0, keepdims=True))[1])
     norms = np.sqrt((wide * wide).sum(axis=1, keepdims=True))
     unit = (wide / np.where(norms == 0, 1, norms)).astype(compute)
     scores = sddmm(indptr, indices, shape, unit, unit, op="dot", heads=1) * compute.type(beta)
