@@ -7,7 +7,6 @@ from typing import Any, Literal
 from bitsparse import _check, interop
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.errors import DTypeError
-from bitsparse.ops.quant_cache import QuantCache
 from bitsparse.ops.quantized_operands import Settings, check_matrix, checked_dtype
 from bitsparse.ops.quantized_plan import QuantizedMatmulPlan, QuantizedProduct
 
@@ -112,7 +111,7 @@ def quantized_matmul(
     _check.matmul_shapes(function, tuple(array.shape), tuple(w.shape))
     options: dict[str, Any] = {}
     if cache is not None:
-        if not isinstance(cache, QuantCache):
+        if not all(hasattr(cache, method) for method in ("quantize", "find", "keep")):
             raise DTypeError(
                 f"{function}: cache must be a QuantCache, got {type(cache).__name__}; pass bitsparse.QuantCache()"
             )
