@@ -138,16 +138,19 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) attention(co
         __syncwarp(); // nothing that waits for a load may stand in front of another load
         // ---- scores of the lane's own edges
 #ifdef BS_COSINE
-        if (__any_sync(~0u, first)) {
+#if BS_TYPE != BS_F16 // whose squares float32 holds
+        if (first) {
             // The row is brought near 1 by the power of two in the inverse of its norm, which then holds the rest: no product overflows.
-            const Sum below = power_below(target), power = !first ? (Sum)1 : below > 0 ? below : target;
+            const Sum power = power_near(target);
 #pragma unroll
             for (int j = 0; j < BS_PARTS; j++)
 #pragma unroll
                 for (int i = 0; i < BS_ELEMENTS; i++)
                     mine[j].at[i] = narrow(widen(mine[j], i) * power);
-            target = power > 0 ? target / power : target;
+            target *= inverse_power(power);
         }
+        __syncwarp();
+#endif
         Sum dot[BS_STEPS];
 #pragma unroll
         for (int u = 0; u < BS_STEPS; u++) {

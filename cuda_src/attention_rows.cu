@@ -42,25 +42,9 @@ extern "C" __global__ void __launch_bounds__(256) join_pieces(const AttentionRow
     }
 }
 
-// Inverses of the Euclidean norms of rows, 0 for a row of zeros; BS_LANES lanes a row. The largest element is brought near 1 by a power of
-// two before anything is squared, so that no square overflows or vanishes; the second look at the row finds it in the cache.
-extern "C" __global__ void __launch_bounds__(256) inverse_norms(const AttentionRowsParams p)
+// What a lane adds to the sum of the squares of a row, each element times `power`.
+BS_INLINE Sum squares(const AttentionRowsParams &p, const char *x, int t, Sum power)
 {
-    const int t = threadIdx.x % BS_LANES;
-    const i64 row = (i64)blockIdx.x * (256 / BS_LANES) + threadIdx.x / BS_LANES;
-    const char *x = p.x + min(row, p.rows - 1) * p.vectors * BS_VECTOR;
-    Sum most = 0;
-    for (int v = t; v < p.vectors; v += BS_LANES) {
-        const Vector a = load_vector(x + v * BS_VECTOR);
-#pragma unroll
-        for (int i = 0; i < BS_ELEMENTS; i++)
-            most = larger(most, magnitude(widen(a, i)));
-    }
-    __syncwarp();
-#pragma unroll
-    for (int lanes = BS_LANES / 2; lanes > 0; lanes /= 2)
-        most = larger(most, __shfl_xor_sync(~0u, most, lanes));
-    const Sum power = power_against(most);
     Sum sum = 0;
     for (int v = t; v < p.vectors; v += BS_LANES) {
         const Vector a = load_vector(x + v * BS_VECTOR);
@@ -72,6 +56,32 @@ extern "C" __global__ void __launch_bounds__(256) inverse_norms(const AttentionR
 #pragma unroll
     for (int lanes = BS_LANES / 2; lanes > 0; lanes /= 2)
         sum += __shfl_xor_sync(~0u, sum, lanes);
+    return sum;
+}
+
+// Inverses of the Euclidean norms of rows, 0 for a row of zeros; BS_LANES lanes a row. Where squares overflow or vanish, the row is read
+// again, for its largest element and then with that brought near 1 by a power of two.
+extern "C" __global__ void __launch_bounds__(256) inverse_norms(const AttentionRowsParams p)
+{
+    const int t = threadIdx.x % BS_LANES;
+    const i64 row = (i64)blockIdx.x * (256 / BS_LANES) + threadIdx.x / BS_LANES;
+    const char *x = p.x + min(row, p.rows - 1) * p.vectors * BS_VECTOR;
+    Sum power = 1, sum = squares(p, x, t, power);
+    if (__any_sync(~0u, !(sum > BS_SMALL_SQUARES && sum < BS_LARGE_SQUARES))) {
+        Sum most = 0;
+        for (int v = t; v < p.vectors; v += BS_LANES) {
+            const Vector a = load_vector(x + v * BS_VECTOR);
+#pragma unroll
+            for (int i = 0; i < BS_ELEMENTS; i++)
+                most = larger(most, magnitude(widen(a, i)));
+        }
+        __syncwarp();
+#pragma unroll
+        for (int lanes = BS_LANES / 2; lanes > 0; lanes /= 2)
+            most = larger(most, __shfl_xor_sync(~0u, most, lanes));
+        power = inverse_power(power_near(most));
+        sum = squares(p, x, t, power);
+    }
     if (t == 0 && row < p.rows)
         ((Sum *)p.out)[row] = sum == 0 ? (Sum)0 : power / sqrt(sum);
 }

@@ -214,23 +214,28 @@ BS_INLINE Sum fused(Sum a, Sum b, Sum c) { return a * b + c; }
 // ---- exponentials; quick_exp is off by (|x| + 3) units in the last place of float32 at most
 #if BS_TYPE == 3
 #define BS_LOWEST (-1.7976931348623157e308)
+// Between these no square of the sum was too large, and none that matters too small.
+#define BS_SMALL_SQUARES 1e-250
+#define BS_LARGE_SQUARES 1e300
 BS_INLINE Sum quick_exp(Sum x) { return exp(x); }
 BS_INLINE Sum exact_exp(Sum x) { return exp(x); }
 BS_INLINE Sum logarithm(Sum x) { return log(x); }
 BS_INLINE Sum larger(Sum x, Sum y) { return fmax(x, y); }
 BS_INLINE Sum magnitude(Sum x) { return fabs(x); }
-// The power of two at x or below it, and one that brings x near 1, for x >= 0; 0 and infinity give finite ones.
-BS_INLINE Sum power_below(Sum x) { return __hiloint2double(__double2hiint(x) & 0x7ff00000, 0); }
-BS_INLINE Sum power_against(Sum x) { return __hiloint2double((2046 - min((__double2hiint(x) >> 20) & 2047, 2045)) << 20, 0); }
+// A power of two near x >= 0, which has an inverse, and that inverse.
+BS_INLINE Sum power_near(Sum x) { return __hiloint2double(min(max(__double2hiint(x) & 0x7ff00000, 1 << 20), 2045 << 20), 0); }
+BS_INLINE Sum inverse_power(Sum power) { return __hiloint2double((2046 << 20) - __double2hiint(power), 0); }
 #elif BS_TYPE < 3
 #define BS_LOWEST (-3.402823466e38f)
+#define BS_SMALL_SQUARES 1e-25f
+#define BS_LARGE_SQUARES 1e37f
 BS_INLINE Sum quick_exp(Sum x) { return __expf(x); }
 BS_INLINE Sum exact_exp(Sum x) { return expf(x); }
 BS_INLINE Sum logarithm(Sum x) { return logf(x); }
 BS_INLINE Sum larger(Sum x, Sum y) { return fmaxf(x, y); }
 BS_INLINE Sum magnitude(Sum x) { return fabsf(x); }
-BS_INLINE Sum power_below(Sum x) { return __int_as_float(__float_as_int(x) & 0x7f800000); }
-BS_INLINE Sum power_against(Sum x) { return __int_as_float((254 - min((__float_as_int(x) >> 23) & 255, 253)) << 23); }
+BS_INLINE Sum power_near(Sum x) { return __int_as_float(min(max(__float_as_int(x) & 0x7f800000, 1 << 23), 253 << 23)); }
+BS_INLINE Sum inverse_power(Sum power) { return __int_as_float((254 << 23) - __float_as_int(power)); }
 #endif
 
 // ---- sums over the lanes of a group
