@@ -447,3 +447,14 @@ def test_journals_are_lines_of_json(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (tmp_path / "y.npy.journal").read_text().splitlines()]
     assert lines[0]["bitsparse"] == "journal 1" and [line["group"] for line in lines[1:]] == [0, 1, 2, 3]
     assert bs.LockError is LockError
+
+
+def test_a_refused_journal_keeps_its_cut_off_line(tmp_path: Path) -> None:
+    journal, rows = interrupted()
+    first, second, third = journal.splitlines(keepends=True)[:3]
+    damaged_journal = first + second.replace(b'"rows": "', b'"rows": "0', 1)[:-4] + b'"}\n' + third + b'{"gro'
+    (tmp_path / "y.npy.journal").write_bytes(damaged_journal)
+    (tmp_path / "y.npy.partial").write_bytes(rows)
+    with pytest.raises(FileFormatError, match=r"y\.npy\.journal"):
+        runner().run(parts()[2], tmp_path / "y.npy", resume=True)
+    assert contents(tmp_path) == {"y.npy.journal": damaged_journal, "y.npy.partial": rows}

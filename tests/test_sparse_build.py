@@ -170,7 +170,7 @@ def mutated(rng: np.random.Generator, arrays: list[np.ndarray]) -> list[np.ndarr
             )
         elif how == 1 and array.size:
             at = rng.integers(array.size)
-            array.flat[at] = np.clip(int(array.flat[at]) + int(rng.integers(-3, 4)), limits.min, limits.max)
+            array.flat[at] = min(max(int(array.flat[at]) + int(rng.integers(-3, 4)), int(limits.min)), int(limits.max))
         elif how == 2 and array.size:
             array.flat[rng.integers(array.size)] = rng.choice(np.array([limits.min, limits.max, 0, 1], array.dtype))
         elif how == 3:

@@ -108,21 +108,21 @@ class FileSink:
     """
 
     def __init__(self, path: Path, shape: tuple[int, int], order: NDArray[np.int32], key: str, resume: bool) -> None:
-        self._path, self._order, self._resume = path, order, resume
+        self._path, self._order, self._key, self._resume = path, order, key, resume
         if path.is_dir():
             raise IsADirectoryError(f"{_FUNCTION}: {str(path)!r} is a folder; name a file")
         self._lock = RunLock(_FUNCTION, path)
         self._file: Any = None
         self._notes: Any = None
         try:
-            self._begin(shape, key)
+            self._begin(shape)
         except BaseException:
             self.abandon()
             raise
 
-    def _begin(self, shape: tuple[int, int], key: str) -> None:
+    def _begin(self, shape: tuple[int, int]) -> None:
         partial, self._journal = Path(f"{self._path}.partial"), Path(f"{self._path}.journal")
-        self._done = self._left_over(partial, key)
+        self._done = self._left_over(partial)
         header = _npy_header(shape)
         if not self._resume:
             self._rows_name = self._path.with_name(f".{self._path.name[:100]}.{secrets.token_hex(8)}")
@@ -140,21 +140,25 @@ class FileSink:
                     f"shape {shape} in {wanted[0]} bytes; delete both files to start again"
                 )
             self._map(file, header, shape, new=False)
-        with replacing(self._journal) as stream:  # whole, so that a cut-off line of the last run is gone
-            stream.write(b'{"bitsparse": "journal 1", "run": "%s"}\n' % key.encode())
+            return  # the journal stays as it is until its rows have been looked at
+        self._write_journal()
+        try:
+            self._map(open_new(partial), header, shape)
+        except FileExistsError:
+            self._journal.unlink()
+            raise FileExistsError(
+                f"{_FUNCTION}: {str(partial)!r} is there without a journal that says what it holds; move it away"
+            ) from None
+
+    def _write_journal(self) -> None:
+        """The journal of what is done, whole, so that a cut-off line of the last run is gone; groups are noted behind it."""
+        with replacing(self._journal) as stream:
+            stream.write(b'{"bitsparse": "journal 1", "run": "%s"}\n' % self._key.encode())
             stream.writelines(_line(number, rows) for number, rows in self._done.items())
         self._notes = open_plain(self._journal, write=True)
         self._notes.seek(0, os.SEEK_END)
-        if not self._done:
-            try:
-                self._map(open_new(partial), header, shape)
-            except FileExistsError:
-                self._journal.unlink()
-                raise FileExistsError(
-                    f"{_FUNCTION}: {str(partial)!r} is there without a journal that says what it holds; move it away"
-                ) from None
 
-    def _left_over(self, partial: Path, key: str) -> dict[int, str]:
+    def _left_over(self, partial: Path) -> dict[int, str]:
         """Groups that an earlier run has finished, with checksums; what is of no use of that run's files is deleted."""
         most = _LINE_BYTES * (self._order.size + 2)
         try:
@@ -175,7 +179,7 @@ class FileSink:
         if self._resume and len(data) > most:
             raise self._damaged(f"it has more than the {most} bytes of {self._order.size} groups")
         there = os.path.lexists(partial)
-        if self._resume and there and match[1].decode() != key:
+        if self._resume and there and match[1].decode() != self._key:
             raise ValueError(
                 f"{_FUNCTION}: {self._journal} belongs to a run with another graph, features, model or settings; repeat that one, or "
                 f"delete {self._journal} and {partial}"
@@ -233,6 +237,8 @@ class FileSink:
                     f"{_FUNCTION}: rows of group {group.number} in {str(self._rows_name)!r} are not those that {self._journal.name!r} "
                     f"notes; delete both files to start again"
                 )
+        if self._resume and self._notes is None:
+            self._write_journal()
         return [group for group in groups if group.number not in self._done]
 
     @property
