@@ -1,4 +1,4 @@
-// What attention needs beside its kernel over edges: the pieces of long rows joined, and norms of rows. One read each.
+// What attention needs beside its kernel over edges: the pieces of long rows joined, and norms of rows.
 #include "edge_vectors.cuh"
 
 struct AttentionRowsParams {
