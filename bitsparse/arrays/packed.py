@@ -122,7 +122,7 @@ class PackedArray(BitArray):
 
     def _backend(self) -> Any:
         """The packing functions of the device where the words are."""
-        return backends.family(self.device, "bits")
+        return backends.family(self.device, "bits.pack")
 
     # -- what it is -----------------------------------------------------------------------------------------------
     @property

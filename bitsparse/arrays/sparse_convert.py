@@ -79,7 +79,7 @@ def transposed(x: Any) -> Pattern:
         turned = numbered.tocsc()
         starts, rows, order = turned.indptr, turned.indices, turned.data
     else:
-        starts, rows, order = backends.family(x.device, "build").transpose_csr(indptr, indices, x.shape)
+        starts, rows, order = backends.family(x.device, "sparse.build").transpose_csr(indptr, indices, x.shape)
     return Pattern(
         starts.astype(indptr.dtype, copy=False),
         rows.astype(indices.dtype, copy=False),

@@ -14,8 +14,8 @@ from bitsparse.arrays import FRDC, BitTensor, TCTiledCSR
 from bitsparse.backends.params import PackedFeatures
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops import Epilogue, matmul, spmm
-from bitsparse.ops.matmul_plan import target_of
-from bitsparse.ops.terms import operand_terms
+from bitsparse.ops.finish.terms import operand_terms
+from bitsparse.ops.matmul.plan import target_of
 
 __all__ = ["FORMS", "NORMALISATIONS", "Form", "GraphOperand", "factors", "form_for"]
 
@@ -254,7 +254,7 @@ class GraphOperand:
 
 
 class _Left:
-    """The left operand of a sum, as :func:`bitsparse.ops.terms.operand_terms` reads it."""
+    """The left operand of a sum, as :func:`bitsparse.ops.finish.terms.operand_terms` reads it."""
 
     def __init__(self, shape: tuple[int, int], scale: _Array | None, line_sums: _Array) -> None:
         self.shape: tuple[int, ...] = (shape[0], shape[0])

@@ -12,12 +12,12 @@ import numpy as np
 from bitsparse import _check, interop
 from bitsparse.arrays import FRDC, BitTensor, TCTiledCSR
 from bitsparse.arrays.packed import Encoding
-from bitsparse.backends.cuda.epilogue import DeviceEpilogue
+from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
 from bitsparse.backends.cuda.packets import CodeSums
 from bitsparse.errors import ShapeError
 from bitsparse.nn.operand import Form, GraphOperand
 from bitsparse.ops import Epilogue, matmul, plan_spmm
-from bitsparse.ops.matmul_plan import target_of
+from bitsparse.ops.matmul.plan import target_of
 
 __all__ = ["GpuOperand", "whole_graph"]
 
