@@ -10,7 +10,7 @@
 //
 // Compile-time: see quantized_load.cuh; BS_AHEAD (8, 16). Floor on an H200: bytes of X and of the result at 4.0 TB/s (read and write
 // together), 2 m n k operations at 1.93e15 a second. (169 343 x 512) x (512 x 512): 174 us and 46 us. Not timed yet; what was counted is in
-// benchmarks/NOTES.md.
+// docs/kernels/quantized.md.
 #include "quantized_produce.cuh"
 #define BS_BYTES
 #define BS_SIGNED 3

@@ -108,7 +108,7 @@ def tilings(columns: int, b_planes: int, *, masked: bool, wide: bool, a_planes: 
 
 
 class Rates(NamedTuple):
-    """Figures of one chip that the estimate is made of, fitted to measured times of all tilings; see benchmarks/NOTES.md."""
+    """Figures of one chip that the estimate is made of, fitted to measured times of all tilings; see docs/kernels/matmul.md."""
 
     clock_mhz: float = 1850.0
     launch_us: float = 1.6
