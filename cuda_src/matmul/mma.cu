@@ -23,8 +23,8 @@ struct Worker {
     const MmaParams &g;
     const u32 tiles; // address of the ring
     Loader loader;
-    int stage;          // the one at hand
-    u32 at_a, at_b;     // what this lane names to load_matrices in stage 0
+    int stage; // the one at hand
+    u32 at_a, at_b; // what this lane names to load_matrices in stage 0
     Fragments parts[2]; // of this step and the next one
     Accumulators acc;
 

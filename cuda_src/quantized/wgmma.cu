@@ -163,7 +163,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) quantized_wgmma(const 
     __shared__ alignas(8) u64 barriers[2 * (kLeftSlots + kRightSlots)];
     const u32 base = (shared_address(memory) + 1023u) & ~1023u, first = shared_address(barriers);
     const u32 right = base + kLeftSlots * kBytesBlock, right_full = first + 16 * kLeftSlots;
-    const Shared s = {base, right, right + kRightSlots * kBytesBlock, first, first + 8 * kLeftSlots, right_full, right_full + 8 * kRightSlots};
+    const Shared s = {
+        base, right, right + kRightSlots * kBytesBlock, first, first + 8 * kLeftSlots, right_full, right_full + 8 * kRightSlots};
     const int warp = threadIdx.x >> 5;
     if (threadIdx.x == 0) {
         for (int i = 0; i < kLeftSlots; i++) {
