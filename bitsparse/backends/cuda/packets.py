@@ -16,31 +16,8 @@ from bitsparse.backends.params import EpilogueParams, packed_words
 __all__ = ["CodeSums", "PacketArrays"]
 
 
-class PacketParams(ctypes.Structure):
-    """The argument of the kernels of ``packets/open.cu``, field by field."""
-
-    _fields_ = (
-        *(
-            (name, ctypes.c_void_p)
-            for name in ("packet", "indptr", "indices", "degrees", "columns", "left", "right", "term")
-        ),
-        *((name, ctypes.c_void_p) for name in ("words", "order", "table", "logits", "out")),
-        *((name, ctypes.c_int64) for name in ("room", "low")),
-        *((name, ctypes.c_int) for name in ("factors", "runs", "used", "stride", "width")),
-    )
-
-
-class CodeSumParams(ctypes.Structure):
-    """The argument of the kernel of ``packets/sums.cu``, field by field."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("indptr", "indices", "codes", "sums")),
-        ("rows", ctypes.c_int64),
-        *(
-            (name, ctypes.c_int)
-            for name in ("columns", "octets", "stride", "bits", "planes", "plane", "high", "times", "minus")
-        ),
-    )
+PacketParams = jit.struct("packets/open.cu", "PacketParams")
+CodeSumParams = jit.struct("packets/sums.cu", "CodeSumParams")
 
 
 class PacketArrays:

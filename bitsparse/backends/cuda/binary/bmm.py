@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from typing import Any, NamedTuple
 
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 
 from bitsparse import jit
 from bitsparse.backends.cuda.bits import stats
-from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue, EpilogueStruct
+from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
 from bitsparse.backends.params import EpilogueParams, Thresholds
 
 __all__ = ["SignProduct", "Tuning", "choose_tuning"]
@@ -33,22 +32,8 @@ _NEVER = np.iinfo(np.int32).max
 _ROOMY = 56 << 10
 
 
-class _Params(ctypes.Structure):
-    """``BmmParams`` of ``binary/bmm_rows.cuh``, field by field."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("x", "w", "out", "columns", "flips", "norm_scale", "norm_shift")),
-        *((name, ctypes.c_void_p) for name in ("absmean", "nan")),
-        ("x_row", ctypes.c_longlong),
-        *((name, ctypes.c_int) for name in ("m", "n", "k", "words", "part_words", "pitch", "out_words", "pairs")),
-        *((name, ctypes.c_int) for name in ("is_signed", "pad")),
-    )
-
-
-class _FusedParams(_Params):
-    """The same with an epilogue."""
-
-    _fields_ = (("epilogue", EpilogueStruct),)
+BmmParams = jit.struct("binary/bmm_rows.cuh", "BmmParams")
+FusedParams = jit.struct("binary/bmm_rows.cuh", "BmmParams", optional=True)
 
 
 class Tuning(NamedTuple):
@@ -185,7 +170,7 @@ class SignProduct:
         else:
             self.tuning = self.tuning._replace(part_words=0)
         t = self.tuning
-        p = self.params = _Params() if self._chain is None else _FusedParams()
+        p = self.params = BmmParams() if self._chain is None else FusedParams()
         p.m, p.n, p.k, p.words, p.w = m, n, k, words, w_words.data.ptr
         p.part_words, p.pitch = t.part_words or words, t.pitch(words)
         p.is_signed = int(self._dtype.kind == "i")
@@ -213,8 +198,8 @@ class SignProduct:
             room = np.zeros((2, -(-k // 4) * 4), np.float32)
             room[0, :k], room[1, :k] = norm
             self._keep.append(cupy.asarray(room))
-            p.norm_scale = self._keep[-1].data.ptr
-            p.norm_shift = p.norm_scale + room[0].nbytes
+            at = self._keep[-1].data.ptr
+            p.norm[:] = at, at + room[0].nbytes
         self._launches: dict[tuple[int, bool], Any] = {}
         self._means: dict[int, Any] = {}
         self._launch: Any = None

@@ -22,23 +22,14 @@ _FEW_PARTS = 32
 _INT64_MIN = -(1 << 63)
 
 
-class RangeParams(ctypes.Structure):
-    """The argument of the kernels of ``bits/range.cu`` and ``bits/round.cu``, field by field."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("x", "low", "high", "flag")),
-        *((name, ctypes.c_int64) for name in ("lines", "rows", "cols", "x_batch", "x_row", "x_col", "parts", "span")),
-        ("seed", ctypes.c_uint64),
-        ("stream", ctypes.c_uint32),
-        *((name, ctypes.c_int) for name in ("lanes", "is_signed", "infinity", "vector")),
-    )
+RangeParams = jit.struct("bits/range.cuh", "RangeParams")
 
 
 def _value_dtype(kind: int) -> Any:
     return np.float64 if kind == DOUBLE else np.float32 if kind >= HALF else np.int64
 
 
-def _launch(name: str, kind: int, items: int, params: RangeParams, source: str = "bits/range.cu") -> None:
+def _launch(name: str, kind: int, items: int, params: ctypes.Structure, source: str = "bits/range.cu") -> None:
     blocks = min(geometry.MAX_BLOCKS, items)
     jit.kernel(source, name, {"BS_KIND": kind}).launch(blocks, _THREADS, params)()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from typing import Any, NamedTuple
 
@@ -11,7 +10,7 @@ import numpy as np
 from bitsparse import jit
 from bitsparse.backends.cuda import geometry
 from bitsparse.backends.cuda.csr import vectors as edges
-from bitsparse.backends.cuda.csr.schedule import Schedule, StreamsParams
+from bitsparse.backends.cuda.csr.schedule import Schedule
 from bitsparse.backends.cuda.edges.sddmm import edge_softmax, sddmm
 
 __all__ = ["AttentionProduct", "attention", "cosine_attention", "fits_registers", "inverse_norms", "layout"]
@@ -23,26 +22,8 @@ _THREADS = 256
 _SAFE_BETA = 40.0
 
 
-class AttentionParams(ctypes.Structure):
-    """The argument of ``edges/attention.cu``, field by field."""
-
-    _fields_ = (
-        ("streams", StreamsParams),
-        *((name, ctypes.c_void_p) for name in ("x", "out", "lse", "source", "target", "inverse", "partial")),
-        *((name, ctypes.c_double) for name in ("factor", "lowest")),
-        *((name, ctypes.c_int) for name in ("heads", "vectors", "head_vectors", "bounded")),
-    )
-
-
-class AttentionRowsParams(ctypes.Structure):
-    """The argument of ``edges/attention_rows.cu``, field by field."""
-
-    _fields_ = (
-        ("streams", StreamsParams),
-        *((name, ctypes.c_void_p) for name in ("x", "out", "lse", "partial")),
-        ("rows", ctypes.c_int64),
-        *((name, ctypes.c_int) for name in ("heads", "vectors", "head_elements")),
-    )
+AttentionParams = jit.struct("edges/attention.cu", "AttentionParams")
+AttentionRowsParams = jit.struct("edges/attention_rows.cu", "AttentionRowsParams")
 
 
 class Layout(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 from bitsparse import jit
 from bitsparse.backends.cuda import geometry
 from bitsparse.backends.cuda.csr import vectors as edges
-from bitsparse.backends.cuda.csr.schedule import Schedule, StreamsParams
+from bitsparse.backends.cuda.csr.schedule import Schedule
 from bitsparse.backends.cuda.edges.sddmm_windows import DotWindows
 
 __all__ = [
@@ -40,24 +39,8 @@ _ROOM, _SOFTMAX_ROUNDS, _LEAST_SPAN = 4096, 4, 16
 _MOST_HEADS, _HEADS = 64, 32
 
 
-class SoftmaxParams(ctypes.Structure):
-    """The argument of ``edges/softmax.cu``, field by field."""
-
-    _fields_ = (
-        ("streams", StreamsParams),
-        *((name, ctypes.c_void_p) for name in ("scores", "out", "partial")),
-        *((name, ctypes.c_int) for name in ("heads", "slice", "across", "room")),
-    )
-
-
-class EdgesParams(ctypes.Structure):
-    """``EdgesParams`` of ``edges/ends.cuh``, field by field."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("indptr", "indices", "rows", "behind", "x", "y", "out")),
-        *((name, ctypes.c_int64) for name in ("edges", "warps")),
-        *((name, ctypes.c_int) for name in ("heads", "vectors", "product")),
-    )
+SoftmaxParams = jit.struct("edges/softmax.cu", "SoftmaxParams")
+EdgesParams = jit.struct("edges/ends.cuh", "EdgesParams")
 
 
 def dot_defines(

@@ -10,7 +10,7 @@ from bitsparse import jit
 from bitsparse.backends.cuda import geometry
 from bitsparse.backends.cuda.csr import vectors as edges
 from bitsparse.backends.cuda.csr.schedule import Schedule
-from bitsparse.backends.cuda.edges.sddmm import EdgesParams, dot_defines
+from bitsparse.backends.cuda.edges.sddmm import dot_defines
 from bitsparse.backends.params import packed_words
 
 __all__ = ["BITS", "CodeEnds", "CodesKind", "CodesProduct", "codes_defines"]
@@ -22,26 +22,8 @@ _ENCODINGS = {"unsigned": 0, "signed": 1, "bipolar": 2}
 _INT32 = "int32"  # a vector is four words, whatever they hold
 
 
-class _Side(ctypes.Structure):
-    """``CodeSide`` of ``edges/codes.cuh``, field by field."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("scale", "offset")),
-        *((name, ctypes.c_int64) for name in ("scale_node", "offset_node")),
-        *((name, ctypes.c_int) for name in ("scale_head", "offset_head", "scale_column", "offset_column")),
-        *((name, ctypes.c_int) for name in ("shift", "flip", "minus")),
-    )
-
-
-class _Params(ctypes.Structure):
-    """``EdgesParams`` of ``edges/ends.cuh`` as kernels over codes have it, field by field."""
-
-    _fields_ = (
-        *EdgesParams._fields_,
-        *((name, ctypes.c_int) for name in ("row_bytes", "columns")),
-        ("left", _Side),
-        ("right", _Side),
-    )
+CodeSide = jit.struct("edges/codes.cuh", "CodeSide")
+CodeParams = jit.struct("edges/ends.cuh", "EdgesParams", optional=True)
 
 
 class CodeEnds(NamedTuple):
@@ -76,7 +58,7 @@ class CodeEnds(NamedTuple):
         """What the steps of scale and offset depend on."""
         return tuple(None if part is None else (part.shape, part.strides) for part in (self.scale, self.offset))
 
-    def fill(self, side: _Side) -> None:
+    def fill(self, side: ctypes.Structure) -> None:
         """Write the steps of scale and offset into a kernel's argument."""
         for name in ("scale", "offset"):
             part = getattr(self, name)
@@ -173,7 +155,7 @@ class CodesProduct:
         self._forms: list[Any] = [None, None]
         rows, behind = schedule.edge_rows()
         arrays = (schedule.indptr, self._indices, rows, behind)
-        params = self._params = _Params(*(array.data.ptr for array in arrays))
+        params = self._params = CodeParams(*(array.data.ptr for array in arrays))
         params.edges, params.heads, params.columns = schedule.nnz, kind.heads, kind.columns
         params.row_bytes = 4 * packed_words(kind.columns, kind.bits, "rows")
         params.warps, params.product = -(-schedule.nnz // 32) * kind.heads, int(kind.op == "mul")

@@ -23,16 +23,7 @@ _MOST = (3e38, 1e30, 1e18, 1e9, 1.0)
 _BLOCK = 64
 
 
-class FinishStruct(ctypes.Structure):
-    """``Finish`` of ``finish/floats.cuh``, field by field."""
-
-    _fields_ = (
-        ("row_scale", ctypes.c_void_p * 2),
-        ("col_scale", ctypes.c_void_p * 2),
-        *((name, ctypes.c_void_p) for name in ("addend", "bias", "bn_scale", "bn_shift", "limits", "flips", "nan")),
-        *((name, ctypes.c_int) for name in ("addend_bytes", "bipolar", "columns", "row_bytes")),
-        ("slope", ctypes.c_float),
-    )
+FinishStruct = jit.struct("finish/floats.cuh", "Finish")
 
 
 class Behind(NamedTuple):
@@ -159,7 +150,7 @@ class Finish:
         self._flag.fill(0)
         return True
 
-    def aim(self, struct: FinishStruct, behind: Behind | None) -> None:
+    def aim(self, struct: ctypes.Structure, behind: Behind | None) -> None:
         """Put into a kernel's argument what one call brings along."""
         if behind is None:
             return

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from bitsparse import jit
 from bitsparse.backends.cuda.chips import chip_of
-from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue, EpilogueStruct
-from bitsparse.backends.cuda.matmul.passes import BLOCK_BYTES, BLOCK_WORDS, INLINE_PASSES, passes_of
+from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
+from bitsparse.backends.cuda.matmul.passes import BLOCK_BYTES, BLOCK_WORDS, passes_of, put_passes
 from bitsparse.backends.cuda.matmul.wgmma import Operand
 from bitsparse.errors import KernelError
 
@@ -178,29 +177,8 @@ def choose_tiling(
     )
 
 
-class MmaParams(ctypes.Structure):
-    """The argument of ``matmul_mma``, field by field."""
-
-    _fields_ = (
-        *(
-            (name, ctypes.c_void_p)
-            for name in ("a", "b", "out", "row_term", "col_term", "passes", "blocks", "batch_indices")
-        ),
-        *(
-            (name, ctypes.c_int)
-            for name in (
-                *("m", "n", "words", "a_planes", "b_planes", "block_words", "n_passes", "qb_log", "parts"),
-                *("m_tiles", "n_tiles", "batches", "raster", "pairs"),
-            )
-        ),
-        ("inline_passes", ctypes.c_int * (16 * INLINE_PASSES)),
-    )
-
-
-class FusedMmaParams(MmaParams):
-    """The argument of ``matmul_mma`` with an epilogue."""
-
-    _fields_ = (("epilogue", EpilogueStruct),)
+MmaParams = jit.struct("matmul/mma.cuh", "MmaParams")
+FusedMmaParams = jit.struct("matmul/mma.cuh", "MmaParams", optional=True)
 
 
 class MmaProduct:
@@ -242,12 +220,7 @@ class MmaProduct:
         p = FusedMmaParams() if fused else MmaParams()
         p.a, p.m, p.n, p.words = a.words.data.ptr, a.outer, b.outer, n_words
         p.a_planes, p.b_planes = a.planes, b.planes
-        p.n_passes = len(table)
-        if len(table) <= INLINE_PASSES:
-            p.inline_passes[: table.size] = table.ravel().tolist()
-        else:
-            self._keep.append(cupy.asarray(table))
-            p.passes = self._keep[-1].data.ptr
+        self._keep.append(put_passes(p, table))
         if blocks_mask is not None:
             p.blocks, p.block_words = blocks_mask.data.ptr, blocks_mask.shape[-1]
         if batch_indices is not None:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from bitsparse import jit
-from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue, EpilogueStruct
+from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
 from bitsparse.backends.cuda.matmul.passes import (
     BLOCK_BYTES,
     BLOCK_WORDS,
-    INLINE_PASSES,
     passes_of,
+    put_passes,
     runs_of,
     wide_passes_of,
 )
@@ -204,32 +203,8 @@ def choose_tiling(
     )
 
 
-class MatmulParams(ctypes.Structure):
-    """The argument of ``matmul_wgmma``, field by field."""
-
-    _fields_ = (
-        ("a", jit.TensorMap),
-        ("b", jit.TensorMap),
-        ("c", jit.TensorMap),
-        *((name, ctypes.c_void_p) for name in ("out", "row_term", "col_term", "passes", "blocks", "batch_indices")),
-        *(
-            (name, ctypes.c_int)
-            for name in (
-                *("m", "n", "block_words", "n_passes", "nb", "qb", "mc", "rk", "rp", "box_rows", "boxes"),
-                *("m_groups", "n_tiles", "batches", "raster", "bulk", "pairs", "early"),
-            )
-        ),
-        *((name, ctypes.c_uint) for name in ("by_batch", "by_band", "by_height", "by_last")),
-        ("kept", ctypes.c_int),
-        ("pad", ctypes.c_int * 13),
-        ("inline_passes", ctypes.c_int * (16 * INLINE_PASSES)),
-    )
-
-
-class FusedParams(MatmulParams):
-    """The argument of ``matmul_wgmma`` with an epilogue."""
-
-    _fields_ = (("epilogue", EpilogueStruct),)
+MatmulParams = jit.struct("matmul/tiles.cuh", "MatmulParams")
+FusedParams = jit.struct("matmul/tiles.cuh", "MatmulParams", optional=True)
 
 
 def _room_for(t: Tiling) -> int:
@@ -321,12 +296,7 @@ class WgmmaProduct:
         self._keep = [a.words, batch_indices, blocks_mask]
         p = FusedParams() if fused else MatmulParams()
         p.a[:] = operand_map(a.words, a.outer, a.planes, t.left_rows // t.pa, t.pa)
-        p.n_passes = len(table)
-        if len(table) <= INLINE_PASSES:
-            p.inline_passes[: table.size] = table.ravel().tolist()
-        else:
-            self._keep.append(cupy.asarray(table))
-            p.passes = self._keep[-1].data.ptr
+        self._keep.append(put_passes(p, table))
         if masked:
             p.blocks, p.block_words = blocks_mask.data.ptr, blocks_mask.shape[-1]
         if batch_indices is not None:

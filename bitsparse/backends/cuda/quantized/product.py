@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from typing import Any
 
@@ -39,35 +38,8 @@ _ROOM_FOR_TWO = 160 << 10
 _AHEAD = {4: 8, 2: 16}
 
 
-class QuantizedParams(ctypes.Structure):
-    """The argument of both kernels, field by field; see ``quantized/load.cuh``."""
-
-    _fields_ = (
-        ("w", jit.TensorMap),
-        ("y", jit.TensorMap),
-        *((name, ctypes.c_void_p) for name in ("x", "weights", "out", "scale", "largest", "w_scale", "bias")),
-        *((name, ctypes.c_void_p) for name in ("codes", "absmax", "odd")),
-        ("x_row", ctypes.c_longlong),
-        ("seed", ctypes.c_uint64),
-        ("stream", ctypes.c_uint32),
-        ("scale_value", ctypes.c_float),
-        ("top", ctypes.c_float),
-        *((name, ctypes.c_int) for name in ("m", "n", "k", "w_words", "codes_words", "codes_bits")),
-        *((name, ctypes.c_int) for name in ("n_tiles", "full", "split", "per_part", "units", "bulk", "pairs")),
-        ("pad", ctypes.c_int * 8),
-    )  # fmt: skip
-
-
-class AbsmaxParams(ctypes.Structure):
-    """The argument of ``quantized_absmax``, field by field."""
-
-    _fields_ = (
-        ("x", ctypes.c_void_p),
-        ("largest", ctypes.c_void_p),
-        ("rows", ctypes.c_longlong),
-        ("row_bytes", ctypes.c_longlong),
-        *((name, ctypes.c_int) for name in ("cols", "words", "infinity", "pad")),
-    )
+QuantizedParams = jit.struct("quantized/load.cuh", "QuantizedParams")
+AbsmaxParams = jit.struct("quantized/absmax.cu", "AbsmaxParams")
 
 
 def absmax_into(x: Any, largest: Any) -> None:

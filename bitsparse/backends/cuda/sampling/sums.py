@@ -10,9 +10,8 @@ import numpy as np
 
 from bitsparse import jit
 from bitsparse.backends.cuda import geometry
-from bitsparse.backends.cuda.csr.schedule import StreamsParams
-from bitsparse.backends.cuda.csr.units import UnitsParams, units_of
-from bitsparse.backends.cuda.sampling.drawing import Drawing, SamplerParams
+from bitsparse.backends.cuda.csr.units import units_of
+from bitsparse.backends.cuda.sampling.drawing import Drawing
 from bitsparse.backends.cuda.workspaces import Workspaces
 from bitsparse.backends.params import CodeFeatures, packed_words
 from bitsparse.errors import KernelError
@@ -23,35 +22,8 @@ _GRID_Y = 65535
 _KINDS = {"float16": 4, "float32": 5, "float64": 6, "bfloat16": 7}
 
 
-class _CodeMap(ctypes.Structure):
-    """``CodeMap`` of ``sampling/sums.cuh``, field by field."""
-
-    _fields_ = (
-        ("scale", ctypes.c_void_p),
-        ("offset", ctypes.c_void_p),
-        ("scale_step", ctypes.c_int),
-        ("offset_step", ctypes.c_int),
-        ("flip", ctypes.c_uint),
-        ("times", ctypes.c_int),
-        ("plus", ctypes.c_int),
-        ("factor", ctypes.c_float),
-        ("bias", ctypes.c_float),
-    )
-
-
-class _SumParams(ctypes.Structure):
-    """``SampleSpmmParams`` of ``sampling/spmm.cu``, field by field."""
-
-    _fields_ = (
-        ("streams", StreamsParams),
-        ("units", UnitsParams),
-        ("sampler", SamplerParams),
-        ("codes", _CodeMap),
-        *((name, ctypes.c_void_p) for name in ("indptr", "indices", "x", "out", "values", "col_scale")),
-        *((name, ctypes.c_void_p) for name in ("factors", "row_scale", "partial", "arrived")),
-        *((name, ctypes.c_uint) for name in ("vectors", "row_bytes", "out_bytes")),
-        *((name, ctypes.c_int) for name in ("slices", "features", "whole")),
-    )
+CodeMap = jit.struct("sampling/sums.cuh", "CodeMap")
+SumParams = jit.struct("sampling/spmm.cuh", "SampleSpmmParams")
 
 
 class Codes(NamedTuple):
@@ -67,12 +39,12 @@ class Codes(NamedTuple):
         return cls(x.bits, x.encoding, any(_step(part) < 0 for part in (x.scale, x.offset)))
 
     @property
-    def map(self) -> _CodeMap:
+    def map(self) -> ctypes.Structure:
         """The argument of a kernel, but for scale and offset."""
         half = 1 << (self.bits - 1)
         flip = half * (0xFFFFFFFF // ((1 << self.bits) - 1)) if self.encoding == "signed" else 0
         times, plus = {"unsigned": (1, 0), "signed": (1, -half), "bipolar": (2, -1)}[self.encoding]
-        return _CodeMap(None, None, 0, 0, flip, times, plus, times, plus - times * 32768)
+        return CodeMap(None, None, 0, 0, flip, times, plus, times, plus - times * 32768)
 
 
 def _step(part: Any) -> int:
@@ -213,7 +185,7 @@ class SampledSum:
         each = tuning.bytes // self.dtype.itemsize if codes is None else tuning.bytes * 8 // codes.bits
         vectors = -(-self.columns // each)
         slices = -(-vectors // tuning.lanes)
-        params = self._params = _SumParams(
+        params = self._params = SumParams(
             schedule.walk_params(None, tuning.lanes, self.cut.longest), self.cut.params(), drawing.sampler(0, 0)
         )
         params.indptr = drawing.indptr.data.ptr

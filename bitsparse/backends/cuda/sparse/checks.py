@@ -35,14 +35,7 @@ _BLOCKS_EACH = 16
 _BAD_START, _BAD_INDEX, _FALLS, _REPEATS, _TALLEST = range(5)
 
 
-class CheckParams(ctypes.Structure):
-    """The argument of the kernels of ``sparse/check.cu``, field by field."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("indptr", "indices", "found", "starts")),
-        *((name, ctypes.c_int64) for name in ("rows", "cols", "nnz", "windows")),
-        ("window", ctypes.c_int),
-    )
+CheckParams = jit.struct("sparse/check.cu", "CheckParams")
 
 
 def constants(dtype: Any) -> dict[str, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 import numpy as np
@@ -17,14 +16,7 @@ _LARGEST_KEY = 1 << 63
 _KINDS = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 3}
 
 
-class RunParams(ctypes.Structure):
-    """The argument of the kernel of ``sparse/runs.cu``, field by field."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("values", "out", "starts")),
-        *((name, ctypes.c_int64) for name in ("runs", "entries", "width")),
-        ("kind", ctypes.c_int),
-    )
+RunParams = jit.struct("sparse/runs.cu", "RunParams")
 
 
 def _order_of(major: Any, minor: Any, sizes: tuple[int, int]) -> Any:

@@ -22,16 +22,7 @@ _STATIC_BYTES = 3072
 _RANK_BLOCKS, _GRID_Y = 64, 65535
 
 
-class WindowParams(ctypes.Structure):
-    """The argument of the kernels of ``sparse/windows.cu``, field by field."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("indptr", "indices", "edges", "full", "perm", "edge_row", "edge_cell")),
-        *((name, ctypes.c_void_p) for name in ("cells", "tiles", "counts")),
-        *((name, ctypes.c_int64) for name in ("rows", "windows", "fulls")),
-        *((name, ctypes.c_int) for name in ("window", "shift", "low", "capacity")),
-        *((name, ctypes.c_void_p) for name in ("packed", "packed_tiles")),
-    )
+WindowParams = jit.struct("sparse/windows.cu", "WindowParams")
 
 
 class Cells(NamedTuple):
@@ -46,7 +37,7 @@ class Cells(NamedTuple):
     edge_cell: Any = None  # and its cell among those of the window
 
 
-def _sort(params: WindowParams, dtype: Any, tallest: int) -> int:
+def _sort(params: ctypes.Structure, dtype: Any, tallest: int) -> int:
     """Sort the windows that fit shared memory; the number of entries that fit."""
     kernel = jit.kernel("sparse/windows.cu", "order_windows", constants(dtype))
     item = 2 * (dtype.itemsize + 4)
@@ -61,7 +52,7 @@ def _sort(params: WindowParams, dtype: Any, tallest: int) -> int:
     return low
 
 
-def _rank(cupy: Any, params: WindowParams, edges: Any, fits: int) -> None:
+def _rank(cupy: Any, params: ctypes.Structure, edges: Any, fits: int) -> None:
     """Sort and number the windows that do not fit."""
     full = cupy.flatnonzero(edges[1:] - edges[:-1] > fits)
     params.full, params.fulls = full.data.ptr, full.size

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from typing import Any, NamedTuple
 
@@ -10,9 +9,9 @@ import numpy as np
 
 from bitsparse import jit
 from bitsparse.backends.cuda import geometry
-from bitsparse.backends.cuda.csr.schedule import Schedule, StreamsParams
-from bitsparse.backends.cuda.csr.units import UnitsParams, edges_of_a_warp, limits_of, units_of
-from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue, EpilogueStruct
+from bitsparse.backends.cuda.csr.schedule import Schedule
+from bitsparse.backends.cuda.csr.units import edges_of_a_warp, limits_of, units_of
+from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
 from bitsparse.backends.cuda.workspaces import Workspaces
 from bitsparse.backends.params import OperandParams, packed_words
 from bitsparse.errors import KernelError
@@ -33,24 +32,8 @@ _MOST = 1024
 _NO_OPERAND = OperandParams()
 
 
-class _CodeParams(ctypes.Structure):
-    """``CodeParams`` of ``spmm/codes.cuh``, field by field."""
-
-    _fields_ = (
-        ("streams", StreamsParams),
-        ("units", UnitsParams),
-        *((name, ctypes.c_void_p) for name in ("x", "out", "values", "partial", "arrived")),
-        ("row_bytes", ctypes.c_uint),
-        *((name, ctypes.c_int) for name in ("vectors", "gathered", "slices", "heads", "columns", "width", "padded")),
-        ("flip", ctypes.c_uint),
-        *((name, ctypes.c_int) for name in ("base", "aligned")),
-    )
-
-
-class _ChainParams(_CodeParams):
-    """The same with an epilogue."""
-
-    _fields_ = (("epilogue", EpilogueStruct),)
+CodeParams = jit.struct("spmm/codes.cu", "CodeParams")
+ChainParams = jit.struct("spmm/codes.cu", "CodeParams", optional=True)
 
 
 class CodeTuning(NamedTuple):
@@ -183,7 +166,7 @@ class CodeSum:
         most = _LONGEST.get(bits, _MOST) if not weighted else _MOST
         longest = min(most, tuning.longest or limits_of(edges_of_a_warp(schedule.nnz), tuning.lanes)[1])
         self.cut = units_of(schedule, tuning.lanes, span=tuning.span, limit=tuning.limit, longest=longest)
-        params = self._params = (_CodeParams if chain is None else _ChainParams)(
+        params = self._params = (CodeParams if chain is None else ChainParams)(
             schedule.walk_params(self._indices, tuning.lanes, self.cut.longest), self.cut.params()
         )
         params.row_bytes, params.gathered = 4 * row_words, row_words // tuning.words

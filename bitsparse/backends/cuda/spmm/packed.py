@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from typing import Any, NamedTuple
 
@@ -10,9 +9,9 @@ import numpy as np
 
 from bitsparse import jit
 from bitsparse.backends.cuda import geometry
-from bitsparse.backends.cuda.csr.schedule import Schedule, StreamsParams
-from bitsparse.backends.cuda.csr.units import UnitsParams, units_of
-from bitsparse.backends.cuda.finish.floats import Behind, Finish, FinishStruct
+from bitsparse.backends.cuda.csr.schedule import Schedule
+from bitsparse.backends.cuda.csr.units import units_of
+from bitsparse.backends.cuda.finish.floats import Behind, Finish
 from bitsparse.backends.cuda.workspaces import Workspaces
 from bitsparse.backends.params import packed_words
 
@@ -24,18 +23,7 @@ _WEIGHTS = {"none": 0, "edge": 1, "general": 2}
 _WIDE = 64
 
 
-class _PackedParams(ctypes.Structure):
-    """``PackedParams`` of ``spmm/packed.cu``, field by field."""
-
-    _fields_ = (
-        ("streams", StreamsParams),
-        ("units", UnitsParams),
-        *((name, ctypes.c_void_p) for name in ("x", "out", "values", "col_scale", "partial", "arrived")),
-        ("row_bytes", ctypes.c_uint),
-        *((name, ctypes.c_int) for name in ("vectors", "slices")),
-        ("aligned", ctypes.c_int),
-        ("finish", FinishStruct),
-    )
+PackedParams = jit.struct("spmm/packed.cu", "PackedParams")
 
 
 class PackedTuning(NamedTuple):
@@ -134,7 +122,7 @@ class PackedSum:
         self._indices = indices if indices.data.ptr % 16 == 0 else indices.copy()
         self._values = values
         self.cut = units_of(schedule, tuning.lanes, span=tuning.span, limit=tuning.limit, longest=tuning.longest)
-        params = self._params = _PackedParams(
+        params = self._params = PackedParams(
             schedule.walk_params(self._indices, tuning.lanes, self.cut.longest), self.cut.params()
         )
         params.row_bytes, params.vectors, params.slices = (

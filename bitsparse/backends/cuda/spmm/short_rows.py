@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from typing import Any, NamedTuple
 
@@ -18,14 +17,7 @@ __all__ = ["MOST_COLUMNS", "MOST_EDGES", "ShortSum", "ShortTuning", "refusal"]
 MOST_COLUMNS, MOST_EDGES = 64, 1024
 
 
-class _ShortParams(ctypes.Structure):
-    """``ShortParams`` of ``spmm/short.cu``, field by field."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("units", "indices", "values", "x", "row_scale", "out")),
-        *((name, ctypes.c_uint) for name in ("vectors", "row_bytes")),
-        ("warps", ctypes.c_int),
-    )
+ShortParams = jit.struct("spmm/short.cu", "ShortParams")
 
 
 class ShortTuning(NamedTuple):
@@ -104,7 +96,7 @@ class ShortSum:
         starts = self._pad(indptr, indices, values)
         self._units = _dealt(indptr[1:] - indptr[:-1], starts, 32 // lanes, tuning)
         self._row_scale = None if row_scale is None else cupy.ascontiguousarray(row_scale, np.float32)
-        params = self._params = _ShortParams(self._units.data.ptr, self._indices.data.ptr)
+        params = self._params = ShortParams(self._units.data.ptr, self._indices.data.ptr)
         params.values = None if self._values is None else self._values.data.ptr
         params.row_scale = None if self._row_scale is None else self._row_scale.data.ptr
         params.vectors, params.row_bytes = columns // 4, columns * 4

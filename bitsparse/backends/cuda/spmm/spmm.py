@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 import threading
 from typing import Any
@@ -11,9 +10,9 @@ import numpy as np
 
 from bitsparse import jit
 from bitsparse.backends.cuda import geometry
-from bitsparse.backends.cuda.csr.schedule import Schedule, StreamsParams
-from bitsparse.backends.cuda.csr.units import UnitsParams, edges_of_a_warp, units_of
-from bitsparse.backends.cuda.finish.floats import Behind, Finish, FinishStruct
+from bitsparse.backends.cuda.csr.schedule import Schedule
+from bitsparse.backends.cuda.csr.units import edges_of_a_warp, units_of
+from bitsparse.backends.cuda.finish.floats import Behind, Finish
 from bitsparse.backends.cuda.sparse.checks import rows_of
 from bitsparse.backends.cuda.spmm.tuning import EDGES, GENERAL, NONE, SIXTEEN, Tuning, fitted, tuning_of, value_dtype_of
 from bitsparse.backends.cuda.workspaces import Workspaces
@@ -31,22 +30,8 @@ _KINDS = {"float16": 4, "float32": 5, "float64": 6, "bfloat16": 7} | {
 _GRID_Y = 65535
 
 
-class _SpmmParams(ctypes.Structure):
-    """``SpmmParams`` of ``spmm/csr.cuh``, field by field."""
-
-    _fields_ = (
-        ("streams", StreamsParams),
-        ("units", UnitsParams),
-        *((name, ctypes.c_void_p) for name in ("x", "out", "values", "row_scale", "col_scale", "partial", "arrived")),
-        *((name, ctypes.c_uint) for name in ("vectors", "row_bytes", "out_bytes")),
-        *((name, ctypes.c_int) for name in ("slices", "heads", "width", "is_signed")),
-    )
-
-
-class _FinishedParams(_SpmmParams):
-    """The same with a finish behind the sums."""
-
-    _fields_ = (("finish", FinishStruct),)
+SpmmParams = jit.struct("spmm/csr.cuh", "SpmmParams")
+FinishedParams = jit.struct("spmm/csr.cuh", "SpmmParams", optional=True)
 
 
 def longest_row(indptr: Any, nnz: int) -> int:
@@ -172,7 +157,7 @@ class Spmm:
         self._slices = -(-vectors // (tuning.lanes * tuning.vectors))
         self._each, self._slot = each, self._slices * tuning.vectors * tuning.lanes
         finish = self._finish
-        params = self._params = (_SpmmParams if finish is None else _FinishedParams)(
+        params = self._params = (SpmmParams if finish is None else FinishedParams)(
             schedule.walk_params(self._indices, tuning.lanes, self.cut.longest), self.cut.params()
         )
         params.row_scale = None if self._row_scale is None else self._row_scale.data.ptr
