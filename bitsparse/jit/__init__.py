@@ -9,7 +9,7 @@ from bitsparse.jit.cache import cache_dir, compile_kernel, nvrtc_version, source
 from bitsparse.jit.device import Capability, capability, require_cupy
 from bitsparse.jit.kernel import Kernel, Launch, kernel, tensor_map
 from bitsparse.jit.structs import TensorMap, struct
-from bitsparse.jit.variants import ARCHS, Variant, variants
+from bitsparse.jit.variant import ARCHS, Variant, variants_of
 
 __all__ = [
     "ARCHS",
@@ -29,5 +29,5 @@ __all__ = [
     "source_dir",
     "struct",
     "tensor_map",
-    "variants",
+    "variants_of",
 ]

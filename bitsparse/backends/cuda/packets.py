@@ -162,3 +162,9 @@ class CodeSums:
             self._launch()
             self._finish.run(self._sums, target)
         return target
+
+
+VARIANTS = [
+    *jit.variants_of("packets/open.cu", "packet_rows"),
+    *jit.variants_of("packets/sums.cu", "packet_sums"),
+]

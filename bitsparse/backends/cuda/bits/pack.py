@@ -17,7 +17,7 @@ from bitsparse.backends.cuda import geometry
 from bitsparse.backends.cuda.bits.ranges import calibrate, minmax, stochastic_round
 from bitsparse.backends.cuda.bits.stats import code_sums, tile_bitmap
 from bitsparse.backends.cuda.bits.words import count_nonzero, pad_is_zero, repack
-from bitsparse.backends.cuda.geometry import DOUBLE, GROUP, HALF, Source
+from bitsparse.backends.cuda.geometry import DOUBLE, FLOAT, GROUP, HALF, Source
 
 __all__ = [
     "calibrate",
@@ -326,3 +326,26 @@ def dequantize(
     if values.size:
         _decode(words, values, bits, axis, layout, encoding, scale, offset)
     return values
+
+
+def _variants() -> list[jit.Variant]:
+    """Every kind of elements, with steps in float32 (two ways) and float64 for floats; the usual ones with 64-bit indices."""
+    large = {"BS_LARGE": 1}
+    kinds = [{"BS_KIND": kind} for kind in range(DOUBLE + 1)]
+    steps = [{"BS_KIND": kind, "BS_STEPS": way} for kind in (HALF, FLOAT) for way in range(3)]
+    steps.append({"BS_KIND": DOUBLE, "BS_STEPS": 2})
+    codes = [*kinds, *steps]
+    usual = [kinds[0], kinds[FLOAT], {"BS_KIND": FLOAT, "BS_STEPS": 0}, steps[-1]]
+    quick = [kinds[HALF] | index for index in ({}, large)] + [kinds[FLOAT] | index for index in ({}, large)]
+    octets = [
+        kind | {"BS_DRAWN": drawn} for kind in (kinds[HALF], kinds[FLOAT], kinds[FLOAT] | large) for drawn in (0, 1)
+    ]
+    return [
+        *jit.variants_of("bits/encode.cu", "encode_rows", [*codes, *(large | one for one in usual)]),
+        *jit.variants_of("bits/quick.cu", "quick_rows", quick),
+        *jit.variants_of("bits/octets.cu", "octet_rows", octets),
+        *jit.variants_of("bits/decode.cu", "decode_rows", [*kinds, large | kinds[0], large | kinds[FLOAT]]),
+    ]
+
+
+VARIANTS = _variants()

@@ -10,7 +10,7 @@ import numpy as np
 
 from bitsparse import jit
 from bitsparse.backends.cuda import geometry
-from bitsparse.backends.cuda.geometry import DOUBLE, GROUP, HALF
+from bitsparse.backends.cuda.geometry import DOUBLE, FLOAT, GROUP, HALF
 
 __all__ = ["calibrate", "minmax", "stochastic_round"]
 
@@ -145,3 +145,10 @@ def stochastic_round(x: Any, seed: int, stream: int, *, out: Any = None) -> Any:
     items = -(-math.ceil(x.size / 8) // _THREADS)
     _launch("round_stochastically", geometry.kind_of(x.dtype), items, params, "bits/round.cu")
     return result
+
+
+_FLOATS = [{"BS_KIND": kind} for kind in (HALF, FLOAT, DOUBLE)]
+VARIANTS = [
+    *jit.variants_of("bits/range.cu", "range_rows", [{"BS_KIND": 0}, {"BS_KIND": 3}, *_FLOATS]),
+    *jit.variants_of("bits/round.cu", "round_stochastically", _FLOATS),
+]

@@ -151,3 +151,10 @@ def content_sum(x: Any) -> int:
         params = ContentParams(x.data.ptr, out.data.ptr, x.nbytes)
         jit.kernel("bits/content.cu", "content_sum").launch(blocks, 256, params)()
     return int(out.get())
+
+
+VARIANTS = [
+    *jit.variants_of("bits/stats.cu", "code_sums"),
+    *jit.variants_of("bits/error.cu", "relative_error"),
+    *jit.variants_of("bits/content.cu", "content_sum"),
+]

@@ -115,3 +115,6 @@ def pad_is_zero(words: Any, bits: int, layout: str, axis_len: int) -> bool:
     params = WordsParams(words=words.data.ptr, out=found.data.ptr, bits=bits, lines=lines, length=used, width=width)
     _launch("find_pad_bits", lines * (width - used // 32), params)
     return not bool(found.get())
+
+
+VARIANTS = jit.variants_of("bits/words.cu", "turn_planes")

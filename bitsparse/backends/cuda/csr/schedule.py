@@ -258,3 +258,6 @@ class Schedule:
         params.rows, params.count, params.span, params.long_count = self.shape[0], count, span, int(long_rows.size)
         kernel = jit.kernel("csr/schedule.cu", name, self.defines)
         kernel.launch(-(-items // _THREADS), _THREADS, params)()
+
+
+VARIANTS = jit.variants_of("csr/schedule.cu", "stream_starts", ({}, {"BS_LARGE": 1}))

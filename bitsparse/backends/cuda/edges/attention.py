@@ -89,6 +89,11 @@ def layout(
     return Layout(defines, vectors, head_vectors, 1 if cosine else -(-vectors // lanes))
 
 
+def join_defines(dtype: Any) -> dict[str, int]:
+    """Constants of ``join_pieces`` for int32 indices."""
+    return {"BS_TYPE": edges.element_type(dtype), "BS_VECTOR": np.dtype(dtype).itemsize, "BS_LANES": 1}
+
+
 def attention(
     indptr: Any,
     indices: Any,
@@ -248,7 +253,7 @@ class AttentionProduct:
         if cut.pieces:
             rows = self._rows = AttentionRowsParams(schedule.params(cut, None, made.lanes))
             rows.heads, rows.vectors, rows.head_elements = heads, columns, columns // heads
-            defines = {"BS_TYPE": edges.element_type(dtype), "BS_VECTOR": itemsize, "BS_LANES": 1} | schedule.defines
+            defines = join_defines(dtype) | schedule.defines
             threads = min(256, -(-columns // 32) * 32)
             self._join = jit.kernel("edges/attention_rows.cu", "join_pieces", defines).launch(cut.pieces, threads, rows)
 
@@ -320,3 +325,23 @@ def _composed(
         spmm(indptr, None, (shape[0], nnz), each, nnz=nnz, acc_dtype=sums, out=lse, schedule=schedule)
         lse[indptr[1:] == indptr[:-1]] = -np.inf
     return result
+
+
+def _variants() -> list[jit.Variant]:
+    """Scores and cosines of rows of the usual widths and heads, for every kind of floats; pieces of long rows."""
+    large, bfloat16 = {"BS_LARGE": 1}, {"BS_TYPE": edges.element_type("bfloat16")}
+    usual = ((64, 1), (64, 8), (128, 1), (128, 4), (128, 8), (128, 16))
+    rows = [layout("float32", 16, columns, heads, False).defines for columns, heads in usual]
+    rows += [layout("float32", 16, columns, 1, True).defines for columns in (16, 32, 64, 128, 256)]
+    half = [layout("float16", 16, 128, heads, cosine).defines for heads, cosine in ((1, False), (4, False), (1, True))]
+    rows += [*half, *(one | bfloat16 for one in half), layout("float64", 16, 64, 1, False).defines]
+    rows += [layout("float32", 16, 128, 4, False, large=True).defines]
+    pieces = [join_defines(dtype) for dtype in ("float32", "float16", "float64")]
+    pieces += [pieces[1] | bfloat16, pieces[0] | large]
+    return [
+        *jit.variants_of("edges/attention.cu", "attention", rows),
+        *jit.variants_of("edges/attention_rows.cu", "join_pieces", pieces),
+    ]
+
+
+VARIANTS = _variants()

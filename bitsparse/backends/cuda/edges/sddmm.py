@@ -89,6 +89,23 @@ def dot_defines(
     return found | ({"BS_HEADS": 1} if heads > 1 else {})
 
 
+def combine_defines(dtype: Any, vector: int, vectors: int) -> dict[str, int]:
+    """Constants of ``sddmm_combine`` for rows of `vectors` vectors of `vector` bytes and int32 indices."""
+    lanes = edges.lanes_for(vectors)
+    return {
+        "BS_TYPE": edges.element_type(dtype),
+        "BS_VECTOR": vector,
+        "BS_LANES": lanes,
+        "BS_STEPS": min(lanes, 2),
+    }
+
+
+def softmax_defines(dtype: Any, vector: int) -> dict[str, int]:
+    """Constants of ``edge_softmax`` for scores that are moved `vector` bytes at a time, and int32 indices."""
+    keep = _KEEP if np.dtype(dtype).itemsize < 8 else _KEEP // 2
+    return {"BS_TYPE": edges.element_type(dtype), "BS_VECTOR": vector, "BS_KEEP": keep}
+
+
 class EdgeProduct:
     """Dot products, sums or products of rows for every edge, prepared for one pattern and features of one kind: ``product(x, y, out)``.
 
@@ -142,9 +159,7 @@ class EdgeProduct:
             defines = dot_defines(dtype, vector, vectors, parts, large=schedule.large, **variant)
             kernel, threads = jit.kernel("edges/sddmm_dot.cu", "sddmm_edges", defines), _DOT_THREADS
         else:
-            lanes, threads = edges.lanes_for(vectors), _THREADS
-            defines = {"BS_TYPE": edges.element_type(dtype), "BS_VECTOR": vector, "BS_LANES": lanes}
-            defines |= {"BS_STEPS": min(lanes, 2)} | schedule.defines
+            threads, defines = _THREADS, combine_defines(dtype, vector, vectors) | schedule.defines
             kernel = jit.kernel("edges/sddmm_combine.cu", "sddmm_combine", defines)
         params.warps, params.product = -(-nnz // 32) * parts, int(op == "mul")
         self._params = params
@@ -266,8 +281,7 @@ class EdgeSoftmax:
         params = self._params = SoftmaxParams(schedule.params(cut, None, lanes))
         params.heads, params.slice, params.across = heads, part, across.bit_length() - 1
         params.room = -(-((span + longest) * part + 16) // 16) * 16
-        defines = {"BS_TYPE": edges.element_type(dtype), "BS_VECTOR": vector}
-        defines |= {"BS_KEEP": _KEEP if itemsize < 8 else _KEEP // 2} | schedule.defines
+        defines = softmax_defines(dtype, vector) | schedule.defines
         grid, shared = (cut.units, -(-heads // part), 1), params.room * self._sums.itemsize
         kernel = jit.kernel("edges/softmax.cu", "edge_softmax", defines)
         self._launch = kernel.launch(grid, _THREADS, params, shared=shared + 4 * (span + 2 + -(-span // 32)))
@@ -322,3 +336,25 @@ def softmax_lanes(heads: int, mean: float) -> tuple[int, int]:
     across = heads if heads & (heads - 1) == 0 and heads <= 8 else 8 if heads % 8 == 0 else 1
     along = edges.power_of_two(int(mean / _EACH))
     return across, min(32, across * max(2 if across >= 4 else 4, along))
+
+
+def _variants() -> list[jit.Variant]:
+    """Dot products of rows of 16 to 512 float32, 64 to 256 16-bit and 128 float64 elements; sums and products; softmax of every kind."""
+    large, bfloat16 = {"BS_LARGE": 1}, {"BS_TYPE": edges.element_type("bfloat16")}
+    dots = [dot_defines("float32", 16, vectors, 1) for vectors in (4, 8, 16, 32, 64, 96)]
+    half = [dot_defines("float16", 16, vectors, 1) for vectors in (8, 16, 32)]
+    dots += [*half, *(one | bfloat16 for one in half), dot_defines("float64", 16, 64, 1)]
+    dots += [dot_defines("float32", 16, vectors, 2) for vectors in (8, 16)]
+    dots += [dot_defines("float32", 16, 32, 1, large=True)]
+    rows = [combine_defines("float32", 16, vectors) for vectors in (1, 2, 32)]
+    rows += [combine_defines("float16", 16, 16), rows[-1] | large]
+    scores = [softmax_defines(dtype, 16) for dtype in ("float32", "float16", "float64")]
+    scores += [scores[1] | bfloat16, scores[0] | large]
+    return [
+        *jit.variants_of("edges/sddmm_dot.cu", "sddmm_edges", dots),
+        *jit.variants_of("edges/sddmm_combine.cu", "sddmm_combine", rows),
+        *jit.variants_of("edges/softmax.cu", "edge_softmax", scores),
+    ]
+
+
+VARIANTS = _variants()

@@ -166,9 +166,9 @@ class CodesProduct:
                 side.flip = side.minus = half
         defines = codes_defines(kind, large=schedule.large, **variant)
         dot = kind.op == "dot"
-        name, threads = ("sddmm_edges", _DOT_THREADS) if dot else ("sddmm_codes", _THREADS)
+        source, name, threads = ("dot", "sddmm_edges", _DOT_THREADS) if dot else ("codes", "sddmm_codes", _THREADS)
         params.vectors = (params.row_bytes if dot else 4 * kind.columns) // defines["BS_VECTOR"]
-        kernel = jit.kernel(f"{name}.cu", name, defines)
+        kernel = jit.kernel(f"edges/sddmm_{source}.cu", name, defines)
         self._launch = kernel.launch(-(-params.warps // (threads // 32)), threads, params)
 
     def __call__(self, x: CodeEnds, y: CodeEnds, out: Any) -> Any:
@@ -185,3 +185,25 @@ class CodesProduct:
                     self._forms[i] = form
             self._launch()
         return out
+
+
+def _variants() -> list[jit.Variant]:
+    """Dot products of 128 and 256 integers, of more, and of both ends' kinds; sums and products of rows, of integers and real values."""
+    signed, mixed = ("signed", "signed"), ("unsigned", "signed")
+    real = CodesKind("dot", 8, signed, 128, 1, True, False, False)
+    shifted = real._replace(encodings=mixed, offsets=True)
+    dots = [codes_defines(kind) for kind in (real, real._replace(columns=256), real._replace(bits=4), shifted)]
+    dots += [codes_defines(real._replace(bits=2, real=False))]
+    dots += [codes_defines(real._replace(bits=1, encodings=("bipolar", "bipolar"), real=False))]
+    dots += [codes_defines(shifted._replace(bits=4, columns=256, heads=2))]
+    dots += [codes_defines(real._replace(columns=1536), large=True)]
+    rows = real._replace(op="add")
+    sums = [codes_defines(kind) for kind in (rows._replace(real=False), rows, rows._replace(by_column=True))]
+    sums += [codes_defines(rows._replace(heads=2), large=True)]
+    return [
+        *jit.variants_of("edges/sddmm_dot.cu", "sddmm_edges", dots),
+        *jit.variants_of("edges/sddmm_codes.cu", "sddmm_codes", sums),
+    ]
+
+
+VARIANTS = _variants()

@@ -78,3 +78,6 @@ class DotWindows:
             params.x, params.y, params.out = x.data.ptr, y.data.ptr, out.data.ptr
             self._launch()
         return out
+
+
+VARIANTS = jit.variants_of("edges/sddmm_windows.cu", "sddmm_windows", [window_defines(n) for n in (8, 4, 9)])

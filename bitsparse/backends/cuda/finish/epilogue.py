@@ -367,3 +367,6 @@ def epilogue(acc: Any, params: EpilogueParams) -> Any:
     if chain.may_see_nan:
         _check.no_nan_in_epilogue(params.function, chain.nan_seen())
     return out
+
+
+VARIANTS = jit.variants_of("finish/sums.cu", "epilogue_int32")

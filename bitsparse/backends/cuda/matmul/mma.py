@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from bitsparse import jit
-from bitsparse.backends.cuda.chips import chip_of
+from bitsparse.backends.cuda.chips import RELEASED, chip_of
 from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
 from bitsparse.backends.cuda.matmul.passes import BLOCK_BYTES, BLOCK_WORDS, passes_of, put_passes
 from bitsparse.backends.cuda.matmul.wgmma import Operand
@@ -14,6 +14,7 @@ from bitsparse.errors import KernelError
 
 __all__ = ["MmaProduct", "MmaTiling", "choose_tiling", "estimate_us", "tilings"]
 
+_SOURCE = "matmul/mma.cu"
 #: Shared memory that every chip has for one block.
 SHARED_BYTES = 99 << 10
 
@@ -212,7 +213,7 @@ class MmaProduct:
                 f"matmul: the tiling {t} does not go with an int64 result or an epilogue; leave the choice to the plan"
             )
         self.tiling = t
-        kernel = jit.kernel("matmul/mma.cu", "matmul_mma", t.defines(a.step, wide, fused))
+        kernel = jit.kernel(_SOURCE, "matmul_mma", t.defines(a.step, wide, fused))
         table = passes_of(
             a.planes, b.planes, t.qb, blocks, a.step, a.negative_top, b.negative_top, a.weight * b.weight, wide
         )
@@ -253,3 +254,18 @@ class MmaProduct:
         if p.parts > 1:
             out.data.memset_async(0, out.nbytes)
         self._launch(stream)
+
+
+def _variants() -> list[jit.Variant]:
+    """The tilings for bits and bytes, int32 and int64 results, and epilogues; how many stages the largest has depends on the chip."""
+    ways = ((False, False), (True, False), (False, True))
+    found = [tile.defines(step, *way) for step in (1, 8) for way in ways for tile in TILES[1:]]
+    variants = jit.variants_of(_SOURCE, "matmul_mma", found)
+    for arch, chip in RELEASED.items():
+        largest = tiles_of(chip.card.shared_bytes)[0]
+        steps = (1, 8) if chip.bits else (8,)
+        variants += jit.variants_of(_SOURCE, "matmul_mma", [largest.defines(step, False) for step in steps], arch)
+    return variants
+
+
+VARIANTS = _variants()

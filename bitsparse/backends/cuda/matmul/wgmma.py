@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from bitsparse import jit
+from bitsparse.backends.cuda.chips import RELEASED
 from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
 from bitsparse.backends.cuda.matmul.passes import (
     BLOCK_BYTES,
@@ -20,6 +21,7 @@ from bitsparse.errors import KernelError
 
 __all__ = ["BLOCK_WORDS", "Operand", "Tiling", "WgmmaProduct", "choose_tiling", "estimate_us", "tilings"]
 
+_SOURCE = "matmul/wgmma.cu"
 #: Blocks of 64 columns of a tile that may wait for an epilogue while the next tile is multiplied; 0: none ever do.
 HELD_BLOCKS = 4
 
@@ -217,6 +219,11 @@ def _held_blocks(t: Tiling) -> int:
     return min(t.nb * t.qb, HELD_BLOCKS)
 
 
+def _waiting_way(t: Tiling) -> int:
+    """The way of sums that wait for the next tile: with the warps that made them, or handed to others."""
+    return 4 if t.nb * t.qb >= HANDED_BLOCKS else 3
+
+
 def defines_of(t: Tiling, step: int, wide: bool, shared_bytes: int, way: int = 0, signed: int = 0) -> dict[str, int]:
     """The compile-time constants of a tiling; ``way`` is that through an epilogue, 0 without one."""
     stages = max(2, min(8, (shared_bytes - 2048 - t.staging_bytes(way)) // t.stage_bytes))
@@ -325,7 +332,7 @@ class WgmmaProduct:
         defines, shared = self._variant()
         clusters = units
         if t.rk * t.rp == 1:
-            kernel = jit.kernel("matmul/wgmma.cu", "matmul_wgmma", defines)
+            kernel = jit.kernel(_SOURCE, "matmul_wgmma", defines)
             clusters = min(units, _room_for(t), kernel.resident_clusters(t.threads, shared, t.cluster))
         # The copy engine's stores overlap with the next tile; for a block's only tile ordinary ones are sooner done.
         self._bulk = units > clusters and not wide and not fused and b.outer % 4 == 0
@@ -342,7 +349,7 @@ class WgmmaProduct:
             return 0
         if not (self._may_wait and HELD_BLOCKS and self._epilogue.can_wait):
             return self._epilogue.way
-        return 4 if self.tiling.nb * self.tiling.qb >= HANDED_BLOCKS else 3
+        return _waiting_way(self.tiling)
 
     def _variant(self) -> tuple[dict[str, int], int]:
         """The constants of the next launch's kernel and its shared memory."""
@@ -354,7 +361,7 @@ class WgmmaProduct:
         """The launch for a way through the epilogue."""
         if way not in self._launches:
             defines, shared = self._variant()
-            kernel, t = jit.kernel("matmul/wgmma.cu", "matmul_wgmma", defines), self.tiling
+            kernel, t = jit.kernel(_SOURCE, "matmul_wgmma", defines), self.tiling
             self._launches[way] = kernel.launch(
                 self._grid, t.threads, self.params, shared=shared, cluster=t.cluster, dependent=True
             )
@@ -391,3 +398,22 @@ class WgmmaProduct:
         launch(stream)
         if self.quick is not None:
             self.quick.operand = operand
+
+
+def _variants() -> list[jit.Variant]:
+    """The cuts of a tile for bits, bytes and signed bytes, with every way out; signed bytes with unsigned ones when they are asked for."""
+    room, found = RELEASED["sm_90a"].card.shared_bytes, []
+    for wide in (False, True):
+        for t in tilings(1 << 10, 4, masked=True, wide=wide, a_planes=2):
+            steps = ((1, 0), (8, 0), (8, 3))
+            found += [
+                defines_of(t, step, wide, room, way, signed)
+                for way in ((0,) if wide else (0, 1, 2))
+                for step, signed in steps
+            ]
+            if t.groups == 2 and t.mb == 1 and not wide:
+                found.append(defines_of(t, 1, False, room, _waiting_way(t)))
+    return jit.variants_of(_SOURCE, "matmul_wgmma", found, "sm_90a")
+
+
+VARIANTS = _variants()

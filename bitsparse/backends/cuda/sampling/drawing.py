@@ -111,3 +111,6 @@ class Drawing:
             setattr(params, array, None if data is None else data.data.ptr)
         defines = {"BS_LARGE": 1} if self.indptr.dtype.itemsize == 8 else {}
         jit.kernel("sampling/edges.cu", name, defines).launch(-(-items // _THREADS), _THREADS, params)()
+
+
+VARIANTS = jit.variants_of("sampling/edges.cu", "sample_edges", ({}, {"BS_LARGE": 1}))

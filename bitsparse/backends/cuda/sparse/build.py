@@ -12,6 +12,7 @@ import numpy as np
 
 from bitsparse import jit
 from bitsparse.backends.cuda.sparse.checks import (
+    BOTH_INDICES,
     CHUNK,
     DAMAGED,
     FROM_END,
@@ -221,3 +222,9 @@ def _tiles_to_csr(cupy: Any, params: ctypes.Structure, counts: Any, found: Any, 
     params.indptr, params.indices = starts.data.ptr, made.data.ptr
     launch("sparse/inverse.cu", "fill_tiles", dtype, _warps(params.windows), params)
     return starts, made
+
+
+VARIANTS = [
+    *jit.variants_of("sparse/inverse.cu", "count_edges", BOTH_INDICES),
+    *jit.variants_of("sparse/words.cu", "list_bits", BOTH_INDICES),
+]

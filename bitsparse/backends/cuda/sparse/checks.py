@@ -159,3 +159,8 @@ def rows_of(indptr: Any, nnz: int) -> Any:
     params = CheckParams(indptr.data.ptr, None, None, rows.data.ptr, indptr.size - 1, 0, nnz)
     launch("sparse/check.cu", "rows_of", indptr.dtype, -(-nnz // CHUNK), params)
     return rows
+
+
+#: For int32 and int64 indices.
+BOTH_INDICES: tuple[dict[str, int], ...] = ({}, {"BS_LARGE": 1})
+VARIANTS = jit.variants_of("sparse/check.cu", "check_csr", BOTH_INDICES)

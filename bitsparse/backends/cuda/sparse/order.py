@@ -97,3 +97,6 @@ def sum_runs(values: Any, starts: Any) -> Any:
     params.width, params.kind = values[:1].size, _KINDS[values.dtype.name]
     launch("sparse/runs.cu", "sum_runs", np.dtype(np.int32), streaming(out.size), params)
     return out.view(values.dtype)
+
+
+VARIANTS = jit.variants_of("sparse/runs.cu", "sum_runs")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bitsparse import jit
-from bitsparse.backends.cuda.sparse.checks import THREADS, checked, constants, launch
+from bitsparse.backends.cuda.sparse.checks import BOTH_INDICES, THREADS, checked, constants, launch
 
 __all__ = ["TALLEST", "Cells", "cells_of"]
 
@@ -125,3 +125,6 @@ def cells_of(
     params.packed_tiles = None if packed_bits is None else packed_bits.data.ptr
     launch("sparse/windows.cu", "pack_cells", dtype, min(1 << 20, -(-windows // (THREADS // 32))), params)
     return Cells(edges, starts, packed, packed_bits, perm, edge_row, edge_cell)
+
+
+VARIANTS = jit.variants_of("sparse/windows.cu", "order_windows", BOTH_INDICES)

@@ -11,7 +11,7 @@ from bitsparse import jit
 from bitsparse.backends.cuda import geometry
 from bitsparse.backends.cuda.csr.schedule import Schedule
 from bitsparse.backends.cuda.csr.units import units_of
-from bitsparse.backends.cuda.finish.floats import Behind, Finish
+from bitsparse.backends.cuda.finish.floats import Behind, Finish, finish_constants
 from bitsparse.backends.cuda.workspaces import Workspaces
 from bitsparse.backends.params import packed_words
 
@@ -63,6 +63,12 @@ def packed_tuning(features: int, general: bool = False) -> PackedTuning:
     """
     lane = 8 if features >= _WIDE and not general else 4
     return PackedTuning(lane, min(32, 1 << (-(-features // lane) - 1).bit_length()))
+
+
+def constants(tuning: PackedTuning, weights: str = "none", *, bipolar: bool = True) -> dict[str, int]:
+    """What ``spmm/packed.cu`` is compiled with for int32 indices, beside what its finish adds."""
+    found = {"BS_LANE": tuning.lane, "BS_U": tuning.unroll, "BS_WEIGHTS": _WEIGHTS[weights], "BS_BIPOLAR": int(bipolar)}
+    return found | ({} if tuning.blocks is None else {"BS_BLOCKS": tuning.blocks})
 
 
 class PackedSum:
@@ -130,13 +136,10 @@ class PackedSum:
             vectors,
             self._slices,
         )
-        defines = schedule.defines | {"BS_LANE": tuning.lane, "BS_U": tuning.unroll}
-        defines |= {"BS_WEIGHTS": _WEIGHTS[weights], "BS_BIPOLAR": int(encoding == "bipolar")}
+        defines = schedule.defines | constants(tuning, weights, bipolar=encoding == "bipolar")
         defines |= finish.defines | finish.pads(tuning.lanes, self._slices, tuning.lane)
         if mean and finish.mode != 2:  # the sign of a mean is that of the sum
             defines["BS_MEAN"] = 1
-        if tuning.blocks is not None:
-            defines["BS_BLOCKS"] = tuning.blocks
         params.finish = finish.struct
         grid = -(-self.cut.warps(tuning.lanes) * 32 // _THREADS)
         across = -(-self._slices // _GRID_Y)
@@ -168,3 +171,17 @@ class PackedSum:
             self.finish.aim(params.finish, behind)
             self._kernel(stream)
         return out
+
+
+def _variants() -> list[jit.Variant]:
+    """Weighted sums with floats or signs behind them, for narrow and wide rows; signs of plain sums; factors of columns; int64 indices."""
+    narrow, wide = packed_tuning(32), packed_tuning(128)
+    found = [constants(tuning, "edge") | finish_constants(1) for tuning in (narrow, wide)]
+    found += [constants(tuning, "edge") | finish_constants(2, pads=pads) for tuning, pads in ((narrow, 2), (wide, 0))]
+    found += [constants(narrow) | finish for finish in (finish_constants(1), finish_constants(3, pads=2))]
+    found += [constants(packed_tuning(128, True), "general") | finish_constants(1)]
+    found += [constants(narrow, "edge") | finish_constants(1) | {"BS_LARGE": 1}]
+    return jit.variants_of("spmm/packed.cu", "spmm_packed", found)
+
+
+VARIANTS = _variants()

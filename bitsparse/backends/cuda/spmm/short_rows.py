@@ -59,6 +59,12 @@ def refusal(columns: int, dtype: Any, longest: int, size: int) -> str | None:
     return None if size < most else f"{size} edges are more than {most}"
 
 
+def constants(tuning: ShortTuning, lanes: int, weighted: bool) -> dict[str, int]:
+    """What ``spmm/short.cu`` is compiled with."""
+    found = {"BS_LANES": lanes, "BS_U": tuning.unroll, "BS_WEIGHTS": int(weighted), "BS_THREADS": tuning.threads}
+    return found | ({} if tuning.blocks is None else {"BS_BLOCKS": tuning.blocks})
+
+
 class ShortSum:
     """Sums over the rows of one pattern, ``sums(x, out=None)``; rows may be empty, and should have few edges.
 
@@ -101,9 +107,7 @@ class ShortSum:
         params.row_scale = None if self._row_scale is None else self._row_scale.data.ptr
         params.vectors, params.row_bytes = columns // 4, columns * 4
         params.warps = self._units.shape[0] * lanes // 32
-        defines = {"BS_LANES": lanes, "BS_U": tuning.unroll, "BS_WEIGHTS": int(values is not None)}
-        defines |= {"BS_THREADS": tuning.threads} | ({} if tuning.blocks is None else {"BS_BLOCKS": tuning.blocks})
-        kernel = jit.kernel("spmm/short.cu", "spmm_short", defines)
+        kernel = jit.kernel("spmm/short.cu", "spmm_short", constants(tuning, lanes, values is not None))
         self._launch = kernel.launch(-(-params.warps * 32 // tuning.threads), tuning.threads, params)
 
     def _pad(self, indptr: Any, indices: Any, values: Any) -> Any:
@@ -174,3 +178,8 @@ def _dealt(lengths: Any, starts: Any, groups: int, tuning: ShortTuning) -> Any:
         part[:, :, 3] = size * tuning.unroll
         parts.append(part.reshape(-1, 4))
     return cupy.concatenate(parts)
+
+
+VARIANTS = jit.variants_of(
+    "spmm/short.cu", "spmm_short", [constants(ShortTuning(), 4, False), constants(ShortTuning(), 16, True)]
+)

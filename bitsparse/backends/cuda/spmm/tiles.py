@@ -351,3 +351,18 @@ class Tiles:
 
 def _floats(array: Any) -> Any:
     return None if array is None else geometry.contiguous(array.astype(np.float32, copy=False))
+
+
+def _variants() -> list[jit.Variant]:
+    """Every kind of floats in windows of 16 and 32 rows, 64 columns a warp, and 16 columns; without weights and with them."""
+    found = [
+        constants(kind, height, 64, 8 if kind else 4, weights)
+        for kind in range(3)
+        for weights in (_ONES, _TILED, _CSR)
+        for height in (16, 32)
+    ]
+    found += [constants(kind, 16, 16, 8 if kind else 4, weights) for kind in range(3) for weights in (_ONES, _TILED)]
+    return jit.variants_of("spmm/tiles.cu", "spmm_tiles", found)
+
+
+VARIANTS = _variants()

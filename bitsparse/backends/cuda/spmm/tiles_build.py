@@ -97,7 +97,7 @@ class Windows:
             raise KernelError(f"tiles: {shape[1]} columns are more than 2**32; use kernel='csr'")
         cupy = self._cupy = jit.require_cupy("tiles")
         self.height, self.k, self._nnz = height, k, nnz
-        self._defines = {"BS_TYPE": int(k == 16), "BS_M": height // 16}
+        self._defines = constants(k, height)
         self.indptr = indptr
         cols_indptr, cols, edge_indptr, edge_row, edge_col, _ = build.translate(indptr, indices, shape, height)
         unique, self.windows = int(cols.size), -(-shape[0] // height)
@@ -229,3 +229,13 @@ class Windows:
 
     def _launch(self, name: str, blocks: int, params: ctypes.Structure) -> None:
         jit.kernel("spmm/tiles_build.cu", name, self._defines).launch(blocks, _THREADS, params)()
+
+
+def constants(k: int, height: int) -> dict[str, int]:
+    """What ``spmm/tiles_build.cu`` is compiled with, for groups of `k` columns and windows of so many rows."""
+    return {"BS_TYPE": int(k == 16), "BS_M": height // 16}
+
+
+VARIANTS = jit.variants_of(
+    "spmm/tiles_build.cu", "place_tiles", [constants(k, height) for height in (16, 32, 64) for k in (8, 16)]
+)

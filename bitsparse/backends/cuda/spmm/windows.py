@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from bitsparse import jit
-from bitsparse.backends.cuda.finish.floats import Behind, Finish
+from bitsparse.backends.cuda.finish.floats import BIAS, RELU, Behind, Finish, finish_constants
 from bitsparse.backends.cuda.sparse.checks import THREADS, launch, streaming
 from bitsparse.backends.cuda.sparse.windows import cells_of
 
@@ -168,3 +168,17 @@ def _units(cupy: Any, first: Any, parts: Any, padded: Any, each: Any, units: int
     batches = cupy.minimum(part, padded[window] - of * part) // BATCH
     columns = (window, first[window] + of * part, batches, slot, each[window], of)
     return cupy.ascontiguousarray(cupy.stack(columns, axis=1).astype(np.int32))
+
+
+VARIANTS = [
+    *jit.variants_of("spmm/windows.cu", "spmm_windows", [{"BS_WEIGHTS": kind} for kind in range(3)]),
+    *jit.variants_of(
+        "spmm/windows.cu",
+        "spmm_windows",
+        [
+            {"BS_WEIGHTS": 0} | finish
+            for finish in (finish_constants(2), finish_constants(3), finish_constants(1, BIAS | RELU))
+        ],
+    ),
+    *jit.variants_of("spmm/windows_fill.cu", "fill_windows", ({}, {"BS_LARGE": 1})),
+]
