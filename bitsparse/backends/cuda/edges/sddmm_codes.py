@@ -166,9 +166,9 @@ class CodesProduct:
                 side.flip = side.minus = half
         defines = codes_defines(kind, large=schedule.large, **variant)
         dot = kind.op == "dot"
-        source, name, threads = ("dot", "sddmm_edges", _DOT_THREADS) if dot else ("codes", "sddmm_codes", _THREADS)
+        name, threads = ("sddmm_edges", _DOT_THREADS) if dot else ("sddmm_codes", _THREADS)
         params.vectors = (params.row_bytes if dot else 4 * kind.columns) // defines["BS_VECTOR"]
-        kernel = jit.kernel(f"edges/sddmm_{source}.cu", name, defines)
+        kernel = jit.kernel("edges/sddmm_dot.cu" if dot else "edges/sddmm_codes.cu", name, defines)
         self._launch = kernel.launch(-(-params.warps // (threads // 32)), threads, params)
 
     def __call__(self, x: CodeEnds, y: CodeEnds, out: Any) -> Any:
