@@ -46,10 +46,7 @@ static __device__ __forceinline__ Edge read_edge(const InverseParams &p, i64 w, 
     return edge;
 }
 
-static __device__ __forceinline__ void report(const InverseParams &p, int what, i64 w)
-{
-    atomicMax(&p.found[what], BS_FROM_END - (u64)w);
-}
+static __device__ __forceinline__ void report(const InverseParams &p, int what, i64 w) { atomicMax(&p.found[what], BS_FROM_END - (u64)w); }
 
 // The entries of each row.
 extern "C" __global__ void __launch_bounds__(BS_THREADS) count_edges(const InverseParams p)
