@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from bitsparse import bench
@@ -22,6 +23,7 @@ FIELDS = [
     "peer_ms",
     "ratio",
     "floor_ms",
+    "estimate_ms",
     "bytes",
     "device",
     "gpu",
@@ -29,6 +31,8 @@ FIELDS = [
     "cuda",
     "threads",
     "commit",
+    "date",
+    "versions",
 ]
 TINY = bench.Protocol(warmup=1, repetitions=3, seconds=1.0, sample_ms=0.01, pause=0.0)
 HERE = bench.Machine(device="cpu", threads=2, commit=None)
@@ -49,11 +53,15 @@ def test_a_record_has_the_agreed_fields() -> None:
     def count(side: str) -> None:
         calls[side] += 1
 
-    ready = bench.Prepared(lambda: count("ours"), lambda: count("peer"), "a peer", {"m": 1}, 8, floor_ms=0.5)
+    ready = bench.Prepared(
+        lambda: count("ours"), lambda: count("peer"), "a peer", {"m": 1}, 8, floor_ms=0.5, estimate_ms=0.75
+    )
     record = json.loads(one_record(ready).to_json())
     assert list(record) == FIELDS
     assert record["ratio"] == record["peer_ms"] / record["ours_ms"]
     assert (record["params"], record["bytes"], record["gpu"]) == ({"m": 1}, 8, None)
+    assert (record["floor_ms"], record["estimate_ms"]) == (0.5, 0.75)
+    assert record["versions"]["numpy"] == np.__version__
     assert min(calls.values()) >= 5  # one to warm up, one to estimate, three rounds
 
 
@@ -68,7 +76,7 @@ def test_a_case_without_a_peer() -> None:
     assert (record.peer_ms, record.ratio) == (None, None)
     table = bench.format_table(bench.HEADINGS, [bench.record_row(record)])
     assert table.splitlines()[0].split()[0] == "case"
-    assert table.splitlines()[2].split()[2:] == ["-", "-", "-", "-"]
+    assert table.splitlines()[2].split()[2:] == ["-", "-", "-", "-", "-"]
 
 
 def test_timing_takes_turns() -> None:

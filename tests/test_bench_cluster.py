@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -140,7 +141,9 @@ def test_an_epoch_on_the_cpu(kind: Any, bits: int, monkeypatch: pytest.MonkeyPat
     made = small(nodes=300)
     monkeypatch.setattr(cases_cluster, "problem", lambda name: made)
     monkeypatch.setattr(cases_cluster, "_held", {})
-    prepared = cases_cluster.epoch(kind, "small", bits, 1, lambda moved, threads: (moved / 1e6, "stated"))
+    prepared = cases_cluster.epoch(
+        kind, "small", bits, 1, lambda moved, threads: ({"estimate_ms": moved / 1e6}, "measured")
+    )
     prepared.ours()
     assert prepared.peer is not None
     prepared.peer()
@@ -172,22 +175,42 @@ def test_wrong_logits_are_found() -> None:
         cluster_ours.same_classes("case", 8, out, -out)
 
 
-def test_floors(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     from benchmarks.suites import cluster as suite_cluster
 
     monkeypatch.setattr(suite_cluster, "link_rate", lambda: 50e9)
     made = small()
     edges = made.kept_edges + made.nodes
-    ms, why = suite_cluster.floor_of(made, "gcn", 1, 50_000_000)
-    assert (ms, why.startswith("measured: pinned copy at 50.0 GB/s")) == (pytest.approx(1.0), True)
-    ms, why = suite_cluster.floor_of(made, "gin", 8, 0)
-    assert ms == pytest.approx(1e3 * edges * (2 / 155e9 + 64 / 9e12))  # 9, 64 and 5 columns
+    limits, why = suite_cluster.bounds_of(made, "gcn", 1, 50_000_000)
+    assert (limits.estimate_ms, why.startswith("measured: pinned copy at 50.0 GB/s")) == (pytest.approx(1.0), True)
+    assert limits.floor_ms == pytest.approx(1e3 * 50e6 / 63.1e9)
+    limits, why = suite_cluster.bounds_of(made, "gin", 8, 0)
+    assert limits.floor_ms == 0.0
+    assert limits.estimate_ms == pytest.approx(1e3 * edges * (2 / 155e9 + 64 / 9e12))  # 9, 64 and 5 columns
     assert "gathers" in why
+
+
+def test_the_share_of_kernels_is_of_the_epoch_that_was_timed() -> None:
+    from benchmarks.suites import cluster as suite_cluster
+
+    report = SimpleNamespace(copy_ms=1.0, compute_ms=3.0, idle_share=0.2, seconds=0.004)
+    found = suite_cluster.stages(report)
+    assert found == {"copy_ms": 1.0, "compute_ms": 3.0, "idle": 0.2, "timed_ms": 4.0, "computing": 0.75}
+    report.compute_ms = None
+    assert suite_cluster.stages(report)["computing"] is None
 
 
 # ---- the summary
 def record(case: str, ours: float, peer: float | None, **params: Any) -> dict[str, Any]:
-    found = {"suite": "cluster", "case": case, "params": params, "ours_ms": ours, "peer_ms": peer, "floor_ms": 0.1}
+    found = {
+        "suite": "cluster",
+        "case": case,
+        "params": params,
+        "ours_ms": ours,
+        "peer_ms": peer,
+        "floor_ms": 0.05,
+        "estimate_ms": 0.1,
+    }
     found |= {"ratio": None if peer is None else peer / ours, "gpu": "a GPU", "driver": "CUDA 13.0"}
     return found | {"peer": "torch_geometric 1, torch 2, sparse"}
 

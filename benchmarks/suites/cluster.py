@@ -14,10 +14,11 @@ Where this suite differs from the protocol of ``run.py``:
 - ``params.moved`` are the bytes that an epoch of ours copies to the GPU, ``params.peer_moved`` those of the way that counts, and
   ``params.plain_bytes`` those of ``edge_index`` (int64) and float32 features alone, with which bytes are compared.
 - By events, in an epoch of its own: ``params.idle`` is the share of the time from the first kernel to the last in which the GPU neither
-  computes nor copies; ``params.computing`` are the milliseconds in which kernels run over those of an epoch, copies not counted.
+  computes nor copies; ``params.computing`` are the milliseconds in which kernels run over those of that very epoch (``timed_ms``).
 - Logits must be bit for bit the CPU's for the first batch, and numbers everywhere; with 8 bits they must be near the peer's.
-- ``floor_ms`` is the larger of two times: the bytes over the rate at which a large pinned array is copied here, and the measured limits
-  of the card for fetching a row of a layer's narrower side for each edge, of all layers.
+- ``estimate_ms`` is the larger of two times: the bytes over the rate at which a large pinned array is copied here, and what fetching a
+  row of a layer's narrower side for each edge takes at the card's measured rates, of all layers. ``floor_ms`` is the bytes over the rate
+  of PCIe 5 with 16 lanes.
 - ``cluster-pack-products-b{bits}``: the time of packing an epoch on the host; no peer. Say ``--threads 16`` to use 16 cores.
 
 ``python3 benchmarks/summary.py FILE`` makes means and worst cells of the records.
@@ -45,6 +46,7 @@ from benchmarks.cases.cluster_ours import (
     weights_of,
 )
 from benchmarks.cases.cluster_problems import BITS, GRAPHS, KINDS, PARTS_PER_BATCH, Kind, Problem, problem
+from benchmarks.ceilings import LINK_PEAK, Bounds
 from benchmarks.gpu_timing import machine, torch_module
 from benchmarks.peers.pyg import version
 from benchmarks.peers.pyg_cluster import WAYS, Epoch, plain_bytes
@@ -98,15 +100,13 @@ def epoch(kind: Kind, name: str, bits: int) -> Prepared:
     params["plain_bytes"] = plain_bytes(made.nodes, made.kept_edges, made.columns)
     runner.run_packed(packed, out=out, timed=True)
     params |= stages(runner.report)
-    floor, params["floor"] = floor_of(made, kind, bits, int(packed.nbytes))
+    limits, params["estimate"] = bounds_of(made, kind, bits, int(packed.nbytes))
 
     def measure(protocol: Protocol) -> tuple[float, float]:
         ours, theirs = in_turns(
             [partial(runner.run_packed, packed, out=out), partial(peer.best, peer.out)],
             min(protocol.repetitions, EPOCHS),
         )
-        if params["compute_ms"] is not None:
-            params["computing"] = params["compute_ms"] / ours
         return ours, theirs
 
     return Prepared(
@@ -115,7 +115,7 @@ def epoch(kind: Kind, name: str, bits: int) -> Prepared:
         f"{version()}, {peer.best.way}",
         params,
         int(packed.nbytes) + out.nbytes,
-        floor,
+        *limits,
         measure=measure,
     )
 
@@ -232,11 +232,13 @@ def packed_facts(made: Problem, packed: Any) -> dict[str, Any]:
 def stages(report: Any) -> dict[str, Any]:
     """What a timed epoch says of its stages."""
     names = {"copy_ms": "copy_ms", "compute_ms": "compute_ms", "idle": "idle_share"}
-    return {name: getattr(report, attribute, None) for name, attribute in names.items()}
+    found = {name: getattr(report, attribute, None) for name, attribute in names.items()}
+    computing = None if found["compute_ms"] is None else found["compute_ms"] / (1e3 * report.seconds)
+    return found | {"timed_ms": 1e3 * report.seconds, "computing": computing}
 
 
-def floor_of(made: Problem, kind: Kind, bits: int, moved: int) -> tuple[float, str]:
-    """Milliseconds that no epoch of these bytes and sums can beat, and which of the two it is."""
+def bounds_of(made: Problem, kind: Kind, bits: int, moved: int) -> tuple[Bounds, str]:
+    """Bounds of an epoch of these bytes and sums, and on which of the two the estimate rests."""
     copy = 1e3 * moved / link_rate()
     widths, entries = made.widths(kind), made.kept_edges + made.nodes
     gather = 0.0
@@ -244,7 +246,8 @@ def floor_of(made: Problem, kind: Kind, bits: int, moved: int) -> tuple[float, s
         row_bytes = -(-min(before, after) * bits // 8)
         gather += 1e3 * max(entries / ROW_RATE, entries * row_bytes / GATHER_RATE)
     rate = f"measured: pinned copy at {link_rate() / 1e9:.1f} GB/s"
-    return (copy, rate) if copy >= gather else (gather, "measured: gathers of three layers")
+    why = rate if copy >= gather else "measured: gathers of three layers"
+    return Bounds(1e3 * moved / LINK_PEAK, max(copy, gather)), why
 
 
 @cache

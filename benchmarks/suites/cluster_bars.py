@@ -42,7 +42,7 @@ def bars(records: Iterable[_Record]) -> list[Bar]:
         Bar("packing products, 3 s over ours", cells(limit(PACKED_MS), packed), (None, None), (1.0, 3.0)),
         Bar("idle share, products, 20 % over ours", cells(idle, graph="products"), (None, None), (1.0, 2.0)),
         Bar("  share in which kernels run, products", cells(parameter("computing"), graph="products")),
-        Bar("share of the floor", cells(share)),
+        Bar("the estimate over ours", cells(estimated)),
     ]
 
 
@@ -77,6 +77,6 @@ def parameter(name: str) -> _Ratio:
     return lambda record: record["params"].get(name)
 
 
-def share(record: _Record) -> float | None:
-    """The floor over our time."""
-    return record["floor_ms"] / record["ours_ms"] if record["floor_ms"] else None
+def estimated(record: _Record) -> float | None:
+    """The estimate over our time."""
+    return record["estimate_ms"] / record["ours_ms"] if record["estimate_ms"] else None
