@@ -20,6 +20,7 @@ The general protocol is in ``run.py``. In this suite:
 - ``translate-...``, ``frdc-...``: see ``cases/host_build.py``.
 - ``spmm-...``, ``sddmm-...`` and ``attention-...``: see ``cases/host_spmm.py``.
 - ``cluster-...``: see ``cases/host_cluster.py``.
+- ``...-torch``: see ``cases/host_torch.py``.
 - ``import``: time spent importing in a fresh interpreter, ``import bitsparse`` against
   ``import numpy, scipy.sparse``.
 
@@ -43,7 +44,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import bitsparse as bs
-from benchmarks.cases import host_bspmm, host_build, host_cluster, host_spmm
+from benchmarks.cases import host_bspmm, host_build, host_cluster, host_spmm, host_torch
 from bitsparse.backends import host
 from bitsparse.bench import Case, Machine, Prepared, Protocol, Unavailable, time_interleaved, time_once
 
@@ -80,7 +81,9 @@ def cases(threads: int) -> list[Case]:
         *host_spmm.table(threads, bounds_of),
         *host_cluster.table(threads, bounds_of),
     ]
-    return [Case(name, prepare) for name, prepare in table] + host_build.cases() + host_bspmm.cases()
+    own = [Case(name, prepare) for name, prepare in table] + host_build.cases() + host_bspmm.cases()
+    # PyTorch last: its threads and allocators are in the process from then on.
+    return own + host_torch.cases(threads, bounds_of)
 
 
 def product(a_bits: int, b_bits: int, m: int, k: int, n: int, threads: int, *, simd: str | None = None) -> Prepared:
