@@ -152,7 +152,7 @@ def figure_7(part: str, records: Path) -> Iterator[dict[str, Any]]:
         record = json.loads(line)
         facts = record["params"]
         if record["suite"] == "cluster" and facts.get("kind") == kind:
-            names = ("graph", "source", "nodes", "kept_edges", "bits", "moved", "plain_bytes", "merged_ms", "pack_ms")
+            names = ("graph", "source", "nodes", "kept_edges", "bits", "moved", "plain_bytes", "pack_ms")
             params = {"part": part} | {name: facts[name] for name in names}
             case = f"{part} {facts['graph']} {facts['bits']}"
             yield record | {"suite": "qgtc", "case": case, "params": params}
