@@ -1,4 +1,4 @@
-"""Compile ``scalar.h``, which host and device share, by itself for every architecture; no GPU is needed: ``compile_cuda.py [FOLDER]``.
+"""Compile ``common/scalar.h``, which host and device share, by itself for every architecture; no GPU needed: ``compile_cuda.py [FOLDER]``.
 
 NVRTC comes from the package ``nvidia-cuda-nvrtc``. The kernels themselves, each in the variants that are used, are compiled by
 ``bitsparse compile``.
@@ -61,8 +61,8 @@ if __name__ == "__main__":
     nvrtc().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
     print(f"NVRTC {major.value}.{minor.value}, {', '.join(ARCHITECTURES)}")
     # A kernel that includes the header and does nothing: every function of the header is still parsed and checked.
-    source = '#include "scalar.h"\nextern "C" __global__ void nothing() {}\n'
-    work = [(source, "scalar.h by itself", architecture) for architecture in ARCHITECTURES]
+    source = '#include "common/scalar.h"\nextern "C" __global__ void nothing() {}\n'
+    work = [(source, "common/scalar.h by itself", architecture) for architecture in ARCHITECTURES]
     with ThreadPoolExecutor(2) as pool:
         results = list(pool.map(lambda job: report(*job), work))
     print("\n".join(line for _, line in results))

@@ -26,6 +26,6 @@ for level in host.simd_levels():
     if not np.array_equal(np.asarray(product), expected):
         sys.exit(f"smoke: wrong product with {level}")
 q = bs.quantize(rng.standard_normal((20, 130), dtype=np.float32), 4)
-if q.toarray().shape != (20, 130) or not (Path(bs.__file__).parent / "cuda_src" / "scalar.h").is_file():
+if q.toarray().shape != (20, 130) or not (Path(bs.__file__).parent / "cuda_src" / "common/scalar.h").is_file():
     sys.exit("smoke: quantize or cuda_src is broken")
 print(f"smoke: bitsparse {bs.__version__}, Python {sys.version.split()[0]}, {', '.join(host.simd_levels())}: right")

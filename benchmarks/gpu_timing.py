@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from bitsparse import jit
-from bitsparse.backends.cuda import matmul as cuda_matmul
-from bitsparse.backends.cuda import stats
+from bitsparse.backends.cuda.bits import stats
+from bitsparse.backends.cuda.matmul import matmul as cuda_matmul
 from bitsparse.bench import Machine, Unavailable
 from bitsparse.interop import stream_at
 

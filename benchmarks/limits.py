@@ -79,7 +79,7 @@ def matrix_units() -> list[tuple[str, float, str]]:
                 )
         for name, defines, threads, shared, repeats, products in variants:
             params = LimitsParams(seed.data.ptr, out.data.ptr, repeats)
-            kernel = jit.kernel("limits.cu", "matrix_rate", defines | constants)
+            kernel = jit.kernel("limits/instructions.cu", "matrix_rate", defines | constants)
             ms = milliseconds(kernel.launch(chip.multiprocessors, threads, params, shared=shared))
             found.append((name, 2.0 * k * products * repeats * chip.multiprocessors / ms / 1e9, "TOPS"))
     return found
@@ -95,7 +95,7 @@ def memory() -> list[tuple[str, float, str]]:
     for name, size in (("HBM", 4 << 30), ("L2", 24 << 20)):
         table = random.integers(0, 1 << 32, size // 4, dtype=np.uint32)
         params = MemoryParams(table.data.ptr, None, out.data.ptr, size // 16, 1)
-        read = jit.kernel("limits_memory.cu", "read_all").launch(chip.multiprocessors * 4, 512, params)
+        read = jit.kernel("limits/memory.cu", "read_all").launch(chip.multiprocessors * 4, 512, params)
         times = 1 if size > 1 << 28 else 100
 
         def repeated(launch: Callable[[], object] = read, times: int = times) -> None:
@@ -113,7 +113,7 @@ def memory() -> list[tuple[str, float, str]]:
             count = 1 << 26 if row_bytes <= 64 else 1 << 23
             picks = random.integers(0, rows, count, dtype=np.int32)
             params = MemoryParams(table.data.ptr, picks.data.ptr, out.data.ptr, count, row_bytes // 16)
-            gather = jit.kernel("limits_memory.cu", "gather_rows").launch(chip.multiprocessors * 8, 256, params)
+            gather = jit.kernel("limits/memory.cu", "gather_rows").launch(chip.multiprocessors * 8, 256, params)
             rate = count / milliseconds(gather) / 1e6
             found.append((f"gather of {row_bytes} B rows, {rows} rows", rate, "G rows/s"))
     return found

@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 import cases_sparse
@@ -140,7 +141,7 @@ class Case:
 
     def run(self, backend: Any) -> Any:
         args, kwargs = self.make()
-        return getattr(getattr(backend, self.module), self.function)(*args, **kwargs)
+        return attrgetter(f"{self.module}.{self.function}")(backend)(*args, **kwargs)
 
 
 def _shape_id(shape: tuple[int, ...]) -> str:
@@ -166,7 +167,9 @@ def _pack_cases() -> Iterator[Case]:
                 x = (floats if dtype in FLOATS else integers)(rng, shape, dtype_of(dtype))
                 return (lay_out(x, memory), bits), {"axis": axis, "layout": layout, "encoding": encoding}
 
-            yield Case("bits", "pack", f"{dtype}-{layout}{bits}-ax{axis}-{encoding}-{_shape_id(shape)}-{memory}", make)
+            yield Case(
+                "bits.pack", "pack", f"{dtype}-{layout}{bits}-ax{axis}-{encoding}-{_shape_id(shape)}-{memory}", make
+            )
 
 
 def _unpack_cases() -> Iterator[Case]:
@@ -189,7 +192,7 @@ def _unpack_cases() -> Iterator[Case]:
                     "dtype": dtype_of(dtype),
                 }
 
-            yield Case("bits", "unpack", f"{layout}{bits}-ax{axis}-{encoding}-{_shape_id(shape)}-{dtype}", make)
+            yield Case("bits.pack", "unpack", f"{layout}{bits}-ax{axis}-{encoding}-{_shape_id(shape)}-{dtype}", make)
 
 
 def _holds(dtype: np.dtype[Any], bits: int, encoding: str) -> bool:
@@ -224,7 +227,9 @@ def _repack_cases() -> Iterator[Case]:
                     "to_layout": to_layout,
                 }
 
-            yield Case("bits", "repack", f"{layout}{bits}-ax{axis}-to-{to_layout}-ax{to_axis}-{_shape_id(shape)}", make)
+            yield Case(
+                "bits.pack", "repack", f"{layout}{bits}-ax{axis}-to-{to_layout}-ax{to_axis}-{_shape_id(shape)}", make
+            )
 
 
 def _calibrate_cases() -> Iterator[Case]:
@@ -239,7 +244,7 @@ def _calibrate_cases() -> Iterator[Case]:
                 x[tuple(s // 2 for s in shape)] = poison
             return (lay_out(x, memory), granularity), {}
 
-        yield Case("bits", "calibrate", f"{dtype}-{granularity}-{_shape_id(shape)}-{memory}-{poison}", make)
+        yield Case("bits.pack", "calibrate", f"{dtype}-{granularity}-{_shape_id(shape)}-{memory}-{poison}", make)
 
 
 def _affine(
@@ -296,7 +301,7 @@ def _quantize_cases() -> Iterator[Case]:
             }
 
         yield Case(
-            "bits",
+            "bits.pack",
             "quantize",
             f"{dtype}-{layout}{bits}-ax{axis}-{scheme}-{rounding}-{granularity}-{_shape_id(shape)}-{memory}",
             make,
@@ -333,7 +338,7 @@ def _dequantize_cases() -> Iterator[Case]:
                 }
 
             yield Case(
-                "bits",
+                "bits.pack",
                 "dequantize",
                 f"{layout}{bits}-ax{axis}-{encoding}-{granularity}-{_shape_id(shape)}-{dtype}",
                 make,
@@ -352,7 +357,7 @@ def _stochastic_round_cases() -> Iterator[Case]:
                 3,
             ), {}
 
-        yield Case("bits", "stochastic_round", f"{dtype}-{memory}-{_shape_id(shape)}", make)
+        yield Case("bits.pack", "stochastic_round", f"{dtype}-{memory}-{_shape_id(shape)}", make)
 
 
 def _statistics_cases() -> Iterator[Case]:
@@ -362,10 +367,12 @@ def _statistics_cases() -> Iterator[Case]:
         def words(shape=shape, bits=bits):
             return make_words(_seed(bits, shape), shape, bits, -1, "planes", density=2e-3)
 
-        yield Case("bits", "tile_bitmap", f"{_shape_id(shape)}-{bits}", lambda w=words, k=shape[-1]: ((w(), k), {}))
+        yield Case(
+            "bits.pack", "tile_bitmap", f"{_shape_id(shape)}-{bits}", lambda w=words, k=shape[-1]: ((w(), k), {})
+        )
         for encoding in ENCODINGS[: 3 if bits == 1 else 2]:
             yield Case(
-                "bits",
+                "bits.pack",
                 "code_sums",
                 f"{_shape_id(shape)}-{bits}-{encoding}",
                 lambda w=words, b=bits, e=encoding, k=shape[-1]: ((w(), b, e, k), {}),
@@ -378,9 +385,9 @@ def _statistics_cases() -> Iterator[Case]:
             return (words, bits, layout, length), {}
 
         name = f"{layout}{bits}-{_shape_id(shape)}-{'broken' if broken else 'whole'}"
-        yield Case("bits", "pad_is_zero", name, words_and_length)
+        yield Case("bits.pack", "pad_is_zero", name, words_and_length)
         if not broken:
-            yield Case("bits", "count_nonzero", name, words_and_length)
+            yield Case("bits.pack", "count_nonzero", name, words_and_length)
 
 
 # ---- products
@@ -482,7 +489,7 @@ def _matmul_case(shape, batch, a_bits, b_bits, a_encoding, b_encoding, kernel, s
 
     batches = "" if batch == ((), ()) else f"-batch{batch[0]}{batch[1]}".replace(" ", "")
     name = f"{a_encoding[0]}{a_bits}x{b_encoding[0]}{b_bits}-{m}x{k}x{n}{batches}-{kernel}{'-skip' if skip else ''}"
-    return Case("matmul", "matmul", name, make)
+    return Case("matmul.matmul", "matmul", name, make)
 
 
 def tile_bitmap_of(words: np.ndarray) -> np.ndarray:
@@ -582,7 +589,7 @@ def _epilogue_cases() -> Iterator[Case]:
 
             name = "+".join(parts) or "bare"
             form = "-".join(str(v) for v in output.values())
-            yield Case("matmul", "epilogue", f"{name}-{activation}-{form}-{acc}-{vectors}", make)
+            yield Case("matmul.matmul", "epilogue", f"{name}-{activation}-{form}-{acc}-{vectors}", make)
 
 
 def _fused_cases() -> Iterator[Case]:
@@ -612,7 +619,7 @@ def _fused_cases() -> Iterator[Case]:
             }
 
         form = "-".join(str(v) for v in output.values())
-        yield Case("matmul", "matmul", f"fused-{m}x{k}x{n}-{form}-{activation}-batch{len(batch)}-{kernel}", make)
+        yield Case("matmul.matmul", "matmul", f"fused-{m}x{k}x{n}-{form}-{activation}-batch{len(batch)}-{kernel}", make)
 
 
 def _build_cases() -> Iterator[Case]:
@@ -628,7 +635,7 @@ def _build_cases() -> Iterator[Case]:
             values = integers(rng, (count,), dtype_of(dtype))
             return (rows, cols, values, shape, bits), {"axis": axis, "layout": layout}
 
-        yield Case("build", "pack_coo", f"{layout}{bits}-ax{axis}-{_shape_id(shape)}-{dtype}", make)
+        yield Case("sparse.build", "pack_coo", f"{layout}{bits}-ax{axis}-{_shape_id(shape)}-{dtype}", make)
 
 
 def _stats_cases() -> Iterator[Case]:
@@ -641,7 +648,7 @@ def _stats_cases() -> Iterator[Case]:
             x, y = (floats(rng, shape, dtype_of(dtype)) for _ in range(2))
             return (lay_out(x, memory), np.where(rng.random(shape) < 0.3, x, y).astype(np.float64)), {}
 
-        yield Case("stats", "relative_error", f"{dtype}-{memory}-{_shape_id(shape)}", make)
+        yield Case("bits.stats", "relative_error", f"{dtype}-{memory}-{_shape_id(shape)}", make)
 
 
 def _content_cases() -> Iterator[Case]:
@@ -652,7 +659,7 @@ def _content_cases() -> Iterator[Case]:
         def make(dtype=dtype, memory=memory, shape=shape):
             return (lay_out(floats(_seed(dtype, shape), shape, np.float64).astype(dtype_of(dtype)), memory),), {}
 
-        yield Case("stats", "content_sum", f"{dtype}-{memory}-{_shape_id(shape)}", make)
+        yield Case("bits.stats", "content_sum", f"{dtype}-{memory}-{_shape_id(shape)}", make)
 
 
 _ALL = [

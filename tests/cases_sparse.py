@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from bitsparse.backends.reference import build
+from bitsparse.backends.reference.sparse import build
 
 Pattern = tuple[np.ndarray, np.ndarray, tuple[int, int]]
 
@@ -116,29 +116,34 @@ def specs() -> Iterator[Spec]:
         get = (lambda make=make: as_int64(make())) if wide else make
         label = f"{name}-{'int64' if wide else 'int32'}"
         dtype = np.int64 if wide else np.int32
-        yield "build", "validate_csr", label, lambda get=get: (get(), {})
-        yield "build", "validate_csr", f"{label}-disordered", lambda get=get: (disordered(get()), {})
-        yield "build", "frdc", label, lambda get=get: (get(), {})
-        yield "build", "frdc_to_csr", label, lambda get=get: ((*build.frdc(*get()), get()[2]), {})
+        yield "sparse.build", "validate_csr", label, lambda get=get: (get(), {})
+        yield "sparse.build", "validate_csr", f"{label}-disordered", lambda get=get: (disordered(get()), {})
+        yield "sparse.build", "frdc", label, lambda get=get: (get(), {})
+        yield "sparse.build", "frdc_to_csr", label, lambda get=get: ((*build.frdc(*get()), get()[2]), {})
         for window in (1, 3, 8, 16):
-            yield "build", "translate", f"{label}-w{window}", lambda get=get, window=window: ((*get(), window), {})
             yield (
-                "build",
+                "sparse.build",
+                "translate",
+                f"{label}-w{window}",
+                lambda get=get, window=window: ((*get(), window), {}),
+            )
+            yield (
+                "sparse.build",
                 "translated_to_csr",
                 f"{label}-w{window}",
                 lambda get=get, window=window: ((*build.translate(*get(), window), get()[2], window), {}),
             )
         for window, width in ((16, 1), (16, 8), (16, 16), (4, 4), (7, 128), (8, 1 << 20)):
             yield (
-                "build",
+                "sparse.build",
                 "tile_starts",
                 f"{label}-{window}x{width}",
                 lambda get=get, window=window, width=width: ((*get(), window, width), {}),
             )
         if make()[2][1] < 10_000:  # through a dense array
-            yield "build", "csr_to_words", label, lambda get=get: (get(), {})
+            yield "sparse.build", "csr_to_words", label, lambda get=get: (get(), {})
             yield (
-                "build",
+                "sparse.build",
                 "words_to_csr",
                 label,
                 lambda get=get, dtype=dtype: ((build.csr_to_words(*get()), get()[2], np.dtype(dtype)), {}),

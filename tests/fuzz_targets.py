@@ -24,8 +24,8 @@ from bitsparse.datasets import planetoid, read, read_edges, read_mtx, read_npz
 from bitsparse.graph import parts_cache
 from bitsparse.graph.packets import Group
 from bitsparse.jit import cache as kernel_cache
-from bitsparse.nn import tuner_cache
-from bitsparse.nn.cluster_journal import FileSink
+from bitsparse.nn.binary import tuner_cache
+from bitsparse.nn.cluster.journal import FileSink
 
 
 class Target(NamedTuple):

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from bitsparse.backends.reference import bits as reference_bits
-from bitsparse.backends.reference import matmul as reference_matmul
+from bitsparse.backends.reference.bits import pack as reference_bits
+from bitsparse.backends.reference.matmul import matmul as reference_matmul
 
 ENCODINGS = ("unsigned", "signed", "bipolar")
 POISON = -1234567
@@ -36,7 +36,7 @@ def accumulator(k: int, a_bits: int, b_bits: int) -> type[np.signedinteger[Any]]
 def check(a: np.ndarray, b: np.ndarray, **arguments: Any) -> None:
     import cupy
 
-    from bitsparse.backends.cuda import matmul as cuda_matmul
+    from bitsparse.backends.cuda.matmul import matmul as cuda_matmul
 
     want = reference_matmul.matmul(a, b, **{name: v for name, v in arguments.items() if name != "kernel"})
     if arguments.get("bitmap") is not None:

@@ -12,7 +12,7 @@ from conftest import DATA
 
 import bitsparse as bs
 from bitsparse import datasets, nn
-from bitsparse.nn import binary_variants
+from bitsparse.nn.binary import variants as binary_variants
 
 TRAINED = sorted((Path(__file__).resolve().parent / "data").glob("bigcn-cora-*.npz"))
 

@@ -11,8 +11,8 @@ from cases import ENCODINGS, FORMATS, INTEGERS, MEMORY, dtype_of, floats, intege
 
 import bitsparse as bs
 from bitsparse.backends import reference
-from bitsparse.backends.reference import bits as reference_bits
 from bitsparse.backends.reference import scalar
+from bitsparse.backends.reference.bits import pack as reference_bits
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 
@@ -104,10 +104,10 @@ def test_every_16_bit_float(dtype: np.dtype, host) -> None:
     checked = 0
     for level in host.simd_levels():
         host.set_simd(level)
-        same(host.bits.quantize(x, 16, **steps, **rest), want_codes)
-        same(host.bits.pack(x, 1, axis=-1, layout="planes", encoding="unsigned"), want_signs)
+        same(host.bits.pack.quantize(x, 16, **steps, **rest), want_codes)
+        same(host.bits.pack.pack(x, 1, axis=-1, layout="planes", encoding="unsigned"), want_signs)
         if dtype == np.float16:
-            same(host.bits.stochastic_round(x, 5, 6), reference_bits.stochastic_round(x, 5, 6))
+            same(host.bits.pack.stochastic_round(x, 5, 6), reference_bits.stochastic_round(x, 5, 6))
         checked += 1
     assert checked == len(host.simd_levels()) >= 1
 
@@ -124,7 +124,7 @@ def test_rounding_to_16_bit_floats(dtype: np.dtype, scale: float, host) -> None:
         want = want.astype(dtype)
     for level in host.simd_levels():
         host.set_simd(level)
-        got = host.bits.dequantize(words, (256, 256), 16, scale=np.asarray(scale, np.float32), **arguments)
+        got = host.bits.pack.dequantize(words, (256, 256), 16, scale=np.asarray(scale, np.float32), **arguments)
         same(got, want)
 
 
@@ -339,14 +339,14 @@ def test_choose_bits_is_the_first_width_below_the_threshold(threshold: float) ->
 # ---- the reference itself
 def test_calibrate_ignores_the_sign_of_zero() -> None:
     for x in (np.array([[0.0, -0.0, 3.0]]), np.array([[-0.0, 0.0, 3.0]]), np.array([[-0.0, 3.0]])):
-        low, _, finite = reference.bits.calibrate(x, "tensor")
+        low, _, finite = reference.bits.pack.calibrate(x, "tensor")
         assert (float(low), np.signbit(low), finite) == (0.0, False, True)
 
 
 def test_reference_pack_of_wide_integers_keeps_low_bits() -> None:
     x = integers(np.random.default_rng(0), (7, 11), np.dtype("int64"))
-    words = reference.bits.pack(x, 9, axis=-1, layout="planes", encoding="signed")
-    back = reference.bits.unpack(
+    words = reference.bits.pack.pack(x, 9, axis=-1, layout="planes", encoding="signed")
+    back = reference.bits.pack.unpack(
         words, x.shape, 9, axis=-1, layout="planes", encoding="signed", dtype=np.dtype(np.int64)
     )
     assert back.tolist() == [[((int(v) + 256) % 512) - 256 for v in row] for row in x]

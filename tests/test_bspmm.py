@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 import bitsparse as bs
 from bitsparse.backends import host as host_backend
-from bitsparse.backends.host import bspmm as compiled
 from bitsparse.backends.host import settings
+from bitsparse.backends.host.binary import bspmm as compiled
 from bitsparse.backends.params import Thresholds
-from bitsparse.backends.reference import bspmm as oracle
-from bitsparse.backends.reference.bits import codes_to_words
+from bitsparse.backends.reference.binary import bspmm as oracle
+from bitsparse.backends.reference.bits.pack import codes_to_words
 
 LEVELS = host_backend.simd_levels()
 
@@ -441,8 +441,8 @@ def test_a_real_graph(cora: Any) -> None:
 @pytest.mark.parametrize("activation", [None, "relu", "leaky_relu", "tanh"])
 def test_limits_of_float_sums_are_where_the_chain_changes_its_sign(activation: Any) -> None:
     """What a GPU compares float sums with: the chain itself, at the limit and at the floats beside it."""
-    from bitsparse.backends.cuda.finish import _limits
-    from bitsparse.backends.host import matmul as host_matmul
+    from bitsparse.backends.cuda.finish.floats import _limits
+    from bitsparse.backends.host.matmul import matmul as host_matmul
     from bitsparse.backends.params import EpilogueParams
 
     rng = np.random.default_rng(20)

@@ -13,7 +13,7 @@ from bitsparse import nn, viz
 from bitsparse.cli import main
 from bitsparse.cli import run as run_command
 from bitsparse.datasets import GraphData, read, synthetic
-from bitsparse.nn.aggregate import Aggregation, chosen_adjacency
+from bitsparse.nn.lowbit.aggregate import Aggregation, chosen_adjacency
 
 
 @pytest.fixture

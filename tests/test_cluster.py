@@ -18,8 +18,8 @@ from bitsparse.backends.reference import packets as reference
 from bitsparse.cli import main
 from bitsparse.graph.packets import FeatureForm, Packets
 from bitsparse.graph.parts_cache import cached_partition, graph_hash
-from bitsparse.nn import cluster
-from bitsparse.nn.cluster_journal import FileSink
+from bitsparse.nn.cluster import run as cluster
+from bitsparse.nn.cluster.journal import FileSink
 
 NODES, PARTS = 300, 24
 

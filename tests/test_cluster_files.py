@@ -21,7 +21,7 @@ from scipy import sparse
 import bitsparse as bs
 from bitsparse import nn
 from bitsparse.errors import FileFormatError, LockError
-from bitsparse.nn.run_lock import RunLock
+from bitsparse.nn.cluster.lock import RunLock
 
 NODES = 40
 

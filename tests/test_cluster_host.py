@@ -13,13 +13,13 @@ from scipy import sparse
 from bitsparse import nn
 from bitsparse._ext import lowbit as lowbit_ext
 from bitsparse.backends import host
-from bitsparse.backends.host import bytes as steps
-from bitsparse.backends.host import matmul as host_matmul
 from bitsparse.backends.host import packets as host_packets
 from bitsparse.backends.host import settings
+from bitsparse.backends.host.matmul import bytes as steps
+from bitsparse.backends.host.matmul import matmul as host_matmul
 from bitsparse.backends.params import EpilogueParams
-from bitsparse.nn import cluster_host
-from bitsparse.nn.lowbit_host import layers_in_bytes
+from bitsparse.nn.cluster import host as cluster_host
+from bitsparse.nn.lowbit.host import layers_in_bytes
 
 NODES = 700
 LEVELS = ("scalar", "avx2", "avx512")

@@ -132,7 +132,7 @@ def test_all_architectures_by_default_and_only_what_each_can_run(compiler, capsy
     assert [(kernel["arch"], kernel["source"], kernel["constants"]) for kernel in kernels] == wanted
     names = ["arch", "source", "function", "constants", "registers", "spilled_bytes", "cubin_bytes", "seconds"]
     assert all(list(kernel) == names for kernel in kernels)
-    assert {kernel["arch"] for kernel in kernels if kernel["source"] == "matmul_wgmma.cu"} == {"sm_90a"}
+    assert {kernel["arch"] for kernel in kernels if kernel["source"] == "matmul/wgmma.cu"} == {"sm_90a"}
 
 
 def test_the_second_time_nothing_is_compiled(compiler, capsys):
@@ -143,12 +143,12 @@ def test_the_second_time_nothing_is_compiled(compiler, capsys):
 
 
 def test_spills_are_counted_and_fail(compiler, capsys):
-    compiler.spill = lambda name, arch: name == "bits_stats.cu" and arch == "sm_86"
+    compiler.spill = lambda name, arch: name == "bits/stats.cu" and arch == "sm_86"
     code, out, _ = run(capsys, "compile", "--arch", "sm_80", "sm_86", "--json")
     found = json.loads(out)
     assert code == 1
     spilling = [(k["arch"], k["source"], k["spilled_bytes"]) for k in found["kernels"] if k["spilled_bytes"]]
-    assert spilling == [("sm_86", "bits_stats.cu", 12)]
+    assert spilling == [("sm_86", "bits/stats.cu", 12)]
     assert found["spilling"] == 1
     code, out, _ = run(capsys, "compile", "--arch", "sm_86")
     assert code == 1

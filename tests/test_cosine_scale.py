@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 import bitsparse as bs
-from bitsparse.backends.reference import attention as reference
+from bitsparse.backends.reference.edges import attention as reference
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 #: Powers of two whose squares neither dtype holds, as far from the smallest numbers as products of small elements need.

@@ -14,7 +14,7 @@ import bitsparse as bs
 from bitsparse import nn, viz
 from bitsparse.cli import main
 from bitsparse.errors import DeviceError, DTypeError, ShapeError
-from bitsparse.nn import calibration
+from bitsparse.nn.lowbit import calibration
 
 
 def planted(n: int = 240, classes: int = 3, words: int = 40, seed: int = 0) -> dict[str, np.ndarray]:
@@ -138,7 +138,7 @@ def test_features_refuse_what_is_not_a_matrix_of_numbers():
 # ---- training
 @pytest.mark.parametrize("own", [False, True])
 def test_gradient_agrees_with_differences(trained, own):
-    from bitsparse.nn.training import TwoLayers
+    from bitsparse.nn.full.training import TwoLayers
 
     ids, matrix = np.flatnonzero(trained.train), trained.graph.matrix
     net = TwoLayers(matrix, trained.features.csr, ids, trained.labels[ids], 3, 0.0, own)
@@ -268,7 +268,7 @@ def test_quantised_bits_out_of_range(trained, bits):
 
 
 def test_calibration_sees_a_sample_of_large_graphs(trained, monkeypatch):
-    monkeypatch.setattr("bitsparse.nn.quantized._SAMPLE", 50)
+    monkeypatch.setattr("bitsparse.nn.lowbit.quantized._SAMPLE", 50)
     quantized = nn.quantized_gcn(trained.model, trained.graph, trained.features, 4)
     assert trained.accuracy(quantized()) > 0.8
 
@@ -376,7 +376,7 @@ def test_demo_never_falls_back_to_another_device(graph_file, capsys, monkeypatch
 
 
 def test_the_adjacency_that_auto_takes_on_a_gpu():
-    from bitsparse.nn.aggregate import chosen_adjacency
+    from bitsparse.nn.lowbit.aggregate import chosen_adjacency
 
     assert chosen_adjacency("auto", 2708, 10**4, "cuda") == "dense"
     assert chosen_adjacency("auto", 20_000, 10**5, "cuda") == "frdc"

@@ -12,8 +12,8 @@ from test_gpu_bits import empty, raw, to_device, to_host
 from test_gpu_sddmm import UNITS, ends, on_device
 
 import bitsparse as bs
-from bitsparse.backends.cuda import attention as cuda
-from bitsparse.backends.cuda.schedule import Schedule
+from bitsparse.backends.cuda.csr.schedule import Schedule
+from bitsparse.backends.cuda.edges import attention as cuda
 
 pytestmark = pytest.mark.gpu
 
@@ -241,7 +241,7 @@ def test_usual_shapes_are_compiled_ahead() -> None:
 def test_calls_in_place_allocate_nothing_and_are_captured() -> None:
     import cupy
 
-    from bitsparse.backends.cuda import sddmm
+    from bitsparse.backends.cuda.edges import sddmm
 
     counts = pytest.importorskip("emulator").counts if hasattr(cupy, "_is_emulated") else None
     A = GRAPHS["hubs"]

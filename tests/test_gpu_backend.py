@@ -9,8 +9,8 @@ import pytest
 from gpu_products import POISON, accumulator, check, encodings, operand
 
 from bitsparse.backends import reference
-from bitsparse.backends.reference import bits as reference_bits
-from bitsparse.backends.reference import matmul as reference_matmul
+from bitsparse.backends.reference.bits import pack as reference_bits
+from bitsparse.backends.reference.matmul import matmul as reference_matmul
 from bitsparse.errors import KernelError
 
 pytestmark = pytest.mark.gpu
@@ -74,8 +74,8 @@ def test_every_tiling(b_bits: int, wide: bool) -> None:
     """Of Hopper's kernel; test_gpu_mma.py has those of the other one."""
     import cupy
 
-    from bitsparse.backends.cuda import gemm
-    from bitsparse.backends.cuda import matmul as cuda_matmul
+    from bitsparse.backends.cuda.matmul import matmul as cuda_matmul
+    from bitsparse.backends.cuda.matmul import wgmma as gemm
 
     rng = np.random.default_rng(b_bits)
     for a_bits, m, n, k in ((1, 300, 130, 5000), (2, 513, 264, 2100)):
@@ -97,8 +97,8 @@ def test_every_tiling_of_digits(bits: tuple[int, int]) -> None:
     """Of Hopper's kernel into int64: digits of either operand side by side, passes put together in registers or in memory."""
     import cupy
 
-    from bitsparse.backends.cuda import gemm
-    from bitsparse.backends.cuda import matmul as cuda_matmul
+    from bitsparse.backends.cuda.matmul import matmul as cuda_matmul
+    from bitsparse.backends.cuda.matmul import wgmma as gemm
 
     rng = np.random.default_rng(bits)
     m, n, k = 140, 133, 300 if sum(bits) < 50 else 40
@@ -131,8 +131,8 @@ def test_every_tiling_of_signed_bytes(kinds: tuple[int, str, int, str], wide: bo
     """Bytes of either operand signed or not; several products behind one another."""
     import cupy
 
-    from bitsparse.backends.cuda import gemm
-    from bitsparse.backends.cuda import matmul as cuda_matmul
+    from bitsparse.backends.cuda.matmul import matmul as cuda_matmul
+    from bitsparse.backends.cuda.matmul import wgmma as gemm
 
     rng = np.random.default_rng(kinds[0])
     m, n, k = 150, 133, 1100
@@ -153,7 +153,7 @@ def test_unpacking_to_bytes() -> None:
     """Digits of integers as bytes, in the order that products take them in; what lies past k is zero."""
     import cupy
 
-    from bitsparse.backends.cuda import stats
+    from bitsparse.backends.cuda.bits import stats
 
     rng = np.random.default_rng(6)
     for shape, bits, encoding in (((33, 3000), 8, "signed"), ((20, 4000), 13, "unsigned"), ((50, 2100), 3, "signed")):
@@ -224,7 +224,7 @@ def test_zero_tiles_are_jumped_over(density: float, a_bits: int) -> None:
 def test_statistics() -> None:
     import cupy
 
-    from bitsparse.backends.cuda import stats
+    from bitsparse.backends.cuda.bits import stats
 
     rng = np.random.default_rng(2)
     for shape, bits, encoding in (((9, 5000), 3, "signed"), ((2, 3, 17, 129), 1, "bipolar"), ((4, 0), 2, "unsigned")):
@@ -242,7 +242,7 @@ def test_streams_and_graphs(kernel: str) -> None:
     """Enqueued on the current stream; a prepared product allocates and compiles nothing, so it can be captured."""
     import cupy
 
-    from bitsparse.backends.cuda import matmul as cuda_matmul
+    from bitsparse.backends.cuda.matmul import matmul as cuda_matmul
 
     rng = np.random.default_rng(3)
     a, b = operand(rng, (700, 3000), 1), operand(rng, (64, 3000), 4)
@@ -273,7 +273,7 @@ def test_left_operands_that_change(kinds: tuple[int, str, int, str], kernel: str
     """Every call reads the left operand as it is then, also when a graph is replayed."""
     import cupy
 
-    from bitsparse.backends.cuda import matmul as cuda_matmul
+    from bitsparse.backends.cuda.matmul import matmul as cuda_matmul
 
     rng, (a_bits, a_encoding, b_bits, b_encoding) = np.random.default_rng(4), kinds
     kind = {"k": 300, "a_bits": a_bits, "b_bits": b_bits, "a_encoding": a_encoding, "b_encoding": b_encoding}
@@ -299,8 +299,8 @@ def test_named_errors() -> None:
     import cupy
 
     from bitsparse import jit
-    from bitsparse.backends.cuda import gemm
-    from bitsparse.backends.cuda import matmul as cuda_matmul
+    from bitsparse.backends.cuda.matmul import matmul as cuda_matmul
+    from bitsparse.backends.cuda.matmul import wgmma as gemm
 
     a = cupy.zeros((8, 1, 4), np.uint32)
     kind = {"k": 128, "a_bits": 1, "b_bits": 1, "a_encoding": "unsigned", "b_encoding": "unsigned", "n": 8}

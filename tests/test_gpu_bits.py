@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from cases import CASES, ENCODINGS, FLOATS, FORMATS, INTEGERS, Case, dtype_of, floats, integers, make_words, value_range
 
-from bitsparse.backends.host import bits as host_bits
-from bitsparse.backends.host import stats as host_stats
-from bitsparse.backends.reference import stats as reference_stats
+from bitsparse.backends.host.bits import pack as host_bits
+from bitsparse.backends.host.bits import stats as host_stats
+from bitsparse.backends.reference.bits import stats as reference_stats
 
 pytestmark = pytest.mark.gpu
 
-FUNCTIONS = sorted({case.function for case in CASES if case.module == "bits"})
+FUNCTIONS = sorted({case.function for case in CASES if case.module == "bits.pack"})
 #: Whole chunks that are loaded four elements at a time, ragged ones that are not, few and many rows, batches.
 LARGE = [
     (3, 2048),
@@ -97,7 +97,7 @@ def same(got: Any, want: Any) -> None:
 
 def both(function: str, *args: Any, poisoned: bool = True, **kwargs: Any) -> Any:
     """Compare one call of ``function`` with the host's."""
-    from bitsparse.backends.cuda import bits as cuda_bits
+    from bitsparse.backends.cuda.bits import pack as cuda_bits
 
     want = getattr(host_bits, function)(*args, **kwargs)
     device = [to_device(a) if isinstance(a, np.ndarray) and a.ndim else a for a in args]
@@ -116,7 +116,7 @@ def both(function: str, *args: Any, poisoned: bool = True, **kwargs: Any) -> Any
 
 # ---- the table that all backends share
 def table(function: str) -> list[Case]:
-    return [case for case in CASES if case.module == "bits" and case.function == function]
+    return [case for case in CASES if case.module == "bits.pack" and case.function == function]
 
 
 @pytest.mark.parametrize("part", range(4))
@@ -154,7 +154,7 @@ def test_pack(dtype: str, order: str) -> None:
 
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_pack_of_nan(dtype: str) -> None:
-    from bitsparse.backends.cuda import bits as cuda_bits
+    from bitsparse.backends.cuda.bits import pack as cuda_bits
 
     for shape, axis in itertools.product([(1, 1), (9, 1024), (40, 131)], (-1, -2)):
         x = np.ones(shape, dtype_of(dtype))
@@ -169,7 +169,7 @@ def test_pack_of_nan(dtype: str) -> None:
 
 
 def test_stride_zero_and_batches_that_do_not_fold() -> None:
-    from bitsparse.backends.cuda import bits as cuda_bits
+    from bitsparse.backends.cuda.bits import pack as cuda_bits
 
     rng = np.random.default_rng(1)
     row = integers(rng, (1, 300), np.dtype(np.int16))
@@ -306,7 +306,7 @@ def test_octets_beside_the_boundaries(bits: int, rounding: str) -> None:
         for by in (1.0, 0.3, 2.0**-24, 3.0, 1e-38, 1e-45, 1e38, -7.0, 2.0**-61, 2.0**40, 2.0**41, np.inf, 0.0):
             for offset in (0.0, 1e-30, 1e30):
                 both("quantize", x, bits, offset=np.float32(offset), divisor=np.float32(by), **kind)
-    from bitsparse.backends.cuda import bits as cuda_bits
+    from bitsparse.backends.cuda.bits import pack as cuda_bits
 
     del kind["poisoned"]
     for value in (np.nan, np.inf):
@@ -386,7 +386,7 @@ def test_extreme_values_and_divisors(steps: Any) -> None:
 
 
 def test_quantize_looks_for_what_is_not_finite() -> None:
-    from bitsparse.backends.cuda import bits as cuda_bits
+    from bitsparse.backends.cuda.bits import pack as cuda_bits
 
     kind: dict[str, Any] = {
         "multiplier": 1.0,
@@ -465,7 +465,7 @@ def test_dequantize(dtype: str) -> None:
 
 def test_results_at_any_address() -> None:
     """Results that begin in the middle of a vector, and inputs too."""
-    from bitsparse.backends.cuda import bits as cuda_bits
+    from bitsparse.backends.cuda.bits import pack as cuda_bits
 
     rng = np.random.default_rng(16)
     words = make_words(rng, (9, 1024), 4, -1, "planes")
@@ -533,7 +533,7 @@ def test_calibrate(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", INTEGERS)
 def test_minmax_of_integers(dtype: str) -> None:
-    from bitsparse.backends.cuda import bits as cuda_bits
+    from bitsparse.backends.cuda.bits import pack as cuda_bits
 
     rng = np.random.default_rng(11)
     for shape in ((1,), (1, 1), (7, 9), (3, 9000), (2, 3, 40)):
@@ -550,7 +550,7 @@ def test_minmax_of_integers(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_minmax_of_floats(dtype: str) -> None:
-    from bitsparse.backends.cuda import bits as cuda_bits
+    from bitsparse.backends.cuda.bits import pack as cuda_bits
 
     x = floats(np.random.default_rng(12), (50, 300), dtype_of(dtype))
     assert cuda_bits.minmax(to_device(x)) == (float(x.min()), float(x.max()), False)
@@ -560,7 +560,7 @@ def test_minmax_of_floats(dtype: str) -> None:
 
 
 def test_relative_error() -> None:
-    from bitsparse.backends.cuda import stats
+    from bitsparse.backends.cuda.bits import stats
 
     rng = np.random.default_rng(13)
     for n, (one, other) in itertools.product(
@@ -577,7 +577,7 @@ def test_relative_error() -> None:
 
 
 def test_fingerprints() -> None:
-    from bitsparse.backends.cuda import stats
+    from bitsparse.backends.cuda.bits import stats
 
     data = np.random.default_rng(14).integers(0, 256, 1_300_000).astype(np.uint8)
     for n in (0, 1, 7, 8, 9, 15, 16, 17, 31, 4096, 16 * 256 * 4, 16 * 256 * 4 + 1, 262_143, 1_300_000):
@@ -598,7 +598,7 @@ def test_streams_and_graphs() -> None:
     """On the current stream; with ``out`` and without a question to the host, a call can be captured."""
     import cupy
 
-    from bitsparse.backends.cuda import bits as cuda_bits
+    from bitsparse.backends.cuda.bits import pack as cuda_bits
 
     rng = np.random.default_rng(14)
     x = floats(rng, (70, 2048), np.dtype(np.float32))
@@ -649,7 +649,7 @@ def test_streams_and_graphs() -> None:
 def test_named_errors() -> None:
     import cupy
 
-    from bitsparse.backends.cuda import bits as cuda_bits
+    from bitsparse.backends.cuda.bits import pack as cuda_bits
     from bitsparse.errors import DTypeError, ShapeError
 
     x = cupy.zeros((4, 130), np.int8)
@@ -667,7 +667,7 @@ def test_named_errors() -> None:
 
 def test_64_bit_indices(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernels for large arrays on small ones."""
-    from bitsparse.backends.cuda import bits as cuda_bits
+    from bitsparse.backends.cuda.bits import pack as cuda_bits
 
     monkeypatch.setattr(cuda_bits, "_is_large", lambda *counts: True)
     rng = np.random.default_rng(15)
@@ -689,7 +689,7 @@ def test_more_than_two_to_the_31_elements() -> None:
     """Indices need 64 bits: what stands at both ends of a large array comes back from there."""
     import cupy
 
-    from bitsparse.backends.cuda import bits as cuda_bits
+    from bitsparse.backends.cuda.bits import pack as cuda_bits
 
     cols, rows = (1 << 21) + 128, 1025
     x = cupy.zeros((rows, cols), np.uint8)

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import bitsparse as bs
-from bitsparse.backends.cuda.bmm import SignProduct, Tuning
-from bitsparse.backends.host import bits as host_bits
-from bitsparse.backends.host import matmul as host_matmul
+from bitsparse.backends.cuda.binary.bmm import SignProduct, Tuning
+from bitsparse.backends.host.bits import pack as host_bits
+from bitsparse.backends.host.matmul import matmul as host_matmul
 from bitsparse.backends.params import EpilogueParams
-from bitsparse.ops import thresholds
-from bitsparse.ops.signs import mean_magnitudes
+from bitsparse.ops.binary.signs import mean_magnitudes
+from bitsparse.ops.finish import thresholds
 
 pytestmark = pytest.mark.gpu
 

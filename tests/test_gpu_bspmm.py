@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from sparse_inputs import graphs
 
-from bitsparse.backends.host import bspmm as on_host
-from bitsparse.backends.host import build as host_build
-from bitsparse.backends.host import matmul as host_matmul
+from bitsparse.backends.host.binary import bspmm as on_host
+from bitsparse.backends.host.matmul import matmul as host_matmul
+from bitsparse.backends.host.sparse import build as host_build
 from bitsparse.backends.params import EpilogueParams, OperandParams, Thresholds
-from bitsparse.backends.reference.bits import codes_to_words
+from bitsparse.backends.reference.bits.pack import codes_to_words
 from bitsparse.errors import KernelError
 
 pytestmark = pytest.mark.gpu
@@ -62,8 +62,8 @@ def check(indptr: np.ndarray, indices: np.ndarray, d: int, nodes: int, **given: 
     """Sums, bits and chains of one pattern against the host's."""
     import cupy
 
-    from bitsparse.backends.cuda import bspmm
-    from bitsparse.backends.cuda.schedule import Schedule
+    from bitsparse.backends.cuda.binary import bspmm
+    from bitsparse.backends.cuda.csr.schedule import Schedule
 
     words = features(nodes, d)
     pattern_there, words_there = (cupy.asarray(indptr), cupy.asarray(indices)), cupy.asarray(words)
@@ -123,7 +123,7 @@ def test_other_kernels_give_the_same(d: int, kernel: str) -> None:
 )
 @pytest.mark.parametrize("d", [20, 128, 512])
 def test_every_tuning_gives_the_same(d: int, tuning: tuple[int, ...]) -> None:
-    from bitsparse.backends.cuda.bspmm import CountTuning
+    from bitsparse.backends.cuda.binary.bspmm import CountTuning
 
     check(*pattern(LENGTHS, NODES), d, NODES, tuning=CountTuning(*tuning, span=16, longest=64))
 
@@ -144,7 +144,7 @@ def test_every_tuning_gives_the_same(d: int, tuning: tuple[int, ...]) -> None:
 def test_narrow_teams_and_dealt_rows_give_the_same(d: int, tuning: tuple[int, ...]) -> None:
     import cupy
 
-    from bitsparse.backends.cuda import bspmm
+    from bitsparse.backends.cuda.binary import bspmm
 
     indptr, indices = pattern(LENGTHS, NODES)
     words, rows = features(NODES, d), indptr.size - 1
@@ -170,8 +170,8 @@ def test_rows_are_dealt_out_by_batches() -> None:
     """Every row once, in a stream of its own or in pieces; in a window rows of more batches come first."""
     import cupy
 
-    from bitsparse.backends.cuda.bspmm_deal import deal
-    from bitsparse.backends.cuda.schedule import Schedule
+    from bitsparse.backends.cuda.binary.bspmm_deal import deal
+    from bitsparse.backends.cuda.csr.schedule import Schedule
 
     indptr, indices = pattern(LENGTHS * 3, NODES)
     rows = indptr.size - 1
@@ -210,7 +210,7 @@ def tiled() -> dict[str, Any]:
 def test_tiles(name: str, d: int, index: Any) -> None:
     import cupy
 
-    from bitsparse.backends.cuda import bspmm
+    from bitsparse.backends.cuda.binary import bspmm
 
     graph = tiled()[name]
     (rows, nodes), longest = graph.shape, int(np.diff(graph.indptr).max(initial=0))
@@ -246,7 +246,7 @@ def test_tiles(name: str, d: int, index: Any) -> None:
 def test_every_tuning_of_tiles_gives_the_same(tuning: tuple[int, ...]) -> None:
     import cupy
 
-    from bitsparse.backends.cuda import bspmm
+    from bitsparse.backends.cuda.binary import bspmm
 
     graph = tiled()["hub"]
     words = features(graph.shape[1], 128)
@@ -265,7 +265,7 @@ def test_counters_at_their_fullest(ones: float) -> None:
     """All bits the same: a row of n edges counts 0 or n, which is where carries run through."""
     import cupy
 
-    from bitsparse.backends.cuda import bspmm
+    from bitsparse.backends.cuda.binary import bspmm
 
     lengths = [n for p in range(3, 12) for n in (2**p - 1, 2**p, 2**p + 1)]
     indptr, indices = pattern(lengths, NODES)
@@ -284,7 +284,7 @@ def test_counters_at_their_fullest(ones: float) -> None:
 def test_chains(d: int, mean: bool, kernel: str) -> None:
     import cupy
 
-    from bitsparse.backends.cuda import bspmm
+    from bitsparse.backends.cuda.binary import bspmm
 
     indptr, indices = pattern([*LENGTHS[:-2], 0] if kernel == "twice-plus" else [0, 3, 40, 0], NODES)
     words, rows = features(NODES, d), indptr.size - 1
@@ -314,7 +314,7 @@ def test_functions_of_the_host() -> None:
     """The same names as on the host, with words of two or three dimensions, and thresholds of either place."""
     import cupy
 
-    from bitsparse.backends.cuda import bspmm
+    from bitsparse.backends.cuda.binary import bspmm
 
     indptr, indices = pattern(LENGTHS, NODES)
     words = features(NODES, 100)
@@ -333,7 +333,7 @@ def test_functions_of_the_host() -> None:
 def test_nan_is_noticed_and_other_chains_are_refused() -> None:
     import cupy
 
-    from bitsparse.backends.cuda import bspmm
+    from bitsparse.backends.cuda.binary import bspmm
 
     indptr, indices = pattern([3, 1], 5)
     arrays = tuple(cupy.asarray(part) for part in (indptr, indices))
@@ -357,7 +357,7 @@ def test_streams_and_capture() -> None:
     """A prepared sum with hubs, on two streams and in a graph, over and over: the counters of pieces are zero again every time."""
     import cupy
 
-    from bitsparse.backends.cuda import bspmm
+    from bitsparse.backends.cuda.binary import bspmm
 
     indptr, indices = pattern(LENGTHS, NODES)
     schedule = bspmm.Schedule(cupy.asarray(indptr), (indptr.size - 1, NODES), indices.size)

@@ -11,7 +11,7 @@ from cases_sparse import PATTERNS, as_int64, disordered, specs
 from test_sparse_build import HOSTILE, good, mutated, well_formed
 
 from bitsparse import backends
-from bitsparse.backends.reference import build as reference
+from bitsparse.backends.reference.sparse import build as reference
 
 pytestmark = pytest.mark.gpu
 
@@ -23,7 +23,7 @@ def up(x: Any) -> Any:
 
 
 def gpu() -> Any:
-    return backends.family("cuda:0", "build")
+    return backends.family("cuda:0", "sparse.build")
 
 
 def same(got: Any, want: Any) -> None:
@@ -62,8 +62,8 @@ def grid(rows: int, cols: int, density: float, seed: int = 0) -> tuple[np.ndarra
 @pytest.mark.parametrize("wide", [False, True], ids=["int32", "int64"])
 @pytest.mark.parametrize("most", [None, 40])
 def test_windows_fuller_than_shared_memory(wide: bool, most: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bitsparse.backends.cuda import build_windows
-    from bitsparse.backends.host import build as host
+    from bitsparse.backends.cuda.sparse import windows as build_windows
+    from bitsparse.backends.host.sparse import build as host
 
     if most is not None:  # the rest is ranked
         monkeypatch.setattr(build_windows, "_CLASSES", ((64, 24), (128, most)))
@@ -164,7 +164,7 @@ def test_messages_name_the_place() -> None:
 @pytest.mark.parametrize("what", ["csr", "frdc", "translated", "words"])
 def test_damaged_arrays_are_refused_as_on_the_host(what: str) -> None:
     """A call raises ValueError where the host's does, or gives the same arrays."""
-    from bitsparse.backends.host import build as host
+    from bitsparse.backends.host.sparse import build as host
 
     rng, backend = np.random.default_rng(7), gpu()
     patterns = [PATTERNS[name]() for name in ("corner", "full", "hub", "random-thin")]

@@ -156,7 +156,7 @@ def test_sums_at_the_lanes_ends(bits: int, encoding: Any, edges: int, columns: i
 @pytest.mark.parametrize(("bits", "encoding", "edges"), LANES)
 @pytest.mark.parametrize("columns", [1, 31, 100])
 def test_sums_of_a_packet_at_the_lanes_ends(bits: int, encoding: Any, edges: int, columns: int) -> None:
-    """Of a pattern that may change in place: the kernel of packet_sums.cu, whose lanes take so many edges before they are moved."""
+    """Of a pattern that may change in place: the kernel of packets/sums.cu, whose lanes take so many edges before they are moved."""
     operand, x = full_lanes(bits, encoding, edges, columns)
     epilogue = bs.Epilogue(col_scale=0.5, bias=1.0, offset_correction=True)
     there = GpuOperand(whole_graph(operand, "cuda:0")._arrays, "mean", False, "csr", operand.longest)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from bitsparse.backends.params import EpilogueParams
-from bitsparse.backends.reference import bits as reference_bits
-from bitsparse.backends.reference import matmul as reference_matmul
+from bitsparse.backends.reference.bits import pack as reference_bits
+from bitsparse.backends.reference.matmul import matmul as reference_matmul
 
 pytestmark = pytest.mark.gpu
 
@@ -46,7 +46,7 @@ def on_sums(acc: np.ndarray, params: EpilogueParams, about: str = "") -> None:
     """The kernel for sums in memory."""
     import cupy
 
-    from bitsparse.backends.cuda.epilogue import DeviceEpilogue
+    from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
 
     want = host(acc, params)
     chain = DeviceEpilogue(params, acc.shape, np.inf if acc.dtype.kind == "f" else float(np.abs(acc).max(initial=0)))
@@ -70,7 +70,7 @@ def behind_product(
     """The kernels of products, through the one-shot function."""
     import cupy
 
-    from bitsparse.backends.cuda import matmul as cuda_matmul
+    from bitsparse.backends.cuda.matmul import matmul as cuda_matmul
 
     *batch, m, n = shape
     kind: Params = {"k": k, "a_bits": a_bits, "b_bits": b_bits, "acc_dtype": np.int32}
@@ -259,7 +259,7 @@ def test_pad_bits_are_cleared(length: int, axis: int) -> None:
 
 def test_long_strips(monkeypatch: pytest.MonkeyPatch) -> None:
     """As with many sums, a warp of the kernel of its own takes several blocks of columns."""
-    from bitsparse.backends.cuda import epilogue as cuda_epilogue
+    from bitsparse.backends.cuda.finish import epilogue as cuda_epilogue
 
     monkeypatch.setattr(cuda_epilogue, "_RESIDENT", 0)
     rng = np.random.default_rng(13)
@@ -316,8 +316,8 @@ def test_infinities_and_small_numbers() -> None:
 def test_nan_is_reported() -> None:
     import cupy
 
-    from bitsparse.backends.cuda import matmul as cuda_matmul
-    from bitsparse.backends.cuda.epilogue import DeviceEpilogue
+    from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
+    from bitsparse.backends.cuda.matmul import matmul as cuda_matmul
 
     rng = np.random.default_rng(4)
     kind: Params = {"k": 90, "a_bits": 1, "b_bits": 1, "a_encoding": "unsigned", "b_encoding": "unsigned"}
@@ -354,8 +354,8 @@ def test_scales_and_terms_of_operands(result: str, fused: bool) -> None:
     """Device arrays given for one call: scales multiply the chain's own first, terms take the place of its own."""
     import cupy
 
-    from bitsparse.backends.cuda import matmul as cuda_matmul
-    from bitsparse.backends.cuda.epilogue import DeviceEpilogue
+    from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
+    from bitsparse.backends.cuda.matmul import matmul as cuda_matmul
 
     rng = np.random.default_rng(5)
     batch, m, n, k = (3,), 70, 130, 200
@@ -403,9 +403,9 @@ def times(own: np.ndarray | None, theirs: np.ndarray | None) -> np.ndarray | Non
 def test_every_tiling(b_bits: int, step: int) -> None:
     import cupy
 
-    from bitsparse.backends.cuda import gemm
-    from bitsparse.backends.cuda import matmul as cuda_matmul
-    from bitsparse.backends.cuda.epilogue import DeviceEpilogue
+    from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
+    from bitsparse.backends.cuda.matmul import matmul as cuda_matmul
+    from bitsparse.backends.cuda.matmul import wgmma as gemm
 
     rng = np.random.default_rng(b_bits)
     widths = (1, b_bits) if step == 1 else (3, 8 * b_bits - 6)
@@ -450,9 +450,9 @@ def test_sums_that_wait_for_the_next_tile(monkeypatch: pytest.MonkeyPatch, cut: 
     """Several tiles a block: the sums of one go through the chain while the next is multiplied, at once or in parts."""
     import cupy
 
-    from bitsparse.backends.cuda import gemm
-    from bitsparse.backends.cuda import matmul as cuda_matmul
-    from bitsparse.backends.cuda.epilogue import DeviceEpilogue
+    from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
+    from bitsparse.backends.cuda.matmul import matmul as cuda_matmul
+    from bitsparse.backends.cuda.matmul import wgmma as gemm
 
     (nb, qb, mc), b_bits, held = cut
     monkeypatch.setattr(gemm, "HELD_BLOCKS", max(held, 1))
@@ -490,7 +490,7 @@ def test_sums_that_wait_for_the_next_tile(monkeypatch: pytest.MonkeyPatch, cut: 
 def test_batches(batches: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
     import cupy
 
-    from bitsparse.backends.cuda import matmul as cuda_matmul
+    from bitsparse.backends.cuda.matmul import matmul as cuda_matmul
 
     rng = np.random.default_rng(1)
     kind: Params = {"k": 300, "a_bits": 1, "b_bits": 2, "a_encoding": "bipolar", "b_encoding": "signed"}
@@ -529,7 +529,7 @@ def test_zero_tiles(density: float) -> None:
     """Tiles whose products were all jumped over go through the chain as zeros."""
     import cupy
 
-    from bitsparse.backends.cuda import matmul as cuda_matmul
+    from bitsparse.backends.cuda.matmul import matmul as cuda_matmul
 
     rng = np.random.default_rng(9)
     m, n, k = 515, 70, 5000
@@ -553,7 +553,7 @@ def test_the_function_on_sums() -> None:
     """Any strides; the result is new."""
     import cupy
 
-    from bitsparse.backends.cuda import matmul as cuda_matmul
+    from bitsparse.backends.cuda.matmul import matmul as cuda_matmul
 
     rng = np.random.default_rng(10)
     for dtype in (np.int32, np.int64, np.float32):
@@ -567,7 +567,7 @@ def test_the_function_on_sums() -> None:
 def test_results_that_are_not_aligned() -> None:
     import cupy
 
-    from bitsparse.backends.cuda.epilogue import DeviceEpilogue
+    from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
 
     rng = np.random.default_rng(11)
     acc = sums_of(rng, (37, 68))
@@ -587,8 +587,8 @@ def test_streams_and_graphs() -> None:
     """A prepared product with an epilogue allocates and compiles nothing, so it can be captured; operands' scales as well."""
     import cupy
 
-    from bitsparse.backends.cuda import matmul as cuda_matmul
-    from bitsparse.backends.cuda.epilogue import DeviceEpilogue
+    from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
+    from bitsparse.backends.cuda.matmul import matmul as cuda_matmul
 
     rng = np.random.default_rng(12)
     m, n, k = 400, 70, 3000
@@ -619,8 +619,8 @@ def test_streams_and_graphs() -> None:
 def test_named_errors() -> None:
     import cupy
 
-    from bitsparse.backends.cuda import matmul as cuda_matmul
-    from bitsparse.backends.cuda.epilogue import DeviceEpilogue
+    from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
+    from bitsparse.backends.cuda.matmul import matmul as cuda_matmul
 
     a = cupy.zeros((8, 1, 4), np.uint32)
     kind: Params = {"k": 128, "a_bits": 1, "b_bits": 1, "a_encoding": "unsigned", "b_encoding": "unsigned"}

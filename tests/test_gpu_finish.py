@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse as sp
 
 from bitsparse.backends.params import EpilogueParams
-from bitsparse.backends.reference.bits import codes_to_words
+from bitsparse.backends.reference.bits.pack import codes_to_words
 
 pytestmark = pytest.mark.gpu
 
@@ -33,7 +33,7 @@ def graph() -> Any:
 
 
 def schedule_of(A: Any, index: Any = np.int32) -> tuple[Any, Any]:
-    from bitsparse.backends.cuda.schedule import Schedule
+    from bitsparse.backends.cuda.csr.schedule import Schedule
 
     indptr, indices = (cp().asarray(part.astype(index)) for part in (A.indptr, A.indices))
     return Schedule(indptr, A.shape, A.nnz), indices
@@ -55,7 +55,7 @@ class Case:
     """A finish with or without what operands contribute, and the numbers that come out of sums."""
 
     def __init__(self, d: int, name: str, bits: bool, more: bool, addend: str = "floats") -> None:
-        from bitsparse.backends.cuda.finish import Behind, Finish, padded_columns
+        from bitsparse.backends.cuda.finish.floats import Behind, Finish, padded_columns
 
         cupy, rng = cp(), np.random.default_rng(1)
         self.d, self.more = d, more
@@ -122,7 +122,7 @@ ALL = [(name, bits, more) for name in ("nothing", "bias", "all") for bits in (Fa
 
 @pytest.mark.parametrize("d", [1, 6, 16, 36, 64, 100, 128, 160, 300])
 def test_edge_by_edge(d: int) -> None:
-    from bitsparse.backends.cuda.spmm import Spmm
+    from bitsparse.backends.cuda.spmm.spmm import Spmm
 
     rng = np.random.default_rng(d)
     A, x = graph(), rng.standard_normal((N, d)).astype(np.float32)
@@ -149,7 +149,7 @@ def test_edge_by_edge(d: int) -> None:
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("d", [3, 8, 40, 72, 264])
 def test_sixteen_bits_come_out_as_float32_or_signs(d: int, dtype: str) -> None:
-    from bitsparse.backends.cuda.spmm import Spmm
+    from bitsparse.backends.cuda.spmm.spmm import Spmm
 
     if dtype == "bfloat16":
         from ml_dtypes import bfloat16 as dtype
@@ -167,7 +167,7 @@ def test_sixteen_bits_come_out_as_float32_or_signs(d: int, dtype: str) -> None:
 @pytest.mark.parametrize("d", [4, 32, 64, 100, 132])
 @pytest.mark.parametrize("part", [8, None])
 def test_windows(d: int, part: int | None) -> None:
-    from bitsparse.backends.cuda.windows import Windows
+    from bitsparse.backends.cuda.spmm.windows import Windows
 
     rng = np.random.default_rng(d)
     A, x = graph(), rng.standard_normal((N, d)).astype(np.float32)
@@ -188,7 +188,7 @@ def test_windows(d: int, part: int | None) -> None:
 @pytest.mark.parametrize("encoding", ["bipolar", "unsigned"])
 @pytest.mark.parametrize("d", [1, 31, 64, 100, 128, 260])
 def test_one_bit_features(d: int, encoding: str) -> None:
-    from bitsparse.backends.cuda.packed import PackedSum, packed_tuning
+    from bitsparse.backends.cuda.spmm.packed import PackedSum, packed_tuning
 
     rng = np.random.default_rng(d)
     A = graph()

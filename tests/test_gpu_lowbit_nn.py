@@ -41,7 +41,7 @@ class OnGpu:
     ) -> Any:
         """The product of dense bits, with what the messages' offset adds made once."""
         shape, kinds = (self.nodes, columns), {"a_encoding": "unsigned", "b_encoding": encoding, "kernel": "planes"}
-        run = backends.family(self.device, "matmul").prepare(
+        run = backends.family(self.device, "matmul.matmul").prepare(
             self.adjacency.words,
             k=self.nodes,
             n=columns,
@@ -80,7 +80,7 @@ def setting(kind: str, seed: int = 0, n: int = 70, widths: Any = (33, 16, 5), **
 @pytest.mark.parametrize("bits", [1, 3, 8])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_hosts_logits(kind: str, bits: int, kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bitsparse.backends.cuda.matmul.CHOICES", (kernel,))
+    monkeypatch.setattr("bitsparse.backends.cuda.matmul.matmul.CHOICES", (kernel,))
     graph, full, x = setting(kind)
     model = nn.quantize_network(full, graph, x, bits)
     codes = model.quantize(cp().asarray(x))

@@ -11,8 +11,8 @@ from gpu_products import POISON, accumulator, check, encodings, operand
 from test_gpu_epilogue import behind_product, floats, host, poisoned, random_params, requantised, same
 
 from bitsparse.backends.params import EpilogueParams
-from bitsparse.backends.reference import bits as reference_bits
-from bitsparse.backends.reference import matmul as reference_matmul
+from bitsparse.backends.reference.bits import pack as reference_bits
+from bitsparse.backends.reference.matmul import matmul as reference_matmul
 from bitsparse.errors import KernelError
 
 pytestmark = pytest.mark.gpu
@@ -80,8 +80,8 @@ def test_every_tiling(b_bits: int, wide: bool) -> None:
     import cupy
 
     from bitsparse import jit
-    from bitsparse.backends.cuda import gemm_mma
-    from bitsparse.backends.cuda import matmul as cuda_matmul
+    from bitsparse.backends.cuda.matmul import matmul as cuda_matmul
+    from bitsparse.backends.cuda.matmul import mma as gemm_mma
 
     rng = np.random.default_rng(b_bits)
     seen = set()
@@ -105,8 +105,8 @@ def test_every_tiling(b_bits: int, wide: bool) -> None:
 def test_every_tiling_of_bytes(wide: bool) -> None:
     import cupy
 
-    from bitsparse.backends.cuda import gemm_mma
-    from bitsparse.backends.cuda import matmul as cuda_matmul
+    from bitsparse.backends.cuda.matmul import matmul as cuda_matmul
+    from bitsparse.backends.cuda.matmul import mma as gemm_mma
 
     rng = np.random.default_rng(8)
     m, n, k = 260, 300, 900
@@ -137,8 +137,8 @@ def test_batches(batches: tuple[tuple[int, ...], tuple[int, ...]], kernel: str) 
 def test_batches_of_many_tiles_and_parts(parts: int, wide: bool) -> None:
     import cupy
 
-    from bitsparse.backends.cuda import gemm_mma
-    from bitsparse.backends.cuda import matmul as cuda_matmul
+    from bitsparse.backends.cuda.matmul import matmul as cuda_matmul
+    from bitsparse.backends.cuda.matmul import mma as gemm_mma
 
     rng = np.random.default_rng(4)
     a, b = operand(rng, (2, 1, 150, 3300), 2), operand(rng, (3, 131, 3300), 1)
@@ -175,8 +175,8 @@ def test_zero_tiles_in_every_tiling(wide: bool) -> None:
     """Row tiles without a single block among those with some; a block of threads meets both in turn."""
     import cupy
 
-    from bitsparse.backends.cuda import gemm_mma
-    from bitsparse.backends.cuda import matmul as cuda_matmul
+    from bitsparse.backends.cuda.matmul import matmul as cuda_matmul
+    from bitsparse.backends.cuda.matmul import mma as gemm_mma
 
     rng = np.random.default_rng(6)
     m, n, k = 600, 70, 9000
@@ -197,8 +197,8 @@ def test_nothing_beside_the_result_is_written(n: int, shift: int, parts: int) ->
     """Results at any element of a larger array, of odd and even length."""
     import cupy
 
-    from bitsparse.backends.cuda import gemm_mma
-    from bitsparse.backends.cuda import matmul as cuda_matmul
+    from bitsparse.backends.cuda.matmul import matmul as cuda_matmul
+    from bitsparse.backends.cuda.matmul import mma as gemm_mma
 
     rng = np.random.default_rng(n)
     m, k = 70, 6000
@@ -218,8 +218,8 @@ def test_nothing_beside_the_result_is_written(n: int, shift: int, parts: int) ->
 def test_parts_give_the_same_bits_every_time() -> None:
     import cupy
 
-    from bitsparse.backends.cuda import gemm_mma
-    from bitsparse.backends.cuda import matmul as cuda_matmul
+    from bitsparse.backends.cuda.matmul import matmul as cuda_matmul
+    from bitsparse.backends.cuda.matmul import mma as gemm_mma
 
     rng = np.random.default_rng(9)
     a, b = operand(rng, (257, 20_000), 1), operand(rng, (64, 20_000), 4)
@@ -239,8 +239,8 @@ def test_streams_and_graphs() -> None:
     """Captured with the zeroing of a result that parts add into."""
     import cupy
 
-    from bitsparse.backends.cuda import gemm_mma
-    from bitsparse.backends.cuda import matmul as cuda_matmul
+    from bitsparse.backends.cuda.matmul import matmul as cuda_matmul
+    from bitsparse.backends.cuda.matmul import mma as gemm_mma
 
     rng = np.random.default_rng(3)
     a, b = operand(rng, (700, 3000), 1), operand(rng, (64, 3000), 4)
@@ -267,8 +267,9 @@ def test_dispatch_and_named_errors() -> None:
     import cupy
 
     from bitsparse import jit
-    from bitsparse.backends.cuda import gemm, gemm_mma
-    from bitsparse.backends.cuda import matmul as cuda_matmul
+    from bitsparse.backends.cuda.matmul import matmul as cuda_matmul
+    from bitsparse.backends.cuda.matmul import mma as gemm_mma
+    from bitsparse.backends.cuda.matmul import wgmma as gemm
 
     a = cupy.zeros((8, 1, 4), np.uint32)
     kind = kind_of(128, 1, 1, b_encoding="bipolar") | {"n": 8}
@@ -289,9 +290,9 @@ def test_epilogues_in_every_tiling(b_bits: int, kernel: str) -> None:
     """Several tiles a block, which then fills its ring anew, with edges on both sides, and with zero tiles."""
     import cupy
 
-    from bitsparse.backends.cuda import gemm_mma
-    from bitsparse.backends.cuda import matmul as cuda_matmul
-    from bitsparse.backends.cuda.epilogue import DeviceEpilogue
+    from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
+    from bitsparse.backends.cuda.matmul import matmul as cuda_matmul
+    from bitsparse.backends.cuda.matmul import mma as gemm_mma
 
     rng = np.random.default_rng(b_bits)
     planes = b_bits if kernel == "planes-mma" else -(-b_bits // 8)

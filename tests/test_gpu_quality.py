@@ -65,7 +65,7 @@ def test_the_report_is_that_of_the_cpu(task):
 
 
 def test_sampling_rates_of_what_lies_there(task):
-    from bitsparse.nn.sampled import operand_of
+    from bitsparse.nn.sampled.network import operand_of
 
     graph = task[1][0]
     for strategy in ("aes", "sfs"):

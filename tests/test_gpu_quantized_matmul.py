@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import bitsparse as bs
-from bitsparse.backends.cuda import quantized
+from bitsparse.backends.cuda.quantized import product as quantized
 from bitsparse.jit import capability
 
 pytestmark = pytest.mark.gpu

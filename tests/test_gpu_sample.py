@@ -12,9 +12,9 @@ import scipy.sparse as sp
 from sparse_inputs import graphs, pattern
 
 import bitsparse as bs
-from bitsparse.backends.host import sample as host
+from bitsparse.backends.host.sampling import sample as host
 from bitsparse.backends.params import CodeFeatures
-from bitsparse.backends.reference.bits import codes_to_values, codes_to_words
+from bitsparse.backends.reference.bits.pack import codes_to_values, codes_to_words
 
 pytestmark = pytest.mark.gpu
 
@@ -31,7 +31,7 @@ def cp() -> Any:
 
 
 def cuda() -> Any:
-    from bitsparse.backends.cuda import sample
+    from bitsparse.backends.cuda.sampling import sample
 
     return sample
 
@@ -101,7 +101,7 @@ def test_long_rows_are_exact_in_every_step() -> None:
 
 
 def test_more_than_31_bits_of_a_row_are_refused() -> None:
-    from bitsparse.backends.cuda.drawing import sampler_params
+    from bitsparse.backends.cuda.sampling.drawing import sampler_params
 
     with pytest.raises(bs.KernelError, match="2147483648 asks a GPU"):
         sampler_params(cp().zeros(1, np.int64), 1 << 32, 1 << 31, "uniform", 0, 0)

@@ -10,12 +10,12 @@ import scipy.sparse as sp
 from sparse_inputs import dtype_of, features, graphs, pattern
 from test_gpu_bits import empty, raw, to_device, to_host
 
-from bitsparse.backends.cuda import edges as cuda_edges
-from bitsparse.backends.cuda import sddmm as cuda
-from bitsparse.backends.cuda.schedule import Schedule
-from bitsparse.backends.cuda.sddmm_windows import DotWindows, window_defines
-from bitsparse.backends.cuda.windows import Windows
-from bitsparse.backends.host import sddmm as host
+from bitsparse.backends.cuda.csr import vectors as cuda_edges
+from bitsparse.backends.cuda.csr.schedule import Schedule
+from bitsparse.backends.cuda.edges import sddmm as cuda
+from bitsparse.backends.cuda.edges.sddmm_windows import DotWindows, window_defines
+from bitsparse.backends.cuda.spmm.windows import Windows
+from bitsparse.backends.host.edges import sddmm as host
 
 pytestmark = pytest.mark.gpu
 

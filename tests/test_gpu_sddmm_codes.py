@@ -11,8 +11,8 @@ from sparse_inputs import graphs, pattern, same
 from test_gpu_bits import empty, raw, to_host
 
 import bitsparse as bs
-from bitsparse.backends.cuda import sddmm_codes as cuda
-from bitsparse.backends.cuda.schedule import Schedule
+from bitsparse.backends.cuda.csr.schedule import Schedule
+from bitsparse.backends.cuda.edges import sddmm_codes as cuda
 
 pytestmark = pytest.mark.gpu
 

@@ -11,7 +11,7 @@ from sparse_inputs import graphs, pattern
 from test_gpu_bits import empty, raw, to_device, to_host
 
 import bitsparse as bs
-from bitsparse.backends.cuda import short_rows as cuda
+from bitsparse.backends.cuda.spmm import short_rows as cuda
 
 pytestmark = pytest.mark.gpu
 

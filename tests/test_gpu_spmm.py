@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sparse_inputs import FLOATS, INTEGERS, dtype_of, features, graphs, pattern, same
 
-from bitsparse.backends.host import spmm as host_spmm
+from bitsparse.backends.host.spmm import spmm as host_spmm
 from bitsparse.errors import KernelError
 
 pytestmark = pytest.mark.gpu
@@ -59,7 +59,7 @@ def check(graph: Any, x: np.ndarray, index: str = "int32", direct: bool = False,
     """The GPU's result, into a poisoned array, after it has been compared with the host's."""
     import cupy
 
-    from bitsparse.backends.cuda import spmm as cuda_spmm
+    from bitsparse.backends.cuda.spmm import spmm as cuda_spmm
 
     device = {name: options.pop(name) for name in ("schedule", "tuning") if name in options}
     indptr = graph.indptr.astype(index)
@@ -180,7 +180,7 @@ def test_nan_and_infinity_propagate(value: float) -> None:
 @pytest.mark.parametrize("bytes_", [4, 8, 16])
 @pytest.mark.parametrize("unroll", [4, 8])
 def test_every_tuning(bytes_: int, unroll: int) -> None:
-    from bitsparse.backends.cuda.spmm import Tuning
+    from bitsparse.backends.cuda.spmm.spmm import Tuning
 
     rng = np.random.default_rng(11)
     graph = pattern([*rng.integers(0, 12, 60), 0, 0, 33, 100, 0, 500, *rng.integers(0, 3, 40)], 700, 1)
@@ -196,8 +196,8 @@ def test_every_tuning(bytes_: int, unroll: int) -> None:
 def test_the_same_bits_every_time_and_in_a_graph() -> None:
     import cupy
 
-    from bitsparse.backends.cuda.schedule import Schedule
-    from bitsparse.backends.cuda.spmm import Spmm
+    from bitsparse.backends.cuda.csr.schedule import Schedule
+    from bitsparse.backends.cuda.spmm.spmm import Spmm
 
     rng = np.random.default_rng(12)
     graph = GRAPHS["hubs"]
@@ -231,8 +231,8 @@ def test_the_same_bits_every_time_and_in_a_graph() -> None:
 
 
 def test_scales_are_folded_into_edges() -> None:
-    from bitsparse.backends.cuda.schedule import Schedule
-    from bitsparse.backends.cuda.spmm import Spmm
+    from bitsparse.backends.cuda.csr.schedule import Schedule
+    from bitsparse.backends.cuda.spmm.spmm import Spmm
 
     rng = np.random.default_rng(13)
     graph = GRAPHS["square"]
@@ -262,7 +262,7 @@ def test_scales_are_folded_into_edges() -> None:
 def test_unaligned_arrays() -> None:
     import cupy
 
-    from bitsparse.backends.cuda import spmm as cuda_spmm
+    from bitsparse.backends.cuda.spmm import spmm as cuda_spmm
 
     rng = np.random.default_rng(14)
     graph = GRAPHS["square"]
@@ -282,7 +282,7 @@ def test_unaligned_arrays() -> None:
 
 
 def test_longest_row() -> None:
-    from bitsparse.backends.cuda.spmm import longest_row
+    from bitsparse.backends.cuda.spmm.spmm import longest_row
 
     for graph in GRAPHS.values():
         assert longest_row(to_device(graph.indptr), graph.nnz) == host_spmm.longest_row(graph.indptr, graph.nnz)
@@ -292,7 +292,7 @@ def test_longest_row() -> None:
 
 
 def test_packed_features_and_strange_sums_are_refused() -> None:
-    from bitsparse.backends.cuda.spmm import spmm
+    from bitsparse.backends.cuda.spmm.spmm import spmm
 
     graph = GRAPHS["one"]
     arrays = (to_device(graph.indptr), to_device(graph.indices), graph.shape, to_device(np.ones((1, 1), np.float32)))
@@ -304,7 +304,7 @@ def test_packed_features_and_strange_sums_are_refused() -> None:
 
 @pytest.mark.parametrize("lanes", [1, 4, 16, 32])
 def test_rows_that_warps_take(lanes: int) -> None:
-    from bitsparse.backends.cuda.spmm import Tuning
+    from bitsparse.backends.cuda.spmm.spmm import Tuning
 
     rng = np.random.default_rng(21)
     for name, limit, longest in (("hubs", 8, 32), ("square", 5, 64), ("wide", 0, 2048), ("one", 0, 4)):
@@ -327,8 +327,8 @@ def test_rows_that_warps_take(lanes: int) -> None:
 @pytest.mark.parametrize(("width", "lanes", "unroll", "columns"), [(16, 8, 8, 64), (8, 4, 4, 16), (2, 32, 8, 33)])
 def test_values_of_sixteen_bits(width: int, lanes: int, unroll: int, columns: int, dtype: str) -> None:
     """Also with numbers that are not finite, which must not reach other rows."""
-    from bitsparse.backends.cuda.schedule import Schedule
-    from bitsparse.backends.cuda.spmm import Spmm, Tuning
+    from bitsparse.backends.cuda.csr.schedule import Schedule
+    from bitsparse.backends.cuda.spmm.spmm import Spmm, Tuning
 
     rng = np.random.default_rng(22)
     kind = dtype_of(dtype)

@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse as sp
 
 import bitsparse as bs
-from bitsparse.ops import spmm_codes
+from bitsparse.ops.spmm import codes as spmm_codes
 
 pytestmark = pytest.mark.gpu
 
@@ -52,8 +52,8 @@ def words_of(codes: np.ndarray, bits: int, encoding: str) -> Any:
 
 
 def code_sum(pattern: Any, shape: tuple[int, int], index: Any = np.int32, **given: Any) -> Any:
-    from bitsparse.backends.cuda.codes import CodeSum
-    from bitsparse.backends.cuda.schedule import Schedule
+    from bitsparse.backends.cuda.csr.schedule import Schedule
+    from bitsparse.backends.cuda.spmm.codes import CodeSum
 
     indptr, indices = (cp().asarray(part.astype(index)) for part in pattern)
     return CodeSum(Schedule(indptr, shape, int(indices.size)), indices, **given)
@@ -97,7 +97,7 @@ def test_lanes_are_full(bits: int, encoding: str) -> None:
 
 def tunings(bits: int, d: int) -> list[Any]:
     """Longest pieces and shortest, rows for warps and for groups, other words and lanes."""
-    from bitsparse.backends.cuda.codes import CodeTuning
+    from bitsparse.backends.cuda.spmm.codes import CodeTuning
 
     longest = 256 if bits == 8 else 1024
     return [

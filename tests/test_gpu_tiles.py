@@ -54,7 +54,7 @@ def graph(name: str) -> sp.csr_matrix:
 def plan(a: sp.csr_matrix, height: int, dtype: str, index: type = np.int32) -> Any:
     import cupy
 
-    from bitsparse.backends.cuda.tiles import Tiles
+    from bitsparse.backends.cuda.spmm.tiles import Tiles
 
     a.sort_indices()
     indptr, indices = (cupy.asarray(part.astype(index)) for part in (a.indptr, a.indices))
@@ -80,7 +80,7 @@ def check(
     """One product against float64, within the bound of its precision; the result is poisoned before."""
     import cupy
 
-    from bitsparse.backends.cuda.tiles import Tuning
+    from bitsparse.backends.cuda.spmm.tiles import Tuning
 
     rng = np.random.default_rng(columns)
     x = rng.standard_normal((a.shape[1], columns)).astype(DTYPES[dtype])
@@ -199,7 +199,7 @@ def test_features_that_fit_are_summed_exactly(dtype: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("limit", [1, 3])
 def test_windows_in_pieces(monkeypatch: pytest.MonkeyPatch, limit: int, dtype: str, height: int) -> None:
-    from bitsparse.backends.cuda import tiles_build
+    from bitsparse.backends.cuda.spmm import tiles_build
 
     monkeypatch.setattr(tiles_build, "piece_limit", lambda tiles, multiprocessors: limit)
     for name in ("hub", "cliques", "nothing"):
@@ -221,7 +221,7 @@ def test_what_is_not_finite_stays_with_its_neighbours(
 ) -> None:
     import cupy
 
-    from bitsparse.backends.cuda import tiles_build
+    from bitsparse.backends.cuda.spmm import tiles_build
 
     monkeypatch.setattr(tiles_build, "piece_limit", lambda tiles, multiprocessors: limit)
     a = graph("cliques")
@@ -340,9 +340,9 @@ def test_empty_shapes() -> None:
 @pytest.mark.parametrize("kind", range(3))
 def test_what_is_built_ahead_is_what_is_chosen(kind: int, columns: int, weights: int) -> None:
     from bitsparse import jit
-    from bitsparse.backends.cuda.tiles import constants
+    from bitsparse.backends.cuda.spmm.tiles import constants
 
-    known = {variant.defines for variant in jit.variants() if variant.source == "spmm_tiles.cu"}
+    known = {variant.defines for variant in jit.variants() if variant.source == "spmm/tiles.cu"}
     for height in (16, 32) if columns > 16 else (16,):
         chosen = constants(kind, height, columns, 8 if kind else 4, weights)
         assert tuple(sorted(chosen.items())) in known

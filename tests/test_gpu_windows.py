@@ -32,7 +32,7 @@ def pattern(kind: str) -> sparse.csr_array:
 def test_sums_of_windows(kind: str, d: int, wide: bool) -> None:
     import cupy
 
-    from bitsparse.backends.cuda.windows import ROWS, Windows
+    from bitsparse.backends.cuda.spmm.windows import ROWS, Windows
 
     a = pattern(kind)
     index = np.int64 if wide else np.int32
@@ -81,7 +81,7 @@ def test_sums_of_windows(kind: str, d: int, wide: bool) -> None:
 def test_nothing_spreads_where_no_edge_is() -> None:
     import cupy
 
-    from bitsparse.backends.cuda.windows import Windows
+    from bitsparse.backends.cuda.spmm.windows import Windows
 
     a = pattern("random")
     x = np.ones((a.shape[1], 4), np.float32)

@@ -50,7 +50,7 @@ MODULES = modules()
 
 
 def layer(module: str) -> str | None:
-    """Layer name of a module of ours: ``bitsparse.ops.bits`` -> ``ops``; None for the top package and `__main__`."""
+    """Layer name of a module of ours: ``bitsparse.ops.bits.pack`` -> ``ops``; None for the top package and `__main__`."""
     parts = module.split(".")
     return parts[1] if len(parts) > 1 and parts[1] in RANK else None
 

@@ -33,7 +33,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def compiled(arch: str = "sm_80"):
-    return cache.compile_kernel("bits_stats.cu", {}, arch)
+    return cache.compile_kernel("bits/stats.cu", {}, arch)
 
 
 def test_a_kernel_is_compiled_once_and_its_folder_is_ours_alone(folder):
@@ -41,7 +41,7 @@ def test_a_kernel_is_compiled_once_and_its_folder_is_ours_alone(folder):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert compiled() == (path, log) == (path, "log")
-    assert folder.calls == ["bits_stats.cu"]
+    assert folder.calls == ["bits/stats.cu"]
     for each, mode in ((path, 0o600), (path.parent, 0o700), (folder.path, 0o700)):
         assert stat.S_IMODE(each.stat().st_mode) == mode
 
@@ -52,7 +52,7 @@ def changed(path):
 
 def exchanged(path):
     """A whole cubin of ours with its log, under the name of another."""
-    other, _ = cache.compile_kernel("bits_stats.cu", {"X": 1}, "sm_80")
+    other, _ = cache.compile_kernel("bits/stats.cu", {"X": 1}, "sm_80")
     for suffix in (".cubin", ".log"):
         os.replace(other.with_suffix(suffix), path.with_suffix(suffix))
 

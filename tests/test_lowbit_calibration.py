@@ -10,8 +10,8 @@ import pytest
 from lowbit_networks import KINDS, network, operand, random_graph
 
 from bitsparse import nn
-from bitsparse.nn import lowbit_calibration
-from bitsparse.nn.lowbit_calibration import _Walk
+from bitsparse.nn.lowbit import calibrate as lowbit_calibration
+from bitsparse.nn.lowbit.calibrate import _Walk
 
 column_match, refine_codes = lowbit_calibration.column_match, lowbit_calibration.refine_codes
 

@@ -11,12 +11,12 @@ from scipy import sparse
 from bitsparse import nn
 from bitsparse._ext import matmul as matmul_ext
 from bitsparse.backends import host
-from bitsparse.backends.host import bytes as steps
-from bitsparse.backends.host import matmul as host_matmul
+from bitsparse.backends.host.matmul import bytes as steps
+from bitsparse.backends.host.matmul import matmul as host_matmul
 from bitsparse.backends.host.settings import run_on
 from bitsparse.backends.params import EpilogueParams
-from bitsparse.nn import lowbit_plan
-from bitsparse.nn.lowbit_host import steps_in_bytes
+from bitsparse.nn.lowbit import plan as lowbit_plan
+from bitsparse.nn.lowbit.host import steps_in_bytes
 from bitsparse.nn.operand import GraphOperand
 
 LEVELS = ("scalar", "avx2", "avx512")

@@ -20,8 +20,8 @@ from cases import (
 )
 
 import bitsparse as bs
-from bitsparse.backends.reference import bits as reference_bits
 from bitsparse.backends.reference import scalar
+from bitsparse.backends.reference.bits import pack as reference_bits
 
 KERNELS = ["planes", "digits"]
 FORMS = list(itertools.product((-1, -2), ("planes", "rows")))
@@ -250,7 +250,10 @@ def test_clear_tiles_are_really_left_out(host) -> None:
     arguments = {"k": 600, "a_bits": 2, "b_bits": 1, "a_encoding": "unsigned", "b_encoding": "unsigned"}
     for level in host.simd_levels():
         host.set_simd(level)
-        same(host.matmul.matmul(a, b, **arguments, acc_dtype=np.dtype(np.int32), bitmap=lie, kernel="planes"), want)
+        same(
+            host.matmul.matmul.matmul(a, b, **arguments, acc_dtype=np.dtype(np.int32), bitmap=lie, kernel="planes"),
+            want,
+        )
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

@@ -13,7 +13,7 @@ import bitsparse as bs
 from bitsparse import datasets, nn, viz
 from bitsparse.cli import main
 from bitsparse.errors import DTypeError, ShapeError
-from bitsparse.nn.quality import LOSS, MORE_LOSS
+from bitsparse.nn.sampled.quality import LOSS, MORE_LOSS
 
 #: The documented setting: edges per node, with rescaled sums.
 WIDTH = 32

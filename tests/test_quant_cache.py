@@ -13,7 +13,7 @@ import pytest
 
 import bitsparse as bs
 from bitsparse.interop.identity import memory_of
-from bitsparse.ops import quant_cache
+from bitsparse.ops.quantized import cache as quant_cache
 
 RNG = np.random.default_rng(0)
 

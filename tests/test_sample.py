@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 import bitsparse as bs
 from bitsparse.backends import host as host_backend
-from bitsparse.backends.host import sample as compiled
 from bitsparse.backends.host import settings
+from bitsparse.backends.host.sampling import sample as compiled
 from bitsparse.backends.params import CodeFeatures
-from bitsparse.backends.reference import sample as oracle
-from bitsparse.backends.reference.bits import codes_to_words
+from bitsparse.backends.reference.bits.pack import codes_to_words
+from bitsparse.backends.reference.sampling import sample as oracle
 
 LEVELS = host_backend.simd_levels()
 

@@ -15,8 +15,8 @@ import pytest
 from cases_sparse import PATTERNS, as_int64, disordered, random_pattern, scipy_of
 
 from bitsparse._ext import build as ext
-from bitsparse.backends.host import build
-from bitsparse.backends.reference import build as reference
+from bitsparse.backends.host.sparse import build
+from bitsparse.backends.reference.sparse import build as reference
 
 #: Hostile inputs in all; continuous integration raises it.
 FUZZ = int(os.environ.get("BITSPARSE_FUZZ", "20000"))

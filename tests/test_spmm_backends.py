@@ -9,14 +9,14 @@ import pytest
 from sparse_inputs import FLOATS, INTEGERS, WIDTHS, dtype_of, features, graphs, same
 
 from bitsparse.backends import host as host_backend
-from bitsparse.backends.host import attention as host_attention
-from bitsparse.backends.host import sddmm as host_sddmm
-from bitsparse.backends.host import spmm as host_spmm
+from bitsparse.backends.host.edges import attention as host_attention
+from bitsparse.backends.host.edges import sddmm as host_sddmm
+from bitsparse.backends.host.spmm import spmm as host_spmm
 from bitsparse.backends.params import PackedFeatures
-from bitsparse.backends.reference import attention as reference_attention
-from bitsparse.backends.reference import bits as reference_bits
-from bitsparse.backends.reference import sddmm as reference_sddmm
-from bitsparse.backends.reference import spmm as reference_spmm
+from bitsparse.backends.reference.bits import pack as reference_bits
+from bitsparse.backends.reference.edges import attention as reference_attention
+from bitsparse.backends.reference.edges import sddmm as reference_sddmm
+from bitsparse.backends.reference.spmm import spmm as reference_spmm
 
 GRAPHS = graphs()
 LEVELS = host_backend.simd_levels()

@@ -11,7 +11,7 @@ from binary_networks import gcn, random_graph, saint
 
 import bitsparse as bs
 from bitsparse import nn, viz
-from bitsparse.nn import tuner
+from bitsparse.nn.binary import tuner
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from benchmarks.cases.sparse_gpu import TOLERANCE, Cell, Matrix, Timed, cell_of
 from benchmarks.gpu_timing import torch_module, torch_stream
 from benchmarks.peers.cusparse import SparseProduct
 from bitsparse import jit
-from bitsparse.backends.cuda import bits as cuda_bits
+from bitsparse.backends.cuda.bits import pack as cuda_bits
 from bitsparse.bench import Unavailable
 
 __all__ = [

@@ -20,8 +20,8 @@ import numpy as np
 from benchmarks.ceilings import bounds
 from benchmarks.gpu_timing import COLD_BYTES, REPETITIONS, ours_graph, replay, torch_graph, torch_module
 from bitsparse import jit
-from bitsparse.backends.cuda import bits as cuda_bits
-from bitsparse.backends.host import bits as host_bits
+from bitsparse.backends.cuda.bits import pack as cuda_bits
+from bitsparse.backends.host.bits import pack as host_bits
 from bitsparse.bench import Case, Prepared, Protocol
 
 #: Rows that are compared with the host.

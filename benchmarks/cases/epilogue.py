@@ -20,8 +20,8 @@ import numpy as np
 from benchmarks.ceilings import bounds
 from benchmarks.gpu_timing import REPETITIONS, ours_graph, random_words, replay
 from bitsparse import jit
-from bitsparse.backends.cuda.epilogue import DeviceEpilogue
-from bitsparse.backends.cuda.matmul import Product
+from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
+from bitsparse.backends.cuda.matmul.matmul import Product
 from bitsparse.backends.params import EpilogueParams
 from bitsparse.bench import Case, Prepared, Protocol
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.cases import graphs
-from bitsparse.backends.host import build
+from bitsparse.backends.host.sparse import build
 from bitsparse.bench import Case, Prepared, Unavailable
 
 ROOT = Path(__file__).resolve().parents[2]

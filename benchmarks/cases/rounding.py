@@ -20,10 +20,10 @@ import numpy as np
 from benchmarks.cases.bits import CHECKED, beside_a_copy
 from benchmarks.ceilings import bounds
 from bitsparse import jit
-from bitsparse.backends.cuda import bits as cuda_bits
-from bitsparse.backends.cuda import stats as cuda_stats
-from bitsparse.backends.host import bits as host_bits
-from bitsparse.backends.host import stats as host_stats
+from bitsparse.backends.cuda.bits import pack as cuda_bits
+from bitsparse.backends.cuda.bits import stats as cuda_stats
+from bitsparse.backends.host.bits import pack as host_bits
+from bitsparse.backends.host.bits import stats as host_stats
 from bitsparse.bench import Case, Prepared, Protocol
 
 __all__ = ["cases"]

@@ -50,8 +50,8 @@ from benchmarks.gpu_timing import (
     torch_module,
 )
 from bitsparse import jit
-from bitsparse.backends.cuda import stats
-from bitsparse.backends.cuda.matmul import Product
+from bitsparse.backends.cuda.bits import stats
+from bitsparse.backends.cuda.matmul.matmul import Product
 from bitsparse.bench import Case, Prepared, Protocol
 
 __all__ = ["cases", "machine"]

@@ -150,7 +150,9 @@ class BitTensor(PackedArray):
         device = interop.device_of(array)
         with interop.working_on(device, family):
             array = interop.aligned(array.copy() if copy else array)
-            clean = not check or backends.family(device, "bits").pad_is_zero(array, bits, layout_name, sizes[packed])
+            clean = not check or backends.family(device, "bits.pack").pad_is_zero(
+                array, bits, layout_name, sizes[packed]
+            )
         if not clean:
             raise ValueError(
                 f"{function}: padding bits beyond element {sizes[packed]} of the packed axis are set; clear them"

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from bitsparse import _check, backends, interop
 from bitsparse.arrays import sparse_convert
 from bitsparse.arrays.indices import outside, without_spare
+from bitsparse.arrays.inside import family_of
 from bitsparse.backends.params import packed_words
 from bitsparse.errors import DTypeError, ShapeError
 
@@ -141,7 +142,7 @@ def pack(function: str, x: Any, bits: Any, *, encoding: Any, axis: Any, layout: 
         encoding = _check.encoding(function, encoding, bits)
         layout = _check.layout(function, layout, bits)
         axis = _check.axis(function, axis, array.ndim)
-        words = backends.family(device, "bits").pack(array, bits, axis=axis, layout=layout, encoding=encoding)
+        words = backends.family(device, "bits.pack").pack(array, bits, axis=axis, layout=layout, encoding=encoding)
     return Parts(words, array.shape, bits, axis, layout, encoding, family)
 
 
@@ -152,7 +153,7 @@ def _check_values(function: str, array: NDArray[Any], bits: int | None, encoding
     if interop.device_of(array) == "cpu":
         low, high = (int(array.min()), int(array.max())) if array.size else (0, 0)
     else:
-        low, high, _ = backends.family(interop.device_of(array), "bits").minmax(array)  # in one pass
+        low, high, _ = backends.family(interop.device_of(array), "bits.pack").minmax(array)  # in one pass
     if encoding == "bipolar":
         _check.bipolar_values(function, array.size == 0 or (low >= -1 and high <= 1 and bool((array != 0).all())))
         return 1 if bits is None else bits
@@ -222,7 +223,9 @@ def _from_sparse(sparse: Any, bits: Any, encoding: Any, axis: Any, layout: Any) 
         layout = _check.layout(_FUNCTION, layout, bits)
         axis = _check.axis(_FUNCTION, axis, 2)
         sizes = (int(sparse.shape[0]), int(sparse.shape[1]))
-        words = backends.family(device, "build").pack_coo(rows, cols, data, sizes, bits, axis=axis, layout=layout)
+        words = backends.family(device, "sparse.build").pack_coo(
+            rows, cols, data, sizes, bits, axis=axis, layout=layout
+        )
         return Parts(interop.aligned(words), sizes, bits, axis, layout, encoding, family)
 
 
@@ -263,7 +266,7 @@ def _entries_on_gpu(sparse: Any, one_bit: bool) -> tuple[Any, Any, Any]:
     _check.numeric(_FUNCTION, "the sparse array", data, "biu")
     if _or_ed(data, one_bit) or not data.size:
         return rows, cols, data
-    backend, space = backends.family(interop.device_of(data), "build"), interop.namespace(data)
+    backend, space = backends.family(interop.device_of(data), "sparse.build"), interop.namespace(data)
     order, _ = backend.sort_coordinates(rows, cols, coo.shape)
     rows, cols, data = rows[order], cols[order], data[order]
     first = space.ones(data.size, np.bool_)
@@ -281,11 +284,11 @@ def _from_bit_tensor(x: Any, bits: Any, encoding: Any, axis: Any, layout: Any, s
     layout = _check.layout(_FUNCTION, x.layout if layout is None else layout, bits)
     if (bits, encoding) != (x.bits, x.encoding):
         return pack(_FUNCTION, x.toarray(), bits, encoding=encoding, axis=axis, layout=layout)._replace(
-            family=x._family
+            family=family_of(x)
         )
     moved = x.repack(axis=axis, layout=layout)
     words = moved.words.copy() if copy and moved is x else moved.words
-    return Parts(words, x.shape, bits, axis, layout, encoding, x._family)
+    return Parts(words, x.shape, bits, axis, layout, encoding, family_of(x))
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------

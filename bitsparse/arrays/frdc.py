@@ -96,7 +96,7 @@ class FRDC(SparseArray):
         device = interop.device_of(made.indptr)
         with interop.working_on(device, made.family):
             self._adopt(made, row_scale, col_scale)
-            self._indptr, self._indices, self._tiles = backends.family(device, "build").frdc(
+            self._indptr, self._indices, self._tiles = backends.family(device, "sparse.build").frdc(
                 made.indptr, made.indices, made.shape
             )
         self._nnz = int(made.indices.size)
@@ -221,7 +221,7 @@ class FRDC(SparseArray):
 
     # -- what the base class asks -----------------------------------------------------------------------------------
     def _pattern(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        made: tuple[NDArray[Any], NDArray[Any]] = backends.family(self.device, "build").frdc_to_csr(
+        made: tuple[NDArray[Any], NDArray[Any]] = backends.family(self.device, "sparse.build").frdc_to_csr(
             self._indptr, self._indices, self._tiles, self._shape
         )
         return made

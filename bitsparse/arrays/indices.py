@@ -96,7 +96,7 @@ def rows_of(indptr: NDArray[Any]) -> NDArray[Any]:
     [0, 0, 2]
     """
     if (device := interop.device_of(indptr)) != "cpu":
-        rows: NDArray[Any] = backends.family(device, "build").rows_of(indptr, nnz_of(indptr))
+        rows: NDArray[Any] = backends.family(device, "sparse.build").rows_of(indptr, nnz_of(indptr))
         return rows
     return np.repeat(np.arange(indptr.size - 1, dtype=indptr.dtype), np.diff(indptr))
 
@@ -157,7 +157,7 @@ def canonical_order(
 ) -> tuple[NDArray[Any], NDArray[Any] | None]:
     """Column indices sorted in each row, and where each came from; repeated columns keep their order."""
     if (device := interop.device_of(indptr)) != "cpu":
-        columns, moved, _ = backends.family(device, "build").canonical_csr(indptr, indices, shape)
+        columns, moved, _ = backends.family(device, "sparse.build").canonical_csr(indptr, indices, shape)
         return columns, moved
     if shape[1] > 8 * indices.size:  # transposing takes memory for every column
         order = np.lexsort((indices, rows_of(indptr)))

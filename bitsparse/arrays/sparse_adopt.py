@@ -40,7 +40,7 @@ def adopt_translated(
             f"and int32 of one dimension are needed"
         )
     try:
-        backends.family(device, "build").translated_to_csr(starts, cols, edges, row, col, perm, sizes, window)
+        backends.family(device, "sparse.build").translated_to_csr(starts, cols, edges, row, col, perm, sizes, window)
     except ValueError as error:
         raise ValueError(f"{function}: {error}") from None
     return (starts, cols, edges, row, col, perm), family
@@ -70,7 +70,7 @@ def adopt_blocks(
     starts, blocks = (space.ascontiguousarray(array, dtype=dtype) for array in (starts, blocks))
     bits = space.ascontiguousarray(bits)
     try:
-        backends.family(device, "build").frdc_to_csr(starts, blocks, bits, sizes)
+        backends.family(device, "sparse.build").frdc_to_csr(starts, blocks, bits, sizes)
     except ValueError as error:
         raise ValueError(f"{function}: {error}") from None
     return (starts, blocks, bits), family, nnz

@@ -242,7 +242,7 @@ class SparseArray(BitArray):
         with interop.working_on(self.device, self._family):
             indptr, indices, values = self.csr_arrays()
             made = sparse_forms.bits_only("to_bit_tensor", Pattern(indptr, indices, self._shape, values), True)
-            words = backends.family(self.device, "build").csr_to_words(made.indptr, made.indices, made.shape)
+            words = backends.family(self.device, "sparse.build").csr_to_words(made.indptr, made.indices, made.shape)
             plain = BitTensor.from_words(words, self._shape, 1, check=False)
             plain._family = self._family
             return plain.repack(axis=packed, layout=layout)  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ import numpy as np
 
 from bitsparse import backends, interop
 from bitsparse.arrays.indices import converted, gather, rows_of
+from bitsparse.arrays.inside import family_of
 from bitsparse.arrays.sparse_merge import Pattern
 from bitsparse.errors import ShapeError
 
@@ -79,7 +80,7 @@ def transposed(x: Any) -> Pattern:
         turned = numbered.tocsc()
         starts, rows, order = turned.indptr, turned.indices, turned.data
     else:
-        starts, rows, order = backends.family(x.device, "build").transpose_csr(indptr, indices, x.shape)
+        starts, rows, order = backends.family(x.device, "sparse.build").transpose_csr(indptr, indices, x.shape)
     return Pattern(
         starts.astype(indptr.dtype, copy=False),
         rows.astype(indices.dtype, copy=False),
@@ -88,5 +89,5 @@ def transposed(x: Any) -> Pattern:
         x.had_duplicates,
         x._col_scale,
         x._row_scale,
-        x._family,
+        family_of(x),
     )

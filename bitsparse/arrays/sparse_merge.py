@@ -68,7 +68,7 @@ def merge_duplicates(
 
 
 def _reduced_on_gpu(values: Any, at: Any, binary: bool) -> Any:
-    backend = backends.family(interop.device_of(values), "build")
+    backend = backends.family(interop.device_of(values), "sparse.build")
     if binary or values.dtype.kind == "b":
         return backend.sum_runs(nonzeros(values), at) != 0
     return backend.sum_runs(values, at)

@@ -116,7 +116,9 @@ class TCTiledCSR(SparseArray):
         device = interop.device_of(made.indptr)
         with interop.working_on(device, made.family):
             self._adopt(made, row_scale, col_scale)
-            translated = backends.family(device, "build").translate(made.indptr, made.indices, made.shape, self._window)
+            translated = backends.family(device, "sparse.build").translate(
+                made.indptr, made.indices, made.shape, self._window
+            )
             self._cols_indptr, self._cols, self._edge_indptr, self._edge_row, self._edge_col, self._perm = translated
             self._data = _shared(made.values) if made.values is not None and not pattern else None
 
@@ -343,7 +345,7 @@ class TCTiledCSR(SparseArray):
 
     # -- what the base class asks -----------------------------------------------------------------------------------
     def _pattern(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        made: tuple[NDArray[Any], NDArray[Any]] = backends.family(self.device, "build").translated_to_csr(
+        made: tuple[NDArray[Any], NDArray[Any]] = backends.family(self.device, "sparse.build").translated_to_csr(
             self._cols_indptr,
             self._cols,
             self._edge_indptr,

@@ -16,30 +16,30 @@ __all__ = ["family"]
 
 #: The families that have GPU kernels.
 _ON_GPU = (
-    "attention",
-    "bits",
-    "bmm",
-    "bspmm",
-    "build",
-    "codes",
-    "finish",
-    "matmul",
-    "packed",
-    "quantized",
-    "sample",
-    "sddmm",
-    "sddmm_codes",
-    "short_rows",
-    "spmm",
-    "spmm_choice",
-    "stats",
-    "tiles",
-    "windows",
+    "binary.bmm",
+    "binary.bspmm",
+    "bits.pack",
+    "bits.stats",
+    "edges.attention",
+    "edges.sddmm",
+    "edges.sddmm_codes",
+    "finish.floats",
+    "matmul.matmul",
+    "quantized.product",
+    "sampling.sample",
+    "sparse.build",
+    "spmm.choice",
+    "spmm.codes",
+    "spmm.packed",
+    "spmm.short_rows",
+    "spmm.spmm",
+    "spmm.tiles",
+    "spmm.windows",
 )
 
 
 def family(device: str, name: str) -> ModuleType:
-    """The module of one function family (``bits``, ``matmul``, ``build``, ``stats``) in the backend that serves ``device``.
+    """The module of one family (``bits.pack``, ``matmul.matmul``, ``sparse.build``) in the backend that serves ``device``.
 
     Raises
     ------
@@ -48,8 +48,8 @@ def family(device: str, name: str) -> ModuleType:
 
     Examples
     --------
-    >>> family("cpu", "bits").__name__
-    'bitsparse.backends.host.bits'
+    >>> family("cpu", "bits.pack").__name__
+    'bitsparse.backends.host.bits.pack'
     """
     if device == "cpu":
         return importlib.import_module(f"bitsparse.backends.host.{name}")

@@ -26,7 +26,7 @@ import numpy as np
 from bitsparse import jit
 from bitsparse.backends import host
 from bitsparse.cli.common import bit_count, load_task, need, need_gpu, positive, progress, save_spy
-from bitsparse.nn.aggregate import ADJACENCIES, chosen_adjacency
+from bitsparse.nn.lowbit.aggregate import ADJACENCIES, chosen_adjacency
 
 if TYPE_CHECKING:
     from bitsparse.datasets import GraphData

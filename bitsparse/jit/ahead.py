@@ -44,7 +44,7 @@ class Compiled(NamedTuple):
         --------
         >>> from bitsparse.jit import Compiled, Variant
         >>> log = "4 bytes spill stores, 8 bytes spill loads; Used 40 registers; Used 32 registers"
-        >>> one = Compiled("sm_80", Variant("bits_stats.cu", "code_sums"), Path(), log, 0.5)
+        >>> one = Compiled("sm_80", Variant("bits/stats.cu", "code_sums"), Path(), log, 0.5)
         >>> one.registers, one.spilled
         (40, 12)
         """

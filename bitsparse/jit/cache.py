@@ -28,7 +28,7 @@ def source_dir() -> Path:
     """The folder of the CUDA sources: inside the installed package, or beside it in a source tree."""
     package = Path(__file__).resolve().parent.parent
     for folder in (package / "cuda_src", package.parent / "cuda_src"):
-        if (folder / "ptx.cuh").is_file():
+        if (folder / "common" / "ptx.cuh").is_file():
             return folder
     raise KernelError(
         f"bitsparse.jit: the CUDA sources are missing from {package / 'cuda_src'}; install bitsparse again"
@@ -118,7 +118,7 @@ def compile_kernel(source: str, defines: Mapping[str, int], arch: str) -> tuple[
         *(f"{name}\0{text}" for name, text in sorted(texts.items())),
     ]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
-    path = cache_dir() / arch / f"{source.removesuffix('.cu')}-{key}.cubin"
+    path = cache_dir() / arch / f"{source.removesuffix('.cu').replace('/', '.')}-{key}.cubin"
     _own_folder(path.parent)
     known = _kept(path)
     if known is not None:

@@ -23,7 +23,7 @@ class Variant(NamedTuple):
 
         Examples
         --------
-        >>> Variant("matmul_wgmma.cu", "matmul_wgmma", only="sm_90a").runs_on("sm_80")
+        >>> Variant("matmul/wgmma.cu", "matmul_wgmma", only="sm_90a").runs_on("sm_80")
         False
         """
         return self.only is None or self.only == arch

@@ -28,11 +28,11 @@ def _wgmma() -> list[Variant]:
                 constants = {"BS_GROUPS": groups, "BS_MB": mb, "BS_NB": nb, "BS_STAGES": stages} | result | step
                 if result.get("BS_OUT64") and mb > 1:
                     constants["BS_PA"] = 1
-                found.append(Variant("matmul_wgmma.cu", "matmul_wgmma", tuple(sorted(constants.items())), "sm_90a"))
+                found.append(Variant("matmul/wgmma.cu", "matmul_wgmma", tuple(sorted(constants.items())), "sm_90a"))
     for nb, stages in ((1, 8), (2, 6), (3, 4), (4, 3)):  # sums that wait take the place of a stage
         constants = {"BS_GROUPS": 2, "BS_MB": 1, "BS_NB": nb, "BS_STAGES": stages}
         constants |= {"BS_EPILOGUE": 4} if nb > 2 else {"BS_EPILOGUE": 3, "BS_HELD": nb}
-        found.append(Variant("matmul_wgmma.cu", "matmul_wgmma", tuple(sorted(constants.items())), "sm_90a"))
+        found.append(Variant("matmul/wgmma.cu", "matmul_wgmma", tuple(sorted(constants.items())), "sm_90a"))
     return found
 
 
@@ -47,7 +47,7 @@ def _mma() -> list[Variant]:
     def add(tile: tuple[int, ...], names: tuple[str, ...], only: str | None = None) -> None:
         constants = dict(zip(("BS_WM", "BS_WN", "BS_MI", "BS_NJ", "BS_STAGES", "BS_BLOCKS"), tile, strict=True))
         constants |= dict.fromkeys(names, 1)
-        found.append(Variant("matmul_mma.cu", "matmul_mma", tuple(sorted(constants.items())), only))
+        found.append(Variant("matmul/mma.cu", "matmul_mma", tuple(sorted(constants.items())), only))
 
     for step in ((), ("BS_BYTES",)):
         for arch in ARCHS:
@@ -92,7 +92,7 @@ def _bmm() -> list[Variant]:
             constants["BS_BLOCKS"] = min(2, constants["BS_BLOCKS"])
         if not constants["BS_STAGED"]:
             del constants["BS_STAGED"]
-        found.append(Variant("bmm_rows.cu", "bmm_rows", tuple(sorted(constants.items())), arch))
+        found.append(Variant("binary/bmm_rows.cu", "bmm_rows", tuple(sorted(constants.items())), arch))
     return found
 
 
@@ -107,41 +107,41 @@ def _bits() -> list[Variant]:
     encode += [{"BS_KIND": 6, "BS_STEPS": 2}]
     decode = [{"BS_KIND": kind} for kind in kinds]
     large = [{"BS_LARGE": 1} | found for found in (encode[0], encode[5], {"BS_KIND": 5, "BS_STEPS": 0}, encode[-1])]
-    table = [("bits_encode.cu", "encode_rows", found) for found in (*encode, *large)]
+    table = [("bits/encode.cu", "encode_rows", found) for found in (*encode, *large)]
     table += [
-        ("bits_quick.cu", "quick_rows", {"BS_KIND": kind, **index})
+        ("bits/quick.cu", "quick_rows", {"BS_KIND": kind, **index})
         for kind in (4, 5)
         for index in ({}, {"BS_LARGE": 1})
     ]
     table += [
-        ("bits_octets.cu", "octet_rows", {"BS_DRAWN": drawn} | found)
+        ("bits/octets.cu", "octet_rows", {"BS_DRAWN": drawn} | found)
         for found in ({"BS_KIND": 4}, {"BS_KIND": 5}, {"BS_KIND": 5, "BS_LARGE": 1})
         for drawn in (0, 1)
     ]
     table += [
-        ("bits_decode.cu", "decode_rows", found) for found in (*decode, *({"BS_LARGE": 1} | decode[k] for k in (0, 5)))
+        ("bits/decode.cu", "decode_rows", found) for found in (*decode, *({"BS_LARGE": 1} | decode[k] for k in (0, 5)))
     ]
-    table += [("bits_range.cu", "range_rows", {"BS_KIND": kind}) for kind in (0, 3, *floats)]
-    table += [("bits_round.cu", "round_stochastically", {"BS_KIND": kind}) for kind in floats]
+    table += [("bits/range.cu", "range_rows", {"BS_KIND": kind}) for kind in (0, 3, *floats)]
+    table += [("bits/round.cu", "round_stochastically", {"BS_KIND": kind}) for kind in floats]
     found = [Variant(source, name, tuple(sorted(constants.items()))) for source, name, constants in table]
     return [
         *found,
-        Variant("bits_words.cu", "turn_planes"),
-        Variant("bits_error.cu", "relative_error"),
-        Variant("bits_content.cu", "content_sum"),
+        Variant("bits/words.cu", "turn_planes"),
+        Variant("bits/error.cu", "relative_error"),
+        Variant("bits/content.cu", "content_sum"),
     ]
 
 
 def _build() -> list[Variant]:
     """The builders of sparse formats, for int32 and int64 indices."""
     table = (
-        ("build_check.cu", "check_csr"),
-        ("build_windows.cu", "order_windows"),
-        ("build_inverse.cu", "count_edges"),
-        ("build_words.cu", "list_bits"),
+        ("sparse/check.cu", "check_csr"),
+        ("sparse/windows.cu", "order_windows"),
+        ("sparse/inverse.cu", "count_edges"),
+        ("sparse/words.cu", "list_bits"),
     )
     both = [Variant(*name, index) for name in table for index in ((), (("BS_LARGE", 1),))]
-    return [*both, Variant("build_runs.cu", "sum_runs")]
+    return [*both, Variant("sparse/runs.cu", "sum_runs")]
 
 
 def _quantized() -> list[Variant]:
@@ -166,12 +166,12 @@ def _quantized() -> list[Variant]:
 def variants() -> list[Variant]:
     """Every variant of a release."""
     rates = [
-        Variant("limits.cu", "matrix_rate", (*kind, ("BS_NB", nb), *group), only)
+        Variant("limits/instructions.cu", "matrix_rate", (*kind, ("BS_NB", nb), *group), only)
         for kind in ((), (("BS_BYTES", 1),))
         for nb, group, only in ((1, (), None), *((nb, (("BS_WARPGROUP", 1),), "sm_90a") for nb in (1, 2, 4)))
     ]
-    others = [("bits_stats.cu", "code_sums"), ("epilogue.cu", "epilogue_int32"), ("limits_memory.cu", "read_all")]
-    others += [("packets.cu", "packet_rows"), ("packet_sums.cu", "packet_sums")]
+    others = [("bits/stats.cu", "code_sums"), ("finish/sums.cu", "epilogue_int32"), ("limits/memory.cu", "read_all")]
+    others += [("packets/open.cu", "packet_rows"), ("packets/sums.cu", "packet_sums")]
     families = (_wgmma, _mma, _bmm, _bits, _build, _quantized, *FAMILIES)
     found = [variant for family in families for variant in family()]
     return [*found, *(Variant(*other) for other in others), *rates]

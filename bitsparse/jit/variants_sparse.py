@@ -28,14 +28,14 @@ def _edges() -> list[Variant]:
 
     usual = {"BS_ROUNDS": 1, "BS_STEPS": 4, "BS_BLOCKS": 8}
     table += [
-        ("sddmm_edges.cu", "sddmm_edges", usual | {"BS_TYPE": kind, "BS_LANES": lanes} | more | full(more))
+        ("edges/sddmm_dot.cu", "sddmm_edges", usual | {"BS_TYPE": kind, "BS_LANES": lanes} | more | full(more))
         for kind, lanes, more in dots
     ]
     rows: list[tuple[int, int, dict[str, int]]] = [(0, 1, {}), (0, 2, {}), (0, 32, {}), (1, 16, {}), (0, 32, large)]
     steps = {1: 1} | dict.fromkeys((2, 16, 32), 2)
     table += [
         (
-            "sddmm_combine.cu",
+            "edges/sddmm_combine.cu",
             "sddmm_combine",
             {"BS_TYPE": kind, "BS_LANES": n, "BS_STEPS": steps[n]} | more,
         )
@@ -52,7 +52,11 @@ def _edges() -> list[Variant]:
     attend += [(0, 32, 32, {"BS_COSINE": 1, "BS_PARTS": 2, "BS_STEPS": 4})]
     whole = {"BS_PARTS": 1, "BS_STEPS": 8, "BS_THREADS": 256}
     table += [
-        ("attention_csr.cu", "attention", whole | {"BS_TYPE": kind, "BS_LANES": lanes, "BS_TOGETHER": together} | more)
+        (
+            "edges/attention.cu",
+            "attention",
+            whole | {"BS_TYPE": kind, "BS_LANES": lanes, "BS_TOGETHER": together} | more,
+        )
         for kind, lanes, together, more in attend
     ]
     table = [(source, name, {"BS_VECTOR": 16} | constants) for source, name, constants in table]
@@ -66,8 +70,8 @@ def _edges() -> list[Variant]:
     for kind, size, more in sizes:
         one = {"BS_TYPE": kind, "BS_VECTOR": size}
         keep = {"BS_VECTOR": 16, "BS_KEEP": 4 if size == 8 else 8}
-        table += [("edge_softmax.cu", "edge_softmax", one | keep | more)]
-        table += [("attention_rows.cu", "join_pieces", one | {"BS_LANES": 1} | more)]
+        table += [("edges/softmax.cu", "edge_softmax", one | keep | more)]
+        table += [("edges/attention_rows.cu", "join_pieces", one | {"BS_LANES": 1} | more)]
     return [
         *(Variant(source, name, tuple(sorted(constants.items()))) for source, name, constants in table),
         *_edge_codes(),
@@ -107,7 +111,7 @@ def _codes() -> list[Variant]:
     table += [(8, {"BS_OUT": 0, "BS_SIGNED": 1}), *((bits, {"BS_OUT": 1, "BS_WEIGHTS": 2}) for bits in (4, 8))]
     table += [(8, {"BS_OUT": 0, "BS_LARGE": 1}), (4, {"BS_OUT": 2, "BS_LARGE": 1})]
     usual = [{"BS_BITS": bits, "BS_WORDS": words[bits], "BS_U": 8} | more for bits, more in table]
-    return [Variant("spmm_codes.cu", "spmm_codes", tuple(sorted(constants.items()))) for constants in usual]
+    return [Variant("spmm/codes.cu", "spmm_codes", tuple(sorted(constants.items()))) for constants in usual]
 
 
 def _spmm() -> list[Variant]:
@@ -128,8 +132,8 @@ def _spmm() -> list[Variant]:
     others += [{"BS_KIND": kind, "BS_BYTES": 8} for kind in (4, 7)]
     others += [{"BS_LARGE": 1, "BS_WEIGHTS": weights} for weights in (0, 1)]
     others += [{"BS_KIND": 6, "BS_ACC": 1}, {"BS_KIND": 0, "BS_ACC": 2, "BS_BYTES": 8}]
-    found = [Variant("spmm_csr.cu", "spmm_csr", tuple(sorted((usual | more).items()))) for more in (*hot, *others)]
-    schedules = [Variant("csr_schedule.cu", "stream_starts", tuple(index.items())) for index in ({}, {"BS_LARGE": 1})]
+    found = [Variant("spmm/csr.cu", "spmm_csr", tuple(sorted((usual | more).items()))) for more in (*hot, *others)]
+    schedules = [Variant("csr/schedule.cu", "stream_starts", tuple(index.items())) for index in ({}, {"BS_LARGE": 1})]
     return [*found, *schedules]
 
 
@@ -144,7 +148,7 @@ def _tiles() -> list[Variant]:
         constants = {"BS_TYPE": kind, "BS_M": windows, "BS_WIDTH": width, "BS_VEC": min(width, 8 if kind else 4)}
         constants |= {"BS_WEIGHTS": weights, "BS_STAGES": stages, "BS_BLOCKS": blocks}
         constants |= {"BS_SCALED": 0, "BS_SPLIT": 0, "BS_ROUND": int(kind == 0), "BS_NARROW": 0}
-        found.append(Variant("spmm_tiles.cu", "spmm_tiles", tuple(sorted(constants.items()))))
+        found.append(Variant("spmm/tiles.cu", "spmm_tiles", tuple(sorted(constants.items()))))
 
     for kind in range(3):
         for weights, wide, tall in ((0, (3, 4), (2, 3)), (2, (3, 3), (2, 2)), (3, (3, 3), (2, 2))):
@@ -155,7 +159,7 @@ def _tiles() -> list[Variant]:
     for windows in (1, 2, 4):
         for k16 in (0, 1):
             build = (("BS_M", windows), ("BS_TYPE", k16))
-            found.append(Variant("spmm_tiles_build.cu", "place_tiles", build))
+            found.append(Variant("spmm/tiles_build.cu", "place_tiles", build))
     return found
 
 
@@ -164,7 +168,7 @@ def _finished() -> list[Variant]:
     csr = {"BS_KIND": 5, "BS_ACC": 0, "BS_BYTES": 16, "BS_REDUCE": 0, "BS_ROW_SCALE": 0, "BS_U": 8, "BS_V": 1}
     added, bias, norm, relu, tanh = 4, 64, 128, 256, 1024  # enum FinishStep
     found = [
-        ("spmm_csr.cu", csr | {"BS_FINISH": finish, "BS_WEIGHTS": weights} | more)
+        ("spmm/csr.cu", csr | {"BS_FINISH": finish, "BS_WEIGHTS": weights} | more)
         for finish, weights, more in (
             *((finish, weights, {}) for finish in (2, 3) for weights in (0, 1)),
             *((1, weights, {"BS_STEPS": bias | relu}) for weights in (0, 1)),
@@ -175,11 +179,11 @@ def _finished() -> list[Variant]:
             (2, 0, {"BS_LARGE": 1}),
         )
     ]
-    found += [("spmm_windows.cu", {"BS_FINISH": finish, "BS_WEIGHTS": 0}) for finish in (2, 3)]
-    found += [("spmm_windows.cu", {"BS_FINISH": 1, "BS_WEIGHTS": 0, "BS_STEPS": bias | relu})]
+    found += [("spmm/windows.cu", {"BS_FINISH": finish, "BS_WEIGHTS": 0}) for finish in (2, 3)]
+    found += [("spmm/windows.cu", {"BS_FINISH": 1, "BS_WEIGHTS": 0, "BS_STEPS": bias | relu})]
     found += [
         (
-            "spmm_packed.cu",
+            "spmm/packed.cu",
             {"BS_BIPOLAR": 1, "BS_LANE": lane, "BS_U": 8, "BS_FINISH": finish, "BS_WEIGHTS": weights} | more,
         )
         for lane, finish, weights, more in (
@@ -194,11 +198,11 @@ def _finished() -> list[Variant]:
 
 def _windows() -> list[Variant]:
     """Float32 sums over windows of eight rows without weights, with one to a column, with one to an edge; dot products of them."""
-    sums = [Variant("spmm_windows.cu", "spmm_windows", (("BS_WEIGHTS", kind),)) for kind in range(3)]
+    sums = [Variant("spmm/windows.cu", "spmm_windows", (("BS_WEIGHTS", kind),)) for kind in range(3)]
     for lanes, full in ((8, True), (4, True), (8, False)):
         constants = (*((("BS_FULL", 1),) if full else ()), ("BS_LANES", lanes))
-        sums.append(Variant("sddmm_windows.cu", "sddmm_windows", constants))
-    return [*sums, *(Variant("windows_fill.cu", "fill_windows", large) for large in ((), (("BS_LARGE", 1),)))]
+        sums.append(Variant("edges/sddmm_windows.cu", "sddmm_windows", constants))
+    return [*sums, *(Variant("spmm/windows_fill.cu", "fill_windows", large) for large in ((), (("BS_LARGE", 1),)))]
 
 
 def _bspmm() -> list[Variant]:
@@ -215,12 +219,12 @@ def _bspmm() -> list[Variant]:
     table += [narrow | out | {"BS_WORDS": 4, "BS_LARGE": 1} for out in short]
     table += [narrow | out | {"BS_WORDS": 4} for out in (outputs[2], chain)]
     table += [team | out | {"BS_WORDS": 4} for team in (alone, middling, wide) for out in outputs[:2]]
-    found = [Variant("bspmm_count.cu", "bspmm_count", tuple(sorted(one.items()))) for one in table]
+    found = [Variant("binary/bspmm_count.cu", "bspmm_count", tuple(sorted(one.items()))) for one in table]
     tiles = {"BS_TEAM": 4, "BS_WORDS": 2, "BS_U": 4, "BS_PLANES": 7, "BS_WIDTH": 4, "BS_BLOCKS": 3}
     for out in outputs:
-        found.append(Variant("bspmm_tiles.cu", "bspmm_tiles", tuple(sorted((tiles | out).items()))))
+        found.append(Variant("binary/bspmm_tiles.cu", "bspmm_tiles", tuple(sorted((tiles | out).items()))))
     methods = [{"BS_METHOD": method, "BS_OUT": out} for method, out in ((1, 0), (2, 1), (2, 2))]
-    return [*found, *(Variant("bspmm_methods.cu", "bspmm_methods", tuple(one.items())) for one in methods)]
+    return [*found, *(Variant("binary/bspmm_methods.cu", "bspmm_methods", tuple(one.items())) for one in methods)]
 
 
 def _sampled() -> list[Variant]:
@@ -247,11 +251,11 @@ def _sampled() -> list[Variant]:
     ]
     table += [{"BS_KIND": kind, "BS_BYTES": 8, "BS_WEIGHTS": 1} for kind in (4, 7)]
     table += [codes, codes | {"BS_CODES": 4, "BS_BYTES": 4}, codes | {"BS_ACC": 0, "BS_WEIGHTS": 2}]
-    found = [Variant("sample_spmm.cu", "sample_spmm", tuple(sorted((usual | more).items()))) for more in table]
-    edges = [Variant("sample_edges.cu", "sample_edges", tuple(index.items())) for index in ({}, {"BS_LARGE": 1})]
+    found = [Variant("sampling/spmm.cu", "sample_spmm", tuple(sorted((usual | more).items()))) for more in table]
+    edges = [Variant("sampling/edges.cu", "sample_edges", tuple(index.items())) for index in ({}, {"BS_LARGE": 1})]
     for lanes, weights in ((4, 0), (16, 1)):
         constants = {"BS_LANES": lanes, "BS_U": 4, "BS_WEIGHTS": weights, "BS_THREADS": 128}
-        edges.append(Variant("spmm_short.cu", "spmm_short", tuple(sorted(constants.items()))))
+        edges.append(Variant("spmm/short.cu", "spmm_short", tuple(sorted(constants.items()))))
     return [*found, *edges]
 
 

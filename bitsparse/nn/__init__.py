@@ -1,32 +1,32 @@
 """Graph networks on bitsparse arrays: a GCN trained in full precision, the same model on low-bit integers, and binary networks."""
 
-from bitsparse.nn.binary import BinaryGCN, BinaryModel
-from bitsparse.nn.binary_files import load_binary
-from bitsparse.nn.binary_linear import BinaryLinear
-from bitsparse.nn.binary_own import BinarySAGE, BinarySAINT
-from bitsparse.nn.binary_plan import BinaryPlan
-from bitsparse.nn.binary_products import standardized
-from bitsparse.nn.binary_variants import Setting
-from bitsparse.nn.cluster import ClusterRunner, PackedEpoch
-from bitsparse.nn.cluster_report import ClusterReport
-from bitsparse.nn.functional import bmm_bspmm, bmm_bspmm_add
-from bitsparse.nn.gcn import GCN, train_gcn
+from bitsparse.nn.binary.files import load_binary
+from bitsparse.nn.binary.functional import bmm_bspmm, bmm_bspmm_add
+from bitsparse.nn.binary.linear import BinaryLinear
+from bitsparse.nn.binary.network import BinaryGCN, BinaryModel
+from bitsparse.nn.binary.own import BinarySAGE, BinarySAINT
+from bitsparse.nn.binary.plan import BinaryPlan
+from bitsparse.nn.binary.products import standardized
+from bitsparse.nn.binary.tuner import Candidate, Tuned, tune
+from bitsparse.nn.binary.variants import Setting
+from bitsparse.nn.cluster.report import ClusterReport
+from bitsparse.nn.cluster.run import ClusterRunner, PackedEpoch
+from bitsparse.nn.full.gcn import GCN, train_gcn
+from bitsparse.nn.full.network import Network
+from bitsparse.nn.full.sage import SAGE, MeanNeighbours, train_sage
 from bitsparse.nn.inputs import Features, Propagation
 from bitsparse.nn.layers import Dense, Layer, LayerNorm, Neighbours
-from bitsparse.nn.lowbit import LowBitNetwork
-from bitsparse.nn.lowbit_calibration import quantize_network
-from bitsparse.nn.lowbit_plan import LowBitPlan
-from bitsparse.nn.lowbit_tuner import TunedBits, tune_bits
-from bitsparse.nn.network import Network
+from bitsparse.nn.lowbit.calibrate import quantize_network
+from bitsparse.nn.lowbit.network import LowBitNetwork
+from bitsparse.nn.lowbit.plan import LowBitPlan
+from bitsparse.nn.lowbit.quantized import QuantizedGCN, quantized_gcn
+from bitsparse.nn.lowbit.tuner import TunedBits, tune_bits
 from bitsparse.nn.operand import GraphOperand
-from bitsparse.nn.pyg import from_pyg
-from bitsparse.nn.quality import Quality, QualityCell, SamplingRate, sampling_quality, sampling_rate
-from bitsparse.nn.quantized import QuantizedGCN, quantized_gcn
-from bitsparse.nn.sage import SAGE, MeanNeighbours, train_sage
-from bitsparse.nn.sampled import SampledNetwork
+from bitsparse.nn.pyg.models import from_pyg
+from bitsparse.nn.pyg.state_dict import load_network, load_state_dict
+from bitsparse.nn.sampled.network import SampledNetwork
+from bitsparse.nn.sampled.quality import Quality, QualityCell, SamplingRate, sampling_quality, sampling_rate
 from bitsparse.nn.seeded import random_network
-from bitsparse.nn.state_dict import load_network, load_state_dict
-from bitsparse.nn.tuner import Candidate, Tuned, tune
 
 __all__ = [
     "GCN",

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from bitsparse.arrays import FRDC, BitTensor, TCTiledCSR
 from bitsparse.errors import DTypeError, ShapeError
-from bitsparse.nn.aggregate import Aggregation, chosen_adjacency
+from bitsparse.nn.lowbit.aggregate import Aggregation, chosen_adjacency
 from bitsparse.ops import quantize
 
 __all__ = ["Features", "Propagation", "square_coo"]
@@ -81,7 +81,7 @@ class Propagation:
         self.pattern = pattern
         self.row_scale: NDArray[np.float32] = (1.0 / np.sqrt(pattern.sum(axis=1, dtype=np.float64))).astype(np.float32)
         self.col_scale: NDArray[np.float32] = (1.0 / np.sqrt(pattern.sum(axis=0, dtype=np.float64))).astype(np.float32)
-        #: What binary networks aggregate over, by device; see :mod:`bitsparse.nn.binary_graph`.
+        #: What binary networks aggregate over, by device; see :mod:`bitsparse.nn.binary.graph`.
         self._neighbours: dict[str, Any] = {}
 
     @cached_property

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from bitsparse import _check, interop
 from bitsparse.errors import DTypeError, ShapeError
-from bitsparse.ops.epilogue import BatchNorm, folded
+from bitsparse.ops.finish.epilogue import BatchNorm, folded
 
 __all__ = [
     "ACTIVATIONS",

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.nn.layers import Neighbours
-from bitsparse.ops.spmm import spmm
+from bitsparse.ops.spmm.spmm import spmm
 
 __all__ = ["NeighbourSums", "neighbour_pattern"]
 

@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
 from bitsparse.arrays import FRDC, BitTensor, TCTiledCSR
+from bitsparse.arrays.inside import family_of
 from bitsparse.backends.params import PackedFeatures
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops import Epilogue, matmul, spmm
-from bitsparse.ops.matmul_plan import target_of
-from bitsparse.ops.terms import operand_terms
+from bitsparse.ops.finish.terms import operand_terms
+from bitsparse.ops.matmul.plan import target_of
 
 __all__ = ["FORMS", "NORMALISATIONS", "Form", "GraphOperand", "factors", "form_for"]
 
@@ -203,9 +204,9 @@ class GraphOperand:
             terms = operand_terms(function, left, x, epilogue.offset_correction, ("the graph", "x"))
             params = epilogue.params(function, shape, terms)
             target = None if out is None else target_of(function, epilogue, out, shape, acc, self.device, (x.words,))
-            result = backends.family("cpu", "matmul").epilogue(self._sums(x.with_affine(), acc), params)
+            result = backends.family("cpu", "matmul.matmul").epilogue(self._sums(x.with_affine(), acc), params)
             if target is None:
-                return epilogue.wrap(result, shape, x._family, function)
+                return epilogue.wrap(result, shape, family_of(x), function)
             target[...] = result
             return out
 
@@ -221,7 +222,7 @@ class GraphOperand:
         x = codes.repack(axis=-1, layout="rows") if codes.bits in (1, *_WHOLE) else None
         data = codes.toarray() if x is None else x.words[:, None, :]
         packed = None if x is None else PackedFeatures(x.bits, x.encoding, x.shape[1])
-        sums: _Array = backends.family("cpu", "spmm").spmm(
+        sums: _Array = backends.family("cpu", "spmm.spmm").spmm(
             self._indptr, self._indices, (self.nodes, self.nodes), data, nnz=self.edges, acc_dtype=acc, packed=packed
         )
         return sums
@@ -254,7 +255,7 @@ class GraphOperand:
 
 
 class _Left:
-    """The left operand of a sum, as :func:`bitsparse.ops.terms.operand_terms` reads it."""
+    """The left operand of a sum, as :func:`bitsparse.ops.finish.terms.operand_terms` reads it."""
 
     def __init__(self, shape: tuple[int, int], scale: _Array | None, line_sums: _Array) -> None:
         self.shape: tuple[int, ...] = (shape[0], shape[0])

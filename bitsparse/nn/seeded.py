@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check
+from bitsparse.nn.full.network import Network
 from bitsparse.nn.layers import Dense, GraphKind, Layer
-from bitsparse.nn.network import Network
 from bitsparse.ops import BatchNorm
 
 __all__ = ["random_network"]

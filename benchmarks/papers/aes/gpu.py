@@ -15,7 +15,7 @@ from benchmarks.gpu_timing import machine, torch_graph, torch_module
 from benchmarks.papers.aes.parts import PAPERS, WIDTHS
 from bitsparse import jit
 from bitsparse.bench import Record
-from bitsparse.ops.sample import Strategy
+from bitsparse.ops.sampling.sample import Strategy
 
 __all__ = ["measured"]
 

@@ -26,8 +26,8 @@ from benchmarks.gpu_timing import (
     torch_module,
 )
 from bitsparse import jit
-from bitsparse.backends.cuda import gemm
-from bitsparse.backends.cuda.matmul import Product
+from bitsparse.backends.cuda.matmul import wgmma as gemm
+from bitsparse.backends.cuda.matmul.matmul import Product
 from bitsparse.bench import Machine, Record, Unavailable
 from bitsparse.datasets import synthetic
 from bitsparse.graph import batch

@@ -10,7 +10,7 @@ __all__ = ["CHIPS", "Chip", "chip_of"]
 
 
 class Chip(NamedTuple):
-    """Rates that the estimates of :mod:`bitsparse.backends.cuda.gemm_mma` are made of.
+    """Rates that the estimates of :mod:`bitsparse.backends.cuda.matmul.mma` are made of.
 
     Attributes
     ----------

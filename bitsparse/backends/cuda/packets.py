@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 
 from bitsparse import jit
-from bitsparse.backends.cuda.build_checks import THREADS, streaming
-from bitsparse.backends.cuda.epilogue import DeviceEpilogue
+from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
+from bitsparse.backends.cuda.sparse.checks import THREADS, streaming
 from bitsparse.backends.params import EpilogueParams, packed_words
 
 __all__ = ["CodeSums", "PacketArrays"]
 
 
 class PacketParams(ctypes.Structure):
-    """The argument of the kernels of ``packets.cu``, field by field."""
+    """The argument of the kernels of ``packets/open.cu``, field by field."""
 
     _fields_ = (
         *(
@@ -31,7 +31,7 @@ class PacketParams(ctypes.Structure):
 
 
 class CodeSumParams(ctypes.Structure):
-    """The argument of the kernel of ``packet_sums.cu``, field by field."""
+    """The argument of the kernel of ``packets/sums.cu``, field by field."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("indptr", "indices", "codes", "sums")),
@@ -103,7 +103,7 @@ class PacketArrays:
             "packet_features": streaming(words.size),
         }
         self._launches = [
-            jit.kernel("packets.cu", name).launch(count, THREADS, self.params)
+            jit.kernel("packets/open.cu", name).launch(count, THREADS, self.params)
             for name, count in blocks.items()
             if count
         ]
@@ -117,7 +117,7 @@ class PacketArrays:
     def scatter(self, width: int) -> Callable[[Any, Any, int, Any, Any], None]:
         """``run(packet, order, low, logits, out)``: rows of logits to ``out[order[low + row]]``."""
         params = PacketParams(width=width)
-        launch = jit.kernel("packets.cu", "packet_scatter").launch(
+        launch = jit.kernel("packets/open.cu", "packet_scatter").launch(
             max(streaming(self.nodes * width), 1), THREADS, params
         )
 
@@ -172,7 +172,7 @@ class CodeSums:
         )  # fmt: skip
         blocks = streaming(rows * self.params.octets)
         self._launch = (
-            jit.kernel("packet_sums.cu", "packet_sums").launch(blocks, THREADS, self.params) if blocks else None
+            jit.kernel("packets/sums.cu", "packet_sums").launch(blocks, THREADS, self.params) if blocks else None
         )
         self._chain = DeviceEpilogue(epilogue, (rows, columns))
         self._finish = self._chain.with_operand(**behind).on(self._sums.dtype)

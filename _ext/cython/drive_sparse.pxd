@@ -1,0 +1,64 @@
+"""C drivers of the sparse functions."""
+from libc.stdint cimport int64_t
+
+from drive cimport bs_run_on
+
+
+cdef extern from "drivers/sparse.h" nogil:
+    enum:
+        BS_SPMM_LOADS
+        BS_X_FIELD_F32
+        BS_X_FIELD_I32
+        BS_SDDMM_TYPES
+        BS_SDDMM_OPS
+        BS_SPARSE_OK
+        BS_BAD_INDPTR
+        BS_BAD_INDEX
+        BS_SEGMENT
+
+    ctypedef struct bs_csr:
+        const void *indptr
+        const void *indices
+        int wide
+        size_t rows
+        size_t cols
+        size_t nnz
+
+    ctypedef struct bs_scores:
+        int wide
+        size_t heads
+        const void *scores
+        const void *source
+        const void *target
+        double slope
+
+    ctypedef struct bs_spmm_job:
+        int load
+        int reduce_max
+        int mean
+        const unsigned char *x
+        size_t stride
+        size_t head_stride
+        size_t row_bytes
+        size_t heads
+        size_t width
+        int bits
+        int encoding
+        const void *values
+        size_t value_heads
+        const float *row_scale
+        const float *col_scale
+        int affine
+        const float *scale
+        const float *offset
+        const bs_scores *attention
+        void *out
+        size_t slice_blocks
+
+    int64_t bs_longest_row(const bs_csr *a)
+    size_t bs_spmm_x_bits(int load, int field_bits)
+    size_t bs_spmm_acc_bytes(int load)
+    size_t bs_spmm_out_bytes(int load)
+    int bs_spmm(bs_run_on on, const bs_csr *a, const bs_spmm_job *job)
+    int bs_edge_softmax(bs_run_on on, const bs_csr *a, const bs_scores *scores, void *out)
+    int bs_sddmm(bs_run_on on, const bs_csr *a, int type, int op, const void *x, const void *y, size_t heads, size_t width, void *out)

@@ -1,0 +1,256 @@
+/* Sparse times dense: units of rows and pieces of long rows over threads, blocks of columns inside them. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "drivers/sparse.h"
+
+enum accumulator { ACC_F32, ACC_F64, ACC_I32, ACC_I64 };
+
+typedef struct {
+    const bs_spmm_kernels *k;
+    const bs_spmm_job *job;
+    bs_split split;
+    bs_gather gather;
+    int acc, op, bad;
+    size_t acc_size, x_bits, out_size; /* x_bits: of one element of x */
+    size_t block_cols, blocks_per_head, blocks, per_slice;
+    float *col_scale, *col_offset; /* padded copies */
+    unsigned char *partial;        /* (pieces, heads * width) accumulators */
+    void *stats;
+} context;
+
+/* Buffers of one unit, on the thread's stack. */
+typedef struct {
+    const unsigned char *at[BS_UNIT_EDGES + BS_AHEAD];
+    union {
+        float f32[BS_UNIT_EDGES + BS_SLACK / sizeof(float)];
+        double f64[BS_UNIT_EDGES + BS_SLACK / sizeof(double)];
+        int32_t i32[BS_UNIT_EDGES];
+        int64_t i64[BS_UNIT_EDGES];
+    } weight;
+    float scale[BS_UNIT_EDGES], offset[BS_UNIT_EDGES];
+    bs_part part;
+} frame;
+
+static int accumulator_of(int load)
+{
+    return load == BS_X_F64 ? ACC_F64 : load < BS_X_F64 ? ACC_F32 : load < BS_X_I32_I64 ? ACC_I32 : ACC_I64;
+}
+
+size_t bs_spmm_acc_bytes(int load)
+{
+    const int acc = accumulator_of(load);
+    return acc == ACC_F32 || acc == ACC_I32 ? 4 : 8;
+}
+
+size_t bs_spmm_out_bytes(int load)
+{
+    return load == BS_X_F16 || load == BS_X_BF16 ? 2 : bs_spmm_acc_bytes(load);
+}
+
+size_t bs_spmm_x_bits(int load, int field_bits)
+{
+    static const unsigned char bits[BS_SPMM_LOADS] = {
+        [BS_X_F32] = 32, [BS_X_F16] = 16, [BS_X_BF16] = 16, [BS_X_I8_F32] = 8, [BS_X_U8_F32] = 8, [BS_X_I16_F32] = 16,
+        [BS_X_U16_F32] = 16, [BS_X_F64] = 64, [BS_X_I8_I32] = 8, [BS_X_U8_I32] = 8, [BS_X_I16_I32] = 16, [BS_X_U16_I32] = 16,
+        [BS_X_I32_I64] = 32, [BS_X_U32_I64] = 32, [BS_X_I64] = 64,
+    };
+    return bits[load] ? bits[load] : (size_t)field_bits;
+}
+
+#define FILL_WEIGHTS(T, member, FLOATING)                                                                                                  \
+    do {                                                                                                                                   \
+        const T *values = j->values;                                                                                                       \
+        for (size_t e = 0; e < p->edges; e++)                                                                                              \
+            f->weight.member[e] = values ? values[(p->edge + e) * j->value_heads + (j->value_heads > 1 ? head : 0)] : (T)1;                \
+        if (FLOATING && j->col_scale)                                                                                                      \
+            for (size_t e = 0; e < p->edges; e++)                                                                                          \
+                f->weight.member[e] *= (T)j->col_scale[bs_column(&c->split.a, p->edge + e)];                                               \
+        if (FLOATING && j->reduce_max && j->row_scale)                                                                                     \
+            for (size_t r = 0; r < p->rows; r++)                                                                                           \
+                for (size_t e = p->first[r]; e < p->first[r + 1]; e++)                                                                     \
+                    f->weight.member[e] *= (T)j->row_scale[p->row + r];                                                                    \
+    } while (0)
+
+/* The weights of the part's edges for one head. */
+static const void *weights(const context *c, frame *f, size_t head)
+{
+    const bs_spmm_job *j = c->job;
+    const bs_part *p = &f->part;
+    if (c->op == BS_SUM)
+        return NULL;
+    if (j->attention) {
+        bs_softmax_part(c->k, &c->split, p, j->attention, head, c->stats, &f->weight);
+        return &f->weight;
+    }
+    if (j->values && j->value_heads == 1 && !j->col_scale && !(j->reduce_max && j->row_scale))
+        return (const unsigned char *)j->values + p->edge * c->acc_size;
+    switch (c->acc) {
+    case ACC_F32: FILL_WEIGHTS(float, f32, 1); break;
+    case ACC_F64: FILL_WEIGHTS(double, f64, 1); break;
+    case ACC_I32: FILL_WEIGHTS(int32_t, i32, 0); break;
+    default: FILL_WEIGHTS(int64_t, i64, 0);
+    }
+    return &f->weight;
+}
+
+static void spmm_unit(void *shared, size_t unit, int thread)
+{
+    (void)thread;
+    context *c = shared;
+    const bs_spmm_job *j = c->job;
+    frame f;
+    bs_part *p = &f.part;
+    const size_t parts = c->split.units + c->split.pieces, slice = unit / parts;
+    if (__atomic_load_n(&c->bad, __ATOMIC_RELAXED))
+        return;
+    bs_part_of(&c->split, unit % parts, p);
+    if (p->rows == 0)
+        return;
+    if (bs_locate(c->k, &c->split.a, &c->gather, p->edge, p->edges, f.at)) {
+        __atomic_store_n(&c->bad, 1, __ATOMIC_RELAXED);
+        return;
+    }
+    const int piece = p->piece != SIZE_MAX;
+    const size_t cols = j->heads * j->width;
+    bs_spmm_block b = {.at = f.at, .first = p->first, .rows = p->rows, .raw = piece, .mean = j->mean && !piece};
+    b.bits = j->bits;
+    b.sign = j->encoding == BS_SIGNED ? 1u << (j->bits - 1) : 0;
+    b.factor = j->encoding == BS_BIPOLAR ? 2 : 1;
+    b.shift = j->encoding == BS_BIPOLAR ? -1 : 0;
+    b.row_scale = j->row_scale && !j->reduce_max && !piece ? j->row_scale + p->row : NULL;
+    b.out_stride = cols * c->out_size;
+    unsigned char *out = (unsigned char *)j->out + p->row * b.out_stride;
+    const size_t out_size = piece ? c->acc_size : c->out_size;
+    if (piece)
+        out = c->partial + p->piece * cols * c->acc_size;
+    if (j->affine == BS_AFFINE_ROW) {
+        for (size_t e = 0; e < p->edges; e++) {
+            const size_t column = bs_column(&c->split.a, p->edge + e);
+            f.scale[e] = j->scale[column];
+            f.offset[e] = j->offset[column];
+        }
+        b.edge_scale = f.scale;
+        b.edge_offset = f.offset;
+    }
+    size_t weighed = SIZE_MAX;
+    for (size_t i = slice * c->per_slice; i < bs_min(c->blocks, (slice + 1) * c->per_slice); i++) {
+        const size_t head = i / c->blocks_per_head, col = i % c->blocks_per_head * c->block_cols, at = head * j->width + col;
+        if (weighed == SIZE_MAX || (weighed != head && (j->attention || j->value_heads > 1))) {
+            b.weight = weights(c, &f, head);
+            weighed = head;
+        }
+        b.x_offset = head * j->head_stride + col * c->x_bits / 8;
+        b.width = (int)bs_min(c->block_cols, j->width - col);
+        b.out = out + at * out_size;
+        if (c->col_scale) {
+            b.col_scale = c->col_scale + at;
+            b.col_offset = c->col_offset + at;
+        }
+        c->k->run[j->load][c->op](&b);
+    }
+}
+
+/* ---- long rows: pieces folded in order ---- */
+#define FOLD(T, FLOATING)                                                                                                                  \
+    do {                                                                                                                                   \
+        const T *from = (const T *)(const void *)c->partial + c->split.first_piece[n] * cols;                                              \
+        for (size_t i = 0; i < cols; i++) {                                                                                                \
+            T v = from[i];                                                                                                                 \
+            for (size_t piece = 1; piece < pieces; piece++) {                                                                              \
+                const T w = from[piece * cols + i];                                                                                        \
+                v = !j->reduce_max ? (T)(v + w) : (w > v) | (w != w) ? w : v;                                                              \
+            }                                                                                                                              \
+            if (FLOATING && j->mean)                                                                                                       \
+                v /= (T)(float)length;                                                                                                     \
+            if (FLOATING && j->row_scale && !j->reduce_max)                                                                                \
+                v *= (T)j->row_scale[row];                                                                                                 \
+            if (j->load == BS_X_F16)                                                                                                       \
+                ((uint16_t *)j->out)[row * cols + i] = bs_float_to_f16((float)v);                                                          \
+            else if (j->load == BS_X_BF16)                                                                                                 \
+                ((uint16_t *)j->out)[row * cols + i] = bs_float_to_bf16((float)v);                                                         \
+            else                                                                                                                           \
+                ((T *)j->out)[row * cols + i] = v;                                                                                         \
+        }                                                                                                                                  \
+    } while (0)
+
+static void fold_long_row(void *shared, size_t n, int thread)
+{
+    (void)thread;
+    context *c = shared;
+    const bs_spmm_job *j = c->job;
+    const size_t row = c->split.long_row[n], cols = j->heads * j->width, pieces = c->split.first_piece[n + 1] - c->split.first_piece[n];
+    const size_t length = bs_row_start(&c->split.a, row + 1) - bs_row_start(&c->split.a, row);
+    switch (c->acc) {
+    case ACC_F32: FOLD(float, 1); break;
+    case ACC_F64: FOLD(double, 1); break;
+    case ACC_I32: FOLD(int32_t, 0); break;
+    default: FOLD(int64_t, 0);
+    }
+}
+
+/* Blocks of columns to be done together: the part of x that they gather from should stay in the last-level cache. */
+static size_t blocks_in_cache(const context *c)
+{
+    const size_t share = c->gather.rows * bs_max(c->block_cols * c->x_bits / 8, 64), cache = (size_t)16 << 20;
+    return bs_max(1, cache / bs_max(share, 1));
+}
+
+/* Affine parameters per column, with room for whole vectors behind them. */
+static float *padded(const float *from, size_t n)
+{
+    float *to = calloc(n + BS_SLACK / sizeof *to, sizeof *to);
+    if (to)
+        memcpy(to, from, n * sizeof *to);
+    return to;
+}
+
+static int prepare(context *c, const bs_csr *a)
+{
+    const bs_spmm_job *j = c->job;
+    const size_t cols = j->heads * j->width;
+    int status = bs_split_make(&c->split, a);
+    if (status == BS_SPARSE_OK)
+        status = bs_gather_make(&c->gather, j->x, c->split.a.cols, j->stride, j->row_bytes);
+    if (status != BS_SPARSE_OK)
+        return status;
+    c->acc = accumulator_of(j->load);
+    c->acc_size = bs_spmm_acc_bytes(j->load);
+    c->out_size = bs_spmm_out_bytes(j->load);
+    c->x_bits = bs_spmm_x_bits(j->load, j->bits);
+    c->op = j->reduce_max ? BS_WEIGHTED_MAX : j->values || j->col_scale || j->attention ? BS_WEIGHTED_SUM : BS_SUM;
+    c->block_cols = 4 * c->k->vector_bytes / c->acc_size;
+    c->blocks_per_head = bs_ceil_div(j->width, c->block_cols);
+    c->blocks = j->heads * c->blocks_per_head;
+    c->per_slice = bs_min(c->blocks, j->slice_blocks ? j->slice_blocks : blocks_in_cache(c));
+    if (c->split.pieces && !(c->partial = malloc(c->split.pieces * cols * c->acc_size)))
+        return BS_NO_MEMORY;
+    if (j->affine == BS_AFFINE_COLUMN && (!(c->col_scale = padded(j->scale, cols)) || !(c->col_offset = padded(j->offset, cols))))
+        return BS_NO_MEMORY;
+    if (j->attention && c->split.n_long && !(c->stats = malloc(c->split.n_long * j->heads * 2 * sizeof(double))))
+        return BS_NO_MEMORY;
+    return BS_SPARSE_OK;
+}
+
+int bs_spmm(bs_run_on on, const bs_csr *a, const bs_spmm_job *job)
+{
+    context c = {.k = bs_spmm_table(on.level), .job = job};
+    if (job->heads == 0 || job->width == 0)
+        return bs_longest_row(a) < 0 ? BS_BAD_INDPTR : BS_SPARSE_OK;
+    int status = prepare(&c, a);
+    if (status == BS_SPARSE_OK && c.stats)
+        status = bs_softmax_long(c.k, on.threads, &c.split, job->attention, c.stats);
+    if (status == BS_SPARSE_OK) {
+        bs_parallel(spmm_unit, &c, (c.split.units + c.split.pieces) * bs_ceil_div(c.blocks, c.per_slice), on.threads);
+        if (!c.bad)
+            bs_parallel(fold_long_row, &c, c.split.n_long, on.threads);
+        status = c.bad ? BS_BAD_INDEX : BS_SPARSE_OK;
+    }
+    free((void *)c.gather.tail);
+    free(c.partial);
+    free(c.col_scale);
+    free(c.col_offset);
+    free(c.stats);
+    bs_split_free(&c.split);
+    return status;
+}

@@ -1,0 +1,152 @@
+/* The table of hot loops that is compiled once per instruction set, and the plain data they share with the drivers. */
+#ifndef BITSPARSE_KERNELS_H
+#define BITSPARSE_KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/scalar.h"
+
+enum bs_dtype { BS_BOOL, BS_I8, BS_U8, BS_I16, BS_U16, BS_I32, BS_U32, BS_I64, BS_U64, BS_F16, BS_BF16, BS_F32, BS_F64, BS_DTYPES };
+enum bs_encoding { BS_UNSIGNED, BS_SIGNED, BS_BIPOLAR };
+enum bs_layout { BS_PLANES, BS_ROWS };
+/* How a value becomes a code: its low bits, v > 0, or (floats) v >= 0. */
+enum bs_load { BS_LOAD_BITS, BS_LOAD_POSITIVE };
+
+#define BS_TILE 128         /* rows and columns of a tile of codes: one 128-bit group */
+#define BS_CHUNK 1024       /* elements of one row handled at a time when the last axis is packed */
+#define BS_MICRO_ROWS 8     /* rows of a product's micro-kernel: the height of a canonical zero tile */
+#define BS_MICRO_COLS 16    /* columns of a product's micro-kernel */
+
+/* Runs of 128-bit steps along the contraction axis: what is left of a row block when its zero tiles are skipped. */
+typedef struct {
+    uint32_t start, length;
+} bs_run;
+
+/* round(((x - offset) / divisor) * multiplier) clipped to [qmin, qmax], kept modulo 2^bits. */
+typedef struct {
+    double multiplier;
+    int64_t qmin, qmax;
+    int rounding, bits;
+} bs_quantizer;
+
+/* A step on codes in bytes, in rows of `stride` bytes (a multiple of 16; what lies behind the codes does not count): x times weights where there are panels
+ * ([columns / 16][k / 4][16][4], zero beyond k and the columns), else sums of rows of x: row r of the result is that of
+ * indices[indptr[r - from]] .. indices[indptr[r - from + 1] - 1]. Every sum fits int32. */
+typedef struct {
+    const uint8_t *x;
+    size_t stride, k;
+    const int8_t *panels;
+    const int32_t *indptr, *indices;
+    size_t from;           /* the row that indptr begins with */
+    const int32_t *places; /* row r of a float result is put at places[r]; NULL: at r */
+    int most;              /* no code of x is larger */
+} bs_bytes_step;
+
+/* A chain of few operations: float(sum) * row_scale * scale + row_term * term + bias, to codes of 0 .. high or, where there are `floats`,
+ * through a relu or none. Vectors over columns go on up to whole blocks of 16; those over rows may stand still (step 0). */
+typedef struct {
+    const float *row_scale, *row_term, *scale, *term, *bias;
+    size_t row_scale_step, row_term_step;
+    size_t columns, width; /* of the result, and that in whole blocks of 16 */
+    int rows;            /* whether there are a factor or a term of the rows at all */
+    int relu, divided;   /* divided: by `high` and times it before the rounding */
+    float high, inverse; /* the highest code, and 1 / high */
+    uint8_t *codes;
+    float *floats;
+    const int32_t *places;
+} bs_lines;
+
+/* Rows of a packet's chunk in units of at most 8 bits. */
+typedef struct {
+    const uint8_t *units; /* eight more can be read */
+    uint32_t *counts;     /* units of each row, and then its entries */
+    size_t rows, row, low, span; /* how many, the first one's number, the first column, and the nodes of the largest block */
+    int full, loops;
+    int32_t filler; /* with what rows are filled up to whole fours of entries; negative: they are not */
+} bs_gap_rows;
+
+/* A row's first gap is counted from a column that its block cannot begin before. */
+BS_FN uint64_t bs_gaps_from(size_t row, size_t low, size_t span) { return row + 1 - low > span ? row + 1 - span : low; }
+
+typedef struct {
+    /* codes from values */
+    void (*load_codes)(const void *src, int dtype, size_t n, int how, int bits, uint32_t *codes);
+    void (*load_float)(const void *src, int dtype, size_t n, float *dst);
+    void (*load_double)(const void *src, int dtype, size_t n, double *dst);
+    void (*quantize_float)(const float *x, const float *offset, const float *divisor, size_t n, const bs_quantizer *q,
+                           const uint16_t *half_words, uint32_t *codes);
+    void (*quantize_double)(const double *x, const double *offset, const double *divisor, size_t n, const bs_quantizer *q,
+                            const uint16_t *half_words, uint32_t *codes);
+    void (*half_words)(uint64_t draw, size_t draws, uint64_t seed, uint32_t stream, uint16_t *out);
+    /* values from codes */
+    void (*store_values)(const uint32_t *codes, size_t n, int bits, int encoding, int dtype, void *dst);
+    void (*dequantize_float)(const uint32_t *codes, size_t n, int bits, int encoding, const float *scale, const float *offset, float *dst);
+    void (*dequantize_double)(const uint32_t *codes, size_t n, int bits, int encoding, const float *scale, const float *offset,
+                              double *dst);
+    void (*store_float)(const float *x, size_t n, int dtype, void *dst);
+    /* words; code buffers are zero up to the next multiple of 128 */
+    int (*pack_sign_float)(const float *x, size_t words, uint32_t *dst); /* returns whether some value is NaN */
+    void (*pack_planes)(const uint32_t *codes, size_t words, int bits, uint32_t *dst, size_t plane_stride);
+    void (*pack_fields)(const uint32_t *codes, size_t words, int bits, uint32_t *dst);
+    void (*pack_columns)(const uint32_t *tile, size_t rows, size_t cols, int bits, uint32_t *dst, size_t plane_stride);
+    void (*unpack_planes)(const uint32_t *src, size_t plane_stride, size_t words, int bits, uint32_t *codes);
+    void (*unpack_fields)(const uint32_t *src, size_t words, int bits, uint32_t *codes);
+    void (*unpack_columns)(const uint32_t *src, size_t plane_stride, size_t rows, size_t cols, int bits, uint32_t *tile);
+    /* reductions */
+    uint64_t (*popcount)(const uint32_t *words, size_t n);
+    void (*or_words)(uint32_t *into, const uint32_t *words, size_t n);
+    void (*range_float)(const float *x, size_t n, float *lo, float *hi, int *finite);
+    void (*range_double)(const double *x, size_t n, double *lo, double *hi, int *finite);
+    void (*range_columns_float)(const float *x, size_t n, float *lo, float *hi, int *finite);
+    void (*range_columns_double)(const double *x, size_t n, double *lo, double *hi, int *finite);
+    /* products: see simd/kernels_planes.inc and simd/kernels_digits.inc */
+    size_t planes_step_words; /* uint64 words of a plane panel per 64-bit step */
+    void (*planes_pack)(const uint32_t *plane, size_t column_stride, size_t cols, size_t steps, uint64_t *panel);
+    void (*planes_micro)(const uint32_t *const rows[BS_MICRO_ROWS], const uint64_t *panels, size_t n_panels, size_t panel_stride,
+                         const bs_run *runs, size_t n_runs, int shift, int negative, int fresh, int64_t *acc, size_t acc_stride);
+    void (*digits_split)(const uint32_t *codes, size_t n, int bits, int encoding, int width, int digits, int16_t *dst, size_t digit_stride);
+    void (*digits_micro)(const int16_t *a, size_t a_stride, const int16_t *panel, size_t pairs, int shift, int64_t *acc, size_t acc_stride);
+    /* codes in bytes: see simd/kernels_bytes.inc */
+    void (*bytes_product)(const uint8_t *x, size_t stride, size_t rows, const int8_t *panel, size_t groups, int32_t *acc,
+                          size_t acc_stride);
+    void (*bytes_gather)(const uint8_t *x, size_t stride, const int32_t *rows, size_t count, size_t width, int32_t *acc);
+    void (*ints_to_float)(const int32_t *acc, size_t n, float *v);
+    void (*codes_to_bytes)(const uint32_t *codes, size_t n, uint8_t *out);
+    void (*nearest_bytes)(const float *v, size_t n, float high, uint8_t *out);
+    /* Rows first .. last of a step at once, see simd/kernels_lines.inc; whether NaN was to become a code. NULL where there is no such kernel. */
+    int (*bytes_lines)(const bs_bytes_step *s, const bs_lines *l, size_t first, size_t last);
+    /* packets: see simd/kernels_gaps.inc */
+    void (*fields_to_bytes)(const uint8_t *from, const uint8_t *end, size_t run, int bits, size_t count, size_t rows, size_t stride,
+                            uint8_t *to);
+    void (*planes_to_bytes)(const uint8_t *from, const uint8_t *end, size_t run, int bits, size_t columns, size_t rows, size_t stride,
+                            uint8_t *to);
+    size_t (*gaps_to_columns)(const bs_gap_rows *g, size_t entry, int32_t *indptr, int32_t *indices, uint64_t *reach);
+    /* epilogue pieces over one row of up to 128 columns */
+    void (*acc_to_float)(const int64_t *acc, size_t n, int narrow, float *v);
+    void (*scale_row)(float *v, size_t n, float factor);
+    void (*multiply_row)(float *v, size_t n, const float *factor);
+    void (*add_row)(float *v, size_t n, const float *term);
+    void (*add_product_row)(float *v, size_t n, float row, const float *col);
+    void (*activate_row)(float *v, size_t n, int activation, float slope);
+    int (*has_nan)(const float *v, size_t n);
+    /* memcpy past the caches, for results too large to stay there; the caller fences */
+    void (*stream)(void *dst, const void *src, size_t bytes);
+    /* The same for accumulators as int32; `past` is 0 for a result that is small. */
+    void (*store_int32)(int32_t *dst, const int64_t *acc, size_t n, int past);
+} bs_kernels;
+
+extern const bs_kernels bs_kernels_scalar;
+#ifdef BS_X86
+extern const bs_kernels bs_kernels_avx2;
+extern const bs_kernels bs_kernels_avx512;
+#endif
+
+/* Inside the per-ISA files: NAME(f) is f_avx2 and so on. */
+#ifdef BS_ISA
+#define BS_JOIN_(a, b) a##_##b
+#define BS_JOIN(a, b) BS_JOIN_(a, b)
+#define NAME(f) BS_JOIN(f, BS_ISA)
+#endif
+
+#endif

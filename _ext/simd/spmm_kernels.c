@@ -1,0 +1,207 @@
+/* All sparse hot loops of one instruction set: this file is compiled once per level (see meson.build) and exports one table. */
+#include "simd/spmm_kernels.h"
+
+#include <math.h>
+
+#define BS_JOIN2_(a, b) a##_##b
+#define BS_JOIN2(a, b) BS_JOIN2_(a, b)
+#define BS_JOIN3_(a, b, c) a##_##b##_##c
+#define BS_JOIN3(a, b, c) BS_JOIN3_(a, b, c)
+#define FN(f) BS_JOIN3(f, KIND, CLASS)
+
+#if defined(BS_ISA_AVX512)
+#include <immintrin.h>
+#define VECTOR_BYTES 64
+#elif defined(BS_ISA_AVX2)
+#include <immintrin.h>
+#define VECTOR_BYTES 32
+#else
+#define VECTOR_BYTES 16
+#endif
+
+BS_FN void store_same(unsigned char *p, const void *src, int n, size_t size)
+{
+    const unsigned char *from = src;
+    if (n * size == VECTOR_BYTES)
+        memcpy(p, from, VECTOR_BYTES);
+    else if (size == 4)
+        for (int l = 0; l < n; l++)
+            memcpy(p + 4 * l, from + 4 * l, 4);
+    else
+        for (int l = 0; l < n; l++)
+            memcpy(p + 8 * l, from + 8 * l, 8);
+}
+
+BS_FN void widen_f16(const unsigned char *p, float *to, const int lanes)
+{
+#if defined(BS_ISA_AVX512)
+    if (lanes == 16) {
+        _mm512_storeu_ps(to, _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)));
+        return;
+    }
+#endif
+#if defined(BS_ISA_AVX512) || defined(BS_ISA_AVX2)
+    if (lanes == 8)
+        _mm256_storeu_ps(to, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)));
+    else
+        _mm_storeu_ps(to, _mm_cvtph_ps(_mm_loadl_epi64((const __m128i *)p)));
+#else
+    uint16_t h[16];
+    memcpy(h, p, (size_t)lanes * 2);
+    for (int l = 0; l < lanes; l++)
+        to[l] = bs_f16_to_float(h[l]);
+#endif
+}
+
+BS_FN void store_f16(unsigned char *p, const float *from, int n, const int lanes)
+{
+    uint16_t h[16];
+    for (int l = 0; l < lanes; l++)
+        h[l] = bs_float_to_f16(from[l]);
+    for (int l = 0; l < n; l++)
+        memcpy(p + 2 * l, h + l, 2);
+}
+
+BS_FN void store_bf16(unsigned char *p, const float *from, int n, const int lanes)
+{
+    uint16_t h[16];
+    for (int l = 0; l < lanes; l++)
+        h[l] = bs_float_to_bf16(from[l]);
+    for (int l = 0; l < n; l++)
+        memcpy(p + 2 * l, h + l, 2);
+}
+
+/* `lanes` codes from element `lane` on as integers; lane is a multiple of lanes, so that the codes lie in one or two words. */
+BS_FN void read_fields_(const unsigned char *p, const int lane, const bs_spmm_block *b, const int lanes, int32_t *to)
+{
+    const int bits = b->bits, start = lane * bits;
+    const int32_t mask = (1 << bits) - 1, sign = (int32_t)b->sign;
+    uint64_t word;
+    memcpy(&word, p + start / 32 * 4, 8);
+    word >>= start % 32;
+    for (int l = 0; l < lanes; l++) {
+        const int32_t code = (int32_t)(word >> (l * bits)) & mask;
+        to[l] = ((code ^ sign) - sign) * b->factor + b->shift;
+    }
+}
+
+#define WIDTH_BYTES VECTOR_BYTES
+#define CLASS whole
+#define WHOLE 1
+#include "simd/spmm_types.inc"
+#undef WIDTH_BYTES
+#undef CLASS
+#undef WHOLE
+#define WHOLE 0
+#if VECTOR_BYTES >= 32
+#define WIDTH_BYTES (VECTOR_BYTES / 2)
+#define CLASS half
+#include "simd/spmm_types.inc"
+#undef WIDTH_BYTES
+#undef CLASS
+#endif
+#if VECTOR_BYTES >= 64
+#define WIDTH_BYTES (VECTOR_BYTES / 4)
+#define CLASS quarter
+#include "simd/spmm_types.inc"
+#undef WIDTH_BYTES
+#undef CLASS
+#endif
+
+#if VECTOR_BYTES == 64
+#define NARROW(kind, lanes, op)                                                                                                            \
+    if (b->width <= (lanes) / 4)                                                                                                           \
+        widths_##kind##_quarter(b, op);                                                                                                    \
+    else if (b->width <= (lanes) / 2)                                                                                                      \
+        widths_##kind##_half(b, op);                                                                                                       \
+    else
+#elif VECTOR_BYTES == 32
+#define NARROW(kind, lanes, op)                                                                                                            \
+    if (b->width <= (lanes) / 2)                                                                                                           \
+        widths_##kind##_half(b, op);                                                                                                       \
+    else
+#else
+#define NARROW(kind, lanes, op)
+#endif
+#define RUN(kind, lanes, op, name)                                                                                                         \
+    static void run_##kind##_##name(const bs_spmm_block *b)                                                                                \
+    {                                                                                                                                      \
+        NARROW(kind, lanes, op)                                                                                                            \
+        widths_##kind##_whole(b, op);                                                                                                      \
+    }
+#define RUNS(kind, lanes)                                                                                                                  \
+    RUN(kind, lanes, BS_SUM, sum)                                                                                                          \
+    RUN(kind, lanes, BS_WEIGHTED_SUM, weighted)                                                                                            \
+    RUN(kind, lanes, BS_WEIGHTED_MAX, max)
+
+#define ACC_LANES(size) (VECTOR_BYTES / (size))
+RUNS(f32, ACC_LANES(4))
+RUNS(f16, ACC_LANES(4))
+RUNS(bf16, ACC_LANES(4))
+RUNS(i8_f32, ACC_LANES(4))
+RUNS(u8_f32, ACC_LANES(4))
+RUNS(i16_f32, ACC_LANES(4))
+RUNS(u16_f32, ACC_LANES(4))
+RUNS(field_f32, ACC_LANES(4))
+RUNS(f64, ACC_LANES(8))
+RUNS(i8_i32, ACC_LANES(4))
+RUNS(u8_i32, ACC_LANES(4))
+RUNS(i16_i32, ACC_LANES(4))
+RUNS(u16_i32, ACC_LANES(4))
+RUNS(field_i32, ACC_LANES(4))
+RUNS(i32_i64, ACC_LANES(8))
+RUNS(u32_i64, ACC_LANES(8))
+RUNS(i64, ACC_LANES(8))
+
+#define LOCATE(bits)                                                                                                                       \
+    static int locate##bits(const uint##bits##_t *indices, size_t n, const bs_gather *g, const unsigned char **at)                         \
+    {                                                                                                                                      \
+        const uint64_t base = (uint64_t)(uintptr_t)g->base, tail = (uint64_t)(uintptr_t)g->tail, stride = g->stride;                       \
+        const uint64_t tail_stride = g->tail_stride, tail_first = g->tail_first, rows = g->rows;                                           \
+        uint64_t bad = 0;                                                                                                                  \
+        for (size_t e = 0; e < n; e++) {                                                                                                   \
+            const uint64_t c = indices[e];                                                                                                 \
+            const uint64_t inside = base + c * stride, last = tail + (c - tail_first) * tail_stride;                                       \
+            bad |= (uint64_t)(c >= rows);                                                                                                  \
+            at[e] = (const unsigned char *)(uintptr_t)(c < tail_first ? inside : last);                                                    \
+        }                                                                                                                                  \
+        return bad != 0;                                                                                                                   \
+    }
+LOCATE(32)
+LOCATE(64)
+
+#include "simd/sddmm_kernels.inc"
+#include "simd/softmax_kernels.inc"
+
+#define ENTRY(kind) {run_##kind##_sum, run_##kind##_weighted, run_##kind##_max}
+const bs_spmm_kernels BS_JOIN2(bs_spmm_kernels, BS_ISA) = {
+    .vector_bytes = VECTOR_BYTES,
+    .run = {
+        [BS_X_F32] = ENTRY(f32), [BS_X_F16] = ENTRY(f16), [BS_X_BF16] = ENTRY(bf16),
+        [BS_X_I8_F32] = ENTRY(i8_f32), [BS_X_U8_F32] = ENTRY(u8_f32), [BS_X_I16_F32] = ENTRY(i16_f32),
+        [BS_X_U16_F32] = ENTRY(u16_f32), [BS_X_FIELD_F32] = ENTRY(field_f32), [BS_X_F64] = ENTRY(f64),
+        [BS_X_I8_I32] = ENTRY(i8_i32), [BS_X_U8_I32] = ENTRY(u8_i32), [BS_X_I16_I32] = ENTRY(i16_i32),
+        [BS_X_U16_I32] = ENTRY(u16_i32), [BS_X_FIELD_I32] = ENTRY(field_i32),
+        [BS_X_I32_I64] = ENTRY(i32_i64), [BS_X_U32_I64] = ENTRY(u32_i64), [BS_X_I64] = ENTRY(i64),
+    },
+    .locate32 = locate32,
+    .locate64 = locate64,
+    .sddmm = {
+        [BS_SD_F32] = {dot_f32, add_f32, mul_f32}, [BS_SD_F64] = {dot_f64, add_f64, mul_f64},
+        [BS_SD_I32] = {dot_i32, add_i32, mul_i32}, [BS_SD_I64] = {dot_i64, add_i64, mul_i64},
+    },
+    .exp_f32 = exp_f32,
+    .exp_f64 = exp_f64,
+    .max_f32 = max_f32,
+    .max_f64 = max_f64,
+    .sum_f32 = sum_f32,
+    .sum_f64 = sum_f64,
+    .shift_f32 = shift_f32,
+    .shift_f64 = shift_f64,
+    .divide_f32 = divide_f32,
+    .divide_f64 = divide_f64,
+    .shift_row_f32 = shift_row_f32,
+    .shift_row_f64 = shift_row_f64,
+    .normalise_row_f32 = normalise_row_f32,
+    .normalise_row_f64 = normalise_row_f64,
+};

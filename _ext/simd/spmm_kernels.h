@@ -1,0 +1,92 @@
+/* The table of sparse hot loops that is compiled once per instruction set, and the plain data they share with the drivers. */
+#ifndef BITSPARSE_SPMM_KERNELS_H
+#define BITSPARSE_SPMM_KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/scalar.h"
+
+/* How a feature is read and what it is summed in. Fields are integers of 1, 2 or 4 bits side by side. */
+enum bs_spmm_load {
+    BS_X_F32, BS_X_F16, BS_X_BF16, BS_X_I8_F32, BS_X_U8_F32, BS_X_I16_F32, BS_X_U16_F32, BS_X_FIELD_F32,
+    BS_X_F64,
+    BS_X_I8_I32, BS_X_U8_I32, BS_X_I16_I32, BS_X_U16_I32, BS_X_FIELD_I32,
+    BS_X_I32_I64, BS_X_U32_I64, BS_X_I64,
+    BS_SPMM_LOADS
+};
+enum bs_spmm_op { BS_SUM, BS_WEIGHTED_SUM, BS_WEIGHTED_MAX, BS_SPMM_OPS };
+
+#define BS_SEGMENT 1024        /* edges summed one after another; longer rows are summed in pieces of so many */
+#define BS_AHEAD 16            /* edges by which gathers are asked for in advance; pointer lists are that much longer */
+#define BS_UNIT_EDGES (2 * BS_SEGMENT)
+#define BS_SLACK 64            /* bytes that may be read beyond the last feature of a row */
+
+/* Some rows of A times one block of columns of x, at most four vectors wide. */
+typedef struct {
+    const unsigned char *const *at;   /* per edge: its row of x */
+    size_t x_offset;                  /* bytes from there to the block */
+    const void *weight;               /* per edge, in the accumulator's type */
+    const float *edge_scale, *edge_offset; /* per edge: dequantisation by rows of x, or NULL */
+    const float *col_scale, *col_offset;   /* per column of the block, padded to whole vectors */
+    uint32_t sign;                    /* fields: sign bit of a code, or 0 */
+    int bits, factor, shift;          /* fields: width; value = code * factor + shift */
+    const uint32_t *first;            /* rows + 1 positions in the edge list */
+    size_t rows;
+    unsigned char *out;               /* of the first row, at the block's first column */
+    size_t out_stride;                /* bytes */
+    int width;                        /* columns of the block */
+    int raw;                          /* store accumulators as they are: a piece of a long row */
+    int mean;                         /* divide by the number of edges */
+    const float *row_scale;           /* per row, or NULL */
+} bs_spmm_block;
+
+/* Where the rows of x lie. The last rows have a padded copy, so that whole vectors can be read everywhere. */
+typedef struct {
+    const unsigned char *base, *tail;
+    size_t stride, tail_stride, tail_first, rows;
+} bs_gather;
+
+/* One edge-parallel product of rows: x row against y rows. */
+typedef struct {
+    const unsigned char *x;           /* the row of x, padded like the rows of y */
+    const unsigned char *const *at;   /* per edge: its row of y */
+    size_t edges, heads, width;       /* width: elements of one head */
+    unsigned char *out;               /* (edges, heads) or, elementwise, (edges, heads * width) */
+} bs_sddmm_block;
+
+enum bs_sddmm_type { BS_SD_F32, BS_SD_F64, BS_SD_I32, BS_SD_I64, BS_SDDMM_TYPES };
+enum bs_sddmm_op { BS_DOT, BS_ADD, BS_MUL, BS_SDDMM_OPS };
+
+typedef struct {
+    size_t vector_bytes;
+    void (*run[BS_SPMM_LOADS][BS_SPMM_OPS])(const bs_spmm_block *b);
+    /* Row addresses of n edges; the result is not 0 if a column is out of range, and then no address may be followed. */
+    int (*locate32)(const uint32_t *indices, size_t n, const bs_gather *g, const unsigned char **at);
+    int (*locate64)(const uint64_t *indices, size_t n, const bs_gather *g, const unsigned char **at);
+    void (*sddmm[BS_SDDMM_TYPES][BS_SDDMM_OPS])(const bs_sddmm_block *b);
+    /* Softmax pieces. exp of n differences in place; sums in 16 (float) or 8 (double) interleaved lanes, folded pairwise, which read up
+     * to BS_SLACK bytes beyond the row. */
+    void (*exp_f32)(float *x, size_t n);
+    void (*exp_f64)(double *x, size_t n);
+    float (*max_f32)(const float *x, size_t n);
+    double (*max_f64)(const double *x, size_t n);
+    float (*sum_f32)(const float *x, size_t n);
+    double (*sum_f64)(const double *x, size_t n);
+    void (*shift_f32)(float *x, size_t n, float by);
+    void (*shift_f64)(double *x, size_t n, double by);
+    void (*divide_f32)(float *x, size_t n, float by);
+    void (*divide_f64)(double *x, size_t n, double by);
+    void (*shift_row_f32)(float *x, size_t n);
+    void (*shift_row_f64)(double *x, size_t n);
+    void (*normalise_row_f32)(float *x, size_t n);
+    void (*normalise_row_f64)(double *x, size_t n);
+} bs_spmm_kernels;
+
+extern const bs_spmm_kernels bs_spmm_kernels_scalar;
+#ifdef BS_X86
+extern const bs_spmm_kernels bs_spmm_kernels_avx2;
+extern const bs_spmm_kernels bs_spmm_kernels_avx512;
+#endif
+
+#endif

@@ -1,0 +1,375 @@
+"""Products of signs on the GPU: activations become bits while they are loaded (``binary/bmm_rows.cu``)."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import jit
+from bitsparse.backends.cuda.bits import stats
+from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue, EpilogueStruct
+from bitsparse.backends.params import EpilogueParams, Thresholds
+
+__all__ = ["SignProduct", "Tuning", "choose_tuning"]
+
+_SOURCE = "binary/bmm_rows.cu"
+#: BS_KIND of a dtype's name, beside integers; of words.
+_KINDS = {"float16": 4, "bfloat16": 4, "float32": 5, "float64": 6}
+_WORDS_KIND = 7
+#: Words of the contraction axis that a lane of each of two instructions takes together.
+_STEP_WORDS = 16
+#: Columns of a warp's item, bytes of its slot in front of the epilogue.
+_ITEM_COLUMNS, _SLOT_BYTES = 64, 4096
+_SUMS, _EPILOGUE, _THRESHOLDS, _CHAIN = range(4)
+#: So many columns have their vectors in shared memory.
+_NEAR_COLUMNS = 1024
+#: A count that is never reached.
+_NEVER = np.iinfo(np.int32).max
+#: Shared memory of a block that still lets several run on a multiprocessor.
+_ROOMY = 56 << 10
+
+
+class _Params(ctypes.Structure):
+    """``BmmParams`` of ``binary/bmm_rows.cuh``, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("x", "w", "out", "columns", "flips", "norm_scale", "norm_shift")),
+        *((name, ctypes.c_void_p) for name in ("absmean", "nan")),
+        ("x_row", ctypes.c_longlong),
+        *((name, ctypes.c_int) for name in ("m", "n", "k", "words", "part_words", "pitch", "out_words", "pairs")),
+        *((name, ctypes.c_int) for name in ("is_signed", "pad")),
+    )
+
+
+class _FusedParams(_Params):
+    """The same with an epilogue."""
+
+    _fields_ = (("epilogue", EpilogueStruct),)
+
+
+class Tuning(NamedTuple):
+    """How a product is cut up; the names are those of ``binary/bmm_rows.cu``."""
+
+    rows: int  # that a block takes at a time
+    warps: int = 8
+    ahead: int = 1  # eights of rows of 128 columns that a warp loads at once
+    blocks: int = 3  # of a multiprocessor at a time
+    part_words: int = 0  # of the contraction axis in shared memory at a time; 0: all
+    staged: int = 1  # whether a block copies the weights to shared memory
+
+    def pitch(self, words: int) -> int:
+        """Words between the rows in shared memory: 16 times an odd number."""
+        steps = -(-(self.part_words or words) // _STEP_WORDS)
+        return _STEP_WORDS * (steps | 1)
+
+    def shared_bytes(self, words: int, n: int, finish: int, packed: bool = False) -> int:
+        """Shared memory of a block."""
+        slots = self.warps * _SLOT_BYTES if finish == _EPILOGUE else 0
+        chunks = -(-(self.part_words or words) // 4)
+        buffers = 2 if packed and not self.part_words else 1
+        weights = 4 * -(-n // _ITEM_COLUMNS) * _ITEM_COLUMNS * self.pitch(words) if self.staged else 0
+        room = -(-self.rows // 16) * 16
+        weights += 20 * -(-n // _ITEM_COLUMNS) * _ITEM_COLUMNS if n <= _NEAR_COLUMNS else 0
+        return 272 + slots + 4 * room * (buffers * self.pitch(words) + 1 + chunks) + weights
+
+
+def choose_tuning(
+    m: int, n: int, words: int, finish: int, dtype: np.dtype[Any] | None, capability: jit.Capability
+) -> Tuning:
+    """Rows of a block: few enough that every multiprocessor has blocks, and that the words of several blocks fit into its memory."""
+    packed = dtype is None
+    size = 16 if dtype is None else dtype.itemsize
+    ahead = 2 if size < 4 else 1  # as many bytes in flight
+    # More would cost registers; so do wide elements, and bits where their instruction is put together from others.
+    blocks = 2 if size == 8 or finish == _EPILOGUE or capability.major >= 10 else 3
+    enough = 2 * capability.multiprocessors
+    for rows in (64, 32, 16):
+        if -(-m // rows) < enough and rows > 16:
+            continue
+        few = -(-m // rows) <= enough  # then the weights, which blocks share, are there as soon as copied
+        t = Tuning(rows, ahead=2 if few and size <= 4 else ahead, blocks=2 if few else blocks, staged=int(not few))
+        for staged in (t, t._replace(staged=0)):
+            if staged.shared_bytes(words, n, finish, packed) <= _ROOMY:
+                return staged
+    t = t._replace(staged=0)
+    if t.shared_bytes(words, n, finish, packed) <= min(capability.shared_bytes, 2 * _ROOMY):
+        return t._replace(blocks=min(blocks, 2))
+    # Parts take accumulators along, which cost registers.
+    return Tuning(16, blocks=1, part_words=_STEP_WORDS * 31, staged=0)
+
+
+def vector_of(dtype: np.dtype[Any], *steps: int) -> int:
+    """Bytes of a load of four neighbours, at most 16, that divide every address and step.
+
+    Examples
+    --------
+    >>> [vector_of(np.dtype(np.float32), step) for step in (0, 2408, 4 * 1433)], vector_of(np.dtype(np.int8), 16)
+    ([16, 8, 4], 4)
+    """
+    width = min(16, 4 * dtype.itemsize)
+    while width > dtype.itemsize and any(step % width for step in steps):
+        width //= 2
+    return width if width >= 4 else dtype.itemsize
+
+
+def _way_of(epilogue: EpilogueParams) -> int:
+    """Whether a chain is one of the commonest, which are worked off where the sums are."""
+    usual = epilogue.activation in (None, "relu") and epilogue.row_term is None and epilogue.col_term is None
+    along_rows = epilogue.out == "float" or (epilogue.binarize and epilogue.axis == -1)
+    return _CHAIN if usual and along_rows else _EPILOGUE
+
+
+class SignProduct:
+    """``product(x, out=None, absmean=None)``: sign(x) times packed signs, prepared for one right operand, on the current stream.
+
+    The first call on a stream allocates what such calls work in, and the first with activations at other alignments compiles; later
+    ones with `out` (and `absmean`) given allocate nothing. It may be shared by threads and streams.
+
+    Parameters
+    ----------
+    w_words : uint32 (n, 1, words)
+        Packed along the contraction axis.
+    m, k : int
+        The activations' shape.
+    dtype : dtype or None
+        Of the activations; None for packed bits, given as words (m, 1, words).
+    norm : pair of float32 (k,), optional
+        Factor and addend of every feature, applied before the sign as two float32 operations.
+    epilogue : EpilogueParams, optional
+        What becomes of the sums; else they are stored as int32.
+    thresholds : Thresholds, optional
+        Of one class, equal to an epilogue that binarises along the rows.
+    absmean, scale_rows : bool
+        Whether calls give the rows' mean magnitudes; whether these are an operand's row scale of the epilogue.
+
+    Attributes
+    ----------
+    tuning : Tuning
+    out_shape, out_dtype
+        Of the result.
+    """
+
+    def __init__(
+        self,
+        w_words: Any,
+        *,
+        m: int,
+        k: int,
+        dtype: np.dtype[Any] | None,
+        norm: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None,
+        epilogue: EpilogueParams | None = None,
+        thresholds: Thresholds | None = None,
+        absmean: bool = False,
+        scale_rows: bool = False,
+        tuning: Tuning | None = None,
+    ) -> None:
+        cupy = self._cupy = jit.require_cupy("bmm")
+        n, words = w_words.shape[0], w_words.shape[-1]
+        self._m, self._k = m, k
+        self._packed, self._dtype = dtype is None, np.dtype(np.uint32 if dtype is None else dtype)
+        self._absmean, self._scale_rows = (absmean or scale_rows) and not self._packed, scale_rows
+        self._finish = _SUMS if epilogue is None else _way_of(epilogue) if thresholds is None or k == 0 else _THRESHOLDS
+        chain = None if epilogue is None else DeviceEpilogue(epilogue, (m, n), float(k))
+        self.out_shape: tuple[int, ...] = (m, n) if chain is None else chain.out_shape
+        self.out_dtype = np.dtype(np.int32) if chain is None else chain.out_dtype
+        self._chain = chain if self._finish in (_EPILOGUE, _CHAIN) else None
+        self.tuning = tuning or choose_tuning(
+            m, n, words, self._finish, None if self._packed else self._dtype, jit.capability()
+        )
+        if 0 < self.tuning.part_words < words:
+            self.tuning = self.tuning._replace(staged=0)
+        else:
+            self.tuning = self.tuning._replace(part_words=0)
+        t = self.tuning
+        p = self.params = _Params() if self._chain is None else _FusedParams()
+        p.m, p.n, p.k, p.words, p.w = m, n, k, words, w_words.data.ptr
+        p.part_words, p.pitch = t.part_words or words, t.pitch(words)
+        p.is_signed = int(self._dtype.kind == "i")
+        self._flag = cupy.zeros(1, np.int32)
+        p.nan = self._flag.data.ptr
+        self._sums = (
+            cupy.empty(n, np.int32)
+            if n == 0 or words == 0
+            else stats.code_sums(w_words, 1, "bipolar", k, dtype="int32")
+        )
+        self._keep: list[Any] = [w_words]
+        self._least: Any = None
+        self._less: Any = None
+        if self._finish == _THRESHOLDS and thresholds is not None:
+            self._set_thresholds(thresholds, n)
+            p.out_words = self.out_shape[-1]
+        elif n:
+            less = cupy.zeros(-(-n // _ITEM_COLUMNS) * _ITEM_COLUMNS, np.int32)
+            less[:n] = -self._sums
+            self._less = less[:n]
+            self._keep.append(less)
+            p.columns = less.data.ptr
+        self._normed = norm is not None
+        if norm is not None:
+            room = np.zeros((2, -(-k // 4) * 4), np.float32)
+            room[0, :k], room[1, :k] = norm
+            self._keep.append(cupy.asarray(room))
+            p.norm_scale = self._keep[-1].data.ptr
+            p.norm_shift = p.norm_scale + room[0].nbytes
+        self._launches: dict[tuple[int, bool], Any] = {}
+        self._means: dict[int, Any] = {}
+        self._launch: Any = None
+        self._aimed: tuple[int, ...] | None = None  # what the last launch pointed to
+        self._lock = threading.Lock()
+        self._stream = cupy.cuda.get_current_stream
+        self._nothing = 0 in (m, n) or k == 0
+        self._zeros = None
+        if k == 0 and m * n and self._chain is not None:
+            self._zeros = self._chain.on(np.int32), cupy.zeros((m, n), np.int32)
+        if not self._nothing:
+            step = words * 4 if self._packed else k * self._dtype.itemsize
+            self._launch_for(0, step, self._absmean)
+        self._made_on = self._stream().ptr
+        self._made = cupy.cuda.Event(disable_timing=True)
+        self._made.record()
+
+    def _set_thresholds(self, thresholds: Thresholds, n: int) -> None:
+        """With ``a`` the ones of a row and ``c`` those in common, ``4 c - 2 a - sums >= t`` is asked as ``2 c - a >= (t + sums) / 2``."""
+        cupy, room = self._cupy, -(-n // _ITEM_COLUMNS) * _ITEM_COLUMNS
+        values = np.broadcast_to(thresholds.values.reshape(-1), (n,)).astype(np.int32)
+        flips = np.zeros(room, np.uint8)
+        flips[:n] = thresholds.flips.reshape(-1)
+        least = cupy.full(room, _NEVER, np.int32)
+        self._least = least[:n], cupy.asarray(values)
+        least[:n] = (self._least[1] + self._sums + 1) >> 1
+        self._keep += [least, cupy.asarray(np.packbits(flips, bitorder="little").view(np.uint32))]
+        self.params.columns, self.params.flips = (part.data.ptr for part in self._keep[-2:])
+
+    def renew(self) -> None:
+        """Sum the signs of the right operand again, whose words were written to; kernels read the words themselves as they are."""
+        if 0 in (self._sums.size, self.params.words):
+            return
+        stats.code_sums(self._keep[0], 1, "bipolar", self._k, dtype="int32", out=self._sums)
+        if self._least is not None:
+            self._least[0][...] = (self._least[1] + self._sums + 1) >> 1
+        elif self._less is not None:
+            self._less[...] = -self._sums
+
+    def _launch_for(self, address: int, step: int, means: bool) -> Any:
+        """The prepared launch for activations of these addresses, with or without mean magnitudes; compiled at the first need."""
+        vector = 16 if self._packed else vector_of(self._dtype, address, step)
+        key = vector, means
+        if key not in self._launches:
+            t = self.tuning
+            defines = self.defines(vector, means)
+            kernel = jit.kernel(_SOURCE, "bmm_rows", defines)
+            shared = t.shared_bytes(self.params.words, self.params.n, self._finish, self._packed)
+            grid = -(-self._m // t.rows)
+            if self._packed and not t.part_words:  # whose blocks go round
+                grid = min(grid, t.blocks * jit.capability().multiprocessors)
+            self._launches[key] = kernel.launch(grid, 32 * t.warps, self.params, shared=shared)
+        return self._launches[key]
+
+    def defines(self, vector: int, means: bool) -> dict[str, int]:
+        """The compile-time constants for loads of so many bytes."""
+        t, name = self.tuning, self._dtype.name
+        kind = _WORDS_KIND if self._packed else _KINDS.get(name, self._dtype.itemsize.bit_length() - 1)
+        found = {"BS_KIND": kind, "BS_VECTOR": vector, "BS_ROWS": t.rows, "BS_WARPS": t.warps}
+        found |= {"BS_AHEAD": t.ahead, "BS_BLOCKS": t.blocks, "BS_FINISH": self._finish}
+        extra = {
+            "BS_BFLOAT": name == "bfloat16",
+            "BS_NORM": self._normed,
+            "BS_PARTS": bool(t.part_words),
+            "BS_STREAM": not self._packed and self._m * self._k * self._dtype.itemsize > jit.capability().l2_bytes,
+            "BS_MEANS": means,
+        }
+        extra |= {
+            "BS_STAGED": bool(t.staged),
+            "BS_NEAR": self.params.n <= _NEAR_COLUMNS,
+            "BS_TINY": self._k < 4 and not self._packed,
+        }
+        return found | {key: 1 for key, wanted in extra.items() if wanted}
+
+    @property
+    def fused(self) -> str:
+        """What becomes of the sums, in a few words."""
+        return (
+            "int32 sums"
+            if self._finish == _SUMS
+            else f"{'thresholds' if self._finish == _THRESHOLDS else 'epilogue'} in the same kernel"
+        )
+
+    @property
+    def may_see_nan(self) -> bool:
+        """Whether a call may meet NaN: in the activations, or on the epilogue's way to bits."""
+        floating = not self._packed and (self._dtype.kind not in "biu" or self._normed)
+        return floating or (self._chain is not None and self._chain.may_see_nan)
+
+    def nan_seen(self) -> tuple[bool, bool]:
+        """Whether an activation, and whether an epilogue, was NaN since the last question; waits for the current stream."""
+        seen = bool(int(self._flag.get()[0]))
+        if seen:
+            self._flag.fill(0)
+        return seen, self._chain is not None and self._chain.may_see_nan and self._chain.nan_seen()
+
+    def __call__(self, x: Any, out: Any = None, absmean: Any = None, row_scale: Any = None) -> Any:
+        """The product with activations whose rows are contiguous.
+
+        `absmean` (m,) receives the mean magnitudes of the rows; `row_scale` is a scale that packed activations bring along.
+        """
+        with self._lock:  # what a launch points to is set here
+            stream = self._stream().ptr
+            if out is None:
+                out = self._cupy.empty(self.out_shape, self.out_dtype)
+            if absmean is None and self._absmean:
+                absmean = self._means_on(stream)
+            elif stream != self._made_on:
+                self._settle(stream)
+            chain = self._chain
+            if chain is not None:
+                chain.with_operand(row_scale=absmean if self._scale_rows and not self._packed else row_scale)
+            if self._nothing:
+                self._of_nothing(out, absmean)
+                return out
+            p = self.params
+            aimed = (x.data.ptr, x.strides[0], out.data.ptr, 0 if absmean is None else absmean.data.ptr)
+            if aimed == self._aimed and row_scale is None:  # nothing has changed since the last call
+                self._launch(stream)
+                return out
+            p.x, p.x_row, p.out = x.data.ptr, x.strides[0], out.data.ptr
+            p.pairs = int(p.n % 2 == 0 and p.out % 8 == 0)
+            p.absmean = None if absmean is None else absmean.data.ptr
+            if chain is not None:
+                p.epilogue = chain.aim(out)
+            self._launch = self._launch_for(p.x, p.x_row, absmean is not None)
+            self._aimed = aimed if row_scale is None else None
+            self._launch(stream)
+        return out
+
+    def _of_nothing(self, out: Any, absmean: Any) -> None:
+        if absmean is not None:
+            absmean.fill(0)
+        if self._zeros is not None:
+            self._zeros[0].run(self._zeros[1], out)
+        elif out.size:
+            out.fill(0)
+
+    def _settle(self, stream: int) -> None:
+        """Have another stream wait for what was prepared, once; a capture begins after a synchronisation."""
+        if stream not in self._means:
+            self._means[stream] = None
+            if not self._cupy.cuda.runtime.streamIsCapturing(stream):
+                self._cupy.cuda.get_current_stream().wait_event(self._made)
+
+    def _means_on(self, stream: int) -> Any:
+        """Room for the means of calls on one stream; a capture, which cannot allocate, takes over that of calls before."""
+        if stream != self._made_on:
+            self._settle(stream)
+        found = self._means.get(stream)
+        if found is None:
+            earlier = [key for key, room in self._means.items() if room is not None]
+            if earlier and self._cupy.cuda.runtime.streamIsCapturing(stream):
+                found = self._means.pop(earlier[0])
+            else:
+                found = self._cupy.empty(self._m, np.float32)
+            self._means[stream] = found
+        return found

@@ -1,0 +1,353 @@
+"""Sums of one-bit features over 0/1 patterns on the GPU: as integers, as bits by thresholds, or through the chain of an epilogue."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+
+from bitsparse import jit
+from bitsparse.backends.cuda import geometry
+from bitsparse.backends.cuda.binary.bspmm_deal import Deal, deal
+from bitsparse.backends.cuda.binary.bspmm_params import (
+    THREADS,
+    ChainParams,
+    CountParams,
+    CountTuning,
+    TileChainParams,
+    TileParams,
+    TileTuning,
+    constants,
+    device_chain,
+    estimates,
+    set_thresholds,
+    shape_of_row,
+    tile_constants,
+    tuning_of,
+)
+from bitsparse.backends.cuda.csr.schedule import Cut, Schedule
+from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
+from bitsparse.backends.cuda.workspaces import Workspaces
+from bitsparse.backends.params import EpilogueParams, OperandParams, Thresholds, packed_words
+from bitsparse.errors import KernelError
+
+__all__ = [
+    "KERNELS",
+    "BinarySum",
+    "CountTuning",
+    "TileSchedule",
+    "TileTuning",
+    "chained",
+    "count",
+    "estimates",
+    "sign",
+    "tuning_of",
+]
+
+KERNELS = ("twice-plus", "plus-minus", "select")
+
+_OUTPUTS = {"int32": 0, "bits": 1, "float32": 2}
+_CHAIN = 2
+#: Warps of a multiprocessor with the registers that the kernels take.
+_WARPS, _TILE_WARPS = 16, 12
+_WARP = 32
+#: Edges that a lane takes of a row that is dealt out, and edges of a piece of a longer one.
+_SHORT, _PIECE = 64, 256
+#: Lanes that share the four results of a strip.
+_STRIP = 4
+_NIBBLES = [bin(n).count("1") for n in range(16)]
+
+
+class TileSchedule:
+    """How the kernel over FRDC's tiles walks one pattern; made once for a pattern and kept by its owner, as the arrays must not change.
+
+    Parameters
+    ----------
+    indptr, tiles : cupy.ndarray
+        Of strips of four rows, valid; uint16.
+    shape : tuple of int
+        Of the matrix.
+
+    Attributes
+    ----------
+    strips : Schedule
+        Of the tiles.
+    edges : cupy.ndarray of int32
+        Of each row.
+    """
+
+    def __init__(self, indptr: Any, tiles: Any, shape: tuple[int, int]) -> None:
+        cupy = jit.require_cupy("bspmm")
+        self.shape, strips = (int(shape[0]), int(shape[1])), int(indptr.size) - 1
+        self.strips = Schedule(indptr, (strips, -(-self.shape[1] // _STRIP)), int(tiles.size))
+        self.tiles = tiles if tiles.flags.c_contiguous and tiles.data.ptr % 16 == 0 else tiles.copy()
+        self.edges = cupy.zeros(strips * _STRIP, np.int32)
+        counts, before = cupy.asarray(_NIBBLES, np.int32), cupy.zeros(int(tiles.size) + 1, np.int64)
+        for row in range(_STRIP):
+            before[1:] = cupy.cumsum(counts[(tiles >> (_STRIP * row)) & 15], dtype=np.int64)
+            self.edges[row::_STRIP] = before[indptr[1:]] - before[indptr[:-1]]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all that was made, on the device."""
+        return int(self.edges.nbytes) + self.strips.nbytes
+
+
+class BinarySum:
+    """Sums of one-bit features over a pattern, prepared: ``sums(words, out=None)``.
+
+    Building it compiles the kernel and cuts the pattern. The first call on a stream allocates what such calls work in; later ones allocate
+    nothing but the result. It may be shared by threads and streams.
+
+    Parameters
+    ----------
+    schedule : Schedule or TileSchedule
+        Of the pattern.
+    indices : cupy.ndarray
+        As `indptr` of the schedule: columns of the edges, or blocks of four columns of the tiles.
+    features : int
+        Of a node.
+    bipolar : bool
+        Bits stand for -1 and +1, else for 0 and 1.
+    kernel : {"twice-plus", "plus-minus", "select"}
+    output : {"int32", "float32", "bits"}
+        Sums (m, features); the chain's floats (m, features); or words (m, 1, W), by `thresholds` or else by the chain.
+    thresholds : Thresholds, optional
+        Arrays of the host or of the device.
+    params : EpilogueParams, optional
+        The chain of `output` "float32", and of "bits" without thresholds (then it binarises). Vectors of the host, or of the device.
+    operand : OperandParams, optional
+        More factors and terms of the chain, float32 arrays of the device.
+    mean : bool
+        The chain starts from sums divided by the lengths of the rows (0 for an empty one).
+    tuning : CountTuning or TileTuning, optional
+
+    Attributes
+    ----------
+    shape, dtype
+        Of the result.
+    cut : Cut or Deal
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule | TileSchedule,
+        indices: Any,
+        *,
+        features: int,
+        bipolar: bool,
+        kernel: str = "twice-plus",
+        output: str = "int32",
+        thresholds: Thresholds | None = None,
+        params: EpilogueParams | None = None,
+        operand: OperandParams | None = None,
+        mean: bool = False,
+        tuning: CountTuning | TileTuning | None = None,
+    ) -> None:
+        cupy = self._cupy = jit.require_cupy("bspmm")
+        rows = schedule.shape[0]
+        self.schedule, self.features, self.output = schedule, features, output
+        self._width = packed_words(features, 1, "planes")
+        words = output == "bits"
+        self.shape = (rows, 1, self._width) if words else (rows, features)
+        self.dtype = np.dtype("uint32" if words else output)
+        self._stream = cupy.cuda.get_current_stream
+        self._lock = threading.Lock()
+        self._kernel: Any = None
+        self.cut: Cut | Deal | None = None
+        self._slot = 0
+        self._chain: DeviceEpilogue | None = None
+        chained = output == "float32" or (words and thresholds is None)
+        if kernel not in KERNELS:
+            raise KernelError(f"bspmm: there is no kernel {kernel!r}; choose among {', '.join(KERNELS)}")
+        if kernel != KERNELS[0] and isinstance(schedule, TileSchedule):
+            raise KernelError(f"bspmm: kernel {kernel!r} takes edges, not tiles; give it the CSR pattern")
+        if mean and not chained:
+            raise KernelError("bspmm: a mean is a float; give its thresholds for the sums, or ask for float32")
+        if 0 in self.shape:
+            return
+        self._indices = geometry.contiguous(indices)
+        if self._indices.data.ptr % 16:
+            self._indices = self._indices.copy()
+        if chained:
+            self._chain = device_chain(params, operand, (rows, features), words)
+        self._tuning: Any = tuning
+        self.tuning: CountTuning | TileTuning | None = tuning
+        chain_too = self._chain is not None
+        if isinstance(schedule, TileSchedule):
+            self._argument: Any = TileChainParams() if chain_too else TileParams()
+            raw = self._argument.count
+        else:
+            raw = self._argument = ChainParams() if chain_too else CountParams()
+        self._params = raw
+        raw.bipolar, raw.mean = int(bipolar), int(mean)
+        self._keep = None if thresholds is None or chained else set_thresholds(raw, thresholds, features, bipolar)
+        self._prepare(_CHAIN if chained else _OUTPUTS[output], kernel)
+
+    def _prepare(self, output: int, kernel: str) -> None:
+        raw = self._params
+        raw.rows, raw.width, raw.features = self.shape[0], self._width, self.features
+        if isinstance(self.schedule, TileSchedule):
+            source, defines, grid = self._over_tiles(self.schedule, output)
+        elif kernel == KERNELS[0]:
+            source, defines, grid = self._over_edges(self.schedule, output)
+        else:
+            source, defines = "binary/bspmm_methods.cu", {"BS_OUT": output, "BS_METHOD": KERNELS.index(kernel)}
+            grid = (-(-self.shape[0] * _WARP // THREADS), self._width, 1)
+            raw.streams.indptr, raw.streams.indices = self.schedule.indptr.data.ptr, self._indices.data.ptr
+            defines |= self.schedule.defines
+        threads = THREADS if self.tuning is None else self.tuning.threads
+        self._kernel = jit.kernel(source, source.removesuffix(".cu"), defines).launch(grid, threads, self._argument)
+        pieces = 0 if self.cut is None else self.cut.pieces
+        self._workspaces = Workspaces(pieces * self._slot, np.uint32, pieces * self._params.slices)
+
+    def _over_edges(self, schedule: Schedule, output: int) -> tuple[str, dict[str, int], tuple[int, int, int]]:
+        """Source, constants and grid of the kernel over edges."""
+        tuning = self.tuning = self._tuning or tuning_of(schedule.shape[0], schedule.nnz, self.features)
+        piece_team = tuning.piece_team or tuning.team
+        words, across, slices = shape_of_row(self.features, max(tuning.team, piece_team))
+        each = (1 << tuning.planes) - 4
+        most = (tuning.team * each, piece_team * each)
+        cut = self._cut_for(schedule, tuning, (tuning.team, across, slices), most, _WARPS)
+        self._slot = slices * (words << across) * (tuning.planes + piece_team.bit_length() - 1)
+        if piece_team == tuning.team:
+            blocks = -(-(cut.streams + cut.pieces) * (tuning.team << across) // tuning.threads)
+        else:
+            self._params.piece_blocks = -(-cut.pieces * (piece_team << across) // tuning.threads)
+            blocks = self._params.piece_blocks - (-cut.streams * (tuning.team << across) // tuning.threads)
+        return (
+            "binary/bspmm_count.cu",
+            constants(tuning, output, words, bool(self._params.limits)) | schedule.defines,
+            (blocks, slices, 1),
+        )
+
+    def _over_tiles(self, schedule: TileSchedule, output: int) -> tuple[str, dict[str, int], tuple[int, int, int]]:
+        """The same of the kernel over tiles."""
+        tuning = self.tuning = self._tuning or TileTuning()
+        words, across, slices = tuning.shape_of_row(self.features)
+        cut = self._cut_for(schedule.strips, tuning, (_STRIP, across, slices), (tuning.most,) * 2, _TILE_WARPS)
+        self._slot = slices * (_STRIP * words << across) * (tuning.planes + 2)
+        self._argument.tiles, self._argument.edges = schedule.tiles.data.ptr, schedule.edges.data.ptr
+        blocks = -(-(cut.streams + cut.pieces) * (_STRIP << across) // tuning.threads)
+        defines = (
+            tile_constants(tuning, output, words, self._width, bool(self._params.limits)) | schedule.strips.defines
+        )
+        return "binary/bspmm_tiles.cu", defines, (blocks, slices, 1)
+
+    def _cut_for(
+        self,
+        schedule: Schedule,
+        tuning: CountTuning | TileTuning,
+        team: tuple[int, int, int],
+        most: tuple[int, int],
+        warps: int,
+    ) -> Cut | Deal:
+        """The pattern cut into streams and pieces, or dealt out; rows and pieces short enough for the counters.
+
+        `team` has the lanes that take edges, log2 of those beside each other, and the slices; `most` the edges of a row and of a piece.
+        """
+        lanes, across, slices = team
+        raw, shift = self._params, lanes.bit_length() - 1 + across
+        raw.across, raw.slices = across, slices
+        if tuning.window:
+            short, longest = min(tuning.span or _SHORT * lanes, most[0]), min(tuning.longest or _PIECE, most[1])
+            batch = lanes * tuning.unroll
+            found = deal(schedule, short=short, longest=longest, batch=batch, window=tuning.window)
+            raw.streams = found.params(schedule, self._indices, shift)
+            raw.order = found.order.data.ptr
+            raw.bounds = None if found.bounds is None else found.bounds.data.ptr
+            self.cut = found
+            return found
+        cut = schedule.cut(lanes << across, warps=warps, span=tuning.span, longest=tuning.longest)
+        if cut.longest > min(most):
+            cut = schedule.cut(lanes << across, warps=warps, span=tuning.span, longest=min(most))
+        raw.streams = schedule.params(cut, self._indices, lanes << across)
+        self.cut = cut
+        return cut
+
+    def __call__(self, words: Any, out: Any = None) -> Any:
+        """The sums of `words`, uint32 (n, 1, W) or (n, W), C-contiguous and aligned to 16 bytes, with pad bits of zero."""
+        if out is None:
+            out = self._cupy.empty(self.shape, self.dtype)
+        if self._kernel is None:
+            return out
+        words = geometry.contiguous(words)
+        if words.data.ptr % 16:
+            words = words.copy()
+        with self._lock:
+            stream = self._stream().ptr
+            work = self._workspaces.on(stream)
+            raw = self._params
+            raw.words, raw.out = words.data.ptr, out.data.ptr
+            raw.aligned = int(self.features % 4 == 0 and out.data.ptr % 16 == 0)
+            raw.partial, raw.arrived = work.partial.data.ptr, work.arrived.data.ptr
+            if self._chain is not None:
+                raw.epilogue = self._chain.aim(out)
+            self._kernel(stream)
+        return out
+
+    def nan_seen(self) -> bool:
+        """Whether a call since the last question met NaN on its way to a bit; waits for the current stream."""
+        return self._chain is not None and self._chain.nan_seen()
+
+
+def _prepared(indptr: Any, indices: Any, words: Any, schedule: Schedule | None, **given: Any) -> BinarySum:
+    if schedule is None:
+        schedule = Schedule(indptr, (int(indptr.size) - 1, int(words.shape[0])), int(indices.size))
+    return BinarySum(schedule, indices, **given)
+
+
+def count(
+    indptr: Any,
+    indices: Any,
+    words: Any,
+    features: int,
+    *,
+    bipolar: bool,
+    kernel: str = "twice-plus",
+    out: Any = None,
+    schedule: Schedule | None = None,
+) -> Any:
+    """Sum of the one-bit features of each row's neighbours, int32 (m, features); see the host's function of the same name.
+
+    The indices must be within `words`: they are not checked. `schedule` is that of the pattern, made anew if not given.
+    """
+    return _prepared(indptr, indices, words, schedule, features=features, bipolar=bipolar, kernel=kernel)(words, out)
+
+
+def sign(
+    indptr: Any,
+    indices: Any,
+    words: Any,
+    features: int,
+    thresholds: Thresholds,
+    *,
+    bipolar: bool,
+    kernel: str = "twice-plus",
+    out: Any = None,
+    schedule: Schedule | None = None,
+) -> Any:
+    """Bits ``(sum >= threshold) ^ flip`` of :func:`count`'s sums, which are never stored: uint32 (m, 1, W)."""
+    given = {"features": features, "bipolar": bipolar, "kernel": kernel}
+    return _prepared(indptr, indices, words, schedule, output="bits", thresholds=thresholds, **given)(words, out)
+
+
+def chained(
+    indptr: Any,
+    indices: Any,
+    words: Any,
+    features: int,
+    params: EpilogueParams,
+    *,
+    bipolar: bool,
+    mean: bool = False,
+    kernel: str = "twice-plus",
+    out: Any = None,
+    schedule: Schedule | None = None,
+    operand: OperandParams | None = None,
+) -> Any:
+    """The chain of an epilogue over :func:`count`'s sums (or means), float32 (m, features) or its signs, uint32 (m, 1, W)."""
+    output = "bits" if params.out == "bits" else "float32"
+    given = {"features": features, "bipolar": bipolar, "kernel": kernel, "output": output, "mean": mean}
+    return _prepared(indptr, indices, words, schedule, params=params, operand=operand, **given)(words, out)

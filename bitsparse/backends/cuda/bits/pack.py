@@ -1,0 +1,360 @@
+"""Packing, quantisation and their inverses on the GPU, bit for bit as on the host, and the family's reductions under one roof.
+
+Every function enqueues on the current stream. With ``out`` given, and no question to be answered on the host (``check``), nothing is
+allocated or waited for, so that a call can be captured in a CUDA graph. bfloat16 arrays have ``ml_dtypes.bfloat16`` as their dtype.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from bitsparse import _check, jit
+from bitsparse.backends.cuda import geometry
+from bitsparse.backends.cuda.bits.ranges import calibrate, minmax, stochastic_round
+from bitsparse.backends.cuda.bits.stats import code_sums, tile_bitmap
+from bitsparse.backends.cuda.bits.words import count_nonzero, pad_is_zero, repack
+from bitsparse.backends.cuda.geometry import DOUBLE, GROUP, HALF, Source
+
+__all__ = [
+    "calibrate",
+    "code_sums",
+    "count_nonzero",
+    "dequantize",
+    "minmax",
+    "pack",
+    "pad_is_zero",
+    "quantize",
+    "repack",
+    "stochastic_round",
+    "tile_bitmap",
+    "unpack",
+]
+
+_ROUNDINGS = {"floor": 0, "nearest": 1, "stochastic": 2}
+_STOCHASTIC = 2
+_WARPS, _CHUNKS = 4, 8
+#: Bytes of draws that a warp keeps in shared memory, along and across the lanes.
+_ROW_DRAWS, _COLUMN_DRAWS = 8 * 17 * 16, 32 * 5 * 16
+#: Codes of so few bits may go through ``bits/quick.cu``, whose points are at most so many 2**-16 off.
+_POINT_BITS, _POINT_ERROR = 4, 2
+#: Threads of a block of ``bits/octets.cu``, and blocks for each multiprocessor.
+_OCTET_THREADS, _OCTET_BLOCKS = 256, 20
+#: What Philox adds to its keys after each round.
+_PHILOX_STEPS = 0x9E3779B9, 0xBB67AE85
+#: Codes of this many bits are rounded by adding 1.5 * 2**23.
+_QUICK_BITS = 22
+
+
+class EncodeParams(ctypes.Structure):
+    """The argument of the kernels of ``bits/encode.cu``, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("x", "words", "flag", "offset", "divisor")),
+        *((name, ctypes.c_int64) for name in ("batches", "rows", "cols")),
+        *((f"{name}_{part}", ctypes.c_int64) for name in ("x", "index", "offset", "divisor") for part in ("batch", "row", "col")),
+        ("width", ctypes.c_int64),
+        ("seed", ctypes.c_uint64),
+        *((name, ctypes.c_double) for name in ("offset_value", "divisor_value", "multiplier", "low", "high")),
+        ("stream", ctypes.c_uint32),
+        *((name, ctypes.c_float) for name in ("gain", "middle", "range", "base", "quick_limit")),
+        *((name, ctypes.c_int) for name in ("bits", "fields", "rounding", "positive", "is_signed", "infinity", "vector")),
+    )  # fmt: skip
+
+
+class OctetParams(ctypes.Structure):
+    """The argument of ``bits/octets.cu``, field by field."""
+
+    _fields_ = (("encode", EncodeParams), ("keys", ctypes.c_uint32 * 20))
+
+
+class DecodeParams(ctypes.Structure):
+    """The argument of the kernels of ``bits/decode.cu``, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("words", "out", "scale", "offset")),
+        *((name, ctypes.c_int64) for name in ("batches", "rows", "cols")),
+        *((f"{name}_{part}", ctypes.c_int64) for name in ("scale", "offset") for part in ("batch", "row", "col")),
+        ("width", ctypes.c_int64),
+        *((name, ctypes.c_float) for name in ("scale_value", "offset_value")),
+        *((name, ctypes.c_int) for name in ("bits", "fields", "affine")),
+        ("top", ctypes.c_uint32),
+        *((name, ctypes.c_int) for name in ("weight", "less", "is_unsigned", "is_bool", "infinity", "vector")),
+    )
+
+
+def _set(params: ctypes.Structure, name: str, triple: tuple[int, int, int]) -> None:
+    for part, value in zip(("batch", "row", "col"), triple, strict=True):
+        setattr(params, f"{name}_{part}", value)
+
+
+def _is_large(*counts: int) -> bool:
+    """Whether kernels need 64-bit indices: some count or some step through a whole array does not fit into 30 bits."""
+    return any(abs(count) >> 30 for count in counts)
+
+
+def _blocks(rows: bool, batches: int, height: int, width: int) -> int:
+    """Blocks for an array of the kernels' (batches, rows, cols)."""
+    if rows:
+        chunks = batches * height * -(-width // GROUP)
+        return min(geometry.MAX_BLOCKS, -(-chunks // (_WARPS * _CHUNKS)))
+    return min(geometry.MAX_BLOCKS, batches * -(-height // GROUP) * -(-width // 32))
+
+
+def _stage_bytes(bits: int) -> int:
+    """Shared memory of a block that collects pieces of 32 columns; an odd number of pieces a column keeps banks apart."""
+    return 512 * (bits | 1)
+
+
+def _encode(
+    function: str, found: Source, params: EncodeParams, words: Any, bits: int, axis: int, layout: str, **kind: int
+) -> None:
+    params.words, params.bits = words.data.ptr, bits
+    params.batches, params.rows, params.cols = found.batches, found.rows, found.cols
+    params.x, params.vector, params.width = found.array.data.ptr, found.vector, words.shape[-1]
+    params.fields = int(layout == "rows" and bits > 1)
+    params.infinity = geometry.infinity_of(found.array.dtype)
+    _set(params, "x", found.strides)
+    rows = (axis == -1) != found.turned
+    draws = 0 if params.rounding != _STOCHASTIC else _WARPS * (_ROW_DRAWS if rows else _COLUMN_DRAWS)
+    counts = (found.batches, found.rows, found.cols)
+    steps = sum(abs(step) * count for step, count in zip(found.strides, counts, strict=True))
+    if _is_large(steps, GROUP * found.batches * found.rows * -(-found.cols // GROUP), words.size):
+        kind["BS_LARGE"] = 1
+    way = "rows" if rows else "columns"
+    if kind.get("BS_STEPS") == 0 and rows and _is_octets(found, params):
+        _encode_octets(found, params, kind)
+        return
+    if kind.get("BS_STEPS") == 0 and _is_quick(found, params, rows):
+        del kind["BS_STEPS"]
+        kernel = jit.kernel("bits/quick.cu", f"quick_{way}", kind)
+        draws = 0
+    else:
+        kernel = jit.kernel("bits/encode.cu", f"encode_{way}", kind)
+    blocks = _blocks(rows, found.batches, found.rows, found.cols)
+    kernel.launch(blocks, 32 * _WARPS, params, shared=draws + (0 if rows else _stage_bytes(bits)))()
+
+
+def _is_octets(found: Source, params: EncodeParams) -> bool:
+    """Whether ``bits/octets.cu`` does it: lines of eights beside each other, and a grid that does not change along them."""
+    fits = params.bits in (2, 4, 8) and -128 <= params.low <= params.high <= 255 and not found.turned
+    together = found.vector and found.cols % 8 == 0 and not (params.offset_col or params.divisor_col)
+    return bool(params.fields and fits and together)
+
+
+def _encode_octets(found: Source, params: EncodeParams, kind: dict[str, int]) -> None:
+    del kind["BS_STEPS"]
+    varied = any(getattr(params, f"{name}_{part}") for name in ("offset", "divisor") for part in ("row", "batch"))
+    whole = found.cols * params.bits % GROUP == 0 and found.array.flags.c_contiguous
+    if whole and not varied:  # one long line
+        params.width *= params.batches * params.rows
+        params.cols *= params.batches * params.rows
+        params.batches = params.rows = 1
+    params.gain, params.middle, params.range = params.multiplier, params.low, params.high
+    seeds = params.seed & 0xFFFFFFFF, params.seed >> 32
+    keys = [(seeds[i % 2] + i // 2 * _PHILOX_STEPS[i % 2]) & 0xFFFFFFFF for i in range(20)]
+    octets = params.batches * params.rows * params.width * 4 // params.bits
+    blocks = min(_OCTET_BLOCKS * jit.capability().multiprocessors, -(-octets // _OCTET_THREADS))
+    kind["BS_DRAWN"] = int(params.rounding == _STOCHASTIC)
+    jit.kernel("bits/octets.cu", "octet_rows", kind).launch(
+        blocks, _OCTET_THREADS, OctetParams(params, (ctypes.c_uint32 * 20)(*keys))
+    )()
+
+
+def _is_quick(found: Source, params: EncodeParams, rows: bool) -> bool:
+    """Whether ``bits/quick.cu`` does it; if so, fills in what its arithmetic takes from the host (see ``bits/quick.cuh``)."""
+    span, nearest = params.high - params.low, params.rounding == _ROUNDINGS["nearest"]
+    if params.bits > _POINT_BITS or params.fields or params.rounding == _STOCHASTIC:
+        return False
+    if not (-64 <= params.low < params.high <= 63 and 2.0**-20 <= abs(params.multiplier) / span <= 2.0**20):
+        return False
+    if rows:
+        dense = found.vector and found.cols % GROUP == 0 and (found.rows == 1 or found.strides[1] == found.cols)
+        dense = dense and (found.batches == 1 or found.strides[0] == found.rows * found.cols)
+        along = (params.offset_col, params.divisor_col)
+    else:
+        dense, along = True, (params.offset_row, params.divisor_row)
+    middle = (-params.low - (0.0 if nearest else 0.5)) / span
+    limit = 384 / span - 8 - 8 * abs(middle)
+    params.gain, params.middle, params.range, params.quick_limit = params.multiplier / span, middle, span, limit
+    params.base = (192 if params.low < 0 else 128) + params.low + 0.5 + _POINT_ERROR / 65536
+    return dense and not any(along) and limit > 0
+
+
+def pack(values: Any, bits: int, *, axis: int, layout: str, encoding: str, out: Any = None, check: bool = True) -> Any:
+    """Pack integers (their low ``bits`` bits; ``v > 0`` if bipolar) or floats (one bit, ``v >= 0``).
+
+    Parameters
+    ----------
+    values : cupy.ndarray
+        bool, integer or float array of at least two dimensions, any strides.
+    bits, axis, layout, encoding
+        Format of the words, see ``BitTensor``.
+    out : cupy.ndarray, optional
+        The words, written in place.
+    check : bool
+        Look for NaN in floats, which waits for the stream. Without it NaN gives 0.
+
+    Raises
+    ------
+    ValueError
+        A float is NaN, which has no sign.
+    """
+    cupy = jit.require_cupy("pack_bits")
+    words = geometry.output("pack_bits", out, geometry.packed_shape(values.shape, bits, axis, layout), np.uint32)
+    if values.size == 0:
+        return words
+    found, kind = geometry.source(values), geometry.kind_of(values.dtype)
+    params = EncodeParams(positive=int(values.dtype.kind == "b" or encoding == "bipolar"))
+    params.is_signed = int(values.dtype.kind == "i")
+    flag = None
+    if check and kind >= HALF:
+        flag = cupy.zeros((), np.int32)
+        params.flag = flag.data.ptr
+    _encode("pack_bits", found, params, words, bits, axis, layout, BS_KIND=kind)
+    if flag is not None:
+        _check.no_nan("pack_bits", "x", bool(flag.get()))
+    return words
+
+
+def quantize(
+    x: Any,
+    bits: int,
+    *,
+    offset: Any,
+    divisor: Any,
+    multiplier: float,
+    qmin: int,
+    qmax: int,
+    rounding: str,
+    seed: int,
+    stream: int,
+    axis: int,
+    layout: str,
+    out: Any = None,
+    check: bool = False,
+) -> Any:
+    """``clip(round(((x - offset) / divisor) * multiplier), qmin, qmax)`` modulo ``2**bits``, packed.
+
+    Steps are rounded in the dtype of ``offset`` and ``divisor`` (float32 or float64), to which ``x`` is widened. NaN gives ``qmin``.
+
+    Parameters
+    ----------
+    offset, divisor : number, numpy.ndarray or cupy.ndarray
+        Anything that broadcasts against `x`; single numbers on the host go along by value.
+    out : cupy.ndarray, optional
+        The words, written in place.
+    check : bool
+        Look for NaN and infinity, which waits for the stream.
+
+    Raises
+    ------
+    ValueError
+        With `check`, `x` holds NaN or infinity.
+    """
+    cupy = jit.require_cupy("quantize")
+    dtype = np.dtype(offset.dtype) if hasattr(offset, "dtype") else np.asarray(offset).dtype
+    kind = geometry.kind_of(x.dtype)
+    if kind < HALF or (kind == DOUBLE and dtype == np.float32):
+        x = x.astype(dtype)
+        kind = geometry.kind_of(dtype)
+    words = geometry.output("quantize", out, geometry.packed_shape(x.shape, bits, axis, layout), np.uint32)
+    if x.size == 0:
+        return words
+    found = geometry.source(x)
+    params = EncodeParams(multiplier=multiplier, low=qmin, high=qmax, rounding=_ROUNDINGS[rounding])
+    params.seed, params.stream = seed & 0xFFFFFFFFFFFFFFFF, stream & 0xFFFFFFFF
+    by_offset, by_divisor = geometry.operand(offset, x.shape, dtype), geometry.operand(divisor, x.shape, dtype)
+    params.offset, params.offset_value = by_offset.address, by_offset.value
+    params.divisor, params.divisor_value = by_divisor.address, by_divisor.value
+    _set(params, "offset", found.turn(by_offset.strides))
+    _set(params, "divisor", found.turn(by_divisor.strides))
+    _set(params, "index", found.index_strides)
+    quick = max(bits, int(qmax).bit_length(), int(-qmin).bit_length()) <= _QUICK_BITS
+    steps = 2 if dtype == np.float64 else 0 if quick else 1
+    flag = None
+    if check:
+        flag = cupy.zeros((), np.int32)
+        params.flag = flag.data.ptr
+    _encode("quantize", found, params, words, bits, axis, layout, BS_KIND=kind, BS_STEPS=steps)
+    if flag is not None:
+        _check.finite("quantize", "x", not bool(flag.get()))
+    return words
+
+
+def _decode(
+    words: Any, values: Any, bits: int, axis: int, layout: str, encoding: str, scale: Any = None, offset: Any = None
+) -> None:
+    """Write the values of ``words``; without a scale, the integers themselves."""
+    shape, dtype = values.shape, values.dtype
+    params = DecodeParams(words=words.data.ptr, out=values.data.ptr, bits=bits, width=words.shape[-1])
+    params.rows, params.cols = int(shape[-2]), int(shape[-1])
+    params.batches = values.size // (params.rows * params.cols)
+    params.fields = int(layout == "rows" and bits > 1)
+    params.weight, params.is_unsigned = 1, int(encoding == "unsigned")
+    if encoding == "signed":
+        params.top = params.less = 1 << (bits - 1)
+    elif encoding == "bipolar":
+        params.weight, params.less = 2, 1
+    params.is_bool, params.infinity = int(dtype.kind == "b"), geometry.infinity_of(dtype)
+    params.vector = int(shape[-1] % 4 == 0 and values.data.ptr % geometry.quad_alignment(dtype) == 0)
+    keep = []
+    if scale is not None:
+        params.affine = 1
+        for name, vector in (("scale", scale), ("offset", offset)):
+            found = geometry.operand(vector, shape, np.float32)
+            keep.append(found.keep)
+            setattr(params, name, found.address)
+            setattr(params, f"{name}_value", found.value)
+            _set(params, name, found.strides)
+    rows = axis == -1
+    kind = {"BS_KIND": geometry.kind_of(dtype)}
+    if _is_large(GROUP * params.batches * params.rows * -(-params.cols // GROUP), words.size):
+        kind["BS_LARGE"] = 1
+    kernel = jit.kernel("bits/decode.cu", "decode_rows" if rows else "decode_columns", kind)
+    blocks = _blocks(rows, params.batches, params.rows, params.cols)
+    kernel.launch(blocks, 32 * _WARPS, params, shared=0 if rows else _stage_bytes(bits))()
+
+
+def unpack(
+    words: Any,
+    shape: tuple[int, ...],
+    bits: int,
+    *,
+    axis: int,
+    layout: str,
+    encoding: str,
+    dtype: DTypeLike,
+    out: Any = None,
+) -> Any:
+    """The integers of ``words`` as a C-contiguous array of ``dtype``, or in ``out``."""
+    values = geometry.output("unpack_bits", out, shape, np.dtype(dtype), np.dtype(dtype).itemsize)
+    if values.size:
+        _decode(words, values, bits, axis, layout, encoding)
+    return values
+
+
+def dequantize(
+    words: Any,
+    shape: tuple[int, ...],
+    bits: int,
+    *,
+    axis: int,
+    layout: str,
+    encoding: str,
+    scale: Any,
+    offset: Any,
+    dtype: DTypeLike,
+    out: Any = None,
+) -> Any:
+    """``fl(fl(fl(q) * scale) + offset)`` in float32, or in float64 for float64; 16-bit results are the float32 result rounded once.
+
+    ``scale`` and ``offset`` are numbers, NumPy or CuPy arrays that broadcast against ``shape``; ``out`` is written in place.
+    """
+    values = geometry.output("dequantize", out, shape, np.dtype(dtype), np.dtype(dtype).itemsize)
+    if values.size:
+        _decode(words, values, bits, axis, layout, encoding, scale, offset)
+    return values

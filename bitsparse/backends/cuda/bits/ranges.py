@@ -1,0 +1,156 @@
+"""Ranges of arrays and stochastic rounding on the GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from typing import Any
+
+import numpy as np
+
+from bitsparse import jit
+from bitsparse.backends.cuda import geometry
+from bitsparse.backends.cuda.geometry import DOUBLE, GROUP, HALF
+
+__all__ = ["calibrate", "minmax", "stochastic_round"]
+
+#: Elements that a block takes at once, rows that a part of a column has at least, blocks and warps that keep a multiprocessor busy.
+_BLOCK_ELEMENTS, _PART_ROWS, _BLOCKS_EACH, _WARPS_EACH = 8192, 64, 16, 32
+_THREADS = 256
+#: Threads that merge the parts of a line, where there are more than so many.
+_FEW_PARTS = 32
+_INT64_MIN = -(1 << 63)
+
+
+class RangeParams(ctypes.Structure):
+    """The argument of the kernels of ``bits/range.cu`` and ``bits/round.cu``, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("x", "low", "high", "flag")),
+        *((name, ctypes.c_int64) for name in ("lines", "rows", "cols", "x_batch", "x_row", "x_col", "parts", "span")),
+        ("seed", ctypes.c_uint64),
+        ("stream", ctypes.c_uint32),
+        *((name, ctypes.c_int) for name in ("lanes", "is_signed", "infinity", "vector")),
+    )
+
+
+def _value_dtype(kind: int) -> Any:
+    return np.float64 if kind == DOUBLE else np.float32 if kind >= HALF else np.int64
+
+
+def _launch(name: str, kind: int, items: int, params: RangeParams, source: str = "bits/range.cu") -> None:
+    blocks = min(geometry.MAX_BLOCKS, items)
+    jit.kernel(source, name, {"BS_KIND": kind}).launch(blocks, _THREADS, params)()
+
+
+def _ranges(x: Any, granularity: str, low: Any, high: Any, flag: Any) -> None:
+    """Write the ranges of ``x``, which is not empty; ``flag`` (int32, zero) is set if a float is NaN or infinite."""
+    kind, multiprocessors = geometry.kind_of(x.dtype), jit.capability().multiprocessors
+    warps, most = _WARPS_EACH * multiprocessors, _BLOCKS_EACH * multiprocessors
+    params = RangeParams(flag=flag.data.ptr, infinity=geometry.infinity_of(x.dtype), is_signed=int(x.dtype.kind == "i"))
+    if granularity == "tensor":
+        # in whatever order the elements lie
+        flat = x.T if x.flags.f_contiguous and not x.flags.c_contiguous else geometry.contiguous(x)
+        found = geometry.source(flat.reshape(1, -1))
+    else:
+        found = geometry.source(x)
+    params.x, params.rows, params.cols = found.array.data.ptr, found.rows, found.cols
+    params.x_batch, params.x_row, params.x_col = found.strides
+    params.vector = int(found.vector)
+    if (granularity == "col") == found.turned:
+        params.lines = lines = found.batches * found.rows
+        if found.cols >= _BLOCK_ELEMENTS // 2 and lines < warps:  # a block for each part
+            params.lanes = _THREADS
+            params.span = -(-found.cols * lines // most // _BLOCK_ELEMENTS) * _BLOCK_ELEMENTS
+        else:
+            params.lanes = min(32, 1 << (-(-found.cols // 4) - 1).bit_length())
+            params.span = found.cols
+        params.parts = -(-found.cols // params.span)
+        name, items = "range_rows", -(-lines * params.parts * params.lanes // _THREADS)
+    else:
+        params.lines = lines = found.batches * found.cols
+        quads = found.vector and found.cols % 4 == 0
+        across = found.batches * -(-found.cols // (GROUP if quads else 32))
+        most = max(1, (_THREADS // 32 * most // 2 if not quads else most // 2) // across)
+        least = _PART_ROWS * (_THREADS // 32 if quads else 1)
+        params.span = min(1 << 30, -(-found.rows // max(1, min(found.rows // least, most))))
+        params.parts = -(-found.rows // params.span)
+        name = "range_quads" if quads else "range_columns"
+        items = across * params.parts if quads else -(-across * params.parts // (_THREADS // 32))
+    if params.parts == 1:
+        params.low, params.high = low.data.ptr, high.data.ptr
+        _launch(name, kind, items, params)
+        return
+    room = jit.require_cupy("calibrate").empty((2, params.parts, lines), _value_dtype(kind))
+    params.low, params.high = room[0].data.ptr, room[1].data.ptr
+    _launch(name, kind, items, params)
+    params.x, params.low, params.high = room.data.ptr, low.data.ptr, high.data.ptr
+    params.lanes = 1 if params.parts <= _FEW_PARTS else _THREADS
+    _launch("merge_ranges", kind, -(-lines * params.lanes // _THREADS), params)
+
+
+def calibrate(x: Any, granularity: str) -> tuple[Any, Any, bool]:
+    """Smallest and largest value of a float array per "tensor", "row" or "col", and whether every value is finite.
+
+    Returns
+    -------
+    lo, hi : cupy.ndarray, or numpy.ndarray for "tensor"
+        ``()``, ``(..., M, 1)`` or ``(..., 1, N)``, in the dtype of ``x`` (float32 for 16-bit input); 0 over nothing. Where values are
+        not finite their entries mean nothing.
+    finite : bool
+        False if any value is NaN or infinite. It is waited for, and brings the range of a tensor along: one copy to the host.
+    """
+    cupy = jit.require_cupy("calibrate")
+    dtype = np.float64 if x.dtype == np.float64 else np.float32
+    shape = {"tensor": (), "row": (*x.shape[:-1], 1), "col": (*x.shape[:-2], 1, x.shape[-1])}[granularity]
+    if granularity == "tensor":
+        low, high, odd = (
+            _answer(cupy, x, granularity, dtype) if x.size else (np.zeros(1, dtype), np.zeros(1, dtype), False)
+        )
+        return low.reshape(()), high.reshape(()), not odd
+    if x.size == 0:
+        return cupy.zeros(shape, dtype), cupy.zeros(shape, dtype), True
+    low, high, flag = cupy.empty(shape, dtype), cupy.empty(shape, dtype), cupy.zeros((), np.int32)
+    _ranges(x, granularity, low, high, flag)
+    return low, high, not bool(flag.get())
+
+
+def _answer(cupy: Any, x: Any, granularity: str, dtype: Any) -> tuple[Any, Any, bool]:
+    """Smallest and largest value on the host, one element each, and whether a float is not finite; one copy."""
+    answer = cupy.zeros(3, np.int64)
+    low, high, flag = (answer[i : i + 1] for i in range(3))
+    _ranges(x, granularity, low, high, flag)
+    host = answer.get()
+    return host[:1].view(dtype)[:1], host[1:2].view(dtype)[:1], bool(host[2])
+
+
+def minmax(values: Any) -> tuple[Any, Any, bool]:
+    """Smallest and largest value as Python numbers, and whether a float is NaN or infinite; (0, 0, False) over nothing.
+
+    One pass over the array and one small copy to the host. Where a float is not finite the two numbers mean nothing.
+    """
+    cupy = jit.require_cupy("minmax")
+    if values.size == 0:
+        return 0, 0, False
+    flat = values.reshape(1, -1) if values.ndim < 2 else values
+    *found, odd = _answer(cupy, flat, "tensor", _value_dtype(geometry.kind_of(values.dtype)))
+    ends = [end[0].item() for end in found]
+    if values.dtype == np.uint64:  # held with the top bit turned over
+        ends = [end - _INT64_MIN for end in ends]
+    if values.dtype.kind == "b":
+        ends = [int(end != 0) for end in ends]
+    return ends[0], ends[1], odd
+
+
+def stochastic_round(x: Any, seed: int, stream: int, *, out: Any = None) -> Any:
+    """``floor(x)`` or ``floor(x) + 1`` with the probability of the fraction, in the dtype of ``x``, C-contiguous."""
+    result = geometry.output("stochastic_round", out, x.shape, x.dtype, x.dtype.itemsize)
+    if x.size == 0:
+        return result
+    x = geometry.contiguous(x)
+    params = RangeParams(x=x.data.ptr, low=result.data.ptr, cols=x.size, seed=seed & 0xFFFFFFFFFFFFFFFF)
+    params.stream, params.infinity = stream & 0xFFFFFFFF, geometry.infinity_of(x.dtype)
+    params.vector = int((x.data.ptr | result.data.ptr) % 16 == 0)
+    items = -(-math.ceil(x.size / 8) // _THREADS)
+    _launch("round_stochastically", geometry.kind_of(x.dtype), items, params, "bits/round.cu")
+    return result

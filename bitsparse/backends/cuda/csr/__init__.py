@@ -1,0 +1,1 @@
+"""How kernels over CSR patterns divide and walk them."""

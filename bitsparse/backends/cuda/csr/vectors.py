@@ -1,0 +1,117 @@
+"""Feature rows as the kernels over edges see them: kinds of elements, vectors, lanes to a row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from bitsparse.backends.cuda import geometry
+from bitsparse.backends.cuda.csr.schedule import Schedule
+
+__all__ = [
+    "aligned",
+    "element_type",
+    "fill",
+    "lanes_for",
+    "power_of_two",
+    "schedule_of",
+    "sum_dtype",
+    "vector_bytes",
+    "widened",
+    "widened_features",
+]
+
+_TYPES = {name: i for i, name in enumerate(("float32", "float16", "bfloat16", "float64", "int32", "int64"))}
+
+
+def element_type(dtype: Any) -> int:
+    """``BS_TYPE`` of a dtype.
+
+    Examples
+    --------
+    >>> element_type(np.dtype(np.float64))
+    3
+    """
+    return _TYPES[np.dtype(dtype).name]
+
+
+def sum_dtype(dtype: Any) -> Any:
+    """What the kernels compute elements of a dtype in.
+
+    Examples
+    --------
+    >>> sum_dtype(np.float16)
+    dtype('float32')
+    """
+    dtype = np.dtype(dtype)
+    return np.dtype(np.float32) if dtype.name in ("float16", "bfloat16") else dtype
+
+
+def power_of_two(n: int) -> int:
+    """The smallest power of two that is no less than `n`.
+
+    Examples
+    --------
+    >>> [power_of_two(n) for n in (0, 1, 3, 32)]
+    [1, 1, 4, 32]
+    """
+    return 1 << max(0, n - 1).bit_length()
+
+
+def vector_bytes(row_bytes: int, itemsize: int, arrays: Iterable[Any]) -> int:
+    """Bytes that are moved at once: 16, or less where rows of `row_bytes` or arrays are not aligned to that.
+
+    Examples
+    --------
+    >>> vector_bytes(400, 4, ()), vector_bytes(602 * 4, 4, ()), vector_bytes(3, 1, ())
+    (16, 8, 1)
+    """
+    bits = row_bytes | 16
+    for array in arrays:
+        bits |= array.data.ptr
+    return max(itemsize, bits & -bits)
+
+
+def lanes_for(vectors: int) -> int:
+    """Lanes of a group for rows of so many vectors: all at once, else in rounds that leave few lanes idle.
+
+    Examples
+    --------
+    >>> [lanes_for(n) for n in (1, 4, 25, 33, 64, 72)]
+    [1, 4, 32, 8, 32, 8]
+    """
+    if vectors <= 32:
+        return power_of_two(vectors)
+    return min((32, 16, 8), key=lambda lanes: -(-vectors // lanes) * lanes)
+
+
+def schedule_of(schedule: Schedule | None, indptr: Any, shape: tuple[int, int], nnz: int) -> Schedule:
+    """The schedule that was given, or one for this call."""
+    return Schedule(indptr, shape, nnz) if schedule is None else schedule
+
+
+def widened(schedule: Schedule, indices: Any, heads: int) -> tuple[Schedule, Any]:
+    """The pattern with 64-bit indices, if heads of rows cannot be numbered in 32 bits."""
+    if schedule.large or max(*schedule.shape, 1) * heads < 1 << 31:
+        return schedule, indices
+    return Schedule(schedule.indptr.astype(np.int64), schedule.shape, schedule.nnz), indices.astype(np.int64)
+
+
+def fill(array: Any, value: float) -> None:
+    """Set every element, also of bfloat16 (to 0 only), which CuPy knows the bits of."""
+    (array.view(np.uint16) if array.dtype.name == "bfloat16" else array).fill(value)
+
+
+def widened_features(x: Any) -> Any:
+    """Elements as what they are summed in."""
+    if x.dtype.name == "bfloat16":
+        return (x.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return x.astype(sum_dtype(x.dtype), copy=False)
+
+
+def aligned(array: Any) -> Any:
+    """The array itself if it is C-contiguous and aligned to 16 bytes, else a copy."""
+    array = geometry.contiguous(array)
+    return array if array.data.ptr % 16 == 0 else array.copy()

@@ -1,0 +1,1 @@
+"""Values per edge on the GPU."""

@@ -1,0 +1,341 @@
+"""Products per edge and the softmax over the edges of a row, on the GPU. Arguments are validated by the callers in ``ops``."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from typing import Any
+
+import numpy as np
+
+from bitsparse import jit
+from bitsparse.backends.cuda import geometry
+from bitsparse.backends.cuda.csr import vectors as edges
+from bitsparse.backends.cuda.csr.schedule import Schedule, StreamsParams
+from bitsparse.backends.cuda.edges.sddmm_windows import DotWindows
+
+__all__ = [
+    "EdgeProduct",
+    "EdgeSoftmax",
+    "dot_defines",
+    "edge_softmax",
+    "sddmm",
+    "window_product",
+    "windows_can",
+    "windows_pay",
+]
+
+_THREADS, _DOT_THREADS = 256, 128
+#: Blocks of a multiprocessor with dot products of two vectors to a lane; of 64-bit elements or indices.
+_TWO_ROUNDS = (6, 4)
+#: Vectors of a row to a lane for which a dot product needs no loop.
+_ROUNDS_UNROLLED = 2
+#: Edges of a row that a lane keeps between the steps of a softmax, and how many of them a row of mean length has at most.
+_KEEP, _EACH = 8, 4
+#: Columns and edges that windows of eight rows can take, edges to a column of theirs from which they pay.
+_WINDOWS_COLUMNS, _WINDOWS_EDGES, _WINDOWS_SHARING = 512, 1 << 28, 3.5
+#: Scores of a block of a softmax, blocks of a multiprocessor that are more welcome than larger ones, edges and rows of a block at least.
+_ROOM, _SOFTMAX_ROUNDS, _LEAST_SPAN = 4096, 4, 16
+#: Heads that a block has all of, else so many.
+_MOST_HEADS, _HEADS = 64, 32
+
+
+class SoftmaxParams(ctypes.Structure):
+    """The argument of ``edges/softmax.cu``, field by field."""
+
+    _fields_ = (
+        ("streams", StreamsParams),
+        *((name, ctypes.c_void_p) for name in ("scores", "out", "partial")),
+        *((name, ctypes.c_int) for name in ("heads", "slice", "across", "room")),
+    )
+
+
+class EdgesParams(ctypes.Structure):
+    """``EdgesParams`` of ``edges/ends.cuh``, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("indptr", "indices", "rows", "behind", "x", "y", "out")),
+        *((name, ctypes.c_int64) for name in ("edges", "warps")),
+        *((name, ctypes.c_int) for name in ("heads", "vectors", "product")),
+    )
+
+
+def dot_defines(
+    dtype: Any,
+    vector: int,
+    vectors: int,
+    heads: int,
+    *,
+    large: bool = False,
+    steps: int = 4,
+    blocks: int | None = None,
+) -> dict[str, int]:
+    """Constants of ``sddmm_edges`` for rows whose heads have `vectors` vectors of `vector` bytes each.
+
+    Parameters
+    ----------
+    large : bool
+        64-bit indices.
+    steps : int
+        Gathers that a lane issues at a time, a power of two.
+    blocks : int, optional
+        Blocks of a multiprocessor, which bounds the registers; what was quickest on an H200.
+
+    Examples
+    --------
+    >>> made = dot_defines(np.float32, 16, 32, 1)
+    >>> made["BS_LANES"], made["BS_STEPS"], made["BS_BLOCKS"]
+    (32, 4, 8)
+    """
+    lanes = edges.lanes_for(vectors)
+    rounds = -(-vectors // lanes)
+    unrolled = rounds if rounds <= _ROUNDS_UNROLLED else 0
+    if blocks is None:
+        wide = np.dtype(dtype).itemsize == 8 or large
+        blocks = (
+            _TWO_ROUNDS[wide]
+            if unrolled == 2
+            else 12
+            if lanes <= 4 and np.dtype(dtype).itemsize == 4 and not large
+            else 8
+        )
+    found = {"BS_TYPE": edges.element_type(dtype), "BS_VECTOR": vector, "BS_LANES": lanes}
+    found |= {"BS_STEPS": min(lanes, steps), "BS_ROUNDS": unrolled, "BS_BLOCKS": blocks}
+    found |= {"BS_FULL": 1} if unrolled and vectors == rounds * lanes else {}
+    found |= {"BS_LARGE": 1} if large else {}
+    return found | ({"BS_HEADS": 1} if heads > 1 else {})
+
+
+class EdgeProduct:
+    """Dot products, sums or products of rows for every edge, prepared for one pattern and features of one kind: ``product(x, y, out)``.
+
+    Building it compiles the kernel and prepares the pattern; calls allocate nothing. It may be shared by threads and streams.
+
+    A dot product of D elements is summed in at most 32 interleaved groups of at most 16 bytes, each in order with fused steps, and the
+    sums of the groups in a fixed tree; 16-bit elements are widened to float32 and the result is rounded once.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        Of a pattern with edges.
+    indices : cupy.ndarray
+        As `indptr` of the schedule.
+    op : "dot", "add" or "mul"
+    dtype : dtype
+        float32, float16, bfloat16, float64, int32 or int64, of features and results; the caller has made sure that integers fit.
+    columns : int
+        Of the features, all heads together; not 0.
+    heads : int
+    alignment : int
+        Bytes of which the addresses of features (and of results that are not dot products) are multiples, at most 16.
+    variant : optional
+        Of dot products, see :func:`dot_defines`.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        indices: Any,
+        *,
+        op: str,
+        dtype: Any,
+        columns: int,
+        heads: int = 1,
+        alignment: int = 16,
+        **variant: Any,
+    ) -> None:
+        parts, itemsize = (heads if op == "dot" else 1), np.dtype(dtype).itemsize
+        # The arrays whose addresses the launch has are held by this.
+        self._schedule, self._indices = edges.widened(schedule, geometry.contiguous(indices), parts)
+        schedule, self._lock = self._schedule, threading.Lock()
+        nnz, part_bytes = schedule.nnz, columns // parts * itemsize
+        vector = edges.vector_bytes(part_bytes | alignment, itemsize, ())
+        vectors = part_bytes // vector
+        rows, behind = schedule.edge_rows()
+        arrays = (schedule.indptr, self._indices, rows, behind)
+        params = EdgesParams(*(array.data.ptr for array in arrays))
+        params.edges, params.heads, params.vectors = nnz, parts, vectors
+        if op == "dot":
+            defines = dot_defines(dtype, vector, vectors, parts, large=schedule.large, **variant)
+            kernel, threads = jit.kernel("edges/sddmm_dot.cu", "sddmm_edges", defines), _DOT_THREADS
+        else:
+            lanes, threads = edges.lanes_for(vectors), _THREADS
+            defines = {"BS_TYPE": edges.element_type(dtype), "BS_VECTOR": vector, "BS_LANES": lanes}
+            defines |= {"BS_STEPS": min(lanes, 2)} | schedule.defines
+            kernel = jit.kernel("edges/sddmm_combine.cu", "sddmm_combine", defines)
+        params.warps, params.product = -(-nnz // 32) * parts, int(op == "mul")
+        self._params = params
+        self._launch = kernel.launch(-(-params.warps // (threads // 32)), threads, params)
+
+    def __call__(self, x: Any, y: Any, out: Any) -> Any:
+        """Write the products of C-contiguous `x` and `y` into `out`, which is C-contiguous as well, and return it."""
+        with self._lock:
+            params = self._params
+            params.x, params.y, params.out = x.data.ptr, y.data.ptr, out.data.ptr
+            self._launch()
+        return out
+
+
+def sddmm(
+    indptr: Any,
+    indices: Any,
+    shape: tuple[int, int],
+    x: Any,
+    y: Any,
+    *,
+    op: str,
+    heads: int,
+    out: Any = None,
+    schedule: Schedule | None = None,
+    **variant: Any,
+) -> Any:
+    """Dot product, sum or product of ``x[row]`` and ``y[column]`` for every edge, in edge order; see :class:`EdgeProduct`.
+
+    Parameters
+    ----------
+    indptr, indices : cupy.ndarray of int32 or int64
+        A valid pattern.
+    x, y : cupy.ndarray (rows, heads * width), (cols, heads * width)
+    op : "dot", "add" or "mul"
+        ``"dot"`` gives (nnz, heads), the others (nnz, heads * width).
+    out : cupy.ndarray, optional
+        C-contiguous, of the dtype of `x`.
+    schedule : Schedule, optional
+        Of this pattern, so that nothing is prepared for this call.
+    variant : optional
+        Of dot products, see :func:`dot_defines`.
+    """
+    cupy = jit.require_cupy("sddmm")
+    nnz, columns = int(indices.size), heads if op == "dot" else x.shape[1]
+    result = cupy.empty((nnz, columns), x.dtype) if out is None else out
+    if 0 in result.shape:
+        return result
+    if x.shape[1] == 0:
+        edges.fill(result, 0)
+        return result
+    schedule = edges.schedule_of(schedule, indptr, shape, nnz)
+    x, y = geometry.contiguous(x), geometry.contiguous(y)
+    alignment = edges.vector_bytes(16, 1, (x, y) if op == "dot" else (x, y, result))
+    how: dict[str, Any] = {"op": op, "dtype": x.dtype, "columns": x.shape[1], "heads": heads, **variant}
+    made: Any = EdgeProduct(schedule, indices, alignment=alignment, **how)(x, y, result)
+    return made
+
+
+def windows_can(op: str, dtype: Any, columns: int, heads: int, shape: tuple[int, int], nnz: int) -> bool:
+    """Whether windows of eight rows can compute a product.
+
+    Examples
+    --------
+    >>> windows_can("dot", np.float32, 64, 1, (9, 9), 20), windows_can("dot", np.float32, 64, 2, (9, 9), 20)
+    (True, False)
+    """
+    fits = columns % 4 == 0 and 0 < columns <= _WINDOWS_COLUMNS and shape[1] < 1 << 32 and nnz <= _WINDOWS_EDGES
+    return op == "dot" and heads == 1 and np.dtype(dtype) == np.float32 and fits
+
+
+def windows_pay(nnz: int, entries: int) -> bool:
+    """Whether windows are expected to be quicker for a pattern whose windows of eight rows have so many columns together.
+
+    Examples
+    --------
+    >>> windows_pay(24_574_995, 5_280_977), windows_pay(1_638_396, 1_630_000)
+    (True, False)
+    """
+    return nnz >= _WINDOWS_SHARING * max(1, entries)
+
+
+def window_product(windows: Any, indptr: Any, columns: int) -> Any:
+    """``product(x, y, out)`` of a pattern in windows of eight rows; see :class:`bitsparse.backends.cuda.edges.sddmm_windows.DotWindows`."""
+    return DotWindows(windows, indptr, columns)
+
+
+class EdgeSoftmax:
+    """Softmax over the edges of each row, prepared for one pattern and scores of one kind: ``softmax(scores, out)``.
+
+    Building it compiles the kernels and cuts the pattern up; the first call on a stream allocates what such calls work in, later ones
+    allocate nothing. It may be shared by threads and streams.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        Of a pattern with edges.
+    dtype : dtype
+    heads : int
+    alignment : int
+        Bytes of which the addresses of scores and results are multiples, at most 16.
+    room : int, optional
+        A variant: scores that a block has room for, about.
+    """
+
+    def __init__(
+        self, schedule: Schedule, *, dtype: Any, heads: int, alignment: int = 16, room: int | None = None
+    ) -> None:
+        (rows, _), nnz, itemsize = schedule.shape, schedule.nnz, np.dtype(dtype).itemsize
+        self._schedule, self._sums, self._lock = schedule, edges.sum_dtype(dtype), threading.Lock()
+        part = heads if heads <= _MOST_HEADS else _HEADS
+        vector = 16 if part == heads and alignment == 16 else itemsize
+        across, lanes = softmax_lanes(part, nnz / max(1, rows))
+        # Enough blocks for all multiprocessors, each with no more than it has room for; long rows get a block each, up to a size.
+        room = room or _ROOM
+        span = max(_LEAST_SPAN, min(room // part, (nnz + rows) // (_SOFTMAX_ROUNDS * jit.capability().multiprocessors)))
+        span, longest = -(-span // 4) * 4, -(-room // (32 * part)) * 32
+        cut = schedule.cut(lanes, span=span, longest=longest)
+        params = self._params = SoftmaxParams(schedule.params(cut, None, lanes))
+        params.heads, params.slice, params.across = heads, part, across.bit_length() - 1
+        params.room = -(-((span + longest) * part + 16) // 16) * 16
+        defines = {"BS_TYPE": edges.element_type(dtype), "BS_VECTOR": vector}
+        defines |= {"BS_KEEP": _KEEP if itemsize < 8 else _KEEP // 2} | schedule.defines
+        grid, shared = (cut.units, -(-heads // part), 1), params.room * self._sums.itemsize
+        kernel = jit.kernel("edges/softmax.cu", "edge_softmax", defines)
+        self._launch = kernel.launch(grid, _THREADS, params, shared=shared + 4 * (span + 2 + -(-span // 32)))
+        self._partial, self._pieces = (cut.pieces, 2, heads), None
+        if cut.pieces:
+            kernel = jit.kernel("edges/softmax.cu", "softmax_pieces", defines)
+            self._pieces = kernel.launch(cut.pieces, _THREADS, params)
+
+    def __call__(self, scores: Any, out: Any) -> Any:
+        """Write the weights of C-contiguous `scores` into `out`, which may be `scores`, and return it."""
+        partial = None if self._pieces is None else self._schedule.workspace("softmax", self._partial, self._sums)
+        with self._lock:
+            params = self._params
+            params.scores, params.out = scores.data.ptr, out.data.ptr
+            params.partial = None if partial is None else partial.data.ptr
+            self._launch()
+            if self._pieces is not None:
+                self._pieces()
+        return out
+
+
+def edge_softmax(
+    indptr: Any, scores: Any, *, out: Any = None, schedule: Schedule | None = None, room: int | None = None
+) -> Any:
+    """Softmax of `scores` (nnz, heads) over the edges of each row; `out` may be `scores`. See :class:`EdgeSoftmax`.
+
+    float32, float16, bfloat16 (computed in float32) or float64. With u = 2**-24 (2**-53) the relative error of a weight above 2**-126 is
+    at most ``(|s - max| + ceil(n / 4) + 16) * u`` in a row of n edges, or of pieces of at most n edges where rows are cut up.
+    """
+    cupy = jit.require_cupy("edge_softmax")
+    scores = geometry.contiguous(scores)
+    result = cupy.empty(scores.shape, scores.dtype) if out is None else out
+    nnz, heads = scores.shape
+    if scores.size == 0:
+        return result
+    schedule = edges.schedule_of(schedule, indptr, (int(indptr.size) - 1, 0), nnz)
+    alignment = edges.vector_bytes(16, 1, (scores, result))
+    made: Any = EdgeSoftmax(schedule, dtype=scores.dtype, heads=heads, alignment=alignment, room=room)(scores, result)
+    return made
+
+
+def softmax_lanes(heads: int, mean: float) -> tuple[int, int]:
+    """Lanes along the heads, and lanes of a row, for rows of `mean` edges.
+
+    Examples
+    --------
+    >>> softmax_lanes(1, 32.4), softmax_lanes(8, 5.0), softmax_lanes(3, 100.0)
+    ((1, 8), (8, 16), (1, 32))
+    """
+    # Short rows do best with few lanes and many rows under way; the bound of errors takes long ones to have four lanes along the edges, as
+    # rows beyond what a group keeps are given to a whole warp.
+    across = heads if heads & (heads - 1) == 0 and heads <= 8 else 8 if heads % 8 == 0 else 1
+    along = edges.power_of_two(int(mean / _EACH))
+    return across, min(32, across * max(2 if across >= 4 else 4, along))

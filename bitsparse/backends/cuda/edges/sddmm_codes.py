@@ -1,0 +1,205 @@
+"""Products per edge of packed integers on the GPU, as they are. Arguments are validated by the callers in ``ops``."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from typing import Any, NamedTuple
+
+from bitsparse import jit
+from bitsparse.backends.cuda import geometry
+from bitsparse.backends.cuda.csr import vectors as edges
+from bitsparse.backends.cuda.csr.schedule import Schedule
+from bitsparse.backends.cuda.edges.sddmm import EdgesParams, dot_defines
+from bitsparse.backends.params import packed_words
+
+__all__ = ["BITS", "CodeEnds", "CodesKind", "CodesProduct", "codes_defines"]
+
+#: Widths of integers that there are kernels for.
+BITS = (1, 2, 4, 8)
+_THREADS, _DOT_THREADS = 256, 128
+_ENCODINGS = {"unsigned": 0, "signed": 1, "bipolar": 2}
+_INT32 = "int32"  # a vector is four words, whatever they hold
+
+
+class _Side(ctypes.Structure):
+    """``CodeSide`` of ``edges/codes.cuh``, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("scale", "offset")),
+        *((name, ctypes.c_int64) for name in ("scale_node", "offset_node")),
+        *((name, ctypes.c_int) for name in ("scale_head", "offset_head", "scale_column", "offset_column")),
+        *((name, ctypes.c_int) for name in ("shift", "flip", "minus")),
+    )
+
+
+class _Params(ctypes.Structure):
+    """``EdgesParams`` of ``edges/ends.cuh`` as kernels over codes have it, field by field."""
+
+    _fields_ = (
+        *EdgesParams._fields_,
+        *((name, ctypes.c_int) for name in ("row_bytes", "columns")),
+        ("left", _Side),
+        ("right", _Side),
+    )
+
+
+class CodeEnds(NamedTuple):
+    """Rows of packed integers at one end of the edges.
+
+    Attributes
+    ----------
+    words : cupy.ndarray of uint32 (nodes, words) or (nodes, heads, words)
+        Rows layout, C-contiguous and aligned to 16 bytes.
+    encoding : {"unsigned", "signed", "bipolar"}
+    scale, offset : cupy.ndarray of float32, optional
+        (nodes, heads, columns), of size 1 along what they do not depend on; any strides.
+    """
+
+    words: Any
+    encoding: str
+    scale: Any = None
+    offset: Any = None
+
+    @property
+    def is_real(self) -> bool:
+        """Whether these stand for real values."""
+        return self.scale is not None or self.offset is not None
+
+    @property
+    def by_column(self) -> bool:
+        """Whether scale or offset depend on the column."""
+        return any(part is not None and part.shape[2] > 1 for part in (self.scale, self.offset))
+
+    @property
+    def form(self) -> tuple[Any, ...]:
+        """What the steps of scale and offset depend on."""
+        return tuple(None if part is None else (part.shape, part.strides) for part in (self.scale, self.offset))
+
+    def fill(self, side: _Side) -> None:
+        """Write the steps of scale and offset into a kernel's argument."""
+        for name in ("scale", "offset"):
+            part = getattr(self, name)
+            for i, axis in enumerate(("node", "head", "column")):
+                varies = part is not None and part.shape[i] > 1
+                setattr(side, f"{name}_{axis}", part.strides[i] // 4 if varies else 0)
+
+
+class CodesKind(NamedTuple):
+    """A kind of product: what its kernel is compiled for.
+
+    Attributes
+    ----------
+    op : "dot", "add" or "mul"
+    bits : int
+        1, 2, 4 or 8, of both ends.
+    encodings : tuple of str
+        Of both ends.
+    columns, heads : int
+        Integers of a head, and heads.
+    real, offsets, by_column : bool
+        Whether results are float32, of real values; whether an end has offsets; whether scales or offsets depend on the column, which dot
+        products do not allow.
+    """
+
+    op: str
+    bits: int
+    encodings: tuple[str, str]
+    columns: int
+    heads: int
+    real: bool
+    offsets: bool
+    by_column: bool
+
+    @classmethod
+    def of(cls, op: str, bits: int, columns: int, heads: int, x: CodeEnds, y: CodeEnds) -> CodesKind:
+        """The kind of a product of these."""
+        offsets = x.offset is not None or y.offset is not None
+        real, by_column = x.is_real or y.is_real, x.by_column or y.by_column
+        return cls(op, bits, (x.encoding, y.encoding), columns, heads, real, offsets, by_column)
+
+
+def codes_defines(kind: CodesKind, *, large: bool = False, **variant: Any) -> dict[str, int]:
+    """Constants of the kernel for a kind: of ``sddmm_edges`` for dot products (see :func:`dot_defines`), else of ``sddmm_codes``.
+
+    Examples
+    --------
+    >>> kind = CodesKind("dot", 8, ("signed", "signed"), 128, 1, False, False, False)
+    >>> made = codes_defines(kind)
+    >>> made["BS_CODES"], made["BS_LANES"], made["BS_FULL"], made["BS_LEFT"]
+    (8, 8, 1, 1)
+    >>> made = codes_defines(kind._replace(op="add", columns=6))
+    >>> made["BS_VECTOR"], made["BS_LANES"]
+    (8, 4)
+    """
+    found = {"BS_CODES": kind.bits} | ({"BS_REAL": 1} if kind.real else {})
+    if kind.op == "dot":
+        vectors = packed_words(kind.columns, kind.bits, "rows") // 4
+        found |= dot_defines(_INT32, 16, vectors, kind.heads, large=large, **({"blocks": 8} | variant))
+        found["BS_LEFT"], found["BS_RIGHT"] = (_ENCODINGS[encoding] for encoding in kind.encodings)
+        return found | ({"BS_OFFSETS": 1} if kind.offsets else {})
+    vector = edges.vector_bytes(4 * kind.columns, 4, ())
+    lanes = edges.lanes_for(4 * kind.columns // vector)
+    found |= {"BS_TYPE": edges.element_type(_INT32), "BS_VECTOR": vector, "BS_LANES": lanes}
+    found |= {"BS_STEPS": min(lanes, 2)} | variant
+    found |= {"BS_COLUMNS": 1} if kind.by_column else {}
+    return found | ({"BS_LARGE": 1} if large else {}) | ({"BS_HEADS": 1} if kind.heads > 1 else {})
+
+
+class CodesProduct:
+    """Dot products, sums or products of rows of packed integers for every edge, prepared for one pattern: ``product(x, y, out)``.
+
+    Building it compiles the kernel and prepares the pattern; calls allocate nothing. It may be shared by threads and streams.
+
+    Sums of products are exact int32, which the caller has made sure of. Real values of a dot product come from the exact sums of products
+    and, with offsets, of the integers of each row, in at most six roundings; those of sums and products are what dequantising each end
+    gives.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        Of a pattern with edges.
+    indices : cupy.ndarray
+        As `indptr` of the schedule.
+    kind : CodesKind
+    variant : optional
+        ``BS_STEPS`` of sums and products; of dot products see :func:`bitsparse.backends.cuda.edges.sddmm.dot_defines`.
+    """
+
+    def __init__(self, schedule: Schedule, indices: Any, kind: CodesKind, **variant: Any) -> None:
+        # The arrays whose addresses the launch has are held by this.
+        self._schedule, self._indices = edges.widened(schedule, geometry.contiguous(indices), kind.heads)
+        schedule, self._lock = self._schedule, threading.Lock()
+        self._forms: list[Any] = [None, None]
+        rows, behind = schedule.edge_rows()
+        arrays = (schedule.indptr, self._indices, rows, behind)
+        params = self._params = _Params(*(array.data.ptr for array in arrays))
+        params.edges, params.heads, params.columns = schedule.nnz, kind.heads, kind.columns
+        params.row_bytes = 4 * packed_words(kind.columns, kind.bits, "rows")
+        params.warps, params.product = -(-schedule.nnz // 32) * kind.heads, int(kind.op == "mul")
+        half = 1 << (kind.bits - 1)
+        for side, encoding in zip((params.left, params.right), kind.encodings, strict=True):
+            side.shift, side.minus = int(encoding == "bipolar"), int(encoding == "bipolar")
+            if encoding == "signed":
+                side.flip = side.minus = half
+        defines = codes_defines(kind, large=schedule.large, **variant)
+        dot = kind.op == "dot"
+        name, threads = ("sddmm_edges", _DOT_THREADS) if dot else ("sddmm_codes", _THREADS)
+        params.vectors = (params.row_bytes if dot else 4 * kind.columns) // defines["BS_VECTOR"]
+        kernel = jit.kernel(f"{name}.cu", name, defines)
+        self._launch = kernel.launch(-(-params.warps // (threads // 32)), threads, params)
+
+    def __call__(self, x: CodeEnds, y: CodeEnds, out: Any) -> Any:
+        """Write the products into `out`, C-contiguous int32 or float32 aligned to 16 bytes, and return it."""
+        with self._lock:
+            params = self._params
+            params.x, params.y, params.out = x.words.data.ptr, y.words.data.ptr, out.data.ptr
+            for i, (end, side) in enumerate(((x, params.left), (y, params.right))):
+                side.scale = None if end.scale is None else end.scale.data.ptr
+                side.offset = None if end.offset is None else end.offset.data.ptr
+                form = end.form
+                if form != self._forms[i]:  # hardly ever, and it takes longer than all else here
+                    end.fill(side)
+                    self._forms[i] = form
+            self._launch()
+        return out

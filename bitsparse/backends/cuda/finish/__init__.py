@@ -1,0 +1,1 @@
+"""What happens to a product on the GPU before it is stored."""

@@ -1,0 +1,205 @@
+"""What becomes of float32 sums of a sparse product on the GPU, in its own kernel: an addend, the epilogue's chain, floats or signs."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import jit
+from bitsparse.backends.host.matmul import matmul as host_matmul
+from bitsparse.backends.params import EpilogueParams, packed_words
+
+__all__ = ["Behind", "Finish", "FinishStruct", "padded_columns"]
+
+# The bits of enum FinishStep.
+_OWN_ROW, _THEIR_ROW, _FLOATS, _BITS, _OWN_COLUMN, _THEIR_COLUMN, _BIAS, _NORM = (1 << i for i in range(8))
+_ACTIVATIONS = {None: 0, "relu": 256, "leaky_relu": 512, "tanh": 1024}
+#: Largest sums that limits tell apart, if a chain stays finite up to there.
+_MOST = (3e38, 1e30, 1e18, 1e9, 1.0)
+#: Vectors over the columns are stored in whole blocks, so that kernels may read past their ends.
+_BLOCK = 64
+
+
+class FinishStruct(ctypes.Structure):
+    """``Finish`` of ``finish/floats.cuh``, field by field."""
+
+    _fields_ = (
+        ("row_scale", ctypes.c_void_p * 2),
+        ("col_scale", ctypes.c_void_p * 2),
+        *((name, ctypes.c_void_p) for name in ("addend", "bias", "bn_scale", "bn_shift", "limits", "flips", "nan")),
+        *((name, ctypes.c_int) for name in ("addend_bytes", "bipolar", "columns", "row_bytes")),
+        ("slope", ctypes.c_float),
+    )
+
+
+class Behind(NamedTuple):
+    """What one call brings along for its finish.
+
+    Attributes
+    ----------
+    addend : cupy.ndarray or None
+        float32 (rows, columns), or uint32 words of one bit (rows, words), C-contiguous.
+    encoding : str or None
+        Of the addend's bits.
+    col_scale : cupy.ndarray or None
+        Factors of the sums' columns, float32, from :func:`padded_columns`.
+    """
+
+    addend: Any = None
+    encoding: str | None = None
+    col_scale: Any = None
+
+
+def padded_columns(columns: int) -> int:
+    """Elements that an array of one factor to a column must have.
+
+    Examples
+    --------
+    >>> padded_columns(1), padded_columns(64), padded_columns(65)
+    (64, 64, 128)
+    """
+    return max(1, -(-columns // _BLOCK)) * _BLOCK
+
+
+class Finish:
+    """The finish of products of one shape, prepared on the current device.
+
+    Parameters
+    ----------
+    params : EpilogueParams
+        Vectors on the host. ``out`` is "float", or "bits" that binarise, packed along the columns.
+    shape : tuple of int
+        (rows, columns) of the product.
+    row_scale : cupy.ndarray of float32 (rows,), optional
+        The operand's, before an addend.
+    added : {None, "floats", "bits"}
+        What calls bring as an addend.
+    scaled : bool
+        Calls bring factors of the columns.
+
+    Attributes
+    ----------
+    mode : int
+        BS_FINISH of the kernels: 1 the chain and floats, 2 signs of the sums as they are, 3 signs after anything.
+    out_shape, out_dtype
+        Of the result: float32 (rows, columns), or uint32 words (rows, 1, words).
+    """
+
+    def __init__(
+        self,
+        params: EpilogueParams,
+        shape: tuple[int, int],
+        *,
+        row_scale: Any = None,
+        added: str | None = None,
+        scaled: bool = False,
+    ) -> None:
+        cupy = jit.require_cupy("bspmm")
+        rows, columns = shape
+        signs = params.out == "bits"
+        raw = self.struct = FinishStruct(columns=columns, slope=params.negative_slope)
+        names = ("bias", "bn_scale", "bn_shift", "col_scale")
+        vectors = {name: getattr(params, name) for name in names if getattr(params, name) is not None}
+        chained = bool(vectors) or params.activation is not None
+        steps = _FLOATS * (added == "floats") | _BITS * (added == "bits") | _THEIR_COLUMN * scaled
+        steps |= _OWN_ROW * (params.row_scale is not None) | _THEIR_ROW * (row_scale is not None)
+        self.mode = 1 if not signs else 3 if steps or chained else 2
+        if self.mode == 3:
+            vectors = dict(zip(("limits", "flips"), _limits(params, columns), strict=True))
+        else:
+            steps |= (
+                _OWN_COLUMN * ("col_scale" in vectors) | _BIAS * ("bias" in vectors) | _NORM * ("bn_scale" in vectors)
+            )
+            steps |= _ACTIVATIONS[params.activation]
+        #: What kernels are compiled with.
+        self.defines = {"BS_FINISH": self.mode} | ({"BS_STEPS": steps} if steps else {})
+        width, upload = padded_columns(columns), []
+        for vector in vectors.values():
+            upload.append(np.zeros(width, np.float32))
+            upload[-1][: np.size(vector) if np.ndim(vector) else columns] = vector
+        if params.row_scale is not None:
+            own = np.asarray(params.row_scale, np.float32)
+            upload.append(np.ascontiguousarray(np.broadcast_to(own, (rows,))))
+        #: Holds the vectors that the structure points to.
+        kept: Any = cupy.asarray(np.concatenate(upload)) if upload else None
+        self._kept = (kept, row_scale)
+        for i, name in enumerate(vectors):
+            address = kept.data.ptr + 4 * width * i
+            if name == "col_scale":
+                raw.col_scale[0] = address
+            else:
+                setattr(raw, name, address)
+        if params.row_scale is not None:
+            raw.row_scale[0] = kept.data.ptr + 4 * width * len(vectors)
+        if row_scale is not None:
+            raw.row_scale[1] = row_scale.data.ptr
+        words = packed_words(columns, 1, "planes")
+        self.out_shape: tuple[int, ...] = (rows, 1, words) if signs else shape
+        self.out_dtype = np.dtype(np.uint32 if signs else np.float32)
+        raw.row_bytes = 4 * (words if signs else columns)
+        self._flag = cupy.zeros(1, np.int32) if signs else None
+        if self._flag is not None:
+            raw.nan = self._flag.data.ptr
+
+    def pads(self, lanes: int, runs: int, each: int) -> dict[str, int]:
+        """BS_PADS for groups of `lanes` lanes with `each` columns to a lane, `runs` times to a row."""
+        if self.mode == 1:
+            return {}
+        covered, last = -(-runs * lanes * each // 8), (runs - 1) * lanes * each // 8
+        row = self.struct.row_bytes
+        return {"BS_PADS": 0 if covered >= row else 1 if last + lanes >= row else 2}
+
+    def nan_seen(self) -> bool:
+        """Whether NaN was to become a sign since this was asked last; waits for the current stream."""
+        if self._flag is None or not int(self._flag.get()[0]):
+            return False
+        self._flag.fill(0)
+        return True
+
+    def aim(self, struct: FinishStruct, behind: Behind | None) -> None:
+        """Put into a kernel's argument what one call brings along."""
+        if behind is None:
+            return
+        struct.col_scale[1] = None if behind.col_scale is None else behind.col_scale.data.ptr
+        addend = behind.addend
+        if addend is not None:
+            struct.addend, struct.addend_bytes = addend.data.ptr, addend.strides[0]
+            struct.bipolar = int(behind.encoding == "bipolar")
+
+
+def _limits(params: EpilogueParams, columns: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Where the sign of a chain changes: limits of the sums of each column, and packed bits (as float32) of those that are ones below.
+
+    The chain without its factors of rows is monotone in the sum, so that halving the range of floats finds the place exactly.
+    """
+    chain = params._replace(out="float", binarize=False, row_scale=None)
+
+    def is_one(keys: NDArray[np.int64]) -> NDArray[np.bool_]:
+        sums = np.abs(keys).astype(np.int32).view(np.float32)
+        sums = np.where(keys < 0, -sums, sums)[None, :]
+        found: NDArray[np.bool_] = host_matmul.epilogue(sums, chain)[0] >= 0
+        return found
+
+    with np.errstate(all="ignore"):
+        end = np.zeros(columns, np.int64)
+        for most in _MOST:  # beyond which an overflow in the chain would hide its sign
+            ends = np.array([most, -most], np.float32)[:, None] * np.ones(columns, np.float32)
+            stays = np.isfinite(host_matmul.epilogue(ends, chain)).all(axis=0)
+            end = np.where((end == 0) & stays, np.array(most, np.float32).view(np.int32), end)
+        low, high = -end, end
+        first, last = is_one(low), is_one(high)
+        flips = first & ~last
+        while (high - low > 1).any():
+            middle = (low + high) >> 1
+            reached = (is_one(middle) ^ flips) & (high - low > 1)
+            low, high = np.where(reached | (high - low <= 1), low, middle), np.where(reached, middle, high)
+    limits = np.abs(high).astype(np.int32).view(np.float32)
+    limits = np.where(high < 0, -limits, limits)
+    limits = np.where(first == last, np.where(first, -np.inf, np.nan), limits).astype(np.float32)
+    words = np.zeros(padded_columns(columns) // 32, np.uint32)
+    bits = np.packbits(flips, bitorder="little")
+    words.view(np.uint8)[: bits.size] = bits
+    return limits, words.view(np.float32)

@@ -1,0 +1,282 @@
+"""The tiled product of packed operands by warps (``mma.sync``, compute capability 8.0 and later): tilings, parameters, launch."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from bitsparse import jit
+from bitsparse.backends.cuda.chips import chip_of
+from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue, EpilogueStruct
+from bitsparse.backends.cuda.matmul.passes import BLOCK_BYTES, BLOCK_WORDS, INLINE_PASSES, passes_of
+from bitsparse.backends.cuda.matmul.wgmma import Operand
+from bitsparse.errors import KernelError
+
+__all__ = ["MmaProduct", "MmaTiling", "choose_tiling", "estimate_us", "tilings"]
+
+#: Shared memory that every chip has for one block.
+SHARED_BYTES = 99 << 10
+
+
+class MmaTiling(NamedTuple):
+    """How a product is cut up; the names are those of ``matmul/mma.cu``."""
+
+    wm: int  # warps of a block along the rows and along the columns
+    wn: int
+    mi: int  # 16-row and 8-column blocks of a warp
+    nj: int
+    stages: int
+    qb: int = 1  # planes of the right operand side by side: 1, 2, 4
+    rk: int = 1  # parts of the contraction axis
+
+    @property
+    def rows(self) -> int:
+        """Rows of a tile."""
+        return 16 * self.mi * self.wm
+
+    @property
+    def wide_columns(self) -> int:
+        """Columns of a tile of the right operand, those of every plane counted."""
+        return 8 * self.nj * self.wn
+
+    @property
+    def columns(self) -> int:
+        """Columns of a tile of the result."""
+        return self.wide_columns // self.qb
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * self.wm * self.wn
+
+    @property
+    def stage_bytes(self) -> int:
+        """Shared memory of one stage."""
+        return BLOCK_BYTES * (self.rows + self.wide_columns)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of a multiprocessor at a time."""
+        return 2 if self.threads < 256 else 1
+
+    def defines(self, step: int, wide: bool, fused: bool = False) -> dict[str, int]:
+        """The compile-time constants, of a kernel with an epilogue if ``fused``."""
+        found = {"BS_WM": self.wm, "BS_WN": self.wn, "BS_MI": self.mi, "BS_NJ": self.nj}
+        found |= {"BS_STAGES": self.stages, "BS_BLOCKS": self.blocks}
+        extra = {"BS_BYTES": step == 8, "BS_OUT64": wide, "BS_EPILOGUE": fused}
+        return found | {name: 1 for name, wanted in extra.items() if wanted}
+
+
+#: Tiles of 128 x 256, 128 x 128, 128 x 64, 64 x 64 with as many stages as every chip has room for, two blocks of the last.
+TILES = (MmaTiling(2, 4, 4, 8, 2), MmaTiling(2, 4, 4, 4, 3), MmaTiling(4, 2, 2, 4, 4), MmaTiling(2, 2, 2, 4, 3))
+
+
+def allows(t: MmaTiling, *, wide: bool, fused: bool, emulated: bool) -> bool:
+    """Whether a tiling can be used.
+
+    Planes lie side by side only where their sums are added up in registers, the epilogue takes whole blocks of 64 columns, and sums of
+    several parts are complete only in memory. The largest tile leaves no registers for anything but the plain product.
+    """
+    if t.mi * t.nj > 16 and (wide or fused or emulated):
+        return False
+    return not (wide and t.qb > 1) and not (fused and (t.columns % 64 or t.rk > 1))
+
+
+def tiles_of(shared_bytes: int) -> tuple[MmaTiling, ...]:
+    """:data:`TILES`, the largest with a third stage where a block can have the shared memory for it."""
+    large = TILES[0]._replace(stages=3)
+    return (large if large.stages * large.stage_bytes + BLOCK_BYTES <= shared_bytes else TILES[0], *TILES[1:])
+
+
+def tilings(
+    columns: int,
+    b_planes: int,
+    blocks: int,
+    *,
+    wide: bool,
+    fused: bool = False,
+    emulated: bool = False,
+    shared_bytes: int = SHARED_BYTES,
+) -> list[MmaTiling]:
+    """The tilings worth considering.
+
+    Parameters
+    ----------
+    columns, b_planes, blocks : int
+        Columns of the result, planes of the right operand, blocks of the contraction axis.
+    wide, fused : bool
+        An int64 result; an epilogue.
+    emulated : bool
+        Whether the chip puts the instruction together from many others, which takes registers.
+    shared_bytes : int
+        Shared memory that one block can have.
+    """
+    found = []
+    for tile in tiles_of(shared_bytes):
+        for qb in (1, 2, 4):
+            t = tile._replace(qb=qb)
+            if qb >= 2 * b_planes or (t.columns >= 2 * columns and t.wide_columns > 64):
+                continue
+            each = [t._replace(rk=rk) for rk in (1, 2, 4, 8, 16, 32) if rk <= max(1, blocks)]
+            found += [t for t in each if allows(t, wide=wide, fused=fused, emulated=emulated)]
+    return found
+
+
+def estimate_us(
+    t: MmaTiling,
+    m: int,
+    n: int,
+    blocks: int,
+    a_planes: int,
+    b_planes: int,
+    batches: int,
+    capability: jit.Capability,
+) -> float:
+    """Microseconds that a product of ``blocks`` blocks of 128 bytes is expected to take.
+
+    Not fitted to measurements but made of the chip's rates: a stage takes as long as its products, its way from the L2 or its way
+    through shared memory (128 bytes a clock), whichever is longest.
+    """
+    chip, sms = chip_of(capability), capability.multiprocessors
+    rate = chip.bits or 8 * chip.bytes
+    units = batches * -(-m // t.rows) * -(-n // t.columns)
+    items = units * t.rk
+    together = max(1, min(t.blocks, -(-items // sms)))  # blocks that share a multiprocessor
+    shared = t.stage_bytes + 4 * (t.threads // 32) * (512 * t.mi + 256 * t.nj)
+    products = t.rows * t.wide_columns * 8 * BLOCK_BYTES / rate
+    stage = max(together * max(products, shared / 128, t.stage_bytes / chip.load_bytes), 800 / (t.stages - 1))
+    # What a tile writes leaves while the next one is multiplied, if there is one; sums of parts go through the L2's adders.
+    tail = together * t.rows * t.columns * 4 / (0.7 * chip.load_bytes) * (3 if t.rk > 1 else 1)
+    stages = a_planes * -(-b_planes // t.qb) * -(-blocks // t.rk)
+    waves = -(-items // (together * sms))
+    clocks = 1500 + waves * (stages * (1.1 * stage + 60) + tail)
+    operands = batches * BLOCK_BYTES * blocks * (m * a_planes * -(-b_planes // t.qb) + n * b_planes)
+    moved = 4 * batches * m * n + (operands if m * a_planes * blocks * BLOCK_BYTES > 0.7 * capability.l2_bytes else 0)
+    launches = chip.launch_us + (1.5 if t.rk > 1 else 0)
+    return launches + max(clocks / chip.clock_mhz, moved / chip.memory_bytes_per_us)
+
+
+@lru_cache(maxsize=1024)
+def choose_tiling(
+    m: int,
+    n: int,
+    blocks: int,
+    a_planes: int,
+    b_planes: int,
+    batches: int,
+    step: int,
+    wide: bool,
+    fused: bool,
+    capability: jit.Capability,
+) -> MmaTiling:
+    """The tiling with the lowest estimate, for elements of ``step`` bits."""
+    emulated, room = step == 1 and chip_of(capability).bits == 0, capability.shared_bytes
+    return min(
+        tilings(n, b_planes, blocks, wide=wide, fused=fused, emulated=emulated, shared_bytes=room),
+        key=lambda t: estimate_us(t, m, n, blocks, a_planes, b_planes, batches, capability),
+    )
+
+
+class MmaParams(ctypes.Structure):
+    """The argument of ``matmul_mma``, field by field."""
+
+    _fields_ = (
+        *(
+            (name, ctypes.c_void_p)
+            for name in ("a", "b", "out", "row_term", "col_term", "passes", "blocks", "batch_indices")
+        ),
+        *(
+            (name, ctypes.c_int)
+            for name in (
+                *("m", "n", "words", "a_planes", "b_planes", "block_words", "n_passes", "qb_log", "parts"),
+                *("m_tiles", "n_tiles", "batches", "raster", "pairs"),
+            )
+        ),
+        ("inline_passes", ctypes.c_int * (16 * INLINE_PASSES)),
+    )
+
+
+class FusedMmaParams(MmaParams):
+    """The argument of ``matmul_mma`` with an epilogue."""
+
+    _fields_ = (("epilogue", EpilogueStruct),)
+
+
+class MmaProduct:
+    """A prepared product; ``run(b, out)`` enqueues it.
+
+    Attributes
+    ----------
+    tiling : MmaTiling
+    """
+
+    quick = None  # as WgmmaProduct may have it
+
+    def __init__(
+        self,
+        cupy: Any,
+        a: Operand,
+        b: Operand,
+        batch_indices: Any,
+        batches: int,
+        wide: bool,
+        blocks_mask: Any = None,
+        tiling: MmaTiling | None = None,
+        epilogue: DeviceEpilogue | None = None,
+    ) -> None:
+        n_words = a.words.shape[-1]
+        blocks = -(-n_words // BLOCK_WORDS)
+        chip, fused = jit.capability(), epilogue is not None
+        t = tiling or choose_tiling(a.outer, b.outer, blocks, a.planes, b.planes, batches, a.step, wide, fused, chip)
+        if not allows(t, wide=wide, fused=fused, emulated=False):
+            raise KernelError(
+                f"matmul: the tiling {t} does not go with an int64 result or an epilogue; leave the choice to the plan"
+            )
+        self.tiling = t
+        kernel = jit.kernel("matmul/mma.cu", "matmul_mma", t.defines(a.step, wide, fused))
+        table = passes_of(
+            a.planes, b.planes, t.qb, blocks, a.step, a.negative_top, b.negative_top, a.weight * b.weight, wide
+        )
+        self._keep = [a.words, batch_indices, blocks_mask]
+        p = FusedMmaParams() if fused else MmaParams()
+        p.a, p.m, p.n, p.words = a.words.data.ptr, a.outer, b.outer, n_words
+        p.a_planes, p.b_planes = a.planes, b.planes
+        p.n_passes = len(table)
+        if len(table) <= INLINE_PASSES:
+            p.inline_passes[: table.size] = table.ravel().tolist()
+        else:
+            self._keep.append(cupy.asarray(table))
+            p.passes = self._keep[-1].data.ptr
+        if blocks_mask is not None:
+            p.blocks, p.block_words = blocks_mask.data.ptr, blocks_mask.shape[-1]
+        if batch_indices is not None:
+            p.batch_indices = batch_indices.data.ptr
+        p.qb_log, p.parts = t.qb.bit_length() - 1, t.rk
+        p.m_tiles, p.n_tiles = -(-a.outer // t.rows), -(-b.outer // t.columns)
+        p.batches, p.raster = batches, max(1, 1024 // t.rows)
+        items = batches * p.m_tiles * p.n_tiles * t.rk
+        if items >= 2**31:
+            raise KernelError(
+                f"matmul: {batches} products of {a.outer} x {b.outer} are {items} tiles, more than 2**31; split the batch"
+            )
+        self.params, self._epilogue = p, epilogue
+        shared = t.stages * t.stage_bytes + BLOCK_BYTES
+        self._launch = kernel.launch(min(items, t.blocks * chip.multiprocessors), t.threads, p, shared=shared)
+
+    def run(
+        self, b_words: Any, out: Any, row_term: Any = None, col_term: Any = None, stream: int | None = None
+    ) -> None:
+        """Enqueue ``out = a @ b + row_term + col_term``, or what the epilogue makes of it; as in WgmmaProduct."""
+        p = self.params
+        p.b = b_words.data.ptr
+        if self._epilogue is not None:
+            p.epilogue = self._epilogue.aim(out)
+        else:
+            p.out = out.data.ptr
+            p.pairs = int(p.n % 2 == 0 and p.out % 8 == 0)
+        p.row_term = None if row_term is None else row_term.data.ptr
+        p.col_term = None if col_term is None else col_term.data.ptr
+        if p.parts > 1:
+            out.data.memset_async(0, out.nbytes)
+        self._launch(stream)

@@ -1,0 +1,423 @@
+"""The tiled product of packed operands on the matrix units: which tiling, with which parameters, launched how."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from bitsparse import jit
+from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue, EpilogueStruct
+from bitsparse.backends.cuda.matmul.passes import (
+    BLOCK_BYTES,
+    BLOCK_WORDS,
+    INLINE_PASSES,
+    passes_of,
+    runs_of,
+    wide_passes_of,
+)
+from bitsparse.errors import KernelError
+
+__all__ = ["BLOCK_WORDS", "Operand", "Tiling", "WgmmaProduct", "choose_tiling", "estimate_us", "tilings"]
+
+#: Blocks of 64 columns of a tile that may wait for an epilogue while the next tile is multiplied; 0: none ever do.
+HELD_BLOCKS = 4
+
+#: From so many such blocks on, sums that wait are taken up by warps of their own, all of a tile's; 5: never.
+HANDED_BLOCKS = 3
+
+
+class Operand(NamedTuple):
+    """One packed operand (batches, outer, planes, words) and what its planes mean.
+
+    The integer of a code is ``weight * (sum of 2**shift[p] * plane p) + constant``; the last plane counts negative if ``negative_top``.
+    """
+
+    words: Any
+    outer: int
+    planes: int
+    batches: int
+    step: int  # bits of one plane: 1, or 8 for bytes
+    weight: int = 1
+    constant: int = 0
+    negative_top: bool = False
+
+
+class Tiling(NamedTuple):
+    """How a product is cut up; the names are those of ``matmul/wgmma.cu``."""
+
+    mb: int  # 64-row blocks of a consumer warpgroup: a block multiplies 64 groups mb rows
+    nb: int  # blocks of 64 columns side by side
+    qb: int  # planes of the right operand side by side
+    mc: int = 1  # row tiles that share the loads of the right operand
+    rk: int = 1  # parts of the contraction axis
+    rp: int = 1  # parts of the passes
+    groups: int = 2  # consumer warpgroups of a block
+    pa: int = 1  # planes of the left operand above each other: 1, or mb for an int64 result
+
+    @property
+    def rows(self) -> int:
+        """Rows of a tile of the result."""
+        return self.left_rows // self.pa
+
+    @property
+    def left_rows(self) -> int:
+        """Rows of a tile of the left operand, those of every plane counted."""
+        return 64 * self.groups * self.mb
+
+    @property
+    def carries(self) -> bool:
+        """Whether the kernel of an int64 result has registers for what is final of the lighter passes (``matmul/wide.cuh``)."""
+        return self.mb * self.nb * self.qb <= 2
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block, the producer's warpgroup included."""
+        return 128 * (self.groups + 1)
+
+    def staging_bytes(self, way: int = 0) -> int:
+        """Shared memory behind the stages, through which results leave; by ways 3 and 4 they wait there."""
+        if way == 4:
+            return (8192 * self.groups + 3 * 544) * self.nb * self.qb
+        return 8192 * self.groups * (_held_blocks(self) if way == 3 else 2)
+
+    @property
+    def cluster(self) -> int:
+        """Blocks of a cluster."""
+        return self.mc * self.rk * self.rp
+
+    @property
+    def stage_bytes(self) -> int:
+        """Shared memory of one stage."""
+        return BLOCK_BYTES * (self.left_rows + 64 * self.nb * self.qb)
+
+
+def tilings(columns: int, b_planes: int, *, masked: bool, wide: bool, a_planes: int = 1) -> list[Tiling]:
+    """The tilings worth considering for a result of ``columns`` columns; only an int64 result depends on ``a_planes``."""
+    found = []
+    blocks = ((2, 1, 1), (2, 2, 2), (1, 1, 1), (1, 2, 2)) if wide else ((2, 1, 1), (2, 2, 1), (1, 1, 1))
+    for nb, qb in ((1, 1), (2, 1), (4, 1), (1, 2), (2, 2), (1, 3), (1, 4), (3, 1)):
+        if qb > b_planes or 64 * (nb - 1) >= max(1, columns):
+            continue
+        for groups, mb, pa in blocks:
+            if mb * nb * qb > 4 or (mb == 2 and nb * qb == 3) or (groups == 1 and (nb > 1 or qb == 3)) or pa > a_planes:
+                continue
+            whole = wide or mb * nb > 1  # too large to be added up
+            found += [
+                Tiling(mb, nb, qb, mc, rk, rp, groups, pa)
+                for mc in ((1,) if masked else (1, 2, 4))
+                for rk in ((1,) if whole else (1, 2, 4, 8))
+                for rp in ((1,) if whole else (1, 2, 4))
+                if mc * rk * rp <= 8 and rk * rp <= 4 * groups
+            ]
+    return found
+
+
+class Rates(NamedTuple):
+    """Figures of one chip that the estimate is made of, fitted to measured times of all tilings; see benchmarks/NOTES.md."""
+
+    clock_mhz: float = 1850.0
+    launch_us: float = 1.6
+    fill_clocks: float = 986.0  # from the first load to the first product, and from the last one to the result
+    arrive_bytes: float = 43.0  # bytes a clock that one multiprocessor takes in
+    leave_bytes: float = 4300.0  # bytes a clock that leave the L2
+    part_clocks: float = 3000.0  # adding up the parts of a tile
+    store_bytes: float = 22.8  # bytes a clock that one multiprocessor writes
+    overhead: float = 1.15  # of the products
+    multicast_clocks: float = 135.0  # what a stage waits longer for several blocks
+    memory_bytes_per_us: float = 4.2e6
+    unpack_clocks: float = 38.0  # of a scheduler, for what a warp unpacks at a time: 32 words of each plane of a digit
+    flush_bytes_per_us: float = 2.3e6  # an int64 result read and written from the registers
+    carry_clocks: float = 400.0  # from one weight to the next in the registers
+    cache_bytes: float = 45e6  # operands up to this size stay in the L2
+    kept_bytes: float = 36e6  # of a larger one so much is kept there from one product to the next
+    #: Clusters of 1, 2, 4, 8 blocks that run at the same time.
+    clusters: tuple[tuple[int, int], ...] = ((1, 132), (2, 66), (4, 30), (8, 15))
+
+
+#: An NVIDIA H200.
+RATES = Rates()
+
+
+def estimate_us(
+    t: Tiling,
+    m: int,
+    n: int,
+    blocks: int,
+    a_planes: int,
+    b_planes: int,
+    batches: int,
+    rates: Rates = RATES,
+    *,
+    wide: bool = False,
+    step: int = 1,
+) -> float:
+    """Microseconds that a product of ``blocks`` blocks of 128 bytes is expected to take; infinite if the tiling does not apply."""
+    passes = -(-a_planes // t.pa) * -(-b_planes // t.qb)
+    if t.rp > passes or t.rk > max(blocks, 1):
+        return math.inf
+    fitting = dict(rates.clusters)[t.cluster]
+    units = batches * -(-m // (t.rows * t.mc)) * -(-n // (64 * t.nb))
+    stages = -(-passes // t.rp) * -(-blocks // t.rk)
+    columns, parts = t.nb * t.qb, t.rk * t.rp
+    busy = t.cluster * min(units, fitting)
+    load = max(
+        BLOCK_BYTES * (t.left_rows + 64 * columns) / rates.arrive_bytes,
+        BLOCK_BYTES * (t.left_rows + 64 * columns / t.mc) * busy / rates.leave_bytes,
+    )
+    stage = max(128 * t.groups * t.mb * columns * rates.overhead, load) + (rates.multicast_clocks if t.mc > 1 else 0)
+    tail = (512 if wide else 256) * t.rows * t.nb / rates.store_bytes / parts + (rates.part_clocks if parts > 1 else 0)
+    again = 0.0  # additions to an int64 result
+    if wide:
+        tail += (passes - 1) * rates.carry_clocks
+        runs = runs_of(a_planes, b_planes, t.pa, t.qb, blocks, step, t.carries)
+        again = (runs - 1) * 16.0 * batches * m * n / rates.flush_bytes_per_us
+    clocks = rates.fill_clocks + -(-units // fitting) * (stages * stage + tail)
+    operands = batches * BLOCK_BYTES * blocks * (m * a_planes * -(-b_planes // t.qb) + n * b_planes)
+    memory = operands / rates.memory_bytes_per_us if m * a_planes * blocks * BLOCK_BYTES > rates.cache_bytes else 0.0
+    return rates.launch_us + max(clocks / rates.clock_mhz, memory) + again
+
+
+def unpacking_us(t: Tiling, m: int, n: int, blocks: int, b_planes: int, batches: int, rates: Rates = RATES) -> float:
+    """Microseconds of unpacking the right operand, beside the product before where that leaves multiprocessors free."""
+    units = batches * -(-m // (t.rows * t.mc)) * -(-n // (64 * t.nb))
+    chip = dict(rates.clusters)[1]
+    room = chip - t.cluster * min(units, dict(rates.clusters)[t.cluster])
+    warps = batches * n * b_planes * blocks * BLOCK_WORDS / 8 / 32
+    used = min(-(-warps // 8), room if warps <= 128 * room else chip)
+    return warps * rates.unpack_clocks / used / rates.clock_mhz if used else 0.0
+
+
+@lru_cache(maxsize=1024)
+def choose_tiling(
+    m: int, n: int, blocks: int, a_planes: int, b_planes: int, batches: int, masked: bool, wide: bool, step: int = 1
+) -> Tiling:
+    """The tiling with the lowest estimate, for elements of ``step`` bits; among equals the one with the most columns."""
+    return min(
+        tilings(n, b_planes, masked=masked, wide=wide, a_planes=a_planes),
+        key=lambda t: (
+            estimate_us(t, m, n, blocks, a_planes, b_planes, batches, wide=wide, step=step)
+            + (unpacking_us(t, m, n, blocks, b_planes, batches) if step == 8 else 0.0),
+            -t.nb,
+        ),
+    )
+
+
+class MatmulParams(ctypes.Structure):
+    """The argument of ``matmul_wgmma``, field by field."""
+
+    _fields_ = (
+        ("a", jit.TensorMap),
+        ("b", jit.TensorMap),
+        ("c", jit.TensorMap),
+        *((name, ctypes.c_void_p) for name in ("out", "row_term", "col_term", "passes", "blocks", "batch_indices")),
+        *(
+            (name, ctypes.c_int)
+            for name in (
+                *("m", "n", "block_words", "n_passes", "nb", "qb", "mc", "rk", "rp", "box_rows", "boxes"),
+                *("m_groups", "n_tiles", "batches", "raster", "bulk", "pairs", "early"),
+            )
+        ),
+        *((name, ctypes.c_uint) for name in ("by_batch", "by_band", "by_height", "by_last")),
+        ("kept", ctypes.c_int),
+        ("pad", ctypes.c_int * 13),
+        ("inline_passes", ctypes.c_int * (16 * INLINE_PASSES)),
+    )
+
+
+class FusedParams(MatmulParams):
+    """The argument of ``matmul_wgmma`` with an epilogue."""
+
+    _fields_ = (("epilogue", EpilogueStruct),)
+
+
+def _room_for(t: Tiling) -> int:
+    """So many clusters of a tiling run at the same time at most: shared memory is enough for one block a multiprocessor."""
+    return max(1, jit.capability().multiprocessors // t.cluster)
+
+
+def _held_blocks(t: Tiling) -> int:
+    """How many blocks of columns wait at once in an epilogue of way 3."""
+    return min(t.nb * t.qb, HELD_BLOCKS)
+
+
+def defines_of(t: Tiling, step: int, wide: bool, shared_bytes: int, way: int = 0, signed: int = 0) -> dict[str, int]:
+    """The compile-time constants of a tiling; ``way`` is that through an epilogue, 0 without one."""
+    stages = max(2, min(8, (shared_bytes - 2048 - t.staging_bytes(way)) // t.stage_bytes))
+    found = {"BS_GROUPS": t.groups, "BS_MB": t.mb, "BS_NB": t.nb * t.qb, "BS_STAGES": stages}
+    extra = {"BS_BYTES": int(step == 8), "BS_OUT64": int(wide), "BS_PA": int(t.pa > 1), "BS_EPILOGUE": way}
+    extra["BS_HELD"] = _held_blocks(t) if way == 3 else 0
+    extra["BS_SIGNED"] = signed
+    return found | {name: value for name, value in extra.items() if value}
+
+
+def operand_map(words: Any, outer: int, planes: int, box_rows: int, box_planes: int = 1) -> Any:
+    """The tensor map of an operand (..., outer, planes, words): words, outer, planes, batches."""
+    n_words = words.shape[-1]
+    batches = words.size // max(1, outer * planes * n_words)
+    plane = 4 * n_words
+    return jit.tensor_map(
+        words.data.ptr,
+        (n_words, outer, planes, batches),
+        (planes * plane, plane, outer * planes * plane),
+        (BLOCK_WORDS, box_rows, box_planes, 1),
+    )
+
+
+def reciprocals(m_groups: int, n_tiles: int, batches: int, raster: int) -> tuple[int, int, int, int]:
+    """2**31 over the divisors of a tile's number, rounded up, or zeros where such a multiplication would not be exact."""
+    band, last = raster * n_tiles, m_groups % raster or raster
+    per_batch = m_groups * n_tiles
+    if max(batches * per_batch * per_batch if batches > 1 else 0, (per_batch + band) * band) >= 1 << 31:
+        return 0, 0, 0, 0
+    a, b, c, d = (-(-(1 << 31) // by) for by in (per_batch, band, raster, last))
+    return a, b, c, d
+
+
+def kept_eighths(nbytes: int) -> int:
+    """How many of eight blocks of a left operand of so many bytes can stay in the L2 until the next product, if the others leave first."""
+    return min(8, int(8 * RATES.kept_bytes / max(1, nbytes)))
+
+
+class WgmmaProduct:
+    """A prepared product; ``run(b, out)`` enqueues it. With ``early`` only what makes `b` and earlier products may be running when it
+    begins to read `a`. ``signed`` are the operands with signed bytes, 1 for `a` and 2 for `b`.
+
+    Attributes
+    ----------
+    tiling : Tiling
+    """
+
+    def __init__(
+        self,
+        cupy: Any,
+        a: Operand,
+        b: Operand,
+        batch_indices: Any,
+        batches: int,
+        wide: bool,
+        blocks_mask: Any = None,
+        tiling: Tiling | None = None,
+        epilogue: DeviceEpilogue | None = None,
+        early: bool = False,
+        signed: int = 0,
+    ) -> None:
+        n_words = a.words.shape[-1]
+        blocks = -(-n_words // BLOCK_WORDS)
+        masked = blocks_mask is not None
+        t = tiling or choose_tiling(a.outer, b.outer, blocks, a.planes, b.planes, batches, masked, wide, a.step)
+        self.tiling = t
+        fused = epilogue is not None
+        signs = (a.negative_top, b.negative_top, a.weight * b.weight)
+        if wide:
+            table = wide_passes_of(a.planes, b.planes, t.pa, t.qb, blocks, a.step, *signs, t.carries)
+        else:
+            table = passes_of(a.planes, b.planes, t.qb, blocks, a.step, *signs, False)
+        if t.rk * t.rp > 1 and (t.mb * t.nb > 1 or wide):
+            raise KernelError(f"matmul: the tiling {t} splits a tile that is too large to be added up")
+        if t.pa != (t.mb if wide else 1):
+            raise KernelError(f"matmul: the tiling {t} is not one of an {'int64' if wide else 'int32'} result")
+        self._keep = [a.words, batch_indices, blocks_mask]
+        p = FusedParams() if fused else MatmulParams()
+        p.a[:] = operand_map(a.words, a.outer, a.planes, t.left_rows // t.pa, t.pa)
+        p.n_passes = len(table)
+        if len(table) <= INLINE_PASSES:
+            p.inline_passes[: table.size] = table.ravel().tolist()
+        else:
+            self._keep.append(cupy.asarray(table))
+            p.passes = self._keep[-1].data.ptr
+        if masked:
+            p.blocks, p.block_words = blocks_mask.data.ptr, blocks_mask.shape[-1]
+        if batch_indices is not None:
+            p.batch_indices = batch_indices.data.ptr
+        p.m, p.n, p.nb, p.qb = a.outer, b.outer, t.nb, t.qb
+        p.mc, p.rk, p.rp = t.mc, t.rk, t.rp
+        p.box_rows = math.gcd(64, 64 * t.nb * t.qb // t.mc)
+        p.boxes = 64 * t.nb * t.qb // (t.mc * p.box_rows)
+        p.m_groups = -(-a.outer // (t.rows * t.mc))
+        p.n_tiles = -(-b.outer // (64 * t.nb))
+        p.batches = batches
+        p.raster = max(1, 16 // (t.mc * t.mb))
+        p.by_batch, p.by_band, p.by_height, p.by_last = reciprocals(p.m_groups, p.n_tiles, batches, p.raster)
+        p.early = int(early)
+        # Whether an element of `a` is read once in a product.
+        once = p.n_tiles == 1 and b.planes <= t.qb and batch_indices is None
+        p.kept = kept_eighths(batches * a.outer * a.planes * blocks * BLOCK_BYTES) if once else 8
+        self._b = b
+        self.params = p
+        units = batches * p.m_groups * p.n_tiles
+        self._step, self._wide, self._signed, self._epilogue = a.step, wide, signed, epilogue
+        # For sums to wait there must be a next tile, and stages enough: half a block of columns is taken up in each.
+        several = t.rk * t.rp == 1 and units > _room_for(t)
+        steady = len(table) * blocks >= 2 * t.nb and not masked
+        self._may_wait = several and steady and t.groups == 2 and t.mb == 1 and a.step == 1 and not wide
+        defines, shared = self._variant()
+        clusters = units
+        if t.rk * t.rp == 1:
+            kernel = jit.kernel("matmul/wgmma.cu", "matmul_wgmma", defines)
+            clusters = min(units, _room_for(t), kernel.resident_clusters(t.threads, shared, t.cluster))
+        # The copy engine's stores overlap with the next tile; for a block's only tile ordinary ones are sooner done.
+        self._bulk = units > clusters and not wide and not fused and b.outer % 4 == 0
+        self._grid = clusters * t.cluster
+        self._launches: dict[int, Any] = {}
+        self._launch = self._launch_for(self._way())
+        self._mapped = self._out_mapped = 0
+        #: ``launch(stream, b address, out address)`` of :class:`bitsparse._ext.launch.Quick` where nothing else changes between calls.
+        self.quick = None if self._bulk or wide or fused else self._launch.quick(MatmulParams.out.offset)
+
+    def _way(self) -> int:
+        """Which way the next launch's sums go: 0 if they are stored, 1 or 2 through an epilogue, 3 or 4 if that waits for the next tile."""
+        if self._epilogue is None:
+            return 0
+        if not (self._may_wait and HELD_BLOCKS and self._epilogue.can_wait):
+            return self._epilogue.way
+        return 4 if self.tiling.nb * self.tiling.qb >= HANDED_BLOCKS else 3
+
+    def _variant(self) -> tuple[dict[str, int], int]:
+        """The constants of the next launch's kernel and its shared memory."""
+        t, way = self.tiling, self._way()
+        defines = defines_of(t, self._step, self._wide, jit.capability().shared_bytes, way, self._signed)
+        return defines, defines["BS_STAGES"] * t.stage_bytes + t.staging_bytes(way) + 1024
+
+    def _launch_for(self, way: int) -> Any:
+        """The launch for a way through the epilogue."""
+        if way not in self._launches:
+            defines, shared = self._variant()
+            kernel, t = jit.kernel("matmul/wgmma.cu", "matmul_wgmma", defines), self.tiling
+            self._launches[way] = kernel.launch(
+                self._grid, t.threads, self.params, shared=shared, cluster=t.cluster, dependent=True
+            )
+        return self._launches[way]
+
+    def run(
+        self, b_words: Any, out: Any, row_term: Any = None, col_term: Any = None, stream: int | None = None
+    ) -> None:
+        """Enqueue ``out = a @ b + row_term + col_term``, or what the epilogue makes of it, on CuPy's current stream, whose address is
+        ``stream`` if the caller knows it.
+        """
+        p, b = self.params, self._b
+        operand = b_words.data.ptr
+        if operand != self._mapped:
+            if self.quick is not None:
+                self.quick.operand = 0
+            p.b[:] = operand_map(b_words, b.outer, b.planes, p.box_rows)
+            self._mapped = operand
+        address = out.data.ptr
+        if self._epilogue is not None:
+            p.epilogue = self._epilogue.aim(out)
+        elif address != self._out_mapped:
+            p.out = self._out_mapped = address
+            p.bulk = int(self._bulk and address % 16 == 0)
+            p.pairs = int(p.n % 2 == 0 and address % 16 == 0)
+            if p.bulk:
+                row = 4 * p.n
+                p.c[:] = jit.tensor_map(address, (p.n, p.m, p.batches), (row, p.m * row), (32, 64, 1))
+        if row_term is not None:
+            p.row_term = row_term.data.ptr
+        if col_term is not None:
+            p.col_term = col_term.data.ptr
+        launch = self._launch if self._epilogue is None else self._launch_for(self._way())
+        launch(stream)
+        if self.quick is not None:
+            self.quick.operand = operand

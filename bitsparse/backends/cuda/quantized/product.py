@@ -1,0 +1,301 @@
+"""Products of floats and weights in bytes on the GPU: activations become codes while they are loaded (``quantized/wgmma.cu``,
+``quantized/mma.cu``).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from typing import Any
+
+import numpy as np
+
+from bitsparse import jit
+from bitsparse.backends.cuda import geometry
+from bitsparse.backends.cuda.binary.bmm import vector_of
+from bitsparse.backends.cuda.matmul.wgmma import operand_map
+
+__all__ = [
+    "KERNELS",
+    "QuantizedProduct",
+    "absmax_into",
+    "absmax_of",
+    "deal",
+    "empty",
+    "empty_codes",
+    "has_wgmma",
+    "scale_of",
+]
+
+#: The kernels, those of which the first runs on Hopper alone.
+KERNELS = ("wgmma", "mma")
+#: Rows and columns of a tile, and elements of the contraction axis that are multiplied at a time.
+TILE, BLOCK = 128, 128
+#: Threads and shared memory of a block: rings of 8 and 4 blocks of 16 KB and the way out; two blocks of codes and three of weights.
+_WGMMA, _MMA = (512, 12 * 16384 + 32768 + 1024), (256, 5 * 16384 + 128)
+#: From so much shared memory on two blocks of the second kernel share a multiprocessor.
+_ROOM_FOR_TWO = 160 << 10
+#: Rows that a loading warp of the first kernel has in flight: as many bytes of 16-bit floats as of others.
+_AHEAD = {4: 8, 2: 16}
+
+
+class QuantizedParams(ctypes.Structure):
+    """The argument of both kernels, field by field; see ``quantized/load.cuh``."""
+
+    _fields_ = (
+        ("w", jit.TensorMap),
+        ("y", jit.TensorMap),
+        *((name, ctypes.c_void_p) for name in ("x", "weights", "out", "scale", "largest", "w_scale", "bias")),
+        *((name, ctypes.c_void_p) for name in ("codes", "absmax", "odd")),
+        ("x_row", ctypes.c_longlong),
+        ("seed", ctypes.c_uint64),
+        ("stream", ctypes.c_uint32),
+        ("scale_value", ctypes.c_float),
+        ("top", ctypes.c_float),
+        *((name, ctypes.c_int) for name in ("m", "n", "k", "w_words", "codes_words", "codes_bits")),
+        *((name, ctypes.c_int) for name in ("n_tiles", "full", "split", "per_part", "units", "bulk", "pairs")),
+        ("pad", ctypes.c_int * 8),
+    )  # fmt: skip
+
+
+class AbsmaxParams(ctypes.Structure):
+    """The argument of ``quantized_absmax``, field by field."""
+
+    _fields_ = (
+        ("x", ctypes.c_void_p),
+        ("largest", ctypes.c_void_p),
+        ("rows", ctypes.c_longlong),
+        ("row_bytes", ctypes.c_longlong),
+        *((name, ctypes.c_int) for name in ("cols", "words", "infinity", "pad")),
+    )
+
+
+def absmax_into(x: Any, largest: Any) -> None:
+    """Write the largest magnitude of `x` (m, k), whose rows are contiguous, into the one float32 element of ``largest``.
+
+    NaN and infinity count as larger than everything else. Nothing is allocated or waited for.
+    """
+    largest.fill(0)
+    m, k = (int(size) for size in x.shape)
+    params = AbsmaxParams(x.data.ptr, largest.data.ptr, m, x.strides[0], k)
+    params.words = int((m == 1 or x.strides[0] == k * x.itemsize) and x.data.ptr % 16 == 0)
+    params.infinity = geometry.infinity_of(x.dtype)
+    kernel = jit.kernel("quantized/absmax.cu", "quantized_absmax", {"BS_KIND": 5 if x.itemsize == 4 else 4})
+    blocks = min(8 * jit.capability().multiprocessors, max(1, -(-m * k // 4096)))
+    kernel.launch(blocks, 256, params)()
+
+
+def absmax_of(x: Any) -> Any:
+    """The largest magnitude of `x` as a float32 array of one element."""
+    largest = jit.require_cupy("quantized_matmul").empty(1, np.float32)
+    absmax_into(x, largest)
+    return largest
+
+
+def scale_of(largest: Any, bits: int) -> Any:
+    """The scale that the kernels make of the largest magnitude."""
+    cupy = jit.require_cupy("quantized_matmul")
+    scale = cupy.abs(largest.reshape(())) / np.float32((1 << (bits - 1)) - 1)
+    return cupy.where(scale >= np.finfo(np.float32).smallest_normal, scale, cupy.ones_like(scale))
+
+
+def has_wgmma() -> bool:
+    """Whether the current device has the first kernel's instructions."""
+    return jit.capability().has_wgmma
+
+
+def empty(shape: tuple[int, ...]) -> Any:
+    """Room for a result."""
+    return jit.require_cupy("quantized_matmul").empty(shape, np.float32)
+
+
+def empty_codes(m: int, k: int, bits: int) -> Any:
+    """Room for the codes of activations (m, k), in rows."""
+    shape = geometry.packed_shape((m, k), bits, -1, "rows")
+    return jit.require_cupy("quantized_matmul").empty(shape, np.uint32)
+
+
+def deal(m: int, n: int, blocks: int) -> dict[str, int]:
+    """How row tiles are dealt out to so many blocks: whole while all have one, the rest split by columns.
+
+    Examples
+    --------
+    >>> deal(169343, 512, 132)
+    {'n_tiles': 4, 'full': 1320, 'split': 4, 'per_part': 1, 'units': 1332}
+    >>> deal(200, 300, 132)
+    {'n_tiles': 3, 'full': 0, 'split': 3, 'per_part': 1, 'units': 6}
+    """
+    tiles, columns = -(-m // TILE), -(-n // TILE)
+    full = tiles // blocks * blocks
+    rest = tiles - full
+    per_part = -(-columns // max(1, min(columns, blocks // rest))) if rest else columns
+    split = -(-columns // per_part)
+    return {"n_tiles": columns, "full": full, "split": split, "per_part": per_part, "units": full + rest * split}
+
+
+class QuantizedProduct:
+    """``product(x, out)``: float activations (m, k), quantised on their way, times weights in bytes, for one right operand.
+
+    Parameters
+    ----------
+    weights : uint32 (n, words)
+        Codes in signed bytes, packed along the contraction axis, in their natural order; ``words`` is a multiple of 4.
+    m, n, k : int
+        None of them zero; ``127 * 128 * k`` fits into int32.
+    dtype : dtype
+        Of the activations: float32, float16, bfloat16.
+    bits : int
+        Of the activations' codes; also of those that are returned, 4 or 8.
+    rounding : {"nearest", "stochastic"}
+    w_scale, bias : float32 array
+        What broadcasts to (n,); `bias` may be None.
+    kernel : str
+        One of :data:`KERNELS`.
+    """
+
+    def __init__(
+        self,
+        weights: Any,
+        *,
+        m: int,
+        n: int,
+        k: int,
+        dtype: np.dtype[Any],
+        bits: int,
+        rounding: str,
+        w_scale: Any,
+        bias: Any = None,
+        kernel: str | None = None,
+    ) -> None:
+        cupy = self._cupy = jit.require_cupy("quantized_matmul")
+        chip = jit.capability()
+        self.kernel = kernel or KERNELS[0 if chip.has_wgmma else 1]
+        self._dtype, self._random = np.dtype(dtype), rounding == "stochastic"
+        p = self.params = QuantizedParams(m=m, n=n, k=k, top=float((1 << (bits - 1)) - 1), codes_bits=bits)
+        for name, value in deal(m, n, chip.multiprocessors).items():
+            setattr(p, name, value)
+        p.weights, p.w_words = weights.data.ptr, weights.shape[-1]
+        vectors = [self._padded(vector, n) for vector in (w_scale, bias)]
+        self._flag = cupy.zeros(1, np.int32)
+        self._keep = [weights, *vectors]
+        p.w_scale, p.odd = vectors[0].data.ptr, self._flag.data.ptr
+        if vectors[1] is not None:
+            p.bias = vectors[1].data.ptr
+        if self.kernel == "wgmma":
+            p.w[:] = operand_map(weights, n, 1, TILE)
+        self._threads, self._shared = _WGMMA if self.kernel == "wgmma" else _MMA
+        self._grid = min(p.units, chip.multiprocessors) if self.kernel == "wgmma" else -(-m // TILE) * p.n_tiles
+        self._launches: dict[int, Any] = {}
+        self._largest: dict[int, Any] = {}
+        self._mapped = 0
+        self._lock = threading.Lock()
+        #: Streams that products were enqueued on since the flag was read.
+        self._ran: dict[int, Any] = {}
+        self._stream = cupy.cuda.get_current_stream
+        self._made_on = self._stream().ptr
+        self._made = cupy.cuda.Event(disable_timing=True)
+        self._made.record()
+        self._known = {self._made_on}
+
+    def _padded(self, vector: Any, n: int) -> Any:
+        """A vector over the columns with zeros up to whole tiles."""
+        if vector is None:
+            return None
+        room = self._cupy.zeros(-(-n // TILE) * TILE, np.float32)
+        room[:n] = self._cupy.asarray(vector, dtype=np.float32)
+        return room
+
+    def defines(self, vector: int) -> dict[str, int]:
+        """The compile-time constants for loads of so many bytes."""
+        p, chip, item = self.params, jit.capability(), self._dtype.itemsize
+        found = {"BS_KIND": 5 if item == 4 else 4, "BS_VECTOR": vector}
+        if self.kernel == "wgmma":
+            found["BS_AHEAD"] = 8 if self._random else _AHEAD[item]
+        else:
+            # Draws take more registers than half of a multiprocessor's.
+            found["BS_BLOCKS"] = 2 if chip.shared_bytes >= _ROOM_FOR_TWO and not self._random else 1
+        # X is looked at once if its codes are kept for all columns.
+        once = self.kernel == "wgmma" and (p.k <= 8 * BLOCK or p.n_tiles == 1)
+        extra = {"BS_BFLOAT": self._dtype.name == "bfloat16", "BS_RANDOM": self._random, "BS_WHOLE": p.k % 4 == 0}
+        extra |= {"BS_STREAM": once and p.m * p.k * item > chip.l2_bytes}
+        return found | {name: 1 for name, wanted in extra.items() if wanted}
+
+    def _launch_for(self, x: Any) -> Any:
+        vector = vector_of(self._dtype, x.data.ptr, x.strides[0] if self.params.m > 1 else 0)
+        if vector not in self._launches:
+            kernel = jit.kernel(f"quantized_{self.kernel}.cu", f"quantized_{self.kernel}", self.defines(vector))
+            self._launches[vector] = kernel.launch(self._grid, self._threads, self.params, shared=self._shared)
+        return self._launches[vector]
+
+    def _largest_on(self, stream: int) -> Any:
+        """Where the largest magnitude of the activations is found on this stream."""
+        found = self._largest.get(stream)
+        if found is None:
+            # A capture cannot allocate: it takes over what a call before has worked in.
+            capturing = bool(self._largest) and self._cupy.cuda.runtime.streamIsCapturing(stream)
+            found = self._largest.pop(next(iter(self._largest))) if capturing else self._cupy.empty(1, np.float32)
+            self._largest[stream] = found
+        return found
+
+    def _settle(self, stream: int) -> None:
+        """Wait on another stream for what was prepared; a capture begins after a synchronisation."""
+        if stream not in self._known and not self._cupy.cuda.runtime.streamIsCapturing(stream):
+            self._stream().wait_event(self._made)
+            self._known.add(stream)
+
+    def __call__(
+        self,
+        x: Any,
+        out: Any,
+        *,
+        scale: Any = None,
+        largest: Any = None,
+        seed: int = 0,
+        stream: int = 0,
+        absmax: Any = None,
+        codes: Any = None,
+    ) -> None:
+        """Enqueue the product into the C-contiguous float32 ``out`` (m, n).
+
+        `scale` is a number or a float32 array of one element; without it it is made of `largest`, the activations' largest magnitude in
+        such an array, which is looked for if it is not given. `absmax` receives the result's, `codes` (m, words) those of `x`.
+        """
+        p = self.params
+        with self._lock:  # what a launch points to is set here
+            current = self._stream().ptr
+            self._settle(current)
+            launch = self._launch_for(x)
+            p.x, p.x_row, p.seed, p.stream = x.data.ptr, x.strides[0], seed & 0xFFFFFFFFFFFFFFFF, stream & 0xFFFFFFFF
+            p.scale = p.largest = p.codes = p.absmax = None
+            if scale is None:
+                if largest is None:
+                    largest = self._largest_on(current)
+                    absmax_into(x, largest)
+                p.largest = largest.data.ptr
+            elif hasattr(scale, "data") and hasattr(scale.data, "ptr"):
+                p.scale = scale.data.ptr
+            else:
+                p.scale_value = float(scale)
+            if codes is not None:
+                p.codes, p.codes_words = codes.data.ptr, codes.shape[-1]
+            if absmax is not None:
+                absmax.fill(0)
+                p.absmax = absmax.data.ptr
+            address = out.data.ptr
+            p.out, p.bulk = address, int(self.kernel == "wgmma" and p.n % 4 == 0 and address % 16 == 0)
+            p.pairs = int(p.n % 2 == 0 and address % 8 == 0)
+            if p.bulk and address != self._mapped:
+                p.y[:] = jit.tensor_map(address, (p.n, p.m, 1), (4 * p.n, 4 * p.m * p.n), (32, 64, 1))
+                self._mapped = address
+            launch(current)
+            self._ran[current] = self._stream()
+
+    def not_finite(self) -> bool:
+        """Whether an activation was NaN or infinite since the last question; waits for the streams that products were asked for on."""
+        for stream in self._ran.values():
+            stream.synchronize()
+        self._ran.clear()
+        seen = bool(int(self._flag.get()[0]))
+        if seen:
+            self._flag.fill(0)
+        return seen

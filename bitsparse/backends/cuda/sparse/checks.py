@@ -1,0 +1,168 @@
+"""Checks of CSR patterns on the GPU, which believe nothing, and where rows and windows of them start."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from bitsparse import jit
+
+__all__ = [
+    "CHUNK",
+    "DAMAGED",
+    "FROM_END",
+    "THREADS",
+    "check_length",
+    "check_starts",
+    "checked",
+    "constants",
+    "contiguous_indices",
+    "launch",
+    "rows_of",
+    "streaming",
+    "validate_csr",
+]
+
+#: Threads of a block, and the entries that it takes where they are dealt out evenly.
+THREADS, CHUNK = 256, 2048
+#: Kernels count places from this, so that the largest is the first and zero is none.
+FROM_END = 1 << 62
+DAMAGED = "the arrays are damaged or belong to another shape"
+#: Blocks that keep a multiprocessor busy with streaming.
+_BLOCKS_EACH = 16
+_BAD_START, _BAD_INDEX, _FALLS, _REPEATS, _TALLEST = range(5)
+
+
+class CheckParams(ctypes.Structure):
+    """The argument of the kernels of ``sparse/check.cu``, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("indptr", "indices", "found", "starts")),
+        *((name, ctypes.c_int64) for name in ("rows", "cols", "nnz", "windows")),
+        ("window", ctypes.c_int),
+    )
+
+
+def constants(dtype: Any) -> dict[str, int]:
+    """The compile-time constants of kernels for indices of a dtype."""
+    return {"BS_LARGE": 1} if dtype == np.int64 else {}
+
+
+def launch(source: str, name: str, dtype: Any, blocks: int, params: ctypes.Structure) -> None:
+    """Enqueue a kernel of :data:`THREADS` threads a block, if there is anything to do."""
+    if blocks:
+        jit.kernel(source, name, constants(dtype)).launch(blocks, THREADS, params)()
+
+
+def streaming(items: int) -> int:
+    """Blocks of a kernel that goes round over items."""
+    return min(-(-items // THREADS), _BLOCKS_EACH * jit.capability().multiprocessors)
+
+
+def contiguous_indices(*arrays: Any) -> list[Any]:
+    """Index arrays without gaps; ValueError unless they share one dtype."""
+    dtypes = {array.dtype for array in arrays}
+    if dtypes not in ({np.dtype(np.int32)}, {np.dtype(np.int64)}):
+        names = ", ".join(sorted(str(dtype) for dtype in dtypes))
+        raise ValueError(f"index arrays must all be int32 or all int64, got {names}; convert them with astype")
+    cupy = jit.require_cupy("build")
+    return [cupy.ascontiguousarray(array) for array in arrays]
+
+
+def check_length(what: str, array: Any, wanted: int) -> None:
+    """ValueError unless an array has so many entries."""
+    if array.size != wanted:
+        raise ValueError(
+            f"{what} has {array.size} entries, but {wanted} are needed; the array is truncated or belongs to another shape"
+        )
+
+
+def _run_check(indptr: Any, indices: Any, shape: tuple[int, int], window: int | None) -> tuple[Any, Any]:
+    """Counts of ``check_csr``, still on the GPU, and where windows start if a height is given."""
+    cupy = jit.require_cupy("validate_csr")
+    check_length("indptr", indptr, shape[0] + 1)
+    if indptr.dtype == np.int32 and indices.size > np.iinfo(np.int32).max:
+        raise ValueError(f"the number of indices is {indices.size} but must lie between 0 and {np.iinfo(np.int32).max}")
+    found = cupy.zeros(5, np.uint64)
+    params = CheckParams(indptr.data.ptr, indices.data.ptr, found.data.ptr, None, *shape, indices.size)
+    launch("sparse/check.cu", "check_csr", indptr.dtype, streaming(max(indices.size, shape[0] + 1)), params)
+    starts = None
+    if window is not None:
+        params.window, params.windows = window, -(-shape[0] // window)
+        starts = cupy.empty(params.windows + 1, indptr.dtype)
+        params.starts = starts.data.ptr
+        launch("sparse/check.cu", "window_starts", indptr.dtype, streaming(params.windows + 1), params)
+    return found, starts
+
+
+def _row_at(indptr: Any, entry: int) -> int:
+    return int(np.searchsorted(indptr.get(), entry, side="right")) - 1
+
+
+def _state(what: str, found: Any, indptr: Any) -> str:
+    """What the counts mean; ValueError if that is no CSR pattern."""
+    if found[_BAD_START]:
+        where = FROM_END - int(found[_BAD_START])
+        raise ValueError(
+            f"{what}: indptr must start at 0, never fall and end at the number of indices, which it breaks at entry {where}; {DAMAGED}"
+        )
+    if found[_BAD_INDEX]:
+        row = _row_at(indptr, FROM_END - int(found[_BAD_INDEX]))
+        raise ValueError(
+            f"{what}: row {row} holds a column index that is negative or beyond the last column; {DAMAGED}"
+        )
+    return "unsorted" if found[_FALLS] else "duplicates" if found[_REPEATS] else "canonical"
+
+
+def validate_csr(indptr: Any, indices: Any, shape: tuple[int, int]) -> str:
+    """What a CSR pattern is like, without believing anything about it; see the host backend. One pass over the indices."""
+    indptr, indices = contiguous_indices(indptr, indices)
+    return _state("CSR", _run_check(indptr, indices, shape, None)[0].get(), indptr)
+
+
+def checked(
+    what: str, indptr: Any, indices: Any, shape: tuple[int, int], window: int | None = None
+) -> tuple[Any, Any, Any, int]:
+    """Contiguous arrays of a canonical pattern, where its windows start, and the entries of the fullest.
+
+    Raises
+    ------
+    ValueError
+        They describe no canonical pattern.
+    """
+    indptr, indices = contiguous_indices(indptr, indices)
+    found, starts = _run_check(indptr, indices, shape, window)
+    counts = found.get()
+    state = _state(what, counts, indptr)
+    if state != "canonical":
+        host = indices.get()  # the first such row; the arrays are refused
+        rows = np.repeat(np.arange(shape[0]), np.diff(indptr.get()))
+        wrong = (rows[1:] == rows[:-1]) & (host[1:] <= host[:-1])
+        row = int(rows[1:][wrong][0])
+        falls = bool((host[1:] < host[:-1])[(rows[1:] == row) & (rows[:-1] == row)].any())
+        trouble = (
+            f"column indices of row {row} are not ascending" if falls else f"row {row} holds the same column twice"
+        )
+        raise ValueError(f"{what}: {trouble}; {DAMAGED}")
+    return indptr, indices, starts, int(counts[_TALLEST])
+
+
+def check_starts(what: str, starts: Any, rows: int, nnz: int) -> None:
+    """ValueError unless ``starts`` is an indptr of `rows` rows over `nnz` entries."""
+    check_length(what, starts, rows + 1)
+    found = jit.require_cupy("build").zeros(5, np.uint64)
+    params = CheckParams(starts.data.ptr, None, found.data.ptr, None, rows, 0, nnz)
+    launch("sparse/check.cu", "check_csr", starts.dtype, streaming(rows + 1), params)
+    if found.get()[_BAD_START]:
+        raise ValueError(f"{what} must start at 0, never fall and end at {nnz}; {DAMAGED}")
+
+
+def rows_of(indptr: Any, nnz: int) -> Any:
+    """The row of every entry of an `indptr` that is right."""
+    cupy = jit.require_cupy("rows_of")
+    rows = cupy.empty(nnz, indptr.dtype)
+    params = CheckParams(indptr.data.ptr, None, None, rows.data.ptr, indptr.size - 1, 0, nnz)
+    launch("sparse/check.cu", "rows_of", indptr.dtype, -(-nnz // CHUNK), params)
+    return rows

@@ -1,0 +1,257 @@
+"""Which kernels can compute a sparse product on the GPU within the error that its caller allows, and which is estimated to be quickest."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bitsparse import jit
+from bitsparse.backends.cuda.sparse.windows import cells_of
+
+__all__ = [
+    "KERNELS",
+    "WORTH",
+    "Estimate",
+    "Kind",
+    "Shared",
+    "alignment_of",
+    "estimates",
+    "group_of",
+    "refusals",
+    "shared_columns",
+    "tiles_precision",
+]
+
+#: Names that ``kernel`` may have: an edge at a time or windows of 8 rows on the CUDA cores, windows of 16 or 32 rows on the matrix units.
+KERNELS = ("csr", "windows", "tiles")
+#: Edges to a column of windows of 8 rows from which anything but "csr" is thought of.
+WORTH = 1.3
+#: Heights of windows of the tiles, and columns of features from which the taller ones are thought of.
+_HEIGHTS, _WIDE = (16, 32), 64
+#: Entries that the windows of 8 rows number, with padding.
+_MOST_ENTRIES = 1 << 28
+_SIXTEEN = ("float16", "bfloat16")
+
+# Fitted to times on an H200 (COLLAB, DD, ss_pkustk04, web_notredame, artist, communities of reddit's size; 16 to 256 columns), in
+# microseconds and rates per microsecond.
+_START, _MEMORY_RATE = 5.0, 4.0e6
+#: Edge by edge: the start, microseconds of a row of features, bytes of such rows; the latter two for elements of 32 and of 16 bits.
+_EDGES_START, _ROW, _BYTES_RATE = 3.7, {4: 3.5e-6, 2: 4.5e-6}, {4: 14.0e6, 2: 10.8e6}
+#: The L1 finds bytes that near edges share: faster by this times what windows of 8 rows share beyond 1, up to a limit by row bytes.
+_L1_GAIN, _L1_LEAST, _L1_BYTES = 0.174, 2.1, 3000
+#: An entry of a window of 8 rows, and each of its columns; without and with weights.
+_WINDOW = ((1.0e-5, 4.0e-7), (1.6e-5, 7.4e-7))
+_TILE = {8: (2.1e-5, 1.9e-6, 3.1e-6, 1.66e-7), 16: (2.0e-5, 1.9e-6, 3.25e-6, 2.28e-7)}
+_TILE_WEIGHED = 1.38
+#: Values that may change are brought into the order of windows or tiles in every call: a launch, and bytes of an edge, as measured
+#: (COLLAB's 24.6 M edges: 104 us in front of windows, 207 us in front of tiles).
+_ARRANGE_START, _ARRANGE_BYTES = 2.0, {"windows": 17.0, "tiles": 34.0}
+#: Shares of the compulsory bytes' time that come on top, edge by edge and in windows.
+_EDGES_MOVED, _WINDOWS_MOVED = 0.64, 0.6
+#: Windows must be quicker by so much (second) where less than so much is shared (first), as they are uneven there.
+_MARGINS = {"windows": (4.5, 1.15), "tiles": (2.5, 1.3)}
+
+
+class Kind(NamedTuple):
+    """What is multiplied and how.
+
+    Attributes
+    ----------
+    dtype : dtype
+        Of the features and, if it is floating, of the result.
+    columns : int
+        Of the features, all heads together.
+    reduce, precision : str
+    values : dtype or None
+        Of the edges' values.
+    fixed : bool
+        The values are known beforehand.
+    per_head : bool
+        Every head has values of its own.
+    scaled : bool
+        There are factors of the columns of the sparse matrix.
+    has_columns : bool
+        False where an edge is its own column.
+    frozen : bool
+        The values are known beforehand and will not change, so that they are brought into another order once.
+    """
+
+    dtype: Any
+    columns: int
+    reduce: str = "sum"
+    precision: str = "fp32"
+    values: Any = None
+    fixed: bool = False
+    per_head: bool = False
+    scaled: bool = False
+    has_columns: bool = True
+    frozen: bool = False
+
+
+class Shared(NamedTuple):
+    """How many columns windows of a pattern have.
+
+    Attributes
+    ----------
+    entries : int
+        Columns of all windows together.
+    groups : dict
+        Groups of 8 and of 16 columns that they fill.
+    """
+
+    entries: int
+    groups: dict[int, int]
+
+
+class Estimate(NamedTuple):
+    """A kernel, the rows of its windows (0 for none) and its estimated microseconds."""
+
+    kernel: str
+    height: int
+    cost: float
+
+
+def alignment_of(x: Any, out: Any, result_dtype: Any) -> int:
+    """Bytes that addresses of the features are a multiple of, 16 at most, as far as the result's address goes with them."""
+    found = math.gcd(16, int(x.data.ptr))
+    if out is not None and int(out.data.ptr) % 16:
+        # A vector of results has as many elements as one of features.
+        fits = math.gcd(16, int(out.data.ptr)) * x.dtype.itemsize // np.dtype(result_dtype).itemsize
+        found = min(found, max(fits, 1))
+    return found
+
+
+def group_of(dtype: Any) -> int:
+    """Columns that one step on the matrix units takes.
+
+    Examples
+    --------
+    >>> group_of(np.float32), group_of(np.float16)
+    (8, 16)
+    """
+    return 8 if np.dtype(dtype).itemsize == 4 else 16
+
+
+def shared_columns(indptr: Any, indices: Any, shape: tuple[int, int], height: int) -> Shared:
+    """What windows of `height` rows share; one pass over the pattern, which waits for the stream."""
+    cupy = jit.require_cupy("spmm")
+    starts = cells_of("spmm", indptr, indices, shape, height, 0, count_only=True).starts
+    each = (starts[1:] - starts[:-1]).astype(np.int64)
+    entries, by8, by16 = (
+        int(n) for n in cupy.stack([each.sum(), ((each + 7) // 8).sum(), ((each + 15) // 16).sum()]).get()
+    )
+    return Shared(entries, {8: by8, 16: by16})
+
+
+def refusals(kind: Kind, shape: tuple[int, int], nnz: int) -> dict[str, str]:
+    """Which kernels cannot compute a product within the error that its caller allows, and why.
+
+    Examples
+    --------
+    >>> refusals(Kind(np.float32, 128), (9, 9), 20)
+    {'tiles': "float32 features are multiplied in float32; permit precision='tf32' or '3xtf32'"}
+    >>> sorted(refusals(Kind(np.float16, 128, reduce="max"), (9, 9), 20))
+    ['tiles', 'windows']
+    """
+    made = {"windows": _windows_refuse(kind, shape, nnz), "tiles": _tiles_refuse(kind, shape)}
+    return {name: why for name, why in made.items() if why is not None}
+
+
+def _common_refusal(kind: Kind) -> str | None:
+    if kind.reduce == "max":
+        return "they take sums and means only"
+    return None if kind.has_columns else "an edge of this matrix is its own column"
+
+
+def _windows_refuse(kind: Kind, shape: tuple[int, int], nnz: int) -> str | None:
+    name = np.dtype(kind.dtype).name
+    if name != "float32":
+        return f"they take features of float32, not {name}"
+    if kind.columns % 4:
+        return f"they take columns in fours, not {kind.columns}"
+    if kind.per_head:
+        return "they take one value to an edge, not one to each head"
+    if shape[1] >= 1 << 32 or nnz > _MOST_ENTRIES:
+        return f"{nnz} edges and {shape[1]} columns are too many for 32 bits"
+    return _common_refusal(kind)
+
+
+def _tiles_refuse(kind: Kind, shape: tuple[int, int]) -> str | None:
+    name = np.dtype(kind.dtype).name
+    if name == "float32":
+        if kind.precision == "fp32":
+            return "float32 features are multiplied in float32; permit precision='tf32' or '3xtf32'"
+    elif name not in _SIXTEEN:
+        return f"they take features of float32, float16 and bfloat16, not {name}"
+    elif kind.values is not None and kind.values not in (np.dtype(kind.dtype), np.dtype(np.bool_)):
+        return f"values of {np.dtype(kind.values)} would be rounded to {name}"
+    if shape[1] > 1 << 32:
+        return f"{shape[1]} columns are too many for 32 bits"
+    return _common_refusal(kind)
+
+
+def tiles_precision(kind: Kind) -> str:
+    """How the tiles multiply: factors of columns of 16-bit features are split in two, so that they lose no digits unasked.
+
+    Examples
+    --------
+    >>> tiles_precision(Kind(np.float16, 8, scaled=True)), tiles_precision(Kind(np.float16, 8))
+    ('3xtf32', 'tf32')
+    """
+    if np.dtype(kind.dtype).itemsize == 2:
+        return "3xtf32" if kind.scaled and kind.precision != "tf32" else "tf32"
+    return kind.precision
+
+
+def estimates(kind: Kind, shape: tuple[int, int], nnz: int, shared: dict[int, Shared]) -> list[Estimate]:
+    """The kernels that can compute a product, the quickest first by what was measured on an H200.
+
+    Values that are new in every call are taken edge by edge where the choice is free.
+
+    Parameters
+    ----------
+    shared : dict of Shared
+        By the heights 8, 16 and 32 of windows.
+
+    Examples
+    --------
+    >>> collab = {8: Shared(5_280_977, {}), 16: Shared(2_993_592, {8: 384_335}), 32: Shared(1_725_948, {8: 220_830})}
+    >>> size = (372_474, 372_474), 24_574_995
+    >>> [(e.kernel, e.height, round(e.cost)) for e in estimates(Kind(np.float32, 128), *size, collab)]
+    [('windows', 8, 400), ('csr', 0, 716)]
+    >>> estimates(Kind(np.float32, 128, precision="tf32"), *size, collab)[0][:2]
+    ('tiles', 32)
+    """
+    refused, weighted = refusals(kind, shape, nnz), kind.values is not None
+    sharing = nnz / max(1, shared[8].entries)
+    row_bytes = kind.columns * np.dtype(kind.dtype).itemsize
+    moved = (sum(shape) * row_bytes + 4 * nnz * (1 + weighted)) / _MEMORY_RATE
+    made = [Estimate("csr", 0, _edges_us(kind, nnz, row_bytes, sharing) + _EDGES_MOVED * moved)]
+    above = _START + _WINDOWS_MOVED * moved
+    arranging = dict.fromkeys(_ARRANGE_BYTES, 0.0)
+    if weighted and not kind.frozen:
+        arranging = {name: _ARRANGE_START + part * nnz / _MEMORY_RATE for name, part in _ARRANGE_BYTES.items()}
+    margins = {kernel: more if sharing < sure else 1.0 for kernel, (sure, more) in _MARGINS.items()}
+    if "windows" not in refused and (kind.fixed or not weighted):
+        entry, column = _WINDOW[weighted]
+        cost = shared[8].entries * (entry + column * kind.columns) + arranging["windows"]
+        made.append(Estimate("windows", 8, margins["windows"] * (above + cost)))
+    if "tiles" not in refused:
+        group = group_of(kind.dtype)
+        base, by_row, column, column_by_row = _TILE[group]
+        split = 2.0 if tiles_precision(kind) == "3xtf32" else 1.0
+        for height in _HEIGHTS if kind.columns >= _WIDE and not weighted else _HEIGHTS[:1]:
+            each = base + by_row * height + split * kind.columns * (column + column_by_row * height)
+            cost = shared[height].groups[group] * each * (_TILE_WEIGHED if weighted else 1.0)
+            made.append(Estimate("tiles", height, margins["tiles"] * (above + cost + arranging["tiles"])))
+    return sorted(made, key=lambda estimate: estimate.cost)
+
+
+def _edges_us(kind: Kind, nnz: int, row_bytes: int, sharing: float) -> float:
+    """Gathering a row of features for every edge, some of its bytes from the L1; weights hardly matter."""
+    item = 2 if np.dtype(kind.dtype).itemsize == 2 else 4
+    most = _L1_LEAST + row_bytes / _L1_BYTES
+    gain = min(most, 1 + _L1_GAIN * max(0.0, sharing - 1))
+    return _EDGES_START + nnz * (_ROW[item] + row_bytes / _BYTES_RATE[item] / gain)

@@ -1,0 +1,184 @@
+"""Float32 sums over short rows on the GPU, whose rows are dealt out by their length to teams of lanes."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bitsparse import jit
+from bitsparse.backends.cuda.csr import vectors as edges
+from bitsparse.backends.cuda.sparse.checks import rows_of
+
+__all__ = ["MOST_COLUMNS", "MOST_EDGES", "ShortSum", "ShortTuning", "refusal"]
+
+#: Columns of features, and edges of the longest row.
+MOST_COLUMNS, MOST_EDGES = 64, 1024
+
+
+class _ShortParams(ctypes.Structure):
+    """``ShortParams`` of ``spmm/short.cu``, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("units", "indices", "values", "x", "row_scale", "out")),
+        *((name, ctypes.c_uint) for name in ("vectors", "row_bytes")),
+        ("warps", ctypes.c_int),
+    )
+
+
+class ShortTuning(NamedTuple):
+    """What may be chosen; sums differ in the order of their terms.
+
+    Attributes
+    ----------
+    unroll : int
+        Edges of a group in flight: 4 or 8.
+    rounds : int
+        Batches of so many edges that a group takes, unless its team is a whole warp.
+    threads : int
+        Of a block.
+    blocks : int or None
+        Blocks of a multiprocessor, which bounds the registers.
+    """
+
+    unroll: int = 4
+    rounds: int = 4
+    threads: int = 128
+    blocks: int | None = None
+
+
+def refusal(columns: int, dtype: Any, longest: int, size: int) -> str | None:
+    """Why sums of so many columns of a dtype, over rows of at most `longest` edges and `size` in all, are not computed; None if they are.
+
+    Examples
+    --------
+    >>> refusal(16, np.float32, 64, 1000), refusal(6, np.float32, 64, 1000)
+    (None, '6 columns are no multiple of 4 up to 64')
+    """
+    if np.dtype(dtype) != np.float32:
+        return f"features are {np.dtype(dtype)}, not float32"
+    if columns % 4 or not 0 < columns <= MOST_COLUMNS:
+        return f"{columns} columns are no multiple of 4 up to {MOST_COLUMNS}"
+    if longest > MOST_EDGES:
+        return f"a row has {longest} edges, more than {MOST_EDGES}"
+    most = (1 << 30) // edges.power_of_two(columns // 4)  # threads are counted in 32 bits
+    return None if size < most else f"{size} edges are more than {most}"
+
+
+class ShortSum:
+    """Sums over the rows of one pattern, ``sums(x, out=None)``; rows may be empty, and should have few edges.
+
+    Building it compiles the kernel, sorts the rows and copies the edges; calls allocate nothing but the result. The same bits on every run:
+    each group of lanes adds every so many edges in order, and a team adds up in a tree.
+
+    Parameters
+    ----------
+    indptr, indices : cupy.ndarray
+        int32 or int64; `indices` within int32.
+    columns : int
+        Of the features.
+    values : cupy.ndarray of float32 (nnz,), optional
+    row_scale : cupy.ndarray of float32 (rows,), optional
+    tuning : ShortTuning, optional
+    """
+
+    def __init__(
+        self,
+        indptr: Any,
+        indices: Any,
+        columns: int,
+        *,
+        values: Any = None,
+        row_scale: Any = None,
+        tuning: ShortTuning | None = None,
+    ) -> None:
+        cupy = self._cupy = jit.require_cupy("sampled_spmm")
+        self.tuning = tuning = tuning or ShortTuning()
+        self.shape, self._lock = (int(indptr.size) - 1, columns), threading.Lock()
+        self._launch: Any = None
+        if self.shape[0] == 0:
+            return
+        lanes = edges.power_of_two(columns // 4)
+        starts = self._pad(indptr, indices, values)
+        self._units = _dealt(indptr[1:] - indptr[:-1], starts, 32 // lanes, tuning)
+        self._row_scale = None if row_scale is None else cupy.ascontiguousarray(row_scale, np.float32)
+        params = self._params = _ShortParams(self._units.data.ptr, self._indices.data.ptr)
+        params.values = None if self._values is None else self._values.data.ptr
+        params.row_scale = None if self._row_scale is None else self._row_scale.data.ptr
+        params.vectors, params.row_bytes = columns // 4, columns * 4
+        params.warps = self._units.shape[0] * lanes // 32
+        defines = {"BS_LANES": lanes, "BS_U": tuning.unroll, "BS_WEIGHTS": int(values is not None)}
+        defines |= {"BS_THREADS": tuning.threads} | ({} if tuning.blocks is None else {"BS_BLOCKS": tuning.blocks})
+        kernel = jit.kernel("spmm/short.cu", "spmm_short", defines)
+        self._launch = kernel.launch(-(-params.warps * 32 // tuning.threads), tuning.threads, params)
+
+    def _pad(self, indptr: Any, indices: Any, values: Any) -> Any:
+        """Copy the edges so that each row begins at a multiple of four; where the rows begin."""
+        cupy = self._cupy
+        lengths = (indptr[1:] - indptr[:-1]).astype(np.int64)
+        ends = cupy.cumsum((lengths + 3) // 4 * 4)
+        starts = ends - (lengths + 3) // 4 * 4
+        nnz = int(indices.size)
+        place = (starts - indptr[:-1])[rows_of(indptr, nnz)] + cupy.arange(nnz, dtype=np.int64)
+        total = int(ends[-1].get()) + 8
+        self._indices = cupy.zeros(total, np.int32)
+        self._values: Any = None
+        self._indices[place] = indices.astype(np.int32, copy=False)
+        if values is not None:
+            self._values, self._place = cupy.zeros(total, np.float32), place
+            self.weigh(values)
+        return starts
+
+    def weigh(self, values: Any) -> None:
+        """Take other values, float32 (nnz,), by one launch."""
+        self._values[self._place] = values.astype(np.float32, copy=False)
+
+    def __call__(self, x: Any, out: Any = None) -> Any:
+        """The sums of the rows of `x`, float32 and C-contiguous as `out`, both copied where they are not aligned to 16 bytes."""
+        made = out
+        if made is None or made.data.ptr % 16:
+            made = self._cupy.empty(self.shape, np.float32)
+        if self._launch is not None:
+            x = edges.aligned(x)
+            with self._lock:
+                self._params.x, self._params.out = x.data.ptr, made.data.ptr
+                self._launch()
+        if out is not None and made is not out:
+            out[...] = made
+            made = out
+        return made
+
+
+def _dealt(lengths: Any, starts: Any, groups: int, tuning: ShortTuning) -> Any:
+    """What each group of each warp does, (warps * groups, 4) int32: large teams first, of them those with long rows."""
+    cupy = jit.require_cupy("sampled_spmm")
+    lengths = lengths.astype(np.int64)
+    team = cupy.ones(lengths.shape, np.int64)
+    size = 2
+    while size <= groups:
+        team[lengths > tuning.unroll * tuning.rounds * (size // 2)] = size
+        size *= 2
+    rows = int(lengths.size)
+    batches = (lengths + team * tuning.unroll - 1) // (team * tuning.unroll)
+    # Numbers that differ, so that the order is one and the same whatever sorts.
+    order = cupy.argsort((team * -(1 << 20) - batches) * rows + cupy.arange(rows))
+    sizes = [1 << i for i in range(groups.bit_length())]
+    counts = [int((team == size).sum().get()) for size in sizes]
+    parts, first = [], 0
+    for size, count in zip(reversed(sizes), reversed(counts), strict=True):
+        if not count:
+            continue
+        mine = order[first : first + count]
+        first += count
+        whole = -(-count * size // groups) * groups // size  # rows that fill whole warps, the last ones none
+        part = cupy.zeros((whole, size, 4), np.int32)
+        part[:, :, 0] = -1
+        rank = cupy.arange(size) * tuning.unroll
+        part[:count, :, 0] = mine[:, None]
+        part[:count, :, 1] = starts[mine][:, None] + rank
+        part[:count, :, 2] = lengths[mine][:, None] - rank
+        part[:, :, 3] = size * tuning.unroll
+        parts.append(part.reshape(-1, 4))
+    return cupy.concatenate(parts)

@@ -1,0 +1,202 @@
+"""Sums of float32 features on the GPU for patterns whose neighbouring rows share columns: windows of eight rows on the CUDA cores."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from typing import Any
+
+import numpy as np
+
+from bitsparse import jit
+from bitsparse.backends.cuda.finish.floats import Behind, Finish, FinishStruct
+from bitsparse.backends.cuda.sparse.checks import THREADS, launch, streaming
+from bitsparse.backends.cuda.sparse.windows import cells_of
+
+__all__ = ["BATCH", "ROWS", "Windows"]
+
+#: Rows of a window, entries that the kernel takes at once.
+ROWS, BATCH = 8, 4
+#: Warps of a multiprocessor, parts for each of them, and entries of a part.
+_WARPS, _ROUNDS, _SHORTEST, _LONGEST = 24, 4, 128, 512
+
+
+class WindowsParams(ctypes.Structure):
+    """The argument of ``spmm/windows.cu``, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("x", "out", "units", "entries", "weights", "row_scale", "counts")),
+        *((name, ctypes.c_void_p) for name in ("partial", "arrived")),
+        ("rows", ctypes.c_int64),
+        *((name, ctypes.c_uint32) for name in ("row_bytes", "vectors")),
+        *((name, ctypes.c_int) for name in ("count", "shift", "slices")),
+    )
+
+
+class _FinishedParams(WindowsParams):
+    """The same with a finish behind the sums."""
+
+    _fields_ = (("finish", FinishStruct),)
+
+
+class FillParams(ctypes.Structure):
+    """The argument of ``fill_windows`` in ``spmm/windows_fill.cu``, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("starts", "cells", "edges", "perm", "edge_row", "edge_cell", "first")),
+        *((name, ctypes.c_void_p) for name in ("entries", "place")),
+        ("windows", ctypes.c_int64),
+    )
+
+
+class WeighParams(ctypes.Structure):
+    """The argument of ``weigh_windows`` in ``spmm/windows_fill.cu``, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("entries", "place", "values", "col_scale", "weights")),
+        ("count", ctypes.c_int64),
+    )
+
+
+class Windows:
+    """A canonical pattern in windows of eight rows; made once, kept by its owner.
+
+    Parameters
+    ----------
+    indptr, indices : cupy.ndarray of int32 or int64
+    shape : tuple of int
+        Fewer than 2**32 columns.
+    part : int, optional
+        Entries of a part of a window with many columns, a multiple of 4; by default as many as share the work out well.
+
+    Attributes
+    ----------
+    reuse : float
+        Edges to a gathered row of features.
+    """
+
+    def __init__(self, indptr: Any, indices: Any, shape: tuple[int, int], *, part: int | None = None) -> None:
+        cupy = jit.require_cupy("spmm")
+        found = cells_of("spmm", indptr, indices, shape, ROWS, 0, entries=True)
+        windows, self.shape, self.nnz = int(found.starts.size) - 1, shape, int(indices.size)
+        padded = (found.starts[1:] - found.starts[:-1] + (BATCH - 1)).astype(np.int64) // BATCH * BATCH
+        if part is None:
+            each_warp = int(found.cells.size) // (jit.capability().multiprocessors * _WARPS * _ROUNDS)
+            part = max(_SHORTEST, min(_LONGEST, each_warp // BATCH * BATCH))
+        first, parts = cupy.zeros(windows + 1, np.int64), cupy.zeros(windows + 1, np.int64)
+        each = cupy.maximum(1, -(-padded // part))
+        first[1:], parts[1:] = cupy.cumsum(padded), cupy.cumsum(each)
+        total, units, slots = (int(n) for n in cupy.stack([first[-1], parts[-1], cupy.sum(each * (each > 1))]).get())
+        if shape[1] >= 1 << 32 or total * ROWS >= 1 << 32:
+            raise ValueError(f"spmm: windows number columns and edges in 32 bits, but A of shape {shape} has too many")
+        self.entries = cupy.zeros((total + BATCH, 2), np.uint32)
+        self._place = cupy.empty(self.nnz, np.uint32)
+        self._total, self._slots, self._count = total, slots, units
+        self.reuse = self.nnz / max(1, int(found.cells.size))
+        params = FillParams(*(a.data.ptr for a in (found.starts, found.cells, found.edges, found.perm, found.edge_row)))
+        params.edge_cell, params.first = found.edge_cell.data.ptr, first.data.ptr
+        params.entries, params.place, params.windows = self.entries.data.ptr, self._place.data.ptr, windows
+        launch(
+            "spmm/windows_fill.cu", "fill_windows", indptr.dtype, min(1 << 16, -(-windows // (THREADS // 32))), params
+        )
+        self._units = _units(cupy, first, parts, padded, each, units, part)
+        self._workspaces: dict[tuple[int, int], Any] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def units(self) -> Any:
+        """``WindowUnit`` of ``spmm/windows.cuh``, one a row: whole windows, or parts of those with many columns."""
+        return self._units
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the device, without values."""
+        return int(self.entries.nbytes + self._place.nbytes + self._units.nbytes)
+
+    def weigh(self, values: Any = None, col_scale: Any = None, out: Any = None) -> Any:
+        """What :meth:`run` takes as weights: float32 values in CSR order, times the scales of their columns; or the scales alone."""
+        cupy = jit.require_cupy("spmm")
+        if out is None:
+            size = (self._total + BATCH, ROWS) if values is not None else (self._total + BATCH,)
+            out = cupy.zeros(size, np.float32)
+        params = WeighParams(self.entries.data.ptr, self._place.data.ptr, weights=out.data.ptr)
+        params.values = None if values is None else values.data.ptr
+        params.col_scale = None if col_scale is None else col_scale.data.ptr
+        params.count = self._total if values is None else self.nnz
+        launch("spmm/windows_fill.cu", "weigh_windows", np.dtype(np.int32), streaming(params.count), params)
+        return out
+
+    def run(
+        self,
+        x: Any,
+        out: Any,
+        *,
+        weights: Any = None,
+        row_scale: Any = None,
+        counts: Any = None,
+        finish: Finish | None = None,
+        behind: Behind | None = None,
+    ) -> Any:
+        """Write the sums into `out` and return it; nothing is allocated from the second call with one width on a stream.
+
+        Parameters
+        ----------
+        x, out : cupy.ndarray of float32, (columns, D) and (rows, D)
+            C-contiguous, aligned to 16 bytes, D a multiple of 4.
+        weights : cupy.ndarray, optional
+            From :meth:`weigh`.
+        row_scale, counts : cupy.ndarray of float32 (rows,), optional
+            Sums are divided by the counts, then multiplied by the scales.
+        finish : Finish, optional
+            What becomes of the sums instead, after the counts; `behind` is what this call brings along for it.
+        """
+        vectors = x.shape[1] // 4
+        if not (self._count and vectors):
+            return out
+        lanes = min(32, 1 << (vectors - 1).bit_length())
+        slices = -(-vectors // lanes)
+        pointers = (x.data.ptr, out.data.ptr, self._units.data.ptr, self.entries.data.ptr)
+        params = WindowsParams(*pointers) if finish is None else _FinishedParams(*pointers)
+        for name, array in (("weights", weights), ("row_scale", row_scale), ("counts", counts)):
+            setattr(params, name, None if array is None else array.data.ptr)
+        params.rows, params.row_bytes, params.vectors = self.shape[0], 16 * vectors, vectors
+        params.count, params.shift, params.slices = self._count, lanes.bit_length() - 1, slices
+        if self._slots:
+            params.partial, params.arrived = (part.data.ptr for part in self._workspace(slices * lanes))
+        kind = 0 if weights is None else weights.ndim
+        defines = {"BS_WEIGHTS": kind}
+        if finish is not None:
+            params.finish, defines = finish.struct, defines | finish.defines
+            finish.aim(params.finish, behind)
+        kernel = jit.kernel("spmm/windows.cu", "spmm_windows", defines)
+        kernel.launch((-(-self._count // (THREADS // lanes)), slices, 1), THREADS, params)()
+        return out
+
+    def _workspace(self, vectors: int) -> Any:
+        """Sums of parts and how many have arrived, for calls on the current stream with so many vectors to a row."""
+        cupy = jit.require_cupy("spmm")
+        key = (cupy.cuda.get_current_stream().ptr, vectors)
+        with self._lock:
+            if key not in self._workspaces and cupy.cuda.runtime.streamIsCapturing(key[0]):
+                # A capture begins after a synchronisation and cannot allocate: it takes over what calls have worked in before.
+                others = [other for other in self._workspaces if other[1] == vectors]
+                if others:
+                    self._workspaces[key] = self._workspaces.pop(others[0])
+            if key not in self._workspaces:
+                self._workspaces[key] = (
+                    cupy.empty((self._slots, ROWS, vectors, 4), np.float32),
+                    cupy.zeros((self._slots, vectors), np.int32),
+                )
+            return self._workspaces[key]
+
+
+def _units(cupy: Any, first: Any, parts: Any, padded: Any, each: Any, units: int, part: int) -> Any:
+    """``WindowUnit`` of ``spmm/windows.cuh``, one a row."""
+    number = cupy.arange(units, dtype=np.int64)
+    window = cupy.searchsorted(parts[1:], number, side="right")
+    of = number - parts[window]
+    shared = each[window] > 1
+    slot = cupy.where(shared, cupy.cumsum(shared) - 1, -1)
+    batches = cupy.minimum(part, padded[window] - of * part) // BATCH
+    columns = (window, first[window] + of * part, batches, slot, each[window], of)
+    return cupy.ascontiguousarray(cupy.stack(columns, axis=1).astype(np.int32))

@@ -1,0 +1,1 @@
+"""Aggregation of signs on the host."""

@@ -1,0 +1,350 @@
+"""Packing, quantisation and reductions on the host. Callers in ``ops`` and ``arrays`` have validated the arguments."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from bitsparse import _check
+from bitsparse._ext import bits as _ext
+from bitsparse.backends.host.buffers import (
+    ENCODINGS,
+    LAYOUTS,
+    ROUNDINGS,
+    as_bytes,
+    dtype_code,
+    fold_shape,
+    is_float,
+    packed_shape,
+    strided,
+)
+from bitsparse.backends.host.settings import run_on
+from bitsparse.backends.params import tile_bitmap_shape
+
+__all__ = [
+    "calibrate",
+    "code_sums",
+    "count_nonzero",
+    "dequantize",
+    "pack",
+    "pad_is_zero",
+    "quantize",
+    "repack",
+    "stochastic_round",
+    "tile_bitmap",
+    "unpack",
+]
+
+Array = NDArray[Any]
+Words = NDArray[np.uint32]
+
+_GRANULARITIES = {"tensor": 0, "row": 1, "col": 2}
+_RANGE_LINE = 4096  # BS_RANGE_LINE of _ext/drivers/drive.h
+
+
+def _empty_words(shape: tuple[int, ...], bits: int, axis: int, layout: str) -> Words:
+    return np.empty(packed_shape(shape, bits, axis, layout), dtype=np.uint32)
+
+
+def pack(values: Array, bits: int, *, axis: int, layout: str, encoding: str) -> Words:
+    """Pack integers (their low ``bits`` bits; ``v > 0`` if bipolar) or floats (one bit, ``v >= 0``).
+
+    Parameters
+    ----------
+    values
+        bool, integer or float array of at least two dimensions, any strides.
+    bits, axis, layout, encoding
+        Format of the words, see ``BitTensor``.
+
+    Raises
+    ------
+    ValueError
+        A float is NaN, which has no sign.
+
+    Examples
+    --------
+    >>> pack(np.array([[1, 0, 3]]), 2, axis=-1, layout="planes", encoding="unsigned")[0, :, 0]
+    array([5, 4], dtype=uint32)
+    """
+    words = _empty_words(values.shape, bits, axis, layout)
+    how = 1 if encoding == "bipolar" and not is_float(values.dtype) else 0
+    nan = _ext.pack(
+        run_on(values.size),
+        as_bytes(values),
+        dtype_code(values.dtype),
+        how,
+        fold_shape(values.shape),
+        bits,
+        axis,
+        LAYOUTS[layout],
+        as_bytes(words),
+    )
+    _check.no_nan("pack_bits", "x", nan)
+    return words
+
+
+def unpack(
+    words: Words, shape: tuple[int, ...], bits: int, *, axis: int, layout: str, encoding: str, dtype: DTypeLike
+) -> Array:
+    """The integers of ``words`` as a C-contiguous array of ``dtype``.
+
+    Examples
+    --------
+    >>> w = pack(np.array([[1, -2, -1]]), 2, axis=-1, layout="planes", encoding="signed")
+    >>> unpack(w, (1, 3), 2, axis=-1, layout="planes", encoding="signed", dtype=np.int8)
+    array([[ 1, -2, -1]], dtype=int8)
+    """
+    values = np.empty(shape, dtype=dtype)
+    _ext.unpack(
+        run_on(values.size),
+        as_bytes(words),
+        fold_shape(shape),
+        bits,
+        axis,
+        LAYOUTS[layout],
+        ENCODINGS[encoding],
+        dtype_code(values.dtype),
+        as_bytes(values),
+    )
+    return values
+
+
+def repack(
+    words: Words, shape: tuple[int, ...], bits: int, *, axis: int, layout: str, to_axis: int, to_layout: str
+) -> Words:
+    """The same codes along another axis or in another layout.
+
+    Examples
+    --------
+    >>> w = pack(np.array([[1], [1]]), 1, axis=-1, layout="planes", encoding="unsigned")
+    >>> repack(w, (2, 1), 1, axis=-1, layout="planes", to_axis=-2, to_layout="planes")[0, 0, 0]
+    np.uint32(3)
+    """
+    out = _empty_words(shape, bits, to_axis, to_layout)
+    _ext.repack(
+        run_on(math.prod(shape)),
+        as_bytes(words),
+        fold_shape(shape),
+        bits,
+        axis,
+        LAYOUTS[layout],
+        to_axis,
+        LAYOUTS[to_layout],
+        as_bytes(out),
+    )
+    return out
+
+
+def calibrate(x: Array, granularity: str) -> tuple[Array, Array, bool]:
+    """Smallest and largest value of a float array per "tensor", "row" or "col", and whether every value is finite.
+
+    Returns
+    -------
+    lo, hi
+        ``()``, ``(..., M, 1)`` or ``(..., 1, N)``, in the dtype of ``x`` (float32 for 16-bit input);
+        0 over nothing. Where values are not finite their entries mean nothing.
+    finite
+        False if any value is NaN or infinite.
+
+    Examples
+    --------
+    >>> lo, hi, finite = calibrate(np.array([[1.0, -2.0], [3.0, 0.5]]), "row")
+    >>> lo.ravel().tolist(), hi.ravel().tolist(), finite
+    ([-2.0, 0.5], [1.0, 3.0], True)
+    """
+    dtype = np.float64 if x.dtype == np.float64 else np.float32
+    shape = {"tensor": (), "row": (*x.shape[:-1], 1), "col": (*x.shape[:-2], 1, x.shape[-1])}[granularity]
+    if x.size == 0:
+        return np.zeros(shape, dtype), np.zeros(shape, dtype), True
+    room = (-(-x.size // _RANGE_LINE),) if granularity == "tensor" else shape
+    lo, hi = np.empty(room, dtype), np.empty(room, dtype)
+    finite = _ext.calibrate(
+        run_on(x.size),
+        as_bytes(x),
+        dtype_code(x.dtype),
+        fold_shape(x.shape),
+        _GRANULARITIES[granularity],
+        as_bytes(lo),
+        as_bytes(hi),
+    )
+    if granularity == "tensor":
+        lo, hi = lo[:1].reshape(()).copy(), hi[:1].reshape(()).copy()
+    return lo, hi, bool(finite)
+
+
+def quantize(
+    x: Array,
+    bits: int,
+    *,
+    offset: Array,
+    divisor: Array,
+    multiplier: float,
+    qmin: int,
+    qmax: int,
+    rounding: str,
+    seed: int,
+    stream: int,
+    axis: int,
+    layout: str,
+    check: bool = False,
+) -> Words:
+    """``clip(round(((x - offset) / divisor) * multiplier), qmin, qmax)`` modulo ``2**bits``, packed.
+
+    Steps are rounded in the dtype of ``offset`` and ``divisor`` (float32 or float64), to which ``x`` is widened. NaN
+    gives ``qmin``; with ``check`` it is an error, as infinity is.
+
+    Examples
+    --------
+    >>> one = np.float32(1)
+    >>> w = quantize(np.array([[0.5, 2.5, 9.0]], np.float32), 2, offset=0 * one, divisor=one, multiplier=1.0,
+    ...              qmin=0, qmax=3, rounding="nearest", seed=0, stream=0, axis=-1, layout="planes")
+    >>> unpack(w, (1, 3), 2, axis=-1, layout="planes", encoding="unsigned", dtype=np.int64)
+    array([[0, 2, 3]])
+    """
+    if check:
+        _check.finite("quantize", "x", calibrate(x, "tensor")[2])
+    dtype = np.asarray(offset).dtype
+    if not is_float(x.dtype) or (x.dtype == np.float64 and dtype == np.float32):
+        x = x.astype(dtype)
+    words = _empty_words(x.shape, bits, axis, layout)
+    _ext.quantize(
+        run_on(x.size),
+        as_bytes(x),
+        dtype_code(x.dtype),
+        dtype == np.float64,
+        fold_shape(x.shape),
+        *strided(offset, x.shape, dtype),
+        *strided(divisor, x.shape, dtype),
+        multiplier,
+        qmin,
+        qmax,
+        ROUNDINGS[rounding],
+        seed & 0xFFFFFFFFFFFFFFFF,
+        stream & 0xFFFFFFFF,
+        bits,
+        axis,
+        LAYOUTS[layout],
+        as_bytes(words),
+    )
+    return words
+
+
+def dequantize(
+    words: Words,
+    shape: tuple[int, ...],
+    bits: int,
+    *,
+    axis: int,
+    layout: str,
+    encoding: str,
+    scale: Array,
+    offset: Array,
+    dtype: DTypeLike,
+) -> Array:
+    """``fl(fl(fl(q) * scale) + offset)`` in float32, or in float64 for float64.
+
+    16-bit results are the float32 result rounded once.
+
+    Examples
+    --------
+    >>> w = pack(np.array([[0, 3]]), 2, axis=-1, layout="planes", encoding="unsigned")
+    >>> dequantize(w, (1, 2), 2, axis=-1, layout="planes", encoding="unsigned",
+    ...            scale=np.float32(0.5), offset=np.float32(1), dtype=np.float32)
+    array([[1. , 2.5]], dtype=float32)
+    """
+    values = np.empty(shape, dtype=dtype)
+    _ext.dequantize(
+        run_on(values.size),
+        as_bytes(words),
+        fold_shape(shape),
+        bits,
+        axis,
+        LAYOUTS[layout],
+        ENCODINGS[encoding],
+        *strided(scale, shape, np.float32),
+        *strided(offset, shape, np.float32),
+        dtype_code(values.dtype),
+        as_bytes(values),
+    )
+    return values
+
+
+def stochastic_round(x: Array, seed: int, stream: int) -> Array:
+    """``floor(x)`` or ``floor(x) + 1`` with the probability of the fraction, in the dtype of ``x``.
+
+    Examples
+    --------
+    >>> stochastic_round(np.array([[1.0, 2.25]]), 0, 0)[0, 0]
+    np.float64(1.0)
+    """
+    out = np.empty(x.shape, dtype=x.dtype)
+    _ext.stochastic_round(
+        run_on(x.size), as_bytes(x), dtype_code(x.dtype), seed & 0xFFFFFFFFFFFFFFFF, stream & 0xFFFFFFFF, as_bytes(out)
+    )
+    return out
+
+
+def tile_bitmap(words: Words, k: int) -> Words:
+    """One bit per 8 x 128 tile with any bit set, planes or-ed, from plane words ``(..., outer, bits, W)``.
+
+    Examples
+    --------
+    >>> w = pack(np.eye(2, 300, 299, dtype=bool), 1, axis=-1, layout="planes", encoding="unsigned")
+    >>> tile_bitmap(w, 300)
+    array([[4]], dtype=uint32)
+    """
+    *lead, outer, bits, width = words.shape
+    bitmap = np.zeros((*lead, *tile_bitmap_shape(outer, k)), dtype=np.uint32)
+    _ext.tile_bitmap(run_on(8 * words.size), as_bytes(words), math.prod(lead), outer, bits, width, as_bytes(bitmap))
+    return bitmap
+
+
+def count_nonzero(words: Words, bits: int, layout: str, axis_len: int) -> int:
+    """Number of elements whose code is not zero; pad bits are zero by the format.
+
+    Examples
+    --------
+    >>> count_nonzero(pack(np.array([[0, 2, 3]]), 2, axis=-1, layout="rows", encoding="unsigned"), 2, "rows", 3)
+    2
+    """
+    lines = math.prod(words.shape[:-2] if layout == "planes" else words.shape[:-1])
+    return int(
+        _ext.count_nonzero(run_on(8 * words.size), as_bytes(words), lines, bits, LAYOUTS[layout], words.shape[-1])
+    )
+
+
+def code_sums(words: Words, bits: int, encoding: str, k: int) -> NDArray[np.int64]:
+    """Sum of the integers along the packed axis of plane words: int64 ``(..., outer)``.
+
+    Examples
+    --------
+    >>> code_sums(pack(np.array([[0, 2, 3]]), 2, axis=-1, layout="planes", encoding="unsigned"), 2, "unsigned", 3)
+    array([5])
+    """
+    sums = np.empty(words.shape[:-2], dtype=np.int64)
+    _ext.code_sums(
+        run_on(8 * words.size),
+        as_bytes(words),
+        sums.size,
+        bits,
+        ENCODINGS[encoding],
+        k,
+        words.shape[-1],
+        as_bytes(sums),
+    )
+    return sums
+
+
+def pad_is_zero(words: Words, bits: int, layout: str, axis_len: int) -> bool:
+    """Whether every bit beyond ``axis_len`` elements is zero.
+
+    Examples
+    --------
+    >>> pad_is_zero(np.array([[[1, 0, 0, 2]]], np.uint32), 1, "planes", 97)
+    False
+    """
+    used = axis_len if layout == "planes" else axis_len * bits
+    return bool(_ext.pad_is_zero(as_bytes(words), math.prod(words.shape[:-1]), used, words.shape[-1]))

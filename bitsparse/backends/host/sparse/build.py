@@ -1,0 +1,231 @@
+"""Builders: packed arrays from coordinates, the sparse formats from CSR and back. The heavy ones are in _ext/sparse/build.c."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse._ext import build as _ext
+from bitsparse.backends.host.settings import get_num_threads
+from bitsparse.backends.params import packed_words, window_starts
+
+__all__ = [
+    "csr_to_words",
+    "frdc",
+    "frdc_to_csr",
+    "pack_coo",
+    "tile_starts",
+    "translate",
+    "translated_to_csr",
+    "validate_csr",
+    "words_to_csr",
+]
+
+#: How many columns per entry a window may span before its entries are sorted instead of marked in a panel (a power of two).
+SPREAD = int(_ext.SPREAD)
+
+Index = NDArray[np.int32] | NDArray[np.int64]
+
+
+def pack_coo(
+    rows: NDArray[np.int64],
+    cols: NDArray[np.int64],
+    values: NDArray[Any],
+    shape: tuple[int, int],
+    bits: int,
+    *,
+    axis: int,
+    layout: str,
+) -> NDArray[np.uint32]:
+    """Words of a two-dimensional array given by coordinates; repeated coordinates are or-ed. Nothing dense is made.
+
+    Parameters
+    ----------
+    rows, cols : ndarray of int64, shape (nnz,)
+    values : ndarray of bool or integer, shape (nnz,)
+        Codes are the low `bits` bits in two's complement.
+    shape, bits, axis, layout
+        Of the result.
+
+    Returns
+    -------
+    ndarray of uint32
+    """
+    outer, inner = (rows, cols) if axis == -1 else (cols, rows)
+    outer_length, inner_length = shape[-3 - axis], shape[axis]
+    width = packed_words(inner_length, bits, layout)
+    planes = bits if layout == "planes" else 1
+    words = np.zeros(outer_length * planes * width, dtype=np.uint32)
+    codes = values.astype(np.uint64) & np.uint64((1 << bits) - 1)
+    if layout == "rows":
+        place = inner * bits
+        np.bitwise_or.at(
+            words, outer * width + (place >> 5), (codes << (place & 31).astype(np.uint64)).astype(np.uint32)
+        )
+        return words.reshape(outer_length, width)
+    base = outer * (planes * width) + (inner >> 5)
+    bit = np.left_shift(np.uint32(1), (inner & 31).astype(np.uint32))
+    for plane in range(bits):
+        chosen = np.flatnonzero(codes >> np.uint64(plane) & np.uint64(1))
+        np.bitwise_or.at(words, base[chosen] + plane * width, bit[chosen])
+    return words.reshape(outer_length, planes, width)
+
+
+def _flat(*arrays: NDArray[Any]) -> list[NDArray[np.uint8]]:
+    """Contiguous, aligned arrays as bytes."""
+    return [np.require(array, requirements=["C", "A"]).reshape(-1).view(np.uint8) for array in arrays]
+
+
+def _wide(*arrays: NDArray[Any]) -> bool:
+    """Whether index arrays, which share one dtype, are int64."""
+    dtypes = {array.dtype for array in arrays}
+    if dtypes not in ({np.dtype(np.int32)}, {np.dtype(np.int64)}):
+        names = ", ".join(sorted(str(dtype) for dtype in dtypes))
+        raise ValueError(f"index arrays must all be int32 or all int64, got {names}; convert them with astype")
+    return arrays[0].dtype == np.int64
+
+
+def _of(array: NDArray[Any], dtype: Any, name: str) -> NDArray[Any]:
+    if array.dtype != dtype:
+        raise ValueError(f"{name} has dtype {array.dtype}, but {np.dtype(dtype)} is needed; convert it with astype")
+    return array
+
+
+def validate_csr(indptr: Index, indices: Index, shape: tuple[int, int]) -> str:
+    """What a CSR pattern is like, without believing anything about it.
+
+    Parameters
+    ----------
+    indptr : ndarray of int32 or int64, shape (m + 1,)
+    indices : ndarray of the same dtype, shape (nnz,)
+    shape : tuple of int
+        (m, n).
+
+    Returns
+    -------
+    str
+        ``"canonical"``: columns ascend strictly in each row; ``"duplicates"``: they ascend, but some repeat; ``"unsorted"``.
+
+    Raises
+    ------
+    ValueError
+        indptr does not start at 0, falls, overflows or has another length; an index is negative or too large.
+    """
+    code, _ = _ext.check_csr(*_flat(indptr, indices), _wide(indptr, indices), *shape, get_num_threads())
+    return {_ext.OK: "canonical", _ext.DUPLICATE: "duplicates", _ext.UNSORTED: "unsorted"}[code]
+
+
+def tile_starts(indptr: Index, indices: Index, shape: tuple[int, int], window: int, width: int) -> Index:
+    """Where the non-empty tiles of each window start, if they are numbered one window after the other.
+
+    Parameters
+    ----------
+    indptr, indices, shape
+        A canonical CSR pattern.
+    window, width : int
+        Rows and columns of a tile; tiles start at multiples of them, and `width` is a power of two.
+    """
+    shift = width.bit_length() - 1
+    if width < 1 or width != 1 << shift:
+        raise ValueError(f"tile_starts: width is {width}, but a power of two is needed")
+    made: Index = _ext.tile_starts(
+        *_flat(indptr, indices), _wide(indptr, indices), *shape, window, shift, SPREAD, get_num_threads()
+    )
+    return made
+
+
+def translate(
+    indptr: Index, indices: Index, shape: tuple[int, int], window: int
+) -> tuple[Index, Index, Index, NDArray[np.uint8], NDArray[np.int32], Index]:
+    """Sparse graph translation (TC-GNN section 4.1, Algorithm 1) of a canonical CSR pattern.
+
+    Returns
+    -------
+    cols_indptr, cols, edge_indptr, edge_row, edge_col, perm : ndarray
+        As :class:`bitsparse.TCTiledCSR` defines them.
+    """
+    starts, cols, edge_row, edge_col, perm = _ext.translate(
+        *_flat(indptr, indices), _wide(indptr, indices), *shape, window, SPREAD, get_num_threads()
+    )
+    return starts, cols, window_starts(indptr, window), edge_row, edge_col, perm
+
+
+def translated_to_csr(
+    cols_indptr: Index,
+    cols: Index,
+    edge_indptr: Index,
+    edge_row: NDArray[np.uint8],
+    edge_col: NDArray[np.int32],
+    perm: Index,
+    shape: tuple[int, int],
+    window: int,
+) -> tuple[Index, Index]:
+    """The canonical CSR pattern ``(indptr, indices)`` that was translated.
+
+    Raises
+    ------
+    ValueError
+        The arrays are not what :func:`translate` makes of any pattern of this shape.
+    """
+    wide = _wide(cols_indptr, cols, edge_indptr, perm)
+    _of(edge_row, np.uint8, "edge_row")
+    _of(edge_col, np.int32, "edge_col")
+    made: tuple[Index, Index] = _ext.untranslate(
+        *_flat(cols_indptr, cols, edge_indptr, edge_row, edge_col, perm), wide, *shape, window, get_num_threads()
+    )
+    return made
+
+
+def frdc(indptr: Index, indices: Index, shape: tuple[int, int]) -> tuple[Index, Index, NDArray[np.uint16]]:
+    """4 x 4 bit blocks (BitGNN section 3.2) of a canonical CSR pattern: ``(indptr, indices, tiles)``."""
+    starts, blocks, tiles = _ext.frdc(
+        *_flat(indptr, indices), _wide(indptr, indices), *shape, SPREAD, get_num_threads()
+    )
+    return starts, blocks, tiles
+
+
+def frdc_to_csr(
+    indptr: Index, indices: Index, tiles: NDArray[np.uint16], shape: tuple[int, int]
+) -> tuple[Index, Index]:
+    """The canonical CSR pattern ``(indptr, indices)`` of the set bits.
+
+    Raises
+    ------
+    ValueError
+        The arrays are not what :func:`frdc` makes of any pattern of this shape.
+    """
+    _of(tiles, np.uint16, "tiles")
+    made: tuple[Index, Index] = _ext.unfrdc(
+        *_flat(indptr, indices, tiles), _wide(indptr, indices), *shape, get_num_threads()
+    )
+    return made
+
+
+def csr_to_words(indptr: Index, indices: Index, shape: tuple[int, int]) -> NDArray[np.uint32]:
+    """Words ``(m, 1, W)`` of a 1-bit BitTensor in planes, packed along the columns, from a canonical CSR pattern."""
+    width = packed_words(shape[1], 1, "planes")
+    words: NDArray[np.uint32] = _ext.csr_to_words(
+        *_flat(indptr, indices), _wide(indptr, indices), *shape, width, get_num_threads()
+    )
+    return words[:, None, :]
+
+
+def words_to_csr(words: NDArray[np.uint32], shape: tuple[int, int], dtype: Any) -> tuple[Index, Index]:
+    """The canonical CSR pattern of the set bits of 1-bit words that are packed along the columns.
+
+    Parameters
+    ----------
+    words : ndarray of uint32, shape (m, 1, W) or (m, W)
+    shape : tuple of int
+        (m, n).
+    dtype : dtype
+        int32 or int64, of the result.
+    """
+    wide = np.dtype(dtype) == np.int64
+    width = packed_words(shape[1], 1, "planes")
+    made: tuple[Index, Index] = _ext.words_to_csr(
+        *_flat(_of(words, np.uint32, "words")), wide, *shape, width, get_num_threads()
+    )
+    return made

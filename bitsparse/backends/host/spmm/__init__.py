@@ -1,0 +1,1 @@
+"""Sparse times dense on the host."""

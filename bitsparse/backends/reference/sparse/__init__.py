@@ -1,0 +1,1 @@
+"""Builders of the sparse formats, defined."""

@@ -1,0 +1,184 @@
+"""Sparse times dense, edge by edge in the defined order: the k-th edges of all rows at once, for k = 0, 1, 2, ..."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse.backends.params import SEGMENT, PackedFeatures
+from bitsparse.backends.reference.bits import pack as _bits
+from bitsparse.backends.reference.edges.sddmm import attention_weights
+
+__all__ = ["attention", "longest_row", "spmm"]
+
+Array = NDArray[Any]
+
+
+def longest_row(indptr: Array, nnz: int) -> int:
+    """Most edges in a row; ValueError if `indptr` is not one of `nnz` edges.
+
+    Examples
+    --------
+    >>> longest_row(np.array([0, 2, 2, 5]), 5)
+    3
+    """
+    starts = indptr.astype(np.int64)
+    lengths = starts[1:] - starts[:-1]
+    if indptr[0] != 0 or indptr[-1] != nnz or (lengths < 0).any():
+        raise ValueError(f"indptr must start at 0, never decrease and end at nnz = {nnz}; rebuild the sparse array")
+    return int(lengths.max(initial=0))
+
+
+def spmm(
+    indptr: Array,
+    indices: Array | None,
+    shape: tuple[int, int],
+    x: Array,
+    *,
+    nnz: int,
+    acc_dtype: Any,
+    heads: int = 1,
+    values: Array | None = None,
+    row_scale: Array | None = None,
+    col_scale: Array | None = None,
+    reduce: str = "sum",
+    packed: PackedFeatures | None = None,
+    out: Array | None = None,
+) -> Array:
+    """Reduce rows of `x` over the edges of each row of a CSR pattern; see the host's function of the same name.
+
+    Examples
+    --------
+    >>> x = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
+    >>> spmm(np.array([0, 2, 2]), np.array([0, 1]), (2, 2), x, nnz=2, acc_dtype=np.float32, reduce="mean")
+    array([[2., 3.],
+           [0., 0.]], dtype=float32)
+    """
+    acc = np.dtype(acc_dtype)
+    longest_row(indptr, nnz)
+    columns = np.arange(nnz) if indices is None else indices.astype(np.int64)
+    if nnz and (columns.min() < 0 or columns.max() >= shape[1]):
+        raise ValueError(f"indices hold a column outside 0..{shape[1] - 1}; rebuild the sparse array")
+    starts = indptr.astype(np.int64)
+    lengths = starts[1:] - starts[:-1]
+    with np.errstate(all="ignore"):
+        features = _decoded(x, packed, acc)
+        row_of = np.repeat(np.arange(shape[0]), lengths)
+        result = _weighted(starts, columns, features, row_of, heads, values, row_scale, col_scale, reduce, acc)
+        dtype = x.dtype if packed is None and x.dtype.name in ("float16", "bfloat16") else acc
+        if reduce == "mean":
+            floating = np.dtype(np.float32) if acc.kind == "i" else acc
+            count = np.maximum(lengths, 1)[:, None].astype(np.float32).astype(floating)
+            result = result.astype(floating) / count
+            dtype = floating if acc.kind == "i" else dtype
+        if row_scale is not None and reduce != "max":
+            result = result * row_scale.astype(result.dtype)[:, None]
+        result = result.astype(dtype)
+    if out is None:
+        return result
+    out[...] = result
+    return out
+
+
+def _weighted(
+    starts: NDArray[np.int64],
+    columns: Array,
+    features: Array,
+    row_of: Array,
+    heads: int,
+    values: Array | None,
+    row_scale: Array | None,
+    col_scale: Array | None,
+    reduce: str,
+    acc: np.dtype[Any],
+) -> Array:
+    """The sum or maximum of weighted features; a factor of each row is part of the weights of a maximum only."""
+    nnz = columns.size
+    width = features.shape[1] // heads if heads else 0
+    weights = None
+    if values is not None or col_scale is not None or (reduce == "max" and row_scale is not None):
+        weights = (
+            np.ones((nnz, 1), acc) if values is None else values.astype(acc).reshape(nnz, *values.shape[1:2] or (1,))
+        )
+        if col_scale is not None:
+            weights = weights * col_scale.astype(acc)[columns][:, None]
+        if reduce == "max" and row_scale is not None:
+            weights = weights * row_scale.astype(acc)[row_of][:, None]
+        per_head = heads if weights.shape[1] == 1 else 1
+        weights = np.repeat(np.repeat(weights, per_head, axis=1), width, axis=1)
+    return _reduce(starts, columns, features, weights, reduce == "max", acc)
+
+
+def attention(
+    indptr: Array,
+    indices: Array,
+    shape: tuple[int, int],
+    x: Array,
+    source: Array,
+    target: Array,
+    *,
+    negative_slope: float,
+    out: Array | None = None,
+) -> Array:
+    """Softmax-weighted sums of rows of `x` (cols, heads * width): weights first, then :func:`spmm`.
+
+    Examples
+    --------
+    >>> one = np.ones((2, 1), np.float32)
+    >>> attention(np.array([0, 2]), np.array([0, 1]), (1, 2), np.array([[2.0], [4.0]], np.float32), one, one[:1], negative_slope=0.2)
+    array([[3.]], dtype=float32)
+    """
+    weights = attention_weights(indptr, indices, shape, source, target, negative_slope)
+    nnz, heads = weights.shape
+    return spmm(indptr, indices, shape, x, nnz=nnz, acc_dtype=source.dtype, heads=heads, values=weights, out=out)
+
+
+def _decoded(x: Array, packed: PackedFeatures | None, acc: np.dtype[Any]) -> Array:
+    """Features as (rows, heads * width) of the accumulator's type."""
+    if packed is None:
+        return x.astype(acc)
+    whole = _bits.unpack(
+        x, (*x.shape[:2], packed.width), packed.bits, axis=-1, layout="rows", encoding=packed.encoding, dtype=np.int64
+    )
+    whole = whole.reshape(x.shape[0], x.shape[1] * packed.width)
+    if packed.affine is None:
+        return whole.astype(acc)
+    scale, offset = (p[:, None] if packed.affine == "row" else p[None, :] for p in (packed.scale, packed.offset))
+    return np.asarray((whole.astype(np.float32) * scale + offset).astype(acc))
+
+
+def _reduce(
+    indptr: NDArray[np.int64],
+    columns: Array,
+    features: Array,
+    weights: Array | None,
+    maximum: bool,
+    acc: np.dtype[Any],
+) -> Array:
+    lengths = indptr[1:] - indptr[:-1]
+    pieces = -(-lengths // SEGMENT)
+    row_of_piece = np.repeat(np.arange(lengths.size), pieces)
+    first_piece = np.concatenate(([0], np.cumsum(pieces)))
+    start = indptr[:-1][row_of_piece] + (np.arange(row_of_piece.size) - first_piece[row_of_piece]) * SEGMENT
+    end = np.minimum(start + SEGMENT, indptr[1:][row_of_piece])
+    partial = np.zeros((start.size, features.shape[1]), acc)
+    for k in range(int((end - start).max(initial=0))):
+        live = np.flatnonzero(start + k < end)
+        edge = start[live] + k
+        term = features[columns[edge]]
+        if weights is not None:
+            term = term * weights[edge]
+        partial[live] = _combine(partial[live], term, maximum, k == 0)
+    result = np.zeros((lengths.size, features.shape[1]), acc)
+    for k in range(int(pieces.max(initial=0))):
+        live = np.flatnonzero(pieces > k)
+        result[live] = _combine(result[live], partial[first_piece[live] + k], maximum, k == 0)
+    return result
+
+
+def _combine(have: Array, term: Array, maximum: bool, first: bool) -> Array:
+    if not maximum:
+        return np.asarray(have + term)
+    return term if first else np.where((term > have) | (term != term), term, have)

@@ -1,0 +1,142 @@
+"""BitGNN's high-level functions in one call each: BMM+BSpMM, and BMM+BSpMM+ADD (section 3.1.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal
+
+from bitsparse import interop
+from bitsparse._check import shown
+from bitsparse.arrays import BitTensor
+from bitsparse.arrays.inside import assembled, family_of
+from bitsparse.errors import DTypeError
+from bitsparse.nn.binary.graph import Neighbours, neighbours_of
+from bitsparse.nn.binary.layers import Layer, chain, chain_and_add
+from bitsparse.nn.binary.linear import BinaryLinear
+from bitsparse.nn.binary.plan import Workspace
+from bitsparse.nn.binary.products import Activation, checked_features
+from bitsparse.nn.binary.variants import ADD_VARIANTS, CHAIN_VARIANTS, Setting, parse
+from bitsparse.ops.operands.places import working_with
+
+__all__ = ["bmm_bspmm", "bmm_bspmm_add"]
+
+
+def bmm_bspmm(graph: Any, x: Any, linear: BinaryLinear, variant: str = "FBB+BBB") -> Any:
+    """``A (alpha sign(x) @ (sign(W) m) + b)``: a product with binary weights and the sum over neighbours behind it.
+
+    Parameters
+    ----------
+    graph : FRDC, TCTiledCSR, Propagation, sparse array or a graph of :mod:`bitsparse.datasets` (n, n)
+        Entries count as 1. Its scales are applied where the messages are full precision.
+    x : array (n, k) or one-bit BitTensor (n, k)
+    linear : BinaryLinear (k, d)
+    variant : str
+        Letters of activation, weight and output of BMM, and of activation, adjacency and output of BSpMM, as ``"FBF+FBF"``: F is full
+        precision, B one bit. What BMM gives BSpMM reads.
+
+    Returns
+    -------
+    array (n, d) of float32, or one-bit BitTensor (n, d)
+
+    Raises
+    ------
+    ShapeError, DTypeError, ValueError
+        Operands that do not fit each other or the letters.
+
+    Examples
+    --------
+    >>> from scipy import sparse
+    >>> from bitsparse import nn
+    >>> graph = sparse.csr_array([[0, 1, 1], [1, 0, 0], [1, 0, 0]])
+    >>> linear = nn.BinaryLinear.from_weights([[1.0, -1.0], [1.0, 1.0]])
+    >>> x = np.array([[2.0, 1.0], [-1.0, -1.0], [-1.0, -3.0]], np.float32)
+    >>> nn.bmm_bspmm(graph, x, linear).toarray()
+    array([[-1,  1],
+           [ 1,  1],
+           [ 1,  1]], dtype=int8)
+    """
+    function = "bmm_bspmm"
+    (setting,) = parse(function, CHAIN_VARIANTS, [variant], 1, True)
+    return _run(function, graph, x, linear, setting, partial(chain, linear, setting))
+
+
+def bmm_bspmm_add(
+    graph: Any,
+    x: Any,
+    own: BinaryLinear,
+    near: BinaryLinear,
+    variant: str = "FBB+BBF+FFF",
+    *,
+    reduce: Literal["sum", "mean"] = "mean",
+) -> Any:
+    """``x W1 + reduce_j x_j W2`` with binary weights: a node's own features beside those of its neighbours.
+
+    Parameters
+    ----------
+    graph, x
+        As in :func:`bmm_bspmm`; scales of the graph are left out.
+    own, near : BinaryLinear (k, d)
+        Weights for the node itself and for its neighbours.
+    variant : str
+        As in :func:`bmm_bspmm`, with the letters of aggregate, own product and result of ADD, as ``"FBB+BBF+FFB"``.
+    reduce : {"sum", "mean"}
+        A node without neighbours aggregates to 0.
+
+    Returns
+    -------
+    array (n, d) of float32, or one-bit BitTensor (n, d)
+
+    Raises
+    ------
+    ShapeError, DTypeError, ValueError
+        Operands that do not fit each other or the letters.
+
+    Examples
+    --------
+    >>> from scipy import sparse
+    >>> from bitsparse import nn
+    >>> graph = sparse.csr_array([[0, 1, 1], [1, 0, 0], [1, 0, 0]])
+    >>> linear = nn.BinaryLinear.from_weights([[1.0, -1.0], [1.0, 1.0]])
+    >>> x = np.array([[2.0, 1.0], [-1.0, -1.0], [-1.0, -3.0]], np.float32)
+    >>> nn.bmm_bspmm_add(graph, x, linear, linear)
+    array([[ 2.,  1.],
+           [-1.,  1.],
+           [-3.,  1.]], dtype=float32)
+    """
+    function = "bmm_bspmm_add"
+    (setting,) = parse(function, ADD_VARIANTS, [variant], 1, False)
+    if own.shape != near.shape:
+        raise ValueError(f"{function}: own has shape {own.shape} but near {near.shape}; make them equal")
+    return _run(function, graph, x, own, setting, partial(chain_and_add, own, near, setting, reduce=reduce))
+
+
+def _run(
+    function: str,
+    graph: Any,
+    x: Any,
+    linear: BinaryLinear,
+    setting: Setting,
+    layer: Callable[[Neighbours, Activation, Workspace], Layer],
+) -> Any:
+    """One layer, prepared and run once."""
+    kind = checked_features(function, x, linear.shape[0])
+    if kind.letter != setting.reads:
+        found = "a BitTensor" if kind.letter == "B" else "an array"
+        raise DTypeError(
+            f"{function}: variant {shown(setting.variant)} reads {setting.reads}, but x is {found}; change either"
+        )
+    neighbours = neighbours_of(function, graph, kind.device, loops=False)
+    neighbours.fit(function, kind.rows)
+    room, family = Workspace(), family_of(x) if isinstance(x, BitTensor) else interop.as_array(x, function, "x")[1]
+    with working_with(kind.device, x):
+        made = layer(neighbours, kind, room)
+        result = room.reserve("result", made.gives)
+        room.allocate(kind.device)
+        made.run(x, result())
+        for product in room.products:
+            product.check()
+        if made.gives.letter == "F":
+            return interop.from_array(result(), family, function)
+        bits: BitTensor = result()
+        return assembled(BitTensor, bits.words, bits.shape, 1, -1, "planes", "bipolar", family)

@@ -1,0 +1,262 @@
+"""Whole binary networks prepared for one graph: buffers held, every product planned, on a GPU replayed as one CUDA graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bitsparse import _check, interop
+from bitsparse.arrays import BitTensor
+from bitsparse.arrays.inside import assembled, family_of
+from bitsparse.errors import DTypeError, KernelError, ShapeError
+from bitsparse.nn.binary.products import Activation, activation_of, room_of, view
+from bitsparse.ops.operands.places import working_with
+
+if TYPE_CHECKING:
+    from bitsparse.nn.binary.variants import Setting
+
+__all__ = ["BinaryPlan", "Workspace"]
+
+_FLOAT32 = np.dtype(np.float32)
+#: Recorded graphs kept per plan, each for one pair of input and output addresses.
+_KEPT = 4
+
+
+class Workspace:
+    """What the steps of one plan share: buffers by name, each as large as the largest activation that is ever in it, and products."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[str, int] = {}
+        self._memory: dict[str, Any] = {}
+        #: The plans of all products, which know whether they met NaN.
+        self.products: list[Any] = []
+        #: Whether a GPU can record the steps: CuPy records no call of cuBLAS.
+        self.recordable = True
+
+    def reserve(self, name: str, kind: Activation) -> Callable[[], Any]:
+        """A buffer that takes activations of a kind, to be asked for when all have been reserved."""
+        self._sizes[name] = max(self._sizes.get(name, 0), room_of(kind))
+        return lambda: view(self._memory[name], kind)
+
+    def allocate(self, device: str) -> None:
+        """Make the buffers."""
+        space: Any = np if device == "cpu" else interop.require_cupy("plan")
+        self._memory = {name: space.zeros(size, np.uint8) for name, size in self._sizes.items()}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all buffers."""
+        return sum(self._sizes.values())
+
+
+class BinaryPlan:
+    """A prepared binary network ``plan(x, out=None)``; made by the models' ``plan``.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Shape of the result, float32.
+    device : str
+        Where `x` must be.
+    settings : list of Setting
+        How each layer computes.
+    nbytes : int
+        Bytes of graph, weights and buffers, without `x` and the result.
+
+    Notes
+    -----
+    The buffers belong to one call at a time: on a GPU, calls on several streams must wait for each other.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        x: Activation,
+        settings: list[Setting],
+        build: Callable[[Activation, Workspace], tuple[Callable[[Any, Any], None], tuple[int, int]]],
+        neighbours: Any,
+        weights: int,
+    ) -> None:
+        self._name, self._x, self.settings, self.device = name, x, settings, x.device
+        self._workspace = Workspace()
+        with working_with(self.device, None):
+            self._steps, self.shape = build(x, self._workspace)
+            self._workspace.allocate(self.device)
+        self._neighbours, self._weights = neighbours, weights
+        self._recorded: dict[tuple[int, ...], Any] = {}
+        self._own: Any = None
+        if self.device != "cpu":
+            from bitsparse.backends.cuda import graphs  # imported where there is a GPU
+
+            self._array, self._index = interop.require_cupy(name).ndarray, int(self.device[5:])
+            self._current, self._capturing = interop.current_gpu(), graphs.is_capturing
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of graph, weights and buffers."""
+        return int(self._neighbours.nbytes) + self._weights + self._workspace.nbytes
+
+    @property
+    def peak_nbytes(self) -> int:
+        """Bytes of all that is there during a call: graph, weights, buffers, `x` and the result."""
+        return self.nbytes + self._x.nbytes + 4 * self.shape[0] * self.shape[1]
+
+    def __repr__(self) -> str:
+        return f"<BinaryPlan of {self._name} {', '.join(map(str, self.settings))} on {self.device}>"
+
+    def graph_arrays(self) -> Iterator[tuple[str, Any]]:
+        """What the graph consists of, by name: the component arrays of its pattern and its scales."""
+        scaled = self._neighbours.scaled
+        for name in (*scaled.component_names, "row_scale", "col_scale"):
+            yield name, getattr(scaled, name)
+
+    def check(self) -> None:
+        """Raise if a call since the last check met NaN, which has no sign; waits for those on a GPU. A CPU raises as it goes.
+
+        Raises
+        ------
+        ValueError
+        """
+        if self.device != "cpu":
+            for each in self._workspace.products:
+                each.check()
+
+    def fits(self, x: Any) -> bool:
+        """Whether `x` is of the kind that the plan is for."""
+        kind = activation_of(x, self._name)
+        return kind == self._x
+
+    def __call__(self, x: Any, out: Any = None) -> Any:
+        """Logits of every node, ``(n, classes)`` float32, for features of the planned shape, dtype and precision.
+
+        On a GPU the first call for a pair of arrays `x` and `out` records a CUDA graph, later ones replay it; but with a head in full
+        precision, which cuBLAS multiplies, every call launches its kernels.
+
+        Parameters
+        ----------
+        x : array (n, features), or BitTensor
+        out : array (n, classes) of float32, optional
+            Where to write, C-contiguous; also returned.
+
+        Raises
+        ------
+        ShapeError, DTypeError, DeviceError, ValueError
+            `x` or `out` is not what the plan is for.
+        KernelError
+            The model's head is in full precision, and the current stream records a graph.
+        """
+        if out is not None and self._recorded:
+            again = self._known(x, out)
+            if again is not None:
+                again()
+                return out
+        with working_with(self.device, x, out):
+            data, family = self._input(x)
+            target = self._target(out, data)
+            if self.device == "cpu":
+                self._steps(data, target)
+            else:
+                # Bits packed another way have just been copied, to a place that no graph knows.
+                moved = isinstance(x, BitTensor) and data.words is not x.words
+                self._on_gpu(data, target, out is None, moved)
+            if out is not None:
+                return out
+            return interop.from_array(target, family, self._name)
+
+    def _known(self, x: Any, out: Any) -> Any:
+        """The graph recorded for these very arrays of CuPy's, if there is nothing left to be asked; other calls are looked at in full."""
+        kind, array = self._x, out.__class__
+        read: tuple[Any, ...]
+        if x.__class__ is BitTensor:
+            if kind.letter == "F" or (x.shape, x.axis, x.layout) != ((kind.rows, kind.columns), -1, "planes"):
+                return None
+            if x.bits != 1 or x.encoding != "bipolar" or family_of(x) != interop.CUPY:
+                return None
+            read = (x.words, x._scale)
+        elif (
+            x.__class__ is array
+            and x.shape == (kind.rows, kind.columns)
+            and x.dtype == kind.dtype
+            and kind.letter == "F"
+        ):
+            if not x.flags.c_contiguous:
+                return None
+            read = (x,)
+        else:
+            return None
+        if array is not self._array or out.shape != self.shape or out.dtype != _FLOAT32 or not out.flags.c_contiguous:
+            return None
+        if self._current() != self._index or self._capturing():
+            return None
+        return self._recorded.get(_addresses(read, out))
+
+    def _input(self, x: Any) -> tuple[Any, interop.Family]:
+        """The words or the array, checked."""
+        name, kind = self._name, activation_of(x, self._name)
+        _check.same_device(name, (self.device, kind.device))
+        mine = self._x
+        if kind.letter != mine.letter or (kind.letter == "F" and kind.dtype != mine.dtype):
+            given, wanted = ("bits" if each.letter == "B" else str(each.dtype) for each in (kind, mine))
+            raise DTypeError(f"{name}: x holds {given}, but the plan is for {wanted}; make another plan")
+        if (kind.rows, kind.columns) != (mine.rows, mine.columns):
+            raise ShapeError(
+                f"{name}: x has shape {(kind.rows, kind.columns)}, but the plan is for {(mine.rows, mine.columns)}; make another plan"
+            )
+        if kind.letter == "F":
+            return interop.as_array(x, name, "x")
+        if kind.scaled != mine.scaled:
+            raise ValueError(
+                f"{name}: x has {'a' if kind.scaled else 'no'} scale, but the plan is for bits {'without' if kind.scaled else 'with'} one; "
+                f"make another plan"
+            )
+        bits = x.repack(axis=-1, layout="planes")
+        family = interop.NUMPY if self.device == "cpu" else interop.CUPY  # whose stream the steps work on
+        return assembled(BitTensor, bits.words, x.shape, 1, -1, "planes", "bipolar", family, x.scale), family_of(x)
+
+    def _target(self, out: Any, data: Any) -> Any:
+        if out is None:
+            space: Any = np if self.device == "cpu" else interop.require_cupy(self._name)
+            return space.empty(self.shape, np.float32)
+        target = interop.writable_array(out, self._name)
+        _check.out_array(self._name, target, self.shape, np.dtype(np.float32))
+        _check.same_device(self._name, (self.device, interop.device_of(target)))
+        _check.no_overlap(self._name, target, data.words if isinstance(data, BitTensor) else data)
+        return target
+
+    def _on_gpu(self, data: Any, target: Any, fresh: bool, moved: bool) -> None:
+        """Replay; or just run, where the caller records a graph himself or an array has to be copied first."""
+        from bitsparse.backends.cuda import graphs  # imported where there is a GPU
+
+        if not isinstance(data, BitTensor) and not data.flags.c_contiguous:
+            self._steps(interop.contiguous(data), target)
+            return
+        if graphs.is_capturing() and not self._workspace.recordable:
+            raise KernelError(
+                f"{self._name}: the head in full precision is multiplied by cuBLAS, which CuPy does not record in a CUDA graph; call the "
+                f"plan outside of the capture, or give the model a BinaryLinear head"
+            )
+        if moved or graphs.is_capturing() or not self._workspace.recordable:
+            self._steps(data, target)
+            return
+        into = target
+        if fresh:  # every call has a new result, and a graph has one place to write to
+            if self._own is None:
+                self._own = interop.namespace(target).empty_like(target)
+            into = self._own
+        read = (data.words, data.scale) if isinstance(data, BitTensor) else (data,)
+        key = _addresses(read, into)
+        found = self._recorded.get(key)
+        if found is None:
+            if len(self._recorded) >= _KEPT:
+                self._recorded.pop(next(iter(self._recorded)))
+            found = self._recorded[key] = graphs.Recorded(lambda: self._steps(data, into))
+        found()
+        if fresh:
+            target[...] = into
+
+
+def _addresses(read: tuple[Any, ...], out: Any) -> tuple[int, ...]:
+    """What a recorded graph is known by: where it reads and writes."""
+    return tuple(0 if array is None else int(array.data.ptr) for array in (*read, out))

@@ -1,0 +1,336 @@
+"""Which precisions a binary network should compute in: accuracy, time and memory of every consistent choice, measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import interop
+from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.nn.binary import tuner_cache
+from bitsparse.nn.binary.network import BinaryModel
+from bitsparse.nn.binary.plan import BinaryPlan
+from bitsparse.nn.binary.tuner_timing import milliseconds
+from bitsparse.nn.binary.variants import Setting, consistent
+
+__all__ = ["Candidate", "Tuned", "pareto_set", "tune"]
+
+#: Choices that are all measured; of deeper networks one layer at a time is varied.
+_ALL = 64
+#: Times that differ by less than this share are taken for equal: so much they differ from run to run.
+_NOISE = 0.03
+
+
+class Candidate(NamedTuple):
+    """One choice of precisions and what it was measured at.
+
+    Attributes
+    ----------
+    settings : tuple of Setting
+        How each layer computes.
+    accuracy : float
+        Share of the masked nodes that are classified rightly.
+    milliseconds : float
+        Median time of a call of its plan.
+    nbytes : int
+        Graph, weights, buffers, features and logits.
+    """
+
+    settings: tuple[Setting, ...]
+    accuracy: float
+    milliseconds: float
+    nbytes: int
+
+    def __str__(self) -> str:
+        named = ", ".join(map(str, self.settings))
+        return f"{100 * self.accuracy:6.2f} %  {self.milliseconds:9.4f} ms  {self.nbytes / 1e6:9.3f} MB  {named}"
+
+    def dominates(self, other: Candidate) -> bool:
+        """Whether it is as good in all three respects and better in one, where times within the noise count as equal.
+
+        >>> a, b = Candidate((), 0.8, 1.0, 5), Candidate((), 0.8, 2.0, 5)
+        >>> a.dominates(b), b.dominates(a), a.dominates(a)
+        (True, False, False)
+        >>> Candidate((), 0.9, 1.01, 5).dominates(a), a.dominates(Candidate((), 0.8, 1.01, 5))
+        (True, False)
+        """
+        if self.accuracy < other.accuracy or self.nbytes > other.nbytes:
+            return False
+        if self.milliseconds > other.milliseconds * (1 + _NOISE):
+            return False
+        better = self.accuracy > other.accuracy or self.nbytes < other.nbytes
+        return better or self.milliseconds * (1 + _NOISE) < other.milliseconds
+
+
+class Tuned:
+    """What :func:`tune` found.
+
+    Attributes
+    ----------
+    candidates : list of Candidate
+        All that were measured, most accurate first.
+    pareto : list of Candidate
+        Those that no other one beats in accuracy, time and bytes at once, most accurate first.
+    reference : Candidate
+        The model as it was given.
+    best : Candidate
+        The quickest one within the tolerance; of several that are as quick, within the noise of 3 %, the most accurate one.
+    model : BinaryModel
+        The weights with the settings of `best`.
+    plan : BinaryPlan
+        That model prepared for graph and features: ``tuned.plan(x)``.
+    from_cache : bool
+        Whether the figures are those of an earlier run.
+    """
+
+    def __init__(
+        self,
+        candidates: Sequence[Candidate],
+        reference: Candidate,
+        best: Candidate,
+        model: BinaryModel,
+        plan: BinaryPlan,
+        device: str,
+        from_cache: bool,
+    ) -> None:
+        self.candidates = sorted(candidates, key=lambda c: (-c.accuracy, c.milliseconds, c.nbytes))
+        self.pareto = pareto_set(self.candidates)
+        self.reference, self.best, self.model, self.plan = reference, best, model, plan
+        self.device, self.from_cache = device, from_cache
+
+    def table(self) -> str:
+        """The Pareto set, a line each; an arrow marks the choice, a star the model as given."""
+        lines = [f"{type(self.model).__name__} on {self.device}, {len(self.candidates)} choices measured"]
+        for each in self.pareto if self.reference in self.pareto else [*self.pareto, self.reference]:
+            mark = "->" if each == self.best else " *" if each == self.reference else "  "
+            lines.append(f"{mark} {each}")
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Tuned {type(self.model).__name__} {', '.join(map(str, self.best.settings))}: accuracy {self.best.accuracy:.4f}, "
+            f"{self.best.milliseconds:.4g} ms, {self.best.nbytes} bytes>"
+        )
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw time against accuracy; :func:`bitsparse.viz.pareto`."""
+        from bitsparse import viz
+
+        return viz.pareto(self, ax)
+
+
+def tune(
+    model: BinaryModel,
+    graph: Any,
+    x: Any,
+    labels: Any,
+    mask: Any,
+    *,
+    tolerance: float = 0.01,
+    candidates: Iterable[Any] | None = None,
+    cache: bool = True,
+    progress: Callable[[], object] | None = None,
+) -> Tuned:
+    """Try the precisions of a binary network layer by layer and pick the quickest that is accurate enough (BitGNN section 3.4).
+
+    Every choice in which each layer reads what the one before gives is planned for the graph, run once for its accuracy and timed. Of
+    networks with more than 64 such choices, layers are varied in turn, the others staying as they are best so far, from the model as
+    given and from both presets.
+
+    Parameters
+    ----------
+    model : BinaryGCN, BinarySAGE or BinarySAINT
+        Its own settings are the reference.
+    graph, x
+        As in a call of the model. Packed features (``model.packed(x)``) need less memory and time than full-precision ones.
+    labels : array_like (n,) of int
+        Classes 0, 1, ...
+    mask : array_like (n,) of bool
+        Nodes to judge by: a validation set, not the test set.
+    tolerance : float, default 0.01
+        Accuracy that may be given up against the reference: 0.01 is one node in a hundred.
+    candidates : iterable, optional
+        Settings to try instead, each as `with_settings` takes them; the reference is tried besides.
+    cache : bool, default True
+        Keep the figures on disk, in the folder of the compiled kernels, and take them from there for the same graph, features, weights,
+        labels, mask, device and version.
+    progress : callable, optional
+        Called once for each choice. By default a bar on stderr: on a terminal, past two seconds, if tqdm is installed.
+
+    Returns
+    -------
+    Tuned
+
+    Raises
+    ------
+    ShapeError, DTypeError, ValueError
+        Labels or mask do not fit the graph, the mask selects no node, or the tolerance is out of range.
+
+    Examples
+    --------
+    >>> from scipy import sparse
+    >>> from bitsparse import nn
+    >>> rng = np.random.default_rng(0)
+    >>> layers = [nn.BinaryLinear.from_weights(rng.normal(size=s)) for s in ((6, 8), (8, 2))]
+    >>> graph = nn.Propagation(sparse.csr_array(np.kron(np.eye(2), np.ones((4, 4)))))
+    >>> x, labels = rng.normal(size=(8, 6)).astype(np.float32), np.repeat([0, 1], 4)
+    >>> tuned = bs.tune(nn.BinaryGCN(layers), graph, x, labels, labels >= 0, tolerance=1.0, cache=False)
+    >>> len(tuned.candidates), tuned.best in tuned.pareto, tuned.plan(x).shape
+    (18, True, (8, 2))
+    """
+    function = "tune"
+    if not isinstance(model, BinaryModel):
+        raise DTypeError(f"{function}: model must be a binary model of bitsparse.nn, got {type(model).__name__}")
+    if not 0 <= tolerance <= 1:
+        raise ValueError(f"{function}: tolerance must be a share in 0..1, got {tolerance!r}; one point is 0.01")
+    reference = model.plan(graph, x)
+    given = tuple(reference.settings)
+    judge = _Judge(function, labels, mask, reference.shape[0])
+    letter = given[0].reads
+    chosen = None if candidates is None else [_reading(model, each, letter) for each in candidates]
+    key = tuner_cache.key(model, graph, x, judge.arrays, chosen, reference) if cache else None
+    found = tuner_cache.load(key)
+    from_cache = found is not None and any(each.settings == given for each in found)
+    if found is None or not from_cache:
+        found = _measured(model, graph, x, judge, given, chosen, progress)
+        tuner_cache.store(key, found)
+    as_given = next(each for each in found if each.settings == given)
+    allowed = [each for each in found if each.accuracy >= as_given.accuracy - tolerance - 1e-12]
+    best = _quickest(allowed)
+    picked = model.with_settings(best.settings)
+    plan = reference if best.settings == given else picked.plan(graph, x)
+    return Tuned(found, as_given, best, picked, plan, plan.device, from_cache)
+
+
+def _quickest(candidates: Sequence[Candidate]) -> Candidate:
+    """The most accurate one of those that are quickest but for noise, then the smallest, then the quickest."""
+    least = min(each.milliseconds for each in candidates)
+    near = [each for each in candidates if each.milliseconds <= least * (1 + _NOISE)]
+    return min(near, key=lambda each: (-each.accuracy, each.nbytes, each.milliseconds))
+
+
+def pareto_set(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Those that no other one dominates, in their order.
+
+    Examples
+    --------
+    >>> from bitsparse.nn.binary.tuner import Candidate, pareto_set
+    >>> three = [Candidate((), 0.9, 3.0, 9), Candidate((), 0.8, 1.0, 9), Candidate((), 0.7, 2.0, 9)]
+    >>> [each.accuracy for each in pareto_set(three)]
+    [0.9, 0.8]
+    """
+    every = list(candidates)
+    return [each for each in every if not any(other.dominates(each) for other in every)]
+
+
+class _Judge:
+    """Accuracy of logits on the masked nodes."""
+
+    def __init__(self, function: str, labels: Any, mask: Any, nodes: int) -> None:
+        target, chosen = interop.as_host(labels, function, "labels"), interop.as_host(mask, function, "mask")
+        for name, array, kinds, kind in (("labels", target, "iu", "integers"), ("mask", chosen, "b", "bool")):
+            if array.shape != (nodes,):
+                raise ShapeError(
+                    f"{function}: {name} has shape {array.shape}, but the graph has {nodes} nodes; pass one value per node"
+                )
+            if array.dtype.kind not in kinds:
+                raise DTypeError(f"{function}: {name} has dtype {array.dtype}, but {kind} is needed; use astype")
+        if not chosen.any():
+            raise ValueError(f"{function}: mask selects no node; select the nodes to judge by")
+        self.arrays = (np.ascontiguousarray(target, np.int64), np.ascontiguousarray(chosen))
+
+    def __call__(self, logits: Any) -> float:
+        target, chosen = self.arrays
+        host: NDArray[Any] = interop.as_host(logits, "tune", "logits")
+        return float((host[chosen].argmax(axis=1) == target[chosen]).mean())
+
+
+def _measured(
+    model: BinaryModel,
+    graph: Any,
+    x: Any,
+    judge: _Judge,
+    given: tuple[Setting, ...],
+    chosen: list[tuple[Setting, ...]] | None,
+    progress: Callable[[], object] | None,
+) -> list[Candidate]:
+    done: dict[tuple[Setting, ...], Candidate] = {}
+
+    def measure(settings: tuple[Setting, ...]) -> Candidate:
+        if settings not in done:
+            plan = model.with_settings(settings).plan(graph, x)
+            accuracy = judge(plan(x))
+            done[settings] = Candidate(settings, accuracy, milliseconds(plan, x), plan.peak_nbytes)
+            if advance is not None:
+                advance()
+        return done[settings]
+
+    every = _all_of(model, given) if chosen is None else chosen
+    starts = list(dict.fromkeys([given, *(_reading(model, name, given[0].reads) for name in ("full", "binary"))]))
+    total = len(dict.fromkeys([given, *every])) if every is not None else sum(_turns(model, each) for each in starts)
+    with _shown(progress, total) as advance:
+        measure(given)
+        if every is not None:
+            for each in every:
+                measure(each)
+        else:
+            for each in starts:
+                _in_turn(model, each, measure)
+    return list(done.values())
+
+
+def _all_of(model: BinaryModel, given: tuple[Setting, ...]) -> list[tuple[Setting, ...]] | None:
+    """All choices that read what the model as given reads, or None if they are too many."""
+    choices = [tuple(each) for each in model.with_settings(given).candidates()]
+    return choices if len(choices) <= _ALL else None
+
+
+def _reading(model: BinaryModel, settings: Any, letter: str) -> tuple[Setting, ...]:
+    """Settings by any of their names, for an input of that letter."""
+    first, *others = model.with_settings(settings).settings
+    return (first.reading(letter), *others)
+
+
+def _swaps(model: BinaryModel, settings: tuple[Setting, ...], layer: int) -> list[tuple[Setting, ...]]:
+    """Other choices for one layer; the layers behind it read what it gives."""
+    found = []
+    for variant in model.variants:
+        for scaled in (False, True) if model._scales and variant[2] == "F" else (False,):
+            changed = [*settings[:layer], Setting(variant, scaled), *settings[layer + 1 :]]
+            if layer:
+                changed[layer] = changed[layer].reading(changed[layer - 1].gives)
+            elif changed[0].reads != settings[0].reads:
+                continue
+            made = tuple(consistent(changed))
+            try:
+                model.with_settings(made)
+            except ValueError:  # the last layer's letter, or the head's
+                continue
+            found.append(made)
+    return list(dict.fromkeys(found))
+
+
+def _turns(model: BinaryModel, given: tuple[Setting, ...]) -> int:
+    return 1 + sum(len(_swaps(model, given, layer)) - 1 for layer in range(model.depth))
+
+
+def _in_turn(
+    model: BinaryModel, given: tuple[Setting, ...], measure: Callable[[tuple[Setting, ...]], Candidate]
+) -> None:
+    """Vary one layer at a time, from the first on, keeping the most accurate choice so far."""
+    best = given
+    for layer in range(model.depth):
+        tried = [measure(each) for each in _swaps(model, best, layer)]
+        best = max([measure(best), *tried], key=lambda each: (each.accuracy, -each.milliseconds)).settings
+
+
+def _shown(progress: Callable[[], object] | None, total: int) -> Any:
+    """What is called after each choice: the caller's own, or a bar's."""
+    import contextlib
+
+    from bitsparse.cli.common import progress as bar
+
+    return bar(total, "choice") if progress is None else contextlib.nullcontext(progress)

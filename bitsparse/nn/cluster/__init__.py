@@ -1,0 +1,1 @@
+"""Networks over graphs larger than a device, batch by batch."""

@@ -1,0 +1,97 @@
+"""The steps of a run over batches on the CPU."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import interop
+from bitsparse.arrays import BitTensor
+from bitsparse.arrays.inside import assembled
+from bitsparse.backends.host.matmul import bytes as steps_on_bytes
+from bitsparse.graph.packets import FeatureForm, Group, Packet, Packets
+from bitsparse.nn.cluster.report import ClusterReport
+from bitsparse.nn.lowbit.host import layers_in_bytes
+from bitsparse.nn.lowbit.network import LowBitNetwork
+from bitsparse.nn.operand import GraphOperand, form_for
+
+__all__ = ["HostEngine", "host_layers", "operand_of"]
+
+_Array = NDArray[Any]
+Layers = tuple[steps_on_bytes.Layer, ...]
+#: Pieces of up to so many nodes are computed each by one thread, with what they need in its caches; larger ones row by row by all threads.
+_PIECE_NODES = 1 << 14
+
+
+def host_layers(model: Any, form: str, packets: Packets) -> Layers | None:
+    """The steps of a network that can go through a packet piece by piece, on bytes; None if it cannot."""
+    largest = int(np.diff(packets.blocks).max(initial=0))
+    fits = form in ("auto", "csr") and isinstance(model, LowBitNetwork) and largest <= _PIECE_NODES
+    return layers_in_bytes(model) if fits else None
+
+
+class HostEngine:
+    """Computes each packet when it comes: piece by piece where the network's steps can be done on bytes, else step by step."""
+
+    def __init__(
+        self, model: Any, form: str, layers: Layers | None, order: NDArray[np.int32], features: FeatureForm
+    ) -> None:
+        self._model, self._form, self._layers, self._order, self._features = model, form, layers, order, features
+        self._put: Callable[[Group, _Array | None], None] = lambda group, logits: None
+        self._seconds = 0.0
+        self._rows: _Array = np.empty((0, 0), np.float32)
+
+    @contextmanager
+    def running(self, put: Callable[[Group, _Array | None], None], out: _Array, timed: bool) -> Iterator[HostEngine]:
+        """One run: logits go to the rows of `out` in the nodes' order, or to `put`, which is told of every group."""
+        self._put, self._rows, self._seconds = put, out, 0.0
+        yield self
+
+    def submit(self, packet: Packet) -> str:
+        """The logits of a packet; gives the form of its adjacency."""
+        begin = time.perf_counter()
+        model, group, form = self._model, packet.group, self._features
+        logits, used = None, "csr"
+        if self._layers is not None:
+            places, features = (
+                self._order[group.low : group.high],
+                (form.columns, form.bits, form.layout == "planes", form.used),
+            )
+            data = packet.buffer[: packet.nbytes]
+            steps_on_bytes.network(data, group.entries, model.normalisation, features, self._layers, places, self._rows)
+        else:
+            operand = operand_of(packet, model.normalisation, self._form)
+            words, shape = packet.features(form), (group.nodes, form.columns)
+            x = assembled(BitTensor, words, shape, form.bits, -1, form.layout, form.encoding, interop.NUMPY)
+            logits, used = model.plan(operand, x)(), operand.form
+        self._seconds += time.perf_counter() - begin
+        self._put(group, logits)
+        return used
+
+    def finish(self, report: ClusterReport) -> None:
+        """All packets were submitted."""
+        report.compute_ms = 1000 * self._seconds
+
+
+def operand_of(packet: Packet, normalisation: str, form: str) -> GraphOperand:
+    """What a network aggregates over, from a packet."""
+    indptr, indices = packet.pattern()
+    chosen = form_for(form, packet.group.nodes, packet.group.entries)
+    if packet.loops and chosen in ("frdc", "tiled"):  # those want ascending columns, and loops come first
+        indices = _ascending(indptr, indices)
+    longest = int(np.diff(indptr).max(initial=0))
+    return GraphOperand(indptr, indices, normalisation, packet.loops, chosen, longest)
+
+
+def _ascending(indptr: _Array, indices: _Array) -> _Array:
+    from scipy import sparse
+
+    nodes = indptr.size - 1
+    made = sparse.csr_array((np.ones(indices.size, np.bool_), indices.copy(), indptr), shape=(nodes, nodes))
+    made.sort_indices()
+    return np.asarray(made.indices)

@@ -1,0 +1,408 @@
+"""Graphs larger than a device, batch by batch: parts, packets, copies beside compute, low-bit layers, logits in node order."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import _check, interop
+from bitsparse.arrays import BitTensor
+from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.graph.adjacency import refuse_weights, square_pattern
+from bitsparse.graph.packets import FeatureForm, Group, Packet, Packets
+from bitsparse.graph.parts_cache import cached_partition, graph_hash
+from bitsparse.nn.cluster.epoch import PackedEpoch
+from bitsparse.nn.cluster.host import HostEngine, host_layers
+from bitsparse.nn.cluster.journal import ArraySink, FileSink, Sink
+from bitsparse.nn.cluster.model import ClusterModel
+from bitsparse.nn.cluster.report import ClusterReport
+from bitsparse.nn.lowbit.network import LowBitNetwork
+from bitsparse.nn.operand import FORMS, tiles_of
+
+__all__ = ["ClusterModel", "ClusterRunner", "PackedEpoch"]
+
+_Array = NDArray[Any]
+
+#: Nodes of a group: batches together keep a GPU busy behind one sequence of launches; dense bits grow with the square.
+_GROUP_NODES, _DENSE_NODES = 1 << 17, 1 << 13
+#: Bytes of features that are dense at one time while they are quantised.
+_CHUNK_BYTES = 1 << 26
+
+
+class ClusterRunner:
+    """A low-bit network over a graph in batches of parts (Cluster-GCN; QGTC sections 4.1 and 4.6).
+
+    The graph is cut into parts (METIS, kept on disk), parts into batches. Of each batch a packet is made: its edges as gaps of half a byte
+    or a byte, its features in the network's first bits. On a GPU packets travel on a stream of their own while the kernels of the one
+    before run, and groups of equal make replay one CUDA graph. Edges that leave their part (or batch) do not count; degrees are
+    the batch's own. A CPU does the same steps; the logits are equal, bit for bit, on every device and for every form.
+
+    Parameters
+    ----------
+    graph : sparse array (n, n), GraphData, tuple, TCTiledCSR, FRDC or BitTensor
+        On the CPU. Every stored entry is an edge; edge weights other than 1 are refused.
+    model : LowBitNetwork
+        Or anything like :class:`ClusterModel`.
+    parts : int, default 1500
+        No more than there are nodes.
+    labels : array_like of int (n,), optional
+        Parts of the caller's instead.
+    parts_per_batch : int, default 20
+    between : bool, default False
+        Keep the edges between parts of one batch, as Cluster-GCN does; QGTC's batches are block-diagonal.
+    seed : int, default 0
+        Of METIS.
+    form : {"auto", "csr", "dense", "frdc", "tiled"}
+        How the adjacency of a group is held: CSR, dense bits with zero tiles skipped, or a block format. By default CSR; on a
+        CPU, for a network of more than 8 bits, a GraphSAGE or parts (with `between`, batches) of more than 16384 nodes, dense
+        bits where at least one in 64 positions holds an edge. On a GPU only CSR replays a CUDA graph.
+    device : str, default "cpu"
+    group_nodes : int, optional
+        Batches travel together while they have at most so many nodes: 131072, or 8192 as dense bits. Results do not depend on it.
+    cache : bool or path, default True
+        Keep the partition on disk, in the cache folder or one of your own.
+
+    Examples
+    --------
+    >>> from scipy import sparse
+    >>> from bitsparse import nn
+    >>> graph = sparse.csr_array(np.kron(np.eye(4), np.ones((3, 3))))
+    >>> x = np.arange(48, dtype=np.float32).reshape(12, 4)
+    >>> model = nn.quantize_network(nn.random_network("gcn", [4, 8, 2]), graph, x, 8)
+    >>> runner = nn.ClusterRunner(graph, model, labels=np.arange(12) // 3, parts_per_batch=2)
+    >>> runner.run(x).shape, runner.report.batches, runner.report.groups
+    ((12, 2), 2, 1)
+    """
+
+    def __init__(
+        self,
+        graph: Any,
+        model: ClusterModel,
+        *,
+        parts: int = 1500,
+        labels: Any = None,
+        parts_per_batch: int = 20,
+        between: bool = False,
+        seed: int = 0,
+        form: Literal["auto", "csr", "dense", "frdc", "tiled"] = "auto",
+        device: str = "cpu",
+        group_nodes: int | None = None,
+        cache: bool | str | Path = True,
+        progress: Callable[[int, int], object] | None = None,
+    ) -> None:
+        function = "ClusterRunner"
+        self.model, self.form = model, _check.choice(function, "form", form, FORMS)
+        self.device = interop.parse_device(device, function)
+        refuse_weights(function, graph)
+        graph = getattr(graph, "adjacency", graph)
+        self._progress = progress
+        if labels is None:
+            nodes = square_pattern(function, graph).shape[0]
+            wanted = min(_check.integer(function, "parts", parts, 1), max(nodes, 1))
+            labels = self._partition(graph, wanted, seed, cache)
+        most = (_DENSE_NODES if form == "dense" else _GROUP_NODES) if group_nodes is None else group_nodes
+        self.packets = Packets(
+            graph,
+            labels,
+            parts_per_batch=parts_per_batch,
+            between=between,
+            self_loops=model.self_loops,
+            group_nodes=most,
+            function=function,
+        )
+        self._layers = host_layers(model, form, self.packets) if self.device == "cpu" else None
+        self._graph = graph
+        #: Of the last run.
+        self.report = ClusterReport(self.device, model.name)
+        self._engine: Any = None
+
+    def on_progress(self, call: Callable[[int, int], object] | None) -> None:
+        """Have ``call(done, groups)`` called after every group."""
+        self._progress = call
+
+    def tiles(self) -> tuple[int, int]:
+        """8 x 128 tiles of the groups' dense adjacency, and those that hold an edge: a pass over the edges."""
+        counts = [tiles_of(*self.packets.pack(group).pattern()) for group in self.packets.groups]
+        return sum(all_tiles for all_tiles, _ in counts), sum(used for _, used in counts)
+
+    @staticmethod
+    def _partition(graph: Any, parts: int, seed: int, cache: bool | str | Path) -> _Array:
+        if cache is False:
+            from bitsparse.graph.partition import partition
+
+            return partition(graph, parts, seed=seed)
+        return cached_partition(graph, parts, seed=seed, folder=None if cache is True else cache)[0]
+
+    # -- packing ------------------------------------------------------------------------------------------------------
+    @property
+    def feature_form(self) -> FeatureForm:
+        """How features travel: as the first product reads them, or a CPU unpacks them soonest."""
+        model = self.model
+        layout = "rows" if self._layers is not None and model.input_bits in (2, 4, 8) else model.input_layout
+        return FeatureForm(model.features, model.input_bits, model.input_encoding, layout)
+
+    def _checked(self, features: Any) -> Any:
+        """Features as something whose rows can be taken: an array (a memmap stays one) or a SciPy CSR array."""
+        if isinstance(features, BitTensor) and not (features.scale is features.offset is None):
+            raise DTypeError(
+                "ClusterRunner: features are codes with a scale or an offset, which their integers leave out; pass x.dequantize()"
+            )
+        if hasattr(features, "tocsr") and not isinstance(features, np.ndarray):
+            features = features.tocsr()
+        elif not isinstance(features, np.ndarray):
+            features = interop.as_numpy(features, "ClusterRunner", "features")[0]
+        if (
+            len(features.shape) != 2
+            or features.shape[0] != self.packets.nodes
+            or features.shape[1] != self.model.features
+        ):
+            raise ShapeError(
+                f"ClusterRunner: features have shape {tuple(features.shape)}, but graph and model take "
+                f"({self.packets.nodes}, {self.model.features}); pass one row for each node"
+            )
+        if features.dtype.kind not in "biuf":
+            raise DTypeError(
+                f"ClusterRunner: features have dtype {features.dtype}, but real numbers are needed; convert them"
+            )
+        return features
+
+    def _pack(self, group: Group, features: Any, form: FeatureForm, buffer: _Array | None) -> Packet:
+        """One group: its edges, and its features quantised in pieces."""
+        packet = self.packets.pack(group, form.row_bytes, buffer)
+        step = max(1, _CHUNK_BYTES // (4 * max(form.columns, 1)))
+        for first in range(0, group.nodes, step):
+            nodes = self.packets.order[group.low + first : min(group.low + first + step, group.high)]
+            rows = features[nodes] if not isinstance(features, np.ndarray) else np.take(features, nodes, axis=0)
+            if isinstance(self.model, LowBitNetwork):
+                codes = self.model.quantize(rows, layout=form.layout)
+            else:
+                codes = self.model.quantize(rows).repack(axis=-1, layout=form.layout)
+            if codes.scale is not None or codes.offset is not None:  # words travel alone
+                raise ValueError(
+                    f"ClusterRunner: {self.model.name} quantised rows to codes with a scale or an offset, which packets do not carry; "
+                    f"give codes of one grid, as x.with_affine()"
+                )
+            self.packets.put_features(packet, first, codes.words, form)
+        return packet
+
+    def pack(self, features: Any, *, into: PackedEpoch | None = None) -> PackedEpoch:
+        """Pack one epoch on the host, in page-locked memory where the device is a GPU.
+
+        Parameters
+        ----------
+        features : array (n, features) or SciPy sparse array
+            ``numpy.memmap`` too: rows are read where they are needed.
+        into : PackedEpoch, optional
+            An epoch of this runner's that is not needed any more, and not under way: its memory is used again. Page-locking memory takes
+            longer than filling it.
+        """
+        given, form = self._checked(features), self.feature_form
+        if into is not None:
+            into.check_owner("ClusterRunner.pack", self.packets)
+        begin = time.perf_counter()
+        made = []
+        for group in self.packets.groups:
+            size = self.packets.nbytes(group, form.row_bytes)
+            buffer: _Array | None = None
+            if into is not None and into.packets[group.number].buffer.size >= size:
+                buffer = into.packets[group.number].buffer
+            elif self.device != "cpu":
+                buffer = interop.pinned_empty(size)
+            made.append(self._pack(group, given, form, buffer))
+        return PackedEpoch(tuple(made), form, time.perf_counter() - begin, self.packets)
+
+    # -- running ------------------------------------------------------------------------------------------------------
+    def run_packed(self, packed: PackedEpoch, out: Any = None, *, timed: bool = False) -> Any:
+        """One epoch over packets that are there: copies, layers, logits in node order.
+
+        Parameters
+        ----------
+        packed : PackedEpoch
+            Of this runner's :meth:`pack`.
+        out : array (n, classes) of float32, optional
+            NumPy, or an array on the runner's GPU, where the logits then stay. By default a new NumPy array.
+        timed : bool, default False
+            Measure stages by events on a GPU (:attr:`report`).
+
+        Raises
+        ------
+        ValueError, ShapeError, DTypeError, DeviceError
+            Another runner packed the epoch, or `out` does not fit.
+        """
+        packed.check_owner("ClusterRunner.run_packed", self.packets)
+        self._begin(packed.form)
+        self.report.pack_seconds = packed.seconds
+        target, device_out = self._target(out)
+        result = self._drive(iter(packed.packets), ArraySink(target, self.packets.order), device_out, timed)
+        return out if out is not None else result
+
+    def run(self, features: Any, out: Any = None, *, resume: bool = False, timed: bool = False) -> Any:
+        """Pack, copy and compute group after group, in memory that does not grow with the graph.
+
+        Parameters
+        ----------
+        features : array (n, features) or SciPy sparse array
+            ``numpy.memmap`` too.
+        out : array (n, classes) of float32, str or Path, optional
+            Where logits go, in node order: an array (NumPy, memmap, or on the runner's GPU) is written group by group. A path names a
+            ``.npy`` file, which appears when it is whole: an error or an interruption leaves none. One run at a time writes to a path,
+            which is locked (``PATH.lock``) while it does. By default a new array.
+        resume : bool, default False
+            With a path: note finished groups in ``PATH.journal``, keep ``PATH.partial`` when the run ends early, even by being killed, and
+            go on from there. All features are read once more beforehand, to see that they are the same, and so are the finished rows.
+        timed : bool, default False
+            As in :meth:`run_packed`.
+
+        Raises
+        ------
+        ShapeError, DTypeError, ValueError
+            Features or `out` do not fit, or the journal belongs to another run.
+        LockError
+            Another run is writing to the path.
+        FileFormatError
+            ``PATH.journal`` is damaged, or ``PATH.partial`` holds other rows than it notes; nothing was changed.
+        """
+        given, form = self._checked(features), self.feature_form
+        if resume and not isinstance(out, (str, Path)):
+            raise ValueError("ClusterRunner.run: resume=True goes with out as a path; pass the name of a .npy file")
+        path = Path(out) if isinstance(out, (str, Path)) else None
+        target: Any = None
+        device_out: Any = None
+        if path is None:
+            target, device_out = self._target(out)
+        self._begin(form)  # before there is a file that an error would leave behind
+        sink: Sink
+        if path is not None:
+            shape = (self.packets.nodes, self.model.classes)
+            sink = FileSink(path, shape, self.packets.order, self._key(given) if resume else "", resume)
+        else:
+            sink = ArraySink(target, self.packets.order)
+        try:
+            todo = sink.missing(self.packets.groups)
+        except BaseException:
+            sink.abandon()
+            raise
+        self.report.resumed = len(self.packets.groups) - len(todo)
+        with closing(self._packed(todo, given, form)) as packets:
+            result = self._drive(packets, sink, device_out, timed)
+        return out if out is not None and path is None else result
+
+    def _packed(self, todo: list[Group], features: Any, form: FeatureForm) -> Generator[Packet]:
+        """Packets of groups; beside a GPU that works on the ones before they are packed in a thread."""
+
+        def pack(group: Group) -> Packet:
+            begin = time.perf_counter()
+            size = self.packets.nbytes(group, form.row_bytes)
+            buffer = None if self.device == "cpu" else self._engine.staging(size)
+            packet = self._pack(group, features, form, buffer)
+            self.report.pack_seconds += time.perf_counter() - begin
+            return packet
+
+        if self.device == "cpu":
+            yield from map(pack, todo)
+            return
+        with ThreadPoolExecutor(1) as pool:
+            waiting: deque[Future[Packet]] = deque()
+            try:
+                for group in todo:
+                    waiting.append(pool.submit(pack, group))
+                    if len(waiting) > 1:
+                        yield waiting.popleft().result()
+                while waiting:
+                    yield waiting.popleft().result()
+            finally:
+                for future in waiting:
+                    future.cancel()
+
+    def _begin(self, form: FeatureForm) -> None:
+        packets, groups = self.packets, self.packets.groups
+        features = packets.nodes * form.row_bytes
+        moved = sum(packets.nbytes(group, form.row_bytes) for group in groups)
+        edges = sum(group.entries for group in groups)
+        self.report = ClusterReport(
+            self.device,
+            self.model.name,
+            nodes=packets.nodes,
+            edges=edges,
+            dropped=sum(group.dropped for group in groups),
+            parts=packets.parts,
+            batches=packets.batches.size - 1,
+            groups=len(groups),
+            bytes_moved=moved,
+            adjacency_bytes=moved - features,
+            feature_bytes=features,
+            float_bytes=16 * (edges - (packets.nodes if packets.loops else 0)) + 4 * form.columns * packets.nodes,
+        )
+        if self._engine is None:
+            if self.device == "cpu":
+                self._engine = HostEngine(self.model, self.form, self._layers, packets.order, form)
+            else:
+                from bitsparse.nn.cluster.gpu import GpuEngine  # imported where there is a GPU
+
+                self._engine = GpuEngine(self.model, self.form, self.device, packets, form)
+
+    def _target(self, out: Any) -> tuple[Any, Any]:
+        """A NumPy array for the logits, and the GPU's array if they stay there."""
+        shape = (self.packets.nodes, self.model.classes)
+        if out is None:
+            return np.empty(shape, np.float32), None
+        target = out if isinstance(out, np.ndarray) else interop.writable_array(out, "ClusterRunner")
+        _check.out_array("ClusterRunner", target, shape, np.dtype(np.float32))
+        place = interop.device_of(target)
+        if place == "cpu":
+            return target, None
+        _check.same_device("ClusterRunner", (self.device, place))
+        return np.empty((0, shape[1]), np.float32), target
+
+    def _drive(self, packets: Iterable[Packet], sink: Sink, device_out: Any, timed: bool) -> Any:
+        """Every packet through the engine; on any error the sink is told before it goes on its way."""
+        report, done = self.report, self.report.resumed
+        forms: Counter[str] = Counter()
+        begin = time.perf_counter()
+
+        def put(group: Group, logits: _Array | None) -> None:
+            nonlocal done
+            start = time.perf_counter()
+            if device_out is None:
+                sink.put(group, logits)
+            report.gather_seconds += time.perf_counter() - start
+            done += 1
+            if self._progress is not None:
+                self._progress(done, report.groups)
+
+        try:
+            place = sink.rows if self.device == "cpu" else device_out
+            with self._engine.running(put, place, timed) as engine:
+                for packet in packets:
+                    forms[engine.submit(packet)] += 1
+                engine.finish(report)
+            result = sink.finish()
+        except BaseException:
+            self._engine = None  # what it was in the middle of is not to be gone on with
+            sink.abandon()
+            raise
+        report.forms, report.seconds = dict(forms), time.perf_counter() - begin
+        return result
+
+    def _key(self, features: Any) -> str:
+        """A name for a run: graph, parts, settings, model, and every row of the features."""
+        packets = self.packets
+        found = hashlib.blake2b(graph_hash(self._graph).encode(), digest_size=16)
+        found.update(packets.order.tobytes())
+        found.update(packets.blocks.tobytes())
+        found.update(repr((packets.batches.tolist(), packets.group_nodes, self.model.fingerprint())).encode())
+        found.update(repr((features.shape, str(features.dtype))).encode())
+        step = max(1, _CHUNK_BYTES // max(features.dtype.itemsize * features.shape[1], 1))
+        for first in range(0, packets.nodes, step):
+            rows = features[first : first + step]
+            found.update((rows if isinstance(rows, np.ndarray) else rows.toarray()).tobytes())
+        return found.hexdigest()

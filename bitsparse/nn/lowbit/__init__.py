@@ -1,0 +1,1 @@
+"""Networks on integers of a few bits."""

@@ -1,0 +1,136 @@
+"""The steps of a low-bit network on a CPU, with codes in bytes between them: over a whole graph, or over a packet, piece by piece."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse.arrays import BitTensor
+from bitsparse.backends.host.matmul import bytes as steps_on_bytes
+from bitsparse.nn.operand import GraphOperand
+from bitsparse.ops.finish.terms import operand_terms
+
+if TYPE_CHECKING:
+    from bitsparse.nn.lowbit.network import LowBitNetwork
+
+__all__ = ["layers_in_bytes", "steps_in_bytes"]
+
+#: Longest rows, of weights and of neighbours, whose sums of bytes times bytes fit int32.
+_MOST_TERMS = 1 << 16
+_Array = NDArray[Any]
+
+
+class _Sides(NamedTuple):
+    """What corrections of a sum over neighbours need of either factor."""
+
+    shape: tuple[int, int]
+    scale: Any = None
+    offset: Any = None
+    line_sums: Any = None
+
+
+def steps_in_bytes(
+    network: LowBitNetwork, operand: Any, x: BitTensor
+) -> tuple[list[Callable[[], Any]], Callable[[Any], Any]] | None:
+    """All steps but the last, and the last one with its result's array; None where the network or the graph's form needs others."""
+    steps = network.steps
+    if not isinstance(operand, GraphOperand) or operand.form != "csr" or not operand.nodes or not _fits_bytes(network):
+        return None
+    if operand.longest >= _MOST_TERMS or operand.pattern[0].dtype != np.int32:
+        return None
+    nodes = operand.nodes
+    indptr, indices = (np.ascontiguousarray(part, np.int32) for part in operand.pattern)
+    # Memory that is not zeroed can be what the plan before this one let go of; pads are written by every step.
+    codes = np.empty((nodes, steps_on_bytes.row_bytes(x.shape[1])), np.uint8)
+    codes[:, x.shape[1] :] = 0
+    calls: list[Callable[[], Any]] = [partial(_unpack, x, codes)]
+    if x.bits == 8 and x.layout == "rows":
+        codes, calls = x.words.view(np.uint8).reshape(nodes, -1), []
+    for number, step in enumerate(steps):
+        columns = step.chain.col_scale.size
+        if hasattr(step, "weights"):
+            run = partial(_update, network, number, operand, codes)
+        else:
+            run = partial(_aggregate, network, number, operand, indptr, indices, codes)
+        if number + 1 == len(steps):
+            return calls, run
+        codes = np.empty((nodes, steps_on_bytes.row_bytes(columns)), np.uint8)
+        calls.append(partial(run, codes))
+    return None
+
+
+def _fits_bytes(network: LowBitNetwork) -> bool:
+    """Whether the steps on bytes can compute the network."""
+    # Layers inside a GIN's perceptron do not stand among the widths.
+    columns = [step.chain.col_scale.size for step in network.steps]
+    return (
+        max(network.bits) <= 8
+        and max(*columns, *network.widths) <= steps_on_bytes.LONGEST
+        and not any(getattr(step, "own", False) or (step.chain.bits or 1) > 8 for step in network.steps)
+    )
+
+
+def layers_in_bytes(network: LowBitNetwork) -> tuple[steps_on_bytes.Layer, ...] | None:
+    """The steps as :func:`bitsparse.backends.host.matmul.bytes.network` takes them; None where the network needs others."""
+    if not _fits_bytes(network) or not min(network.features, *(step.chain.col_scale.size for step in network.steps)):
+        return None
+    made, one = [], np.ones(1, np.float32)  # in place of vectors over the rows
+    step: Any
+    vectors: tuple[str | None, str | None, str | None]
+    for number, step in enumerate(network.steps):
+        epilogue, columns = step.chain.epilogue(), step.chain.col_scale.size
+        if hasattr(step, "weights"):
+            params, panels = epilogue.params("LowBitNetwork", (1, columns)), network.panels(number)
+            term = None if step.constant is None else (one, step.constant)
+            vectors = ("right" if step.scaled else None, None, None if term is None else "right")
+            made.append(steps_on_bytes.layer(panels, columns, params._replace(col_term=term), vectors))
+            continue
+        terms = operand_terms("LowBitNetwork", *_sides_of(step, (1, columns), None, one), epilogue.offset_correction)
+        params = epilogue.params("LowBitNetwork", (1, columns), terms)
+        left = None if network.normalisation == "sum" else "left"
+        vectors = (left, None if params.row_term is None else "degrees", None)
+        made.append(steps_on_bytes.layer(None, columns, params, vectors))
+    return tuple(made)
+
+
+def _sides_of(step: Any, shape: tuple[int, int], scale: Any, degrees: Any) -> tuple[Any, Any]:
+    """Both factors of a sum over neighbours."""
+    return _Sides(shape, scale, None, degrees), _Sides(
+        shape, None, None if step.offset is None else step.offset[None, :]
+    )
+
+
+def _unpack(x: BitTensor, codes: NDArray[np.uint8]) -> None:
+    codes[:, : x.shape[1]] = x.toarray()
+
+
+def _update(network: LowBitNetwork, number: int, operand: GraphOperand, codes: NDArray[np.uint8], out: _Array) -> None:
+    """A product with weights."""
+    step: Any = network.steps[number]
+    k, n = step.weights.shape
+    rows = operand.right if step.scaled else None
+    term = None if step.constant is None else (rows, step.constant)
+    params = step.chain.epilogue().params("LowBitNetwork", (operand.nodes, n))
+    steps_on_bytes.product(codes, network.panels(number), k, n, params._replace(row_scale=rows, col_term=term), out)
+
+
+def _aggregate(
+    network: LowBitNetwork,
+    number: int,
+    operand: GraphOperand,
+    indptr: NDArray[np.int32],
+    indices: NDArray[np.int32],
+    codes: NDArray[np.uint8],
+    out: _Array,
+) -> None:
+    """Sums over neighbours."""
+    step: Any = network.steps[number]
+    shape = (operand.nodes, step.columns)
+    sides = _sides_of(step, shape, None if operand.left is None else operand.left[:, None], operand.degrees)
+    epilogue = step.chain.epilogue()
+    terms = operand_terms("LowBitNetwork", *sides, epilogue.offset_correction)
+    steps_on_bytes.sums(codes, indptr, indices, step.columns, epilogue.params("LowBitNetwork", shape, terms), out)

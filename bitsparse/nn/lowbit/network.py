@@ -1,0 +1,328 @@
+"""GCN, GraphSAGE and GIN of any depth on low-bit integers: exact sums and products, each with its epilogue (QGTC sections 3 and 4.5)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import _check, interop
+from bitsparse.arrays import BitTensor
+from bitsparse.arrays.bit_tensor import Layout
+from bitsparse.backends.host.matmul import bytes as host_bytes
+from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.nn.lowbit.plan import LowBitPlan
+from bitsparse.ops import Epilogue, quantize
+
+__all__ = ["Aggregate", "Chain", "Grid", "LowBitNetwork", "Update"]
+
+#: Bytes of features that are dense at one time while they are quantised.
+_CHUNK_BYTES = 1 << 26
+_Array = NDArray[np.float32]
+
+
+class Grid(NamedTuple):
+    """What the codes of some columns mean: ``step * code + low``; float32 ``(columns,)``."""
+
+    step: _Array
+    low: _Array
+
+
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """What follows the integers of a product, column by column; the factors of the rows are the graph's.
+
+    Attributes
+    ----------
+    col_scale, bias : ndarray (columns,) of float32
+        Scales, batch norm and the step of the next grid, all in one factor and one addend.
+    activation : str or None
+    bits : int or None
+        Codes of so many bits, or floats.
+    grid : Grid or None
+        The grid of the codes where the activation does not let its step be taken into `col_scale` and `bias`.
+    """
+
+    col_scale: _Array
+    bias: _Array
+    activation: str | None = None
+    bits: int | None = None
+    grid: Grid | None = None
+    _made: dict[tuple[int, str], Epilogue] = field(default_factory=dict, init=False, repr=False)
+
+    def epilogue(self, axis: int = -1, layout: Layout = "planes") -> Epilogue:
+        """The epilogue that packs along ``axis`` in ``layout``; the same object every time."""
+        key = (axis, layout)
+        if key not in self._made:
+            codes: dict[str, Any] = {}
+            if self.bits is not None:
+                codes = {"bits": self.bits, "rounding": "nearest", "axis": axis, "layout": layout, "out_scale": 1.0}
+                if self.grid is not None:
+                    codes |= {"out_scale": self.grid.step[None, :], "out_offset": self.grid.low[None, :]}
+            self._made[key] = Epilogue(
+                col_scale=self.col_scale,
+                bias=self.bias,
+                activation=self.activation,  # type: ignore[arg-type]
+                offset_correction=True,
+                **codes,
+            )
+        return self._made[key]
+
+    def arrays(self) -> Iterator[_Array]:
+        """Its vectors."""
+        yield from (self.col_scale, self.bias, *(self.grid or ()))
+
+
+@dataclass(frozen=True, eq=False)
+class Update:
+    """A product of codes with weights.
+
+    Attributes
+    ----------
+    weights : BitTensor (inputs, outputs)
+        Signed integers, without scale and offset.
+    chain : Chain
+    scaled : bool
+        The right-hand factors of the graph, one for each row, multiply the sums.
+    constant : ndarray (outputs,) of float32 or None
+        What is added to each row's sums, times the same factor, in units of the result: the lower ends of the inputs' grids.
+    """
+
+    weights: BitTensor
+    chain: Chain
+    scaled: bool = False
+    constant: _Array | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Aggregate:
+    """Sums of codes over neighbours, with the left-hand factors of the graph.
+
+    Attributes
+    ----------
+    columns, bits : int
+        Of the codes.
+    chain : Chain
+    offset : ndarray (columns,) of float32 or None
+        Added to every code: the lower ends of their grid, in steps.
+    own : bool
+        A node's own codes are put beside the result, from the next multiple of 128 columns on.
+    """
+
+    columns: int
+    bits: int
+    chain: Chain
+    offset: _Array | None = None
+    own: bool = False
+
+
+class LowBitNetwork:
+    """A graph network on bits; made by :func:`quantize_network`. ``network(operand, x)`` gives the logits.
+
+    ========  =========================================================================================
+    kind      products of a layer, in their order
+    ========  =========================================================================================
+    "gcn"     codes times weights, requantised; sums over neighbours, bias, activation, requantised
+    "sage"    means over neighbours, requantised, beside own codes; times weights, bias, activation, requantised
+    "gin"     sums over neighbours, requantised; times weights, bias, norm, activation, requantised, and so on; or
+              times weights, requantised; sums over neighbours, bias, norm, activation, requantised, and so on
+    ========  =========================================================================================
+
+    All sums are exact integers, each step behind them one float32 operation (:class:`bitsparse.Epilogue`), so that the
+    logits are equal, bit for bit, on every device and for every form of the adjacency. Only the last product gives floats.
+    A GCN multiplies before it aggregates in every layer: the right-hand ``D^-1/2`` is then a factor of the product's rows,
+    and the sums over neighbours stay integers. A GIN with ``eps=0`` does so where a layer's first product is no wider than
+    its input, which is the same by linearity and sums fewer columns.
+
+    Attributes
+    ----------
+    kind, name : str
+    bits : tuple of int
+        Of each layer: its input, its weights and what is handed on inside.
+    widths : tuple of int
+        Columns of the input and behind each layer.
+    input_grid : Grid
+        The grid of the features.
+    steps : tuple of Update and Aggregate
+        The products.
+
+    Notes
+    -----
+    Weights of b bits are signed, -2^(b-1) to 2^(b-1) - 1, with one scale per output; those of one bit are -1 and +1, held
+    in two planes. A GraphSAGE's weights for own features, and those of a GIN with `eps`, stand below the neighbours', so
+    that both are one product.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        normalisation: str,
+        self_loops: bool,
+        bits: Sequence[int],
+        widths: Sequence[int],
+        input_grid: Grid,
+        steps: Sequence[Update | Aggregate],
+    ) -> None:
+        self.kind, self.normalisation, self.self_loops = kind, normalisation, self_loops
+        self.bits, self.widths = tuple(bits), tuple(widths)
+        self.input_grid, self.steps = input_grid, tuple(steps)
+        #: Weights and vectors by device.
+        self._placed: dict[tuple[str, int], Any] = {}
+
+    @property
+    def name(self) -> str:
+        """Kind, widths and bits in a few characters."""
+        bits = str(self.bits[0]) if len(set(self.bits)) == 1 else "-".join(map(str, self.bits))
+        return f"{self.kind}-{'-'.join(map(str, self.widths))}-b{bits}"
+
+    def __repr__(self) -> str:
+        return f"<LowBitNetwork {self.kind} {' -> '.join(map(str, self.widths))}, bits {', '.join(map(str, self.bits))}, {self.nbytes} B>"
+
+    @property
+    def features(self) -> int:
+        """Features that it reads."""
+        return self.widths[0]
+
+    @property
+    def classes(self) -> int:
+        """Columns of the logits."""
+        return self.widths[-1]
+
+    @property
+    def input_bits(self) -> int:
+        """Bits of the features."""
+        return self.bits[0]
+
+    @property
+    def input_encoding(self) -> str:
+        """Encoding of the features."""
+        return "unsigned"
+
+    @property
+    def input_layout(self) -> Layout:
+        """Layout of the features, packed along axis -1: as the first product reads them."""
+        return "planes" if isinstance(self.steps[0], Update) or self.input_bits not in (2, 4, 8, 16) else "rows"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the weights, packed, and of all vectors."""
+        weights = sum(step.weights.nbytes for step in self.steps if isinstance(step, Update))
+        return weights + sum(part.nbytes for part in self._vectors())
+
+    def _vectors(self) -> Iterator[_Array]:
+        yield from self.input_grid
+        for step in self.steps:
+            yield from step.chain.arrays()
+            extra = step.constant if isinstance(step, Update) else step.offset
+            if extra is not None:
+                yield extra
+
+    def fingerprint(self) -> str:
+        """A hash of everything that the logits depend on, graph and features apart."""
+        found = hashlib.sha256(repr((self.kind, self.normalisation, self.self_loops, self.bits, self.widths)).encode())
+        for step in self.steps:
+            found.update(f"{type(step).__name__} {step.chain.bits} {step.chain.activation}".encode())
+            if isinstance(step, Update):
+                found.update(np.ascontiguousarray(step.weights.words).tobytes())
+        for vector in self._vectors():
+            found.update(np.ascontiguousarray(vector).tobytes())
+        return found.hexdigest()
+
+    def quantize(self, rows: Any, *, layout: Layout | None = None) -> BitTensor:
+        """Codes of feature rows on the calibrated grid, the same whatever other rows are passed along.
+
+        Parameters
+        ----------
+        rows : array_like (n, features) or SciPy sparse array
+            Of any array library, on any device; sparse arrays are made dense in pieces of 64 MB.
+        layout : {"planes", "rows"}, optional
+            By default :attr:`input_layout`.
+
+        Returns
+        -------
+        BitTensor (n, features)
+            Unsigned, packed along the features, without scale and offset: the grid is part of the first product.
+        """
+        from scipy import sparse
+
+        function, family = "LowBitNetwork.quantize", interop.NUMPY
+        if isinstance(rows, BitTensor):
+            raise DTypeError(f"{function}: rows are a BitTensor, but values are needed; pass rows.dequantize()")
+        if not sparse.issparse(rows):
+            rows, family = interop.as_array(rows, function, "rows")
+        _check.numeric(function, "rows", rows)
+        if len(rows.shape) != 2 or rows.shape[1] != self.features:
+            raise ShapeError(
+                f"{function}: rows have shape {tuple(rows.shape)}, but the network reads (n, {self.features})"
+            )
+        layout = layout or self.input_layout
+        if not sparse.issparse(rows):
+            with interop.working_on(interop.device_of(rows), family):
+                return self._quantized(rows, layout)
+        rows = rows.tocsr()
+        size = max(1, _CHUNK_BYTES // (4 * max(self.features, 1)))
+        starts = range(0, max(rows.shape[0], 1), size)
+        words = np.concatenate(
+            [self._quantized(rows[start : start + size].toarray(), layout).words for start in starts]
+        )
+        return BitTensor.from_words(words, rows.shape, self.input_bits, layout=layout, check=False)
+
+    def _quantized(self, rows: Any, layout: Layout) -> BitTensor:
+        step, low = (part.astype(np.float64)[None, :] for part in self.input_grid)
+        top = float(2**self.input_bits - 1)
+        codes = quantize(
+            rows.astype(np.float32) if rows.dtype != np.float32 else rows,
+            self.input_bits,
+            rounding="nearest",
+            granularity="col",
+            range=(low, low + step * top),
+            layout=layout,
+        )
+        return codes.with_affine()
+
+    def plan(self, operand: Any, x: BitTensor) -> LowBitPlan:
+        """Prepare the network for one graph and one array of features; ``plan(out=None)`` gives the logits.
+
+        Parameters
+        ----------
+        operand : GraphOperand
+            The graph, with this network's `normalisation` and `self_loops`.
+        x : BitTensor (nodes, features)
+            From :meth:`quantize`, on the operand's device.
+
+        Returns
+        -------
+        LowBitPlan
+            It reads the words of `x` and the arrays of the operand afresh at every call, so that they may be written over in place.
+        """
+        return LowBitPlan(self, operand, x)
+
+    def __call__(self, operand: Any, x: BitTensor) -> Any:
+        """Logits, ``(nodes, classes)`` float32 on the operand's device."""
+        return self.plan(operand, x)()
+
+    def panels(self, number: int) -> NDArray[np.int8]:
+        """Weights of a step as products on bytes read them; kept."""
+        key = ("bytes", number)
+        if key not in self._placed:
+            step: Any = self.steps[number]
+            self._placed[key] = host_bytes.panels_of(np.asarray(step.weights.toarray()).astype(np.int8))
+        made: NDArray[np.int8] = self._placed[key]
+        return made
+
+    def placed(self, device: str, number: int) -> tuple[Any, Any]:
+        """Weights of a step (None for sums) and its constant or offset on a device; kept there."""
+        key = (device, number)
+        found: tuple[Any, Any] | None = self._placed.get(key)
+        if found is None:
+            step = self.steps[number]
+            weights: Any = step.weights.to_device(device) if isinstance(step, Update) else None
+            extra = step.constant if isinstance(step, Update) else step.offset
+            if extra is not None and isinstance(step, Aggregate):
+                extra = extra[None, :]
+            found = self._placed[key] = weights, None if extra is None else interop.move(extra, device)
+        return found

@@ -1,0 +1,276 @@
+"""A trained GCN run on low-bit integers: quantise, multiply exactly, scale and requantise in the epilogue (QGTC sections 3 and 4.5)."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse._check import shown
+from bitsparse.arrays import FRDC, BitTensor, TCTiledCSR
+from bitsparse.nn.full.gcn import GCN
+from bitsparse.nn.inputs import Features, Propagation
+from bitsparse.nn.lowbit.aggregate import Aggregation
+from bitsparse.nn.lowbit.calibration import column_match, grid_through, nearest_codes, refine_codes, refit, uniform_grid
+from bitsparse.ops import Epilogue, matmul, plan_matmul
+
+__all__ = ["QuantizedGCN", "quantized_gcn"]
+
+_Array = NDArray[np.float64]
+#: Nodes whose outputs guide the calibration; a seeded sample of larger graphs.
+_SAMPLE = 4096
+
+
+class QuantizedGCN:
+    """A two-layer GCN on bits; made by :func:`quantized_gcn`. Calling it gives the logits.
+
+    Four exact integer products, each with its epilogue, in the order ``A (X W)``:
+
+    =========  ====================  ===============================================  ==============================
+    product    left, right           epilogue                                         result
+    =========  ====================  ===============================================  ==============================
+    update     features, `w1`        right ``D^-1/2``, column match                   codes, packed for `adjacency`
+    aggregate  1-bit ``A + I``       left ``D^-1/2``, bias, relu                      codes, packed along the units
+    update     hidden units, `w2`    right ``D^-1/2``, column match                   codes, packed for `adjacency`
+    aggregate  1-bit ``A + I``       left ``D^-1/2``, bias                            float32 logits
+    =========  ====================  ===============================================  ==============================
+
+    Attributes
+    ----------
+    bits : int
+        Of weights and of everything handed from one product to the next.
+    adjacency : BitTensor, FRDC or TCTiledCSR
+        ``A + I``, one bit each; all three give the same logits, bit for bit.
+    features, w1, w2 : BitTensor
+        The other operands as stored.
+    epilogues : tuple of four Epilogue
+    """
+
+    def __init__(
+        self,
+        bits: int,
+        graph: Propagation,
+        aggregate: Aggregation,
+        features: BitTensor,
+        w1: BitTensor,
+        w2: BitTensor,
+        epilogues: tuple[Epilogue, ...],
+    ) -> None:
+        self.bits, self.features, self.w1, self.w2, self.epilogues = bits, features, w1, w2, epilogues
+        self.adjacency: BitTensor | FRDC | TCTiledCSR = aggregate.adjacency
+        self._graph, self._aggregate = graph, aggregate
+        self._plans: tuple[Callable[[BitTensor], Any], ...] | None = None
+
+    @property
+    def device(self) -> str:
+        """Where the operands are and the products run."""
+        return self.adjacency.device
+
+    def to_device(self, device: str) -> QuantizedGCN:
+        """The same model with every operand on ``device``; itself if it is there already. The logits are equal, bit for bit.
+
+        Raises
+        ------
+        DeviceError
+            There is no such device.
+        """
+        if device == self.device:
+            return self
+        aggregate = self._aggregate.to_device(device)
+        features: Any = self.features.to_device(device)
+        w1: Any = self.w1.to_device(device)
+        w2: Any = self.w2.to_device(device)
+        return QuantizedGCN(self.bits, self._graph, aggregate, features, w1, w2, self.epilogues)
+
+    def __call__(self) -> Any:
+        """Logits of every node, ``(n, classes)`` float32: a NumPy array, or one on the operands' device."""
+        if self._plans is None:
+            self._plans = self._planned()
+        update, aggregate1, aggregate2 = self._plans
+        hidden = aggregate1(update(self.w1))
+        return aggregate2(matmul(hidden, self.w2, epilogue=self.epilogues[2]))
+
+    def _planned(self) -> tuple[Callable[[BitTensor], Any], ...]:
+        """The three products whose left operand stays the same, prepared."""
+        update1, aggregate1, _, aggregate2 = self.epilogues
+        return (
+            plan_matmul(self.features, self.w1.shape[1], bits=self.w1.bits, epilogue=update1),
+            self._aggregate.plan(self.w1.shape[1], self.bits, aggregate1),
+            self._aggregate.plan(self.w2.shape[1], self.bits, aggregate2),
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of adjacency, features and weights, with their scales, offsets and biases."""
+        vectors = 4 * 3 * sum(weights.shape[1] for weights in (self.w1, self.w2))  # matched slope and shift, bias
+        graph = self._aggregate.nbytes + self._graph.scales_nbytes
+        return graph + self.features.nbytes + self.w1.nbytes + self.w2.nbytes + vectors
+
+
+def quantized_gcn(
+    model: GCN, graph: Propagation, features: Features, bits: int, *, adjacency: str = "dense"
+) -> QuantizedGCN:
+    """Quantise a trained GCN for one graph, with nothing but its own full-precision outputs as a guide.
+
+    The adjacency is one bit with ``D^-1/2`` as scales outside the bits; features, weights and hidden units have `bits` bits. The right-hand
+    ``D^-1/2`` is the row scale of the product before, so that what is aggregated is requantised after scaling; the left-hand one is the
+    row scale of the aggregation. All grids have one step per column; the hidden units' steps are divided out of the second weights,
+    whose rows they multiply (relu lets positive factors pass; Nagel et al. 2019, section 4.1).
+
+    Ranges and codes are calibrated layer by layer, each on the quantised output of the one before, for the least squared
+    error *after* aggregation (:mod:`bitsparse.nn.lowbit.calibration`): grids of what is aggregated, codes of the weights by
+    coordinate descent, the second weights refitted to the quantised hidden units, and a slope and shift per column that
+    match each product to full precision. At 1 and 2 bits the grid of what the last aggregation reads is chosen for the
+    class probabilities of the full-precision model instead of its logits: where nodes are assigned to classes a threshold
+    matters, in the range of logits far from it nothing does. Neither labels nor masks are looked at.
+
+    Parameters
+    ----------
+    model : GCN
+    graph : Propagation (n, n)
+    features : Features (n, features)
+    bits : int
+        1..16.
+    adjacency : {"dense", "frdc", "tiled", "auto"}
+        The form of ``A + I``: dense bits, :class:`bitsparse.FRDC` or :class:`bitsparse.TCTiledCSR`; ``"auto"`` takes FRDC where dense bits
+        are large or slower. The logits are the same.
+
+    Returns
+    -------
+    QuantizedGCN
+
+    Raises
+    ------
+    ValueError
+        `bits` out of range.
+
+    Examples
+    --------
+    >>> from scipy import sparse
+    >>> from bitsparse import nn
+    >>> graph = nn.Propagation(sparse.csr_array(np.kron(np.eye(2), np.ones((4, 4)))))
+    >>> x = nn.Features(np.eye(8))
+    >>> model = nn.train_gcn(graph, x, np.repeat([0, 1], 4), np.arange(8) % 4 == 0, epochs=100)
+    >>> nn.quantized_gcn(model, graph, x, bits=4)().argmax(axis=1)
+    array([0, 0, 0, 0, 1, 1, 1, 1])
+    """
+    if not 1 <= operator.index(bits) <= 16:
+        raise ValueError(f"quantized_gcn: bits must be an integer in 1..16, got {shown(bits)}")
+    return _Calibration(model, graph, features, int(bits), adjacency).run()
+
+
+class _Calibration:
+    """Walks the quantised network once, product by product, beside the full-precision one."""
+
+    def __init__(self, model: GCN, graph: Propagation, features: Features, bits: int, adjacency: str) -> None:
+        self.aggregation = graph.aggregation(adjacency)
+        self.graph, self.features, self.bits = graph, features, bits
+        self.w1, self.b1, self.w2, self.b2 = (
+            part.astype(np.float64) for part in (model.w1, model.b1, model.w2, model.b2)
+        )
+        # A constant added to all of a node's logits changes no probability, so none is spent bits on.
+        self.w2, self.b2 = self.w2 - self.w2.mean(axis=1, keepdims=True), self.b2 - self.b2.mean()
+        n = graph.pattern.shape[0]
+        rows = np.arange(n) if n <= _SAMPLE else np.sort(np.random.default_rng(0).choice(n, _SAMPLE, replace=False))
+        near = graph.pattern[rows]
+        self.near = np.unique(near.indices)
+        self.rows, self.left, self.right = (
+            rows,
+            graph.row_scale.astype(np.float64)[:, None],
+            graph.col_scale.astype(np.float64)[:, None],
+        )
+        self.pattern = near[:, self.near].astype(np.float64)
+        self.sampled = graph.matrix[rows].astype(np.float64)
+
+    def aggregate(self, messages: _Array) -> _Array:
+        """Sums of messages of the nodes in `near`, at the sampled rows."""
+        return np.asarray(self.left[self.rows] * (self.pattern @ messages))
+
+    def run(self) -> QuantizedGCN:
+        """All four products."""
+        graph, bits = self.graph, self.bits
+        x = self.features.csr.astype(np.float64)
+        full1 = (x @ self.w1) * self.right
+        full2 = np.maximum(self.left * (graph.pattern @ full1) + self.b1, 0)
+        full3 = (full2 @ self.w2) * self.right
+        full4 = self.aggregate(full3[self.near]) + self.b2
+
+        codes_x = self.features.quantized(bits)
+        w1 = self.weights((self.sampled @ x).tocsc(), self.w1)
+        update1, messages = self.update(codes_x, w1, full1, self.aggregate(full1[self.near]))
+        aggregate1, hidden = self.hidden(messages, full1, full2)
+
+        codes = hidden.toarray(np.float32).astype(np.float64)
+        inputs = self.sampled @ codes
+        w2 = self.weights(inputs, refit(inputs, self.sampled @ (full2 @ self.w2), self.w2 * self.hidden_step[:, None]))
+        update2, messages = self.update(hidden, w2, full3, _softmax(full4) if self.bits <= 2 else full4)
+        aggregate2 = self.logits(messages, full3)
+        return QuantizedGCN(bits, graph, self.aggregation, codes_x, w1, w2, (update1, aggregate1, update2, aggregate2))
+
+    def weights(self, inputs: Any, weights: _Array) -> BitTensor:
+        """Codes of a layer's weights, one step and offset per column."""
+        step, low = uniform_grid(weights, self.bits)
+        codes, step = refine_codes(inputs, weights, nearest_codes(weights, step, low, self.bits), step, low, self.bits)
+        return BitTensor(codes.astype(np.uint16), self.bits, axis=-2, scale=step[None, :], offset=low[None, :])
+
+    def update(
+        self, left: BitTensor, weights: BitTensor, full: _Array, reference: _Array
+    ) -> tuple[Epilogue, BitTensor]:
+        """Product with the weights: matched to ``full``, requantised for the aggregation that is to give ``reference``."""
+        plain = Epilogue(row_scale=self.graph.col_scale, offset_correction=True)
+        measured = matmul(left, weights, epilogue=plain).astype(np.float64)
+        slope, shift = column_match(full, measured)
+        messages = (slope * measured + shift)[self.near]
+        step, low = grid_through(messages, self.bits, self.aggregate, reference)
+        epilogue = Epilogue(
+            row_scale=self.graph.col_scale,
+            col_scale=slope,
+            bias=shift,
+            bits=self.bits,
+            out_scale=step[None, :],
+            out_offset=low[None, :],
+            rounding="nearest",
+            offset_correction=True,
+            **self.aggregation.message_form(self.bits),
+        )
+        return epilogue, matmul(left, weights, epilogue=epilogue)
+
+    def hidden(self, messages: BitTensor, full1: _Array, full2: _Array) -> tuple[Epilogue, BitTensor]:
+        """First aggregation: bias, relu, requantised in units of each column's step."""
+        measured = self.aggregated(messages)
+        slope, shift = column_match(self.left * (self.graph.pattern @ full1), measured)
+        active = np.maximum(slope * measured + shift + self.b1, 0)
+        reference = self.aggregate((self.right * full2)[self.near])
+        scaled = self.right[self.near]
+        step, _ = grid_through(
+            active[self.near], self.bits, lambda values: self.aggregate(scaled * values), reference, from_zero=True
+        )
+        self.hidden_step = step
+        epilogue = Epilogue(
+            row_scale=self.graph.row_scale,
+            col_scale=slope / step,
+            bias=(shift + self.b1) / step,
+            activation="relu",
+            bits=self.bits,
+            out_scale=1.0,
+            rounding="nearest",
+            offset_correction=True,
+        )
+        return epilogue, self.aggregation(messages, epilogue)
+
+    def logits(self, messages: BitTensor, full3: _Array) -> Epilogue:
+        """Second aggregation: float32, as the softmax needs precision (QGTC section 4.5)."""
+        slope, shift = column_match(self.left * (self.graph.pattern @ full3), self.aggregated(messages))
+        return Epilogue(row_scale=self.graph.row_scale, col_scale=slope, bias=shift + self.b2, offset_correction=True)
+
+    def aggregated(self, messages: BitTensor) -> _Array:
+        plain = Epilogue(row_scale=self.graph.row_scale, offset_correction=True)
+        return np.asarray(self.aggregation(messages, plain), dtype=np.float64)
+
+
+def _softmax(logits: _Array) -> _Array:
+    e = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return np.asarray(e / e.sum(axis=1, keepdims=True))

@@ -1,0 +1,138 @@
+"""How many bits each layer of a network needs, measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bitsparse import _check, interop
+from bitsparse.errors import ShapeError
+from bitsparse.nn.full.network import Network
+from bitsparse.nn.lowbit.calibrate import MAX_BITS, graph_and_features, quantize_network
+from bitsparse.nn.lowbit.network import LowBitNetwork
+from bitsparse.nn.operand import GraphOperand
+
+__all__ = ["TunedBits", "tune_bits"]
+
+
+class TunedBits(NamedTuple):
+    """What :func:`tune_bits` found.
+
+    Attributes
+    ----------
+    model : LowBitNetwork
+    bits : tuple of int
+        Of each layer.
+    accuracy, reference : float
+        Share of the masked nodes that it and the network in full precision classify rightly.
+    tried : dict of tuple to float
+        The accuracy of every setting that was measured.
+    """
+
+    model: LowBitNetwork
+    bits: tuple[int, ...]
+    accuracy: float
+    reference: float
+    tried: dict[tuple[int, ...], float]
+
+
+def tune_bits(
+    network: Network,
+    graph: Any,
+    features: Any,
+    labels: Any,
+    mask: Any,
+    *,
+    tolerance: float = 0.01,
+    candidates: Iterable[int] = (1, 2, 4, 8),
+    sample: int = 8192,
+    seed: int = 0,
+) -> TunedBits:
+    """Lower the bits of a network layer by layer for as long as it stays accurate enough.
+
+    All layers begin with the most bits. The first layer, which reads the most columns, takes the fewest bits with which the
+    accuracy on the mask is within the tolerance, then the next one, with those before it as they were settled. Runs on the
+    CPU, over the whole graph.
+
+    Parameters
+    ----------
+    network, graph, features, sample, seed
+        As for :func:`quantize_network`.
+    labels : array_like (n,) of int
+    mask : array_like (n,) of bool
+        Nodes to judge by: a validation set, not the test set.
+    tolerance : float, default 0.01
+        Accuracy that may be given up against full precision.
+    candidates : iterable of int, default (1, 2, 4, 8)
+        Bits that a layer may have.
+
+    Returns
+    -------
+    TunedBits
+        If even the most bits miss the tolerance, these.
+
+    Raises
+    ------
+    ShapeError, ValueError
+        Labels or mask do not fit the graph, the mask selects no node, or bits or tolerance are out of range.
+
+    Examples
+    --------
+    >>> from scipy import sparse
+    >>> from bitsparse import nn
+    >>> graph, labels = sparse.csr_array(np.kron(np.eye(2), np.ones((4, 4)))), np.repeat([0, 1], 4)
+    >>> network = nn.Network("sage", [nn.Layer([nn.Dense(np.eye(2))], own=np.eye(2))])
+    >>> nn.tune_bits(network, graph, np.kron(np.eye(2), np.ones((4, 1))), labels, labels >= 0).bits
+    (2,)
+    """
+    function = "tune_bits"
+    graph, features = graph_and_features(function, graph, features)
+    classes, chosen = interop.as_host(labels, function, "labels"), interop.as_host(mask, function, "mask")
+    for name, array in (("labels", classes), ("mask", chosen)):
+        if array.shape != (graph.shape[0],):
+            raise ShapeError(
+                f"{function}: {name} has shape {array.shape}, but the graph has {graph.shape[0]} nodes; pass one each"
+            )
+    if chosen.dtype != np.bool_ or not chosen.any():
+        raise ValueError(
+            f"{function}: mask must be bool and select at least one node, got {chosen.dtype} with {int(chosen.sum())}"
+        )
+    if not 0 <= tolerance <= 1:
+        raise ValueError(
+            f"{function}: tolerance must be a share in 0..1, got {_check.shown(tolerance)}; one point is 0.01"
+        )
+    allowed = sorted({_check.integer(function, "candidates", one, 1, MAX_BITS) for one in candidates})
+    if not allowed:
+        raise ValueError(f"{function}: candidates holds no number of bits; pass for example (2, 4, 8)")
+
+    def share(logits: Any) -> float:
+        return float((np.asarray(logits).argmax(axis=1) == classes)[chosen].mean())
+
+    csr = graph.tocsr()
+    operand = GraphOperand.from_csr(
+        csr.indptr,
+        csr.indices,
+        normalisation=network.normalisation,
+        self_loops=network.self_loops,
+    )
+    tried: dict[tuple[int, ...], float] = {}
+    made: dict[tuple[int, ...], LowBitNetwork] = {}
+
+    def accuracy(bits: tuple[int, ...]) -> float:
+        if bits not in tried:
+            model = made[bits] = quantize_network(network, csr, features, bits, sample=sample, seed=seed)
+            tried[bits] = share(model(operand, model.quantize(features)))
+        return tried[bits]
+
+    reference = share(network(csr, features))
+    bits = (allowed[-1],) * len(network.layers)
+    accuracy(bits)
+    for i in range(len(bits)):
+        for fewer in allowed[:-1]:
+            lower = (*bits[:i], fewer, *bits[i + 1 :])
+            if accuracy(lower) >= reference - tolerance - 1e-12:
+                bits = lower
+                break
+    return TunedBits(made[bits], bits, tried[bits], reference, tried)

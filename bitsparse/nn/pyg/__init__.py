@@ -1,0 +1,1 @@
+"""Networks read from models and state dicts of PyTorch."""

@@ -1,0 +1,220 @@
+"""What single modules of PyTorch and PyTorch Geometric compute, read from their attributes; no framework is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bitsparse._check import shown
+from bitsparse.nn.layers import Dense, Kind, LayerNorm, Neighbours, Step
+from bitsparse.ops.finish.epilogue import BatchNorm
+
+__all__ = [
+    "CONVS",
+    "FUNCTIONS",
+    "Conv",
+    "Refused",
+    "array",
+    "check_conv",
+    "function_step",
+    "is_leaf",
+    "module_steps",
+    "read_conv",
+]
+
+#: The graph layers that are read.
+CONVS = ("GCNConv", "SAGEConv", "GINConv")
+#: Containers of PyTorch Geometric that a trace looks into; its other modules are read as a whole, or refused.
+_TRANSPARENT = ("torch_geometric.nn.models.basic_gnn", "torch_geometric.nn.models.mlp", "torch_geometric.nn.sequential")
+#: Activations by the name of their function, with what else they may be told; `inplace` changes nothing here.
+FUNCTIONS: dict[str, tuple[str, tuple[tuple[str, tuple[Any, ...]], ...]]] = {
+    "relu": ("relu", ()),
+    "leaky_relu": ("leaky_relu", (("negative_slope", (0.01,)),)),
+    "elu": ("elu", (("alpha", (1.0,)),)),
+    "tanh": ("tanh", ()),
+    "sigmoid": ("sigmoid", ()),
+    "gelu": ("gelu", (("approximate", ("none",)),)),
+    "silu": ("silu", ()),
+    "log_softmax": ("log_softmax", (("dim", (1, -1)),)),
+    "normalize": ("l2_normalize", (("p", (2.0,)), ("dim", (1, -1)), ("eps", (1e-12,)))),
+}
+#: The same as modules.
+_MODULES = {
+    "ReLU": "relu",
+    "LeakyReLU": "leaky_relu",
+    "ELU": "elu",
+    "Tanh": "tanh",
+    "Sigmoid": "sigmoid",
+    "GELU": "gelu",
+    "SiLU": "silu",
+    "LogSoftmax": "log_softmax",
+}
+_IDENTITIES = ("Identity", "Dropout", "Dropout1d", "AlphaDropout")
+_READ = "GCNConv, SAGEConv, GINConv, Linear, BatchNorm, LayerNorm, Dropout and activations"
+
+
+class Refused(ValueError):
+    """A model that is not read, and why; :func:`bitsparse.nn.from_pyg` says so in its own name."""
+
+
+@dataclass
+class Conv:
+    """A graph layer as read: everything of a :class:`Layer` but what follows its products."""
+
+    kind: Kind
+    neighbours: Neighbours
+    first: Dense | None = None
+    own: Any = None
+    eps: float = 0.0
+    project: Dense | None = None
+    inner: Any = None
+    steps: list[Step] = field(default_factory=list)
+
+
+def is_leaf(module: Any) -> bool:
+    """Whether a module is read as a whole: all of PyTorch's and PyTorch Geometric's, and whatever passes messages."""
+    home = type(module).__module__
+    if home.startswith("torch.nn"):
+        return type(module).__name__ != "Sequential"
+    if home.startswith("torch_geometric."):
+        return not home.startswith(_TRANSPARENT)
+    # The forward of a PyTorch Geometric Sequential comes from a file of its own, that of message passing cannot be traced.
+    return any(base.__name__ == "MessagePassing" for base in type(module).__mro__)
+
+
+def array(tensor: Any) -> Any:
+    """A parameter as a float32 ndarray, None for None."""
+    if tensor is None:
+        return None
+    if type(tensor).__name__.startswith("Uninitialized"):
+        raise Refused("has parameters without a size; call the model once, which gives lazy layers their widths")
+    return tensor.detach().cpu().float().numpy()
+
+
+def module_steps(module: Any) -> Dense | list[Step]:
+    """A module of one input: a product with weights, or the steps that it stands for (none for dropout)."""
+    name, home = type(module).__name__, type(module).__module__
+    if not home.startswith(("torch.nn.modules", "torch_geometric.nn.")):
+        raise Refused(f"is a {name}, a class of its own that cannot be looked into; from_pyg reads {_READ}")
+    if name in ("Linear", "NonDynamicallyQuantizableLinear"):
+        return Dense(array(module.weight).T, array(module.bias))
+    if name in _IDENTITIES:
+        return []
+    if name in _MODULES:
+        return [
+            _told(
+                _MODULES[name],
+                name,
+                {key: getattr(module, key, None) for key in ("negative_slope", "alpha", "approximate", "dim")},
+            )
+        ]
+    if name in ("BatchNorm1d", "BatchNorm"):
+        return [_batch_norm(getattr(module, "module", module))]
+    if name == "LayerNorm":
+        return [_layer_norm(module, home)]
+    raise Refused(f"is a {name}, which is not there yet; from_pyg reads {_READ}")
+
+
+def function_step(name: str, rest: tuple[Any, ...], told: Mapping[str, Any]) -> list[Step]:
+    """The step that a function or method of one tensor stands for, with what stands behind the tensor."""
+    plain = name.removesuffix("_")
+    if plain == "dropout":
+        told = dict(zip(("p", "training"), rest, strict=False)) | dict(told)
+        if told.get("training", True) and told.get("p", 0.5):
+            raise Refused(
+                "calls dropout that stays active in inference; pass training=self.training, or use a torch.nn.Dropout"
+            )
+        return []
+    if plain not in FUNCTIONS:
+        raise Refused(f"calls {name}, which is not there yet; from_pyg reads {_READ}")
+    keys = [key for key, _ in FUNCTIONS[plain][1]]
+    return [_told(FUNCTIONS[plain][0], name, dict(zip(keys, rest, strict=False)) | dict(told))]
+
+
+def _told(step: str, name: str, told: Mapping[str, Any]) -> str:
+    """An activation, after a look at its parameters."""
+    allowed = next(dict(rows) for known, rows in FUNCTIONS.values() if known == step)
+    for key, value in told.items():
+        if key in allowed and value not in allowed[key]:
+            raise Refused(
+                f"has {name} with {key}={value}, but only {key}={allowed[key][-1]} is there; fold it into the weights"
+            )
+        if key not in allowed and key not in ("inplace", "dtype", "_stacklevel", "out") and value is not None:
+            raise Refused(f"has {name} with {key}={value}, which is not there yet")
+    if step == "log_softmax" and told.get("dim") is None:
+        raise Refused(f"has {name} without dim; pass dim=-1")
+    return step
+
+
+def _batch_norm(module: Any) -> BatchNorm:
+    if module.running_mean is None:
+        raise Refused(
+            "is a BatchNorm without running statistics, which looks at the whole graph; train it with track_running_stats"
+        )
+    return BatchNorm(
+        array(module.running_mean), array(module.running_var), array(module.weight), array(module.bias), module.eps
+    )
+
+
+def _layer_norm(module: Any, home: str) -> LayerNorm:
+    if home.startswith("torch_geometric."):
+        over = {"graph": "graph", "node": "row"}[module.mode]
+    elif len(module.normalized_shape) == 1:
+        over = "row"
+    else:
+        raise Refused(f"is a LayerNorm over {tuple(module.normalized_shape)}; only one over the features is there")
+    return LayerNorm(array(module.weight), array(module.bias), float(module.eps), over)  # type: ignore[arg-type]
+
+
+def check_conv(module: Any) -> None:
+    """Refuse graph layers that are not read."""
+    name = type(module).__name__
+    if name not in CONVS or not type(module).__module__.startswith("torch_geometric."):
+        kin = next((base.__name__ for base in type(module).__mro__[1:] if base.__name__ in CONVS), None)
+        own = f" of its own, made from {kin}" if kin else ""
+        raise Refused(f"is a {name}{own}, which is not there yet; from_pyg reads {', '.join(CONVS)}")
+    if module.flow != "source_to_target":
+        raise Refused(f"has flow={shown(module.flow)}; only 'source_to_target' is there: turn the edges round")
+    if module.node_dim != -2 or getattr(module, "decomposed_layers", 1) != 1:
+        raise Refused(
+            f"has node_dim={module.node_dim} and decomposed_layers={module.decomposed_layers}; only -2 and 1 are there"
+        )
+
+
+def read_conv(module: Any, weighted: bool) -> Conv:
+    """A graph layer; ``weighted`` tells whether the model hands it weights of edges."""
+    return _READERS[type(module).__name__](module, weighted)
+
+
+def _reduce(module: Any) -> Any:
+    aggr = {"add": "sum"}.get(module.aggr, module.aggr) if isinstance(module.aggr, str) else module.aggr
+    if aggr not in ("sum", "mean", "max"):
+        raise Refused(f"has aggr={shown(module.aggr)}, which is not there yet; 'sum', 'mean' and 'max' are")
+    return aggr
+
+
+def _gcn(module: Any, weighted: bool) -> Conv:
+    if _reduce(module) != "sum":
+        raise Refused(f"is a GCNConv with aggr={shown(module.aggr)}; only 'add' is there")
+    loop = None
+    if module.normalize and module.add_self_loops:
+        # PyTorch Geometric puts loops of weight 2 in only beside weights that are given.
+        loop = 2.0 if module.improved and weighted else 1.0
+    how = Neighbours("sum", gcn_norm=bool(module.normalize), self_loop=loop, weighted=weighted)
+    return Conv("gcn", how, Dense(array(module.lin.weight).T, array(module.bias)))
+
+
+def _sage(module: Any, weighted: bool) -> Conv:
+    project = Dense(array(module.lin.weight).T, array(module.lin.bias), activation="relu") if module.project else None
+    own = array(module.lin_r.weight).T if module.root_weight else None
+    first = Dense(array(module.lin_l.weight).T, array(module.lin_l.bias))
+    steps: list[Step] = ["l2_normalize"] if module.normalize else []
+    return Conv("sage", Neighbours(_reduce(module)), first, own, project=project, steps=steps)
+
+
+def _gin(module: Any, weighted: bool) -> Conv:
+    return Conv("gin", Neighbours(_reduce(module)), eps=float(module.eps.detach()), inner=module.nn)
+
+
+_READERS: dict[str, Callable[[Any, bool], Conv]] = {"GCNConv": _gcn, "SAGEConv": _sage, "GINConv": _gin}

@@ -1,0 +1,220 @@
+"""The order in which a PyTorch Geometric model calls its modules, followed with ``torch.fx``; no framework is imported."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+from bitsparse.nn.layers import Dense, Layer, Step
+from bitsparse.nn.pyg.modules import Conv, Refused, check_conv, function_step, is_leaf, module_steps, read_conv
+from bitsparse.ops.finish.epilogue import BatchNorm
+
+__all__ = ["Caller", "caller_of", "trace"]
+
+#: Parameters of `forward` by which a model takes weights of edges.
+_WEIGHTS = ("edge_weight", "edge_weights", "edge_attr")
+#: What the parts of a trace stand for, apart from values.
+_EDGES, _EDGE_WEIGHTS = "edges", "weights of edges"
+
+Caller = Callable[[Any, Any, Any, Any], Any]
+
+
+def caller_of(model: Any) -> tuple[Caller, str | None]:
+    """How to call a model with features, edges and weights of edges, and the parameter that takes the weights, if any does."""
+    known = inspect.signature(model.forward).parameters.values()
+    named = [p for p in known if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    needed = [p.name for p in named if p.default is p.empty]
+    if len(needed) == 1 and (len(named) == 1 or needed[0] in ("data", "batch")):
+
+        def with_data(model: Any, x: Any, edges: Any, weights: Any) -> Any:
+            return model(SimpleNamespace(x=x, edge_index=edges, edge_weight=weights, edge_attr=weights, batch=None))
+
+        return with_data, "data.edge_weight"
+    if len(named) < 2:
+        raise Refused(f"takes {', '.join(needed) or 'nothing'}; forward has to take x and edge_index, or data")
+    taken = next((name for name in _WEIGHTS if any(p.name == name for p in named[2:])), None)
+    more = [name for name in needed if name not in (named[0].name, named[1].name, taken)]
+    if more:
+        raise Refused(f"takes {', '.join(more)} beside features and edges, which is not there yet")
+
+    def with_arrays(model: Any, x: Any, edges: Any, weights: Any) -> Any:
+        return model(x, edges) if taken is None or weights is None else model(x, edges, **{taken: weights})
+
+    return with_arrays, taken
+
+
+def trace(model: Any, caller: Caller) -> list[Layer]:
+    """The layers of a model, in the order in which its forward calls them."""
+    chain = _Chain()
+    _follow(chain, model, lambda inner, x, edges, weights: caller(inner, x, edges, weights))
+    return chain.layers()
+
+
+def _follow(chain: _Chain, module: Any, call: Caller) -> None:
+    """Put what a module does at the end of the chain."""
+    graph, modules = _graph(module, call)
+    values: dict[Any, Any] = {}
+    current: Any = None
+    inputs = iter((True, _EDGES, _EDGE_WEIGHTS))
+    for node in graph.nodes:
+        if node.op == "placeholder":
+            role = next(inputs)
+            values[node] = role
+            current = node if role is True else current
+        elif node.op == "output":
+            if node.args[0] is not current:
+                raise Refused("does not return the result of its last step, one array; return that")
+        else:
+            what = _name(node, modules)
+            try:
+                _step(chain, node, modules, values, current)
+            except Refused as error:
+                raise Refused(f"{what} {error}") from None
+            values[node] = True
+            current = node
+
+
+def _graph(module: Any, call: Caller) -> tuple[Any, dict[str, Any]]:
+    torch, fx = sys.modules["torch"], sys.modules["torch.fx"]
+
+    class Whole(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = module
+
+        def forward(self, x: Any, edge_index: Any, edge_weight: Any) -> Any:
+            return call(self.model, x, edge_index, edge_weight)
+
+    class Tracer(fx.Tracer):  # type: ignore[misc, name-defined]
+        def is_leaf_module(self, m: Any, module_qualified_name: str) -> bool:
+            return is_leaf(m)
+
+    whole = Whole()
+    try:
+        graph = Tracer().trace(whole)
+    except Exception as error:  # what a model's own code raises when it meets a stand-in for a tensor is anything
+        text = str(error).partition("\n")[0]
+        raise Refused(f"cannot be traced ({text}); build the network from nn.Layer and nn.Dense instead") from error
+    return graph, dict(whole.named_modules())
+
+
+def _name(node: Any, modules: dict[str, Any]) -> str:
+    if node.op != "call_module":
+        return "the forward"
+    return (
+        str(node.target).removeprefix("model.") if node.target != "model" else f"the {type(modules['model']).__name__}"
+    )
+
+
+def _step(chain: _Chain, node: Any, modules: dict[str, Any], values: dict[Any, Any], current: Any) -> None:
+    """One call of the trace."""
+    if node.op == "get_attr":
+        raise Refused(
+            f"reads {str(node.target).removeprefix('model.')} itself, outside of any layer, which is not there yet"
+        )
+    rest = list(node.args)
+    told = dict(node.kwargs)
+    x = rest.pop(0) if rest else told.pop("input", told.pop("x", None))
+    others = node.op != "call_module" and any(part is not current for part in node.all_input_nodes)
+    called = getattr(node.target, "__name__", str(node.target))
+    if x is not current or others:
+        what = called if node.op != "call_module" else type(modules[node.target]).__name__
+        raise Refused(
+            f"{'calls' if node.op != 'call_module' else 'is'} {what} on something else than the result of the step before: residual "
+            "connections, JumpingKnowledge and changed edges are not there yet"
+        )
+    if node.op != "call_module":
+        chain.steps(function_step(called, tuple(rest), told))
+        return
+    module = modules[node.target]
+    if not any(base.__name__ == "MessagePassing" for base in type(module).__mro__):
+        if any(part is not None for part in (*rest, *told.values())):
+            raise Refused(f"is a {type(module).__name__} called with more than features, which is not there yet")
+        found = module_steps(module)
+        if isinstance(found, Dense):
+            chain.linear(found)
+        else:
+            chain.steps(found)
+        return
+    check_conv(module)
+    chain.conv(read_conv(module, _weights_given(module, rest, told, values)))
+
+
+def _weights_given(module: Any, rest: list[Any], told: dict[str, Any], values: dict[Any, Any]) -> bool:
+    """Whether a graph layer is handed the model's weights of edges; its edges have to be the model's own."""
+    names = [name for name in inspect.signature(module.forward).parameters if name != "x"]
+    told = dict(zip(names, rest, strict=False)) | told
+    if _role(told.pop("edge_index", None), values) != _EDGES:
+        raise Refused(f"is a {type(module).__name__} on other edges than the model was given, which is not there yet")
+    weights = told.pop("edge_weight", None)
+    more = [name for name, part in told.items() if part is not None]
+    if more or (weights is not None and _role(weights, values) != _EDGE_WEIGHTS):
+        raise Refused(
+            f"is a {type(module).__name__} given {', '.join(more) or 'weights that the model makes'}, which is not there yet"
+        )
+    return weights is not None
+
+
+def _role(part: Any, values: dict[Any, Any]) -> Any:
+    """What an argument stands for; arguments may be anything, also what cannot be a key."""
+    return next((role for node, role in values.items() if node is part), None)
+
+
+class _Chain:
+    """Layers while they are read: each call adds what the model does next."""
+
+    def __init__(self) -> None:
+        self._convs: list[Conv | None] = []
+        self._updates: list[list[Dense]] = []
+
+    def conv(self, conv: Conv) -> None:
+        """A graph layer begins."""
+        self._convs.append(conv)
+        self._updates.append([] if conv.first is None else [conv.first])
+        if conv.inner is not None:
+            if not isinstance(conv.inner, sys.modules["torch"].nn.Module):
+                raise Refused(f"has a {type(conv.inner).__name__} for nn; pass a torch.nn.Module")
+            _follow(self, conv.inner, lambda module, x, edges, weights: module(x))
+            if not self._updates[-1]:
+                raise Refused("has no Linear in its nn; a GINConv needs one")
+        self.steps(conv.steps)
+
+    def linear(self, dense: Dense) -> None:
+        """A product with weights: the graph layer's next one, or a layer of its own in front of all of them."""
+        if not self._convs:
+            self._convs.append(None)
+            self._updates.append([])
+        self._updates[-1].append(dense)
+
+    def steps(self, steps: list[Step]) -> None:
+        """What follows the last product."""
+        for step in steps:
+            if not self._updates or not self._updates[-1]:
+                name = step if isinstance(step, str) else type(step).__name__
+                raise Refused(f"has {name} in front of the first product with weights, which is not there yet")
+            self._updates[-1][-1] = _followed(self._updates[-1][-1], step)
+
+    def layers(self) -> list[Layer]:
+        """The finished layers."""
+        if not any(self._convs):
+            raise Refused("has no graph layer; a network needs a GCNConv, SAGEConv or GINConv")
+        return [
+            Layer(tuple(updates), kind="dense")
+            if conv is None
+            else Layer(tuple(updates), conv.own, conv.eps, conv.kind, conv.neighbours, conv.project)
+            for conv, updates in zip(self._convs, self._updates, strict=True)
+        ]
+
+
+def _followed(dense: Dense, step: Step) -> Dense:
+    """A product with one more step behind it, in the fields of the usual order where it fits them."""
+    if not dense.then:
+        if isinstance(step, BatchNorm) and dense.batch_norm is None and dense.activation is None:
+            return replace(dense, batch_norm=step)
+        if isinstance(step, str) and dense.activation is None:
+            return replace(dense, activation=step)
+    return replace(dense, then=(*dense.then, step))

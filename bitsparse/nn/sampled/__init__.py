@@ -1,0 +1,1 @@
+"""Networks over sampled edges (AES-SpMM)."""

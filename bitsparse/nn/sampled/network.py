@@ -1,0 +1,269 @@
+"""Trained networks run over sampled edges and on features of few bits (AES-SpMM), in full precision otherwise."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from bitsparse import _check, interop
+from bitsparse.arrays import TCTiledCSR
+from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.nn.full.gcn import GCN
+from bitsparse.nn.full.sage import SAGE, MeanNeighbours
+from bitsparse.nn.inputs import Features, Propagation
+from bitsparse.nn.lowbit.calibration import uniform_grid
+from bitsparse.ops import plan_sampled_spmm, plan_spmm, quantize
+from bitsparse.ops.operands.places import working_with
+from bitsparse.ops.sampling.sample import Strategy
+from bitsparse.ops.sampling.spmm import CODE_BITS
+
+__all__ = ["FULL", "Layers", "SampledNetwork", "operand_of", "plans_of"]
+
+#: Bits of what is not quantised.
+FULL = 32
+#: Nodes whose messages make the grids; a seeded sample of larger graphs.
+_SAMPLE = 4096
+
+
+def operand_of(graph: Propagation | MeanNeighbours, device: str = "cpu") -> TCTiledCSR:
+    """The pattern of a graph with its factors per row and column, translated, on a device.
+
+    Examples
+    --------
+    >>> from scipy import sparse
+    >>> from bitsparse import nn
+    >>> operand_of(nn.MeanNeighbours(sparse.csr_array([[0, 1, 1], [1, 0, 0], [0, 0, 0]]))).toarray()
+    array([[0. , 0.5, 0.5],
+           [1. , 0. , 0. ],
+           [0. , 0. , 0. ]], dtype=float32)
+    """
+    pattern = graph.pattern
+    made = TCTiledCSR.from_csr_arrays(
+        pattern.indptr, pattern.indices, pattern.shape, row_scale=graph.row_scale, col_scale=graph.col_scale
+    )
+    moved: TCTiledCSR = made if device == "cpu" else made.to_device(device)
+    return moved
+
+
+def plans_of(
+    function: str,
+    model: GCN | SAGE,
+    operand: TCTiledCSR,
+    width: int | None,
+    strategy: Strategy,
+    *,
+    rescale: bool = False,
+    seed: int | None = None,
+) -> list[Any]:
+    """Prepared aggregations of a model's layers, over a sample or, for no width, over all edges."""
+    make: Callable[..., Any] = partial(plan_spmm, operand)
+    if width is not None:
+        size = _check.integer(function, "width", width, 1)
+        if strategy == "uniform" and seed is None:
+            seed = secrets.randbits(64)  # of all layers
+        make = partial(plan_sampled_spmm, operand, width=size, strategy=strategy, rescale=rescale, seed=seed)
+    return [make(n=weights.shape[1]) for _, weights, _ in model.steps]
+
+
+class Layers:
+    """A trained network with its features in some bits, on a device: everything but the aggregations.
+
+    Attributes
+    ----------
+    model : GCN or SAGE
+    bits : int
+    device : str
+    """
+
+    def __init__(
+        self,
+        function: str,
+        model: GCN | SAGE,
+        graph: Propagation | MeanNeighbours,
+        features: Features,
+        bits: int,
+        device: str,
+    ) -> None:
+        kinds = {GCN: Propagation, SAGE: MeanNeighbours}
+        if not isinstance(graph, kinds.get(type(model), ())):
+            raise DTypeError(
+                f"{function}: a model of {type(model).__name__} over a graph of {type(graph).__name__}; pass a GCN with a Propagation, or "
+                f"a SAGE with MeanNeighbours"
+            )
+        if not isinstance(features, Features):
+            raise DTypeError(
+                f"{function}: features must be nn.Features, which it quantises itself, got {type(features).__name__}; pass nn.Features(x)"
+            )
+        wanted = graph.pattern.shape[0], model.w1.shape[0]
+        if features.shape != wanted:
+            raise ShapeError(
+                f"{function}: features have shape {features.shape}, but graph and model read {wanted}; pass those that it was trained on"
+            )
+        if bits != FULL and bits not in CODE_BITS:
+            raise ValueError(
+                f"{function}: bits must be {FULL}, {', '.join(map(str, CODE_BITS[::-1]))}, got {_check.shown(bits)}"
+            )
+        self.model, self.bits, self.device = model, int(bits), device
+        x = features.normalized if bits == FULL else features.rounded(self.bits)
+        self._ranges = [] if bits == FULL else self._calibrated(graph, features.normalized)
+        own, weights, bias = model.steps[0]
+        #: What the first layer aggregates, and what is added to it.
+        with working_with(device):
+            self._first = self._stored(self._there(x @ weights), 0)
+            self._more = self._there(bias if own is None else x @ own + bias)
+            self._rest = [tuple(map(self._there, step)) for step in model.steps[1:]]
+
+    def run(self, plans: Sequence[Any]) -> list[Any]:
+        """What each layer aggregates, as it is stored, and the logits."""
+        stored = [self._first]
+        z = plans[0](self._first) + self._more
+        for layer, (own, weights, bias) in enumerate(self._rest, 1):
+            hidden = z * (z > 0)
+            stored.append(self._stored(hidden @ weights, layer))
+            z = plans[layer](stored[-1]) + bias
+            if own is not None:
+                z = z + hidden @ own
+        return [*stored, z]
+
+    def _calibrated(self, graph: Propagation | MeanNeighbours, x: Any) -> list[Any]:
+        """Ranges of the messages of each layer, ``(low, high)`` of shape (1, columns), from the network in full precision."""
+        matrix, found, hidden = graph.matrix, [], x
+        sample = np.random.default_rng(0).permutation(matrix.shape[0])[:_SAMPLE]
+        for own, weights, bias in self.model.steps:
+            messages = hidden @ weights
+            step, low = uniform_grid(messages[sample].astype(np.float64), self.bits)
+            high = low + step * (2**self.bits - 1)
+            found.append(tuple(self._there(end.astype(np.float32)[None]) for end in (low, high)))
+            z = matrix @ messages + bias
+            hidden = np.maximum(z if own is None else z + hidden @ own, 0)
+        return found
+
+    def _stored(self, messages: Any, layer: int) -> Any:
+        if self.bits == FULL:
+            return messages
+        return quantize(
+            messages, self.bits, rounding="nearest", granularity="col", layout="rows", range=self._ranges[layer]
+        )
+
+    def _there(self, array: Any) -> Any:
+        return array if array is None or self.device == "cpu" else interop.move(array, self.device)
+
+
+class SampledNetwork:
+    """A trained GCN or GraphSAGE whose aggregations run over sampled edges, of features in few bits; calling it gives the logits.
+
+    What a layer aggregates, ``X W``, is quantised to nearest and packed side by side, and read so by :func:`sampled_spmm`, which puts the
+    real values back while it adds (AES-SpMM section 3.1); the input features have as many bits too. Each column has its own range, the
+    one with the least squared error on the messages of the network in full precision (the paper's, one from the smallest to the largest
+    value of all, leaves nothing of 2 bits). Dense products, biases and relu stay in float32.
+
+    Parameters
+    ----------
+    model : GCN or SAGE
+    graph : Propagation for a GCN, MeanNeighbours for a SAGE
+    features : Features
+    width : int, optional
+        Edges per node, as in :func:`edge_sample`; None takes all of them.
+    strategy, rescale, seed
+        As in :func:`sampled_spmm`; all layers share one sample.
+    bits : {32, 8, 4, 2, 1}
+        Of features; 32 leaves them float32.
+    device : str, default "cpu"
+        Where layers run. The first dense product, of the input features, is formed once on the CPU.
+    operand : TCTiledCSR, optional
+        ``operand_of(graph, device)``, to share it between networks.
+
+    Raises
+    ------
+    DTypeError, ShapeError, ValueError
+        Model and graph are not of a kind, sizes do not fit, or options as in :func:`sampled_spmm`.
+
+    Notes
+    -----
+    Which width to take: 32 with ``rescale=True``, 64 without, kept both kinds of networks within 0.6 points of all edges on five public
+    graphs, where 8 bits cost at most 0.1 more (docs/aes-tables.md; :func:`sampling_quality` measures it for another graph). The mean
+    of a GraphSAGE is that of the sampled neighbours only with ``rescale=True``; without, its sum is divided by the number of all.
+
+    Examples
+    --------
+    >>> from scipy import sparse
+    >>> from bitsparse import nn
+    >>> graph = nn.Propagation(sparse.csr_array(np.kron(np.eye(2), np.ones((40, 40)))))
+    >>> x, labels = nn.Features(np.eye(80)), np.repeat([0, 1], 40)
+    >>> model = nn.train_gcn(graph, x, labels, np.arange(80) % 2 == 0, epochs=50)
+    >>> few = nn.SampledNetwork(model, graph, x, 16, bits=8)
+    >>> few
+    <SampledNetwork GCN aes of width 16, 8 bits, cpu>
+    >>> bool((few().argmax(axis=1) == labels).all())
+    True
+    """
+
+    def __init__(
+        self,
+        model: GCN | SAGE,
+        graph: Propagation | MeanNeighbours,
+        features: Features,
+        width: int | None = None,
+        strategy: Strategy = "aes",
+        *,
+        bits: int = FULL,
+        rescale: bool = False,
+        seed: int | None = None,
+        device: str = "cpu",
+        operand: TCTiledCSR | None = None,
+    ) -> None:
+        name = "SampledNetwork"
+        place = interop.parse_device(device, name)
+        self.width, self.strategy = width, strategy
+        self.layers = Layers(name, model, graph, features, bits, place)
+        if operand is not None and not isinstance(operand, TCTiledCSR):
+            raise DTypeError(
+                f"{name}: operand must be a TCTiledCSR, got {type(operand).__name__}; pass operand_of(graph, device)"
+            )
+        if operand is not None and operand.shape != graph.pattern.shape:
+            raise ShapeError(
+                f"{name}: operand has shape {operand.shape}, but the graph has {graph.pattern.shape}; pass operand_of(graph, device)"
+            )
+        self.operand = operand_of(graph, place) if operand is None else operand
+        self.plans: Sequence[Any] = plans_of(name, model, self.operand, width, strategy, rescale=rescale, seed=seed)
+
+    @classmethod
+    def joined(
+        cls, layers: Layers, plans: Sequence[Any], operand: TCTiledCSR, width: int | None, strategy: Strategy
+    ) -> SampledNetwork:
+        """The network of prepared layers and plans, which other networks may share."""
+        self = object.__new__(cls)
+        self.layers, self.plans, self.operand, self.width, self.strategy = layers, plans, operand, width, strategy
+        return self
+
+    @property
+    def device(self) -> str:
+        """Where the layers run."""
+        return self.layers.device
+
+    @property
+    def bits(self) -> int:
+        """Of features, 32 for float32."""
+        return self.layers.bits
+
+    def __call__(self) -> Any:
+        """Logits of every node, ``(n, classes)`` float32: a NumPy array, or one on the device."""
+        with working_with(self.device):
+            return self.layers.run(self.plans)[-1]
+
+    def aggregations(self) -> Sequence[Callable[[], Any]]:
+        """The aggregations of each layer as they run, from stored features into a result that is there: what is to be timed."""
+        with working_with(self.device):
+            calls = []
+            for plan, messages in zip(self.plans, self.layers.run(self.plans)[:-1], strict=True):
+                calls.append(partial(plan, messages, out=plan(messages)))
+            return calls
+
+    def __repr__(self) -> str:
+        edges = "all edges" if self.width is None else f"{self.strategy} of width {self.width}"
+        bits = "float32" if self.bits == FULL else f"{self.bits} bits"
+        return f"<SampledNetwork {type(self.layers.model).__name__} {edges}, {bits}, {self.device}>"

@@ -1,0 +1,393 @@
+"""What edge sampling and narrow features cost a trained network in accuracy, and what they save: widths, strategies and bits, measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import _check, interop
+from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.nn.binary.tuner_timing import call_milliseconds
+from bitsparse.nn.full.gcn import GCN
+from bitsparse.nn.full.sage import SAGE, MeanNeighbours
+from bitsparse.nn.inputs import Features, Propagation
+from bitsparse.nn.sampled.network import FULL, Layers, SampledNetwork, operand_of, plans_of
+from bitsparse.ops import choose_bits, edge_sample, quantization_error, quantize
+from bitsparse.ops.operands.places import working_with
+from bitsparse.ops.sampling.sample import STRATEGIES, Strategy
+
+__all__ = [
+    "BITS",
+    "LOSS",
+    "MORE_LOSS",
+    "WIDTHS",
+    "Quality",
+    "QualityCell",
+    "SamplingRate",
+    "sampling_quality",
+    "sampling_rate",
+]
+
+#: What AES-SpMM looks at (section 4.2), and the bits of features.
+WIDTHS = (16, 32, 64, 128, 256, 512, 1024)
+BITS = (FULL, 8, 4, 2)
+#: Points of accuracy that sampling may cost, and narrow features on top of it (AES-SpMM's abstract).
+LOSS, MORE_LOSS = 1.0, 0.3
+#: Points of the distribution of sampling rates.
+_STEPS = 20
+
+
+class QualityCell(NamedTuple):
+    """One setting of a network and what was measured.
+
+    Attributes
+    ----------
+    strategy, width
+        Of the sample; None for all edges.
+    bits : int
+        Of features, 32 for float32.
+    accuracy, accuracy_std : float
+        Per cent of the masked nodes, mean and (population) deviation over the models.
+    loss : float
+        Points below the networks in full precision over all edges, the mean.
+    ms : float or None
+        Milliseconds of the aggregations of all layers, of the first model.
+    speedup : float or None
+        Time of the same over all edges in float32, over `ms`.
+    gathered : int
+        Bytes of features that the aggregations read.
+    """
+
+    strategy: str | None
+    width: int | None
+    bits: int
+    accuracy: float
+    accuracy_std: float
+    loss: float
+    ms: float | None
+    speedup: float | None
+    gathered: int
+
+
+@dataclass(frozen=True)
+class SamplingRate:
+    """How much of a graph a sample keeps; made by :func:`sampling_rate`.
+
+    Attributes
+    ----------
+    strategy, width
+        Of the sample.
+    kept, distinct : float
+        Share of the edges that are sampled, repeats counted, and counted once.
+    cdf : tuple of float
+        Share of the nodes with edges whose own sampling rate is at most 0, 0.05, ..., 1 (AES-SpMM Figure 5).
+    """
+
+    strategy: str
+    width: int
+    kept: float
+    distinct: float
+    cdf: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Quality:
+    """What :func:`sampling_quality` measured.
+
+    Attributes
+    ----------
+    model : str
+        Class of the networks.
+    device : str
+    cells : tuple of QualityCell
+        All settings; the first is full precision over all edges.
+    rates : tuple of SamplingRate
+        For every strategy and width.
+    errors : dict
+        :func:`quantization_error` of the first layer's aggregate for 2 to 8 bits, the mean over the models.
+    chosen_bits : int or None
+        What :func:`choose_bits` takes for it (TANGO section 3.1; the most over the models); None where 8 bits do not suffice.
+    """
+
+    model: str
+    device: str
+    cells: tuple[QualityCell, ...]
+    rates: tuple[SamplingRate, ...]
+    errors: dict[int, float]
+    chosen_bits: int | None
+
+    @property
+    def full(self) -> QualityCell:
+        """Full precision over all edges."""
+        return self.cells[0]
+
+    def cell(self, strategy: str | None, width: int | None, bits: int = FULL) -> QualityCell:
+        """The cell of a setting.
+
+        Raises
+        ------
+        KeyError
+            It was not measured.
+        """
+        for one in self.cells:
+            if (one.strategy, one.width, one.bits) == (strategy, width, bits):
+                return one
+        raise KeyError(
+            f"strategy={_check.shown(strategy)}, width={_check.shown(width)}, bits={_check.shown(bits)} was not measured"
+        )
+
+    def least_width(self, strategy: str = "aes", loss: float = LOSS) -> int | None:
+        """The smallest width from which on sampling alone costs less than `loss` points; None if no measured one does."""
+        found = None
+        for one in sorted(
+            (c for c in self.cells if (c.strategy, c.bits) == (strategy, FULL)), key=_width, reverse=True
+        ):
+            if one.loss >= loss:
+                break
+            found = one.width
+        return found
+
+    def least_bits(self, strategy: str | None = "aes", width: int | None = None, more: float = MORE_LOSS) -> int | None:
+        """The fewest bits of features that cost less than `more` points on top of the sample; None if none of fewer than 32 do."""
+        base = self.cell(strategy, width).loss
+        found = [c for c in self.cells if (c.strategy, c.width) == (strategy, width) and c.bits < FULL]
+        return min((c.bits for c in found if c.loss - base < more), default=None)
+
+    def record(self) -> dict[str, Any]:
+        """Everything, as JSON can hold it."""
+        return {
+            "model": self.model,
+            "device": self.device,
+            "cells": [_rounded(one._asdict()) for one in self.cells],
+            "rates": [_rounded(asdict(one)) for one in self.rates],
+            "errors": {str(bits): round(error, 6) for bits, error in self.errors.items()},
+            "chosen_bits": self.chosen_bits,
+            "least_width": self.least_width() if any(one.strategy == "aes" for one in self.cells) else None,
+        }
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draw accuracy, sampling rates and speed; :func:`bitsparse.viz.quality`."""
+        from bitsparse import viz
+
+        return viz.quality(self, axes)
+
+
+def sampling_quality(
+    models: GCN | SAGE | Sequence[GCN | SAGE],
+    graph: Propagation | MeanNeighbours,
+    features: Features,
+    labels: Any,
+    mask: Any,
+    *,
+    widths: Iterable[int] = WIDTHS,
+    strategies: Iterable[Strategy] = ("aes", "afs", "sfs", "uniform"),
+    bits: Iterable[int] = BITS,
+    rescale: bool = False,
+    seed: int = 0,
+    device: str = "cpu",
+    timed: bool = True,
+    progress: Callable[[], object] | None = None,
+) -> Quality:
+    """Measure what sampled edges and features of few bits cost trained networks, and what they save (AES-SpMM Figures 5 to 7).
+
+    Parameters
+    ----------
+    models : GCN or SAGE, or a sequence of one kind
+        Trained with different seeds; accuracies are means over them.
+    graph : Propagation for a GCN, MeanNeighbours for a SAGE
+    features : Features
+    labels : array_like (n,) of int
+    mask : array_like (n,) of bool
+        The nodes whose accuracy counts.
+    widths, strategies
+        Of the samples, as in :func:`edge_sample`.
+    bits : iterable of {32, 8, 4, 2, 1}
+        Of features; see :class:`SampledNetwork`.
+    rescale : bool, default False
+        As in :func:`sampled_spmm`; the paper leaves it out.
+    seed : int, default 0
+        Of the strategy "uniform".
+    device : str, default "cpu"
+    timed : bool, default True
+        Measure times.
+    progress : callable, optional
+        Called after each setting.
+
+    Returns
+    -------
+    Quality
+
+    Raises
+    ------
+    ShapeError, DTypeError, ValueError
+        Labels or mask do not fit the graph, or options as in :class:`SampledNetwork`.
+
+    Examples
+    --------
+    >>> from scipy import sparse
+    >>> from bitsparse import nn
+    >>> graph = nn.Propagation(sparse.csr_array(np.kron(np.eye(2), np.ones((40, 40)))))
+    >>> x, labels, train = nn.Features(np.eye(80)), np.repeat([0, 1], 40), np.arange(80) % 2 == 0
+    >>> model = nn.train_gcn(graph, x, labels, train, epochs=50)
+    >>> found = nn.sampling_quality(model, graph, x, labels, ~train, widths=[8, 64], bits=[32, 8], timed=False)
+    >>> found.full.accuracy, found.cell("aes", 64, bits=8).loss, found.least_width()
+    (100.0, 0.0, 8)
+    >>> found.rates[0].kept
+    0.2
+    """
+    function = "sampling_quality"
+    trained = list(models) if isinstance(models, Sequence) else [models]
+    if not trained:
+        raise ValueError(f"{function}: models holds none; pass at least one trained GCN or SAGE")
+    if not isinstance(graph, (Propagation, MeanNeighbours)):
+        raise DTypeError(
+            f"{function}: graph is a {type(graph).__name__}; pass Propagation(adjacency) for a GCN, MeanNeighbours(adjacency) for a SAGE"
+        )
+    sizes_of = [tuple(weights.shape for _, weights, _ in model.steps) for model in trained]
+    if len(set(sizes_of)) > 1:
+        raise ShapeError(
+            f"{function}: models have weights of shapes {sizes_of[0]} and {next(o for o in sizes_of if o != sizes_of[0])}; "
+            f"compare networks of one size"
+        )
+    truth, chosen = _masked(function, graph.pattern.shape[0], np.asarray(labels), np.asarray(mask))
+    names: list[Any] = [_check.choice(function, "strategy", one, STRATEGIES) for one in dict.fromkeys(strategies)]
+    sizes = sorted({_check.integer(function, "width", one, 1) for one in widths})
+    narrow = [FULL, *(one for one in dict.fromkeys(bits) if one != FULL)]
+    device = interop.parse_device(device, function)
+    operand = operand_of(graph, device)
+    entries = graph.pattern.nnz
+    columns = [step[1].shape[1] for step in trained[0].steps]
+    rates = [sampling_rate(graph.pattern, width, name, seed=seed) for name in names for width in sizes]
+    settings: list[tuple[str | None, int | None, float]] = [(None, None, 1.0)]
+    settings += [(one.strategy, one.width, one.kept) for one in rates]
+    cells: list[QualityCell] = []
+    right: list[float] = []
+    layers = {
+        count: [Layers(function, model, graph, features, count, device) for model in trained] for count in narrow
+    }  # of all widths
+    for name, width, kept in settings:
+        sample: dict[str, Any] = {"rescale": rescale, "seed": seed if name == "uniform" else None}
+        plans = plans_of(function, trained[0], operand, width, cast(Strategy, name), **sample)
+        for count in narrow:
+            networks = (
+                SampledNetwork.joined(one, plans, operand, width, cast(Strategy, name)) for one in layers[count]
+            )
+            found, ms = [], None
+            for network in networks:
+                if timed and ms is None:
+                    ms = _milliseconds(network)
+                logits = network()
+                found.append(100 * float((interop.move(logits, "cpu").argmax(axis=1) == truth)[chosen].mean()))
+            right = right or found
+            loss = float(np.mean(np.subtract(right, found)))
+            whole = cells[0].ms if cells else ms
+            speedup = whole / ms if whole is not None and ms is not None else None
+            gathered = sum(round(kept * entries) * _row_bytes(wide, count) for wide in columns)
+            cells.append(
+                QualityCell(
+                    name, width, count, float(np.mean(found)), float(np.std(found)), loss, ms, speedup, gathered
+                )
+            )
+            if progress is not None:
+                progress()
+    errors, least = _narrowing(trained, graph, features, device)
+    return Quality(type(trained[0]).__name__, device, tuple(cells), tuple(rates), errors, least)
+
+
+def sampling_rate(A: Any, width: int, strategy: Strategy = "aes", *, seed: int = 0) -> SamplingRate:
+    """How much of a sparse matrix a sample keeps, and how that is spread over its rows.
+
+    Parameters
+    ----------
+    A, width, strategy
+        As in :func:`edge_sample`.
+    seed : int, default 0
+        Of the strategy "uniform".
+
+    Returns
+    -------
+    SamplingRate
+
+    Examples
+    --------
+    >>> from scipy.sparse import csr_array
+    >>> from bitsparse import nn
+    >>> rate = nn.sampling_rate(csr_array([[1, 1, 1, 1], [0, 1, 0, 0]]), 2, "sfs")
+    >>> rate.kept, rate.cdf[9], rate.cdf[10], rate.cdf[20]
+    (0.6, 0.0, 0.5, 1.0)
+    """
+    sample = edge_sample(A, width, strategy, **({"seed": seed} if strategy == "uniform" else {}))
+    space = interop.namespace(sample.indptr)
+    counts, lengths = space.diff(sample.indptr), space.diff(sample._csr.indptr)
+    filled = lengths > 0
+    # In whole numbers: a rate of exactly 0.05 counts as at most 0.05.
+    steps = space.ceil(counts[filled] * _STEPS / lengths[filled]).astype(np.int64)
+    spread = interop.move(space.bincount(steps, minlength=_STEPS + 1), "cpu").cumsum()
+    cdf = tuple(float(share) for share in spread / max(1, int(spread[-1])))
+    distinct = sample.distinct / sample._csr.nnz if sample._csr.nnz else 1.0
+    return SamplingRate(sample.strategy, sample.width, sample.rate, distinct, cdf)
+
+
+# ---- pieces
+def _masked(
+    function: str, nodes: int, labels: NDArray[Any], mask: NDArray[Any]
+) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    for name, array, kinds, kind in (("labels", labels, "iu", "integers"), ("mask", mask, "b", "bool")):
+        if array.shape != (nodes,):
+            raise ShapeError(
+                f"{function}: {name} has shape {array.shape}, but the graph has {nodes} nodes; pass one value per node"
+            )
+        if array.dtype.kind not in kinds:
+            raise DTypeError(
+                f"{function}: {name} has dtype {array.dtype}, but {kind} is needed; convert it with astype"
+            )
+    if not mask.any():
+        raise ValueError(f"{function}: mask selects no node; select those to test")
+    return labels, mask
+
+
+def _milliseconds(network: SampledNetwork) -> float:
+    calls = network.aggregations()
+    with working_with(network.device):
+        return call_milliseconds(lambda: [call() for call in calls], network.device)
+
+
+def _narrowing(
+    models: Sequence[GCN | SAGE], graph: Propagation | MeanNeighbours, features: Features, device: str
+) -> tuple[dict[int, float], int | None]:
+    """Errors of quantising what the first layer aggregates, and the bits that keep the accuracy by TANGO's rule."""
+    errors: dict[int, list[float]] = {}
+    least: list[int | None] = []
+    for model in models:
+        _, weights, bias = model.steps[0]
+        made = interop.move(np.asarray(graph.matrix @ (features.normalized @ weights) + bias, np.float32), device)
+        for count in range(2, 9):
+            codes = quantize(made, count, scheme="symmetric")
+            errors.setdefault(count, []).append(quantization_error(made, codes))
+        try:
+            least.append(choose_bits(made))
+        except ValueError:
+            least.append(None)
+    means = {count: float(np.mean(found)) for count, found in errors.items()}
+    return means, None if None in least else max(one for one in least if one is not None)
+
+
+def _row_bytes(columns: int, bits: int) -> int:
+    return 4 * columns if bits == FULL else -(-columns * bits // 128) * 16
+
+
+def _width(cell: QualityCell) -> int:
+    return cell.width or 0
+
+
+def _rounded(facts: dict[str, Any]) -> dict[str, Any]:
+    def plain(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return [plain(one) for one in value]
+        return round(value, 4) if isinstance(value, float) else value
+
+    return {name: plain(value) for name, value in facts.items()}

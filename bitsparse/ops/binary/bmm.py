@@ -1,0 +1,238 @@
+"""Products of -1/+1 matrices with full-precision operands binarised while loading (BitGNN's BMM)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bitsparse import _check, interop
+from bitsparse.arrays.bit_tensor import BitTensor
+from bitsparse.arrays.inside import derived_of, has_derived
+from bitsparse.errors import DTypeError
+from bitsparse.ops.binary import letters
+from bitsparse.ops.binary.bmm_plan import BmmPlan, checked_variant, multiply, rows_kernel_serves
+from bitsparse.ops.binary.signs import as_signs, norm_of
+from bitsparse.ops.finish.epilogue import Epilogue
+
+__all__ = ["bmm", "plan_bmm"]
+
+#: Prepared products that a right operand on a GPU keeps.
+_KEPT = 8
+
+
+def bmm(
+    a: Any,
+    w: Any,
+    variant: str | None = None,
+    *,
+    epilogue: Epilogue | None = None,
+    a_norm: Any = None,
+    row_absmean: bool = False,
+    kernel: str | None = None,
+    out: Any = None,
+    absmean: Any = None,
+) -> Any:
+    """Product of the signs of two matrices, ``sign(a) @ sign(w)``, exact (BitGNN sections 2.2 and 3.1.2).
+
+    The letters of `variant` are the precisions of the activation `a`, of the weight `w` and of the output: F is full precision, B is one
+    bit. Full-precision operands are binarised while loading, ``v >= 0``. FFF, which has nothing binary, does not exist.
+
+    Parameters
+    ----------
+    a : BitTensor of one bipolar bit, or array (..., m, k)
+        Letter B or F.
+    w : BitTensor of one bipolar bit, or array (..., k, n)
+        Letter B or F. Batch dimensions broadcast.
+    variant : str, optional
+        ``"BBB"``, ``"BBF"``, ``"BFB"``, ``"BFF"``, ``"FBB"``, ``"FBF"`` or ``"FFB"``. By default the letters of the operands, and B out if
+        the epilogue binarises.
+    epilogue : Epilogue, optional
+        Scales (as Bi-GCN's mean magnitudes), bias, batch norm, activation; binarised for B out, at exactly the sign of that float32 chain.
+        Scales of BitTensors are multiplied in, as by :func:`matmul`.
+    a_norm : BatchNorm or tuple ``(mean, var[, weight, bias, eps])``, optional
+        Batch norm of a full-precision `a`, one value per column, in front of its sign: folded as by :class:`Epilogue` into
+        ``fl(fl(float32(a) * scale) + shift)``, whose sign is taken. With ``(threshold, 1.0, 1.0, 0.0, 0.0)`` a column's bit is
+        ``a >= threshold``, exactly.
+    row_absmean : bool, default False
+        Multiply each row of the result by the mean magnitude of that row of `a` (of the batch norm's result, if there is one), as
+        Bi-GCN and XNOR-Net do. It is one more row scale: multiplied with the epilogue's and rounded, first in the chain.
+    kernel : str, optional
+        Force a kernel: those of :func:`matmul`, for which `a` is packed first, and on a GPU ``"rows"``, which binarises while it loads. It
+        is chosen there for two dimensions and rows that are contiguous.
+    out
+        As in :func:`matmul`.
+    absmean : float32 array (m,), optional
+        Receives the mean magnitudes of the rows of a full-precision `a`, whether or not they scale the result. Groups of 128 columns
+        are added as a binary tree of neighbours, their sums one after another, so that every device finds the same numbers.
+
+    Returns
+    -------
+    array (..., m, n) or BitTensor (..., m, n)
+        Int32 sums of -1/+1 products; float32 with an epilogue or `row_absmean`; a bipolar BitTensor for B out.
+
+    Raises
+    ------
+    ShapeError, DTypeError, ValueError
+        Operands that do not fit each other or the letters; NaN, which has no sign.
+
+    Examples
+    --------
+    >>> a = np.array([[0.5, -2.0, 0.0]])
+    >>> w = bs.pack_bits(np.array([[1.0], [3.0], [-1.0]]), encoding="bipolar", axis=-2)
+    >>> bs.bmm(a, w), bs.bmm(a, w, "FBB").toarray()
+    (array([[-1]], dtype=int32), array([[-1]], dtype=int8))
+    >>> bs.bmm(a, w, row_absmean=True), bs.bmm(a, w, a_norm=([1.0, 0.0, 0.0], 1.0))
+    (array([[-0.8333333]], dtype=float32), array([[-3]], dtype=int32))
+    """
+    function = "bmm"
+    if kernel is None and isinstance(w, BitTensor) and has_derived(w) and _is_whole(a):
+        kept = derived_of(w).prepared.get(_key_of(a, getattr(a, "dtype", None), variant, epilogue, a_norm, row_absmean))
+        if kept is not None:
+            return _run_kept(kept, a, out, absmean)
+    found = "".join(letters.activation_letter(function, name, x) for name, x in (("a", a), ("w", w)))
+    chosen = checked_variant(function, variant, found, epilogue)
+    device = _device_of(function, a, w)
+    if kernel == "rows" or (kernel is None and device != "cpu"):
+        serves = rows_kernel_serves(function, a, w, epilogue, device, forced=kernel is not None)
+        if serves:
+            full_precision_only(function, chosen, a_norm, row_absmean, absmean is not None)
+            plan = _kept_plan(function, a, w, variant, chosen, epilogue, a_norm, row_absmean)
+            return _run_kept(plan, a, out, absmean)
+    left, right, finish, means = _operands(function, a, w, chosen, epilogue, a_norm, row_absmean, absmean is not None)
+    return multiply(function, left, right, finish, means, out=out, absmean=absmean, kernel=kernel, scaled=row_absmean)
+
+
+def plan_bmm(
+    w: Any,
+    m: int,
+    variant: str | None = None,
+    *,
+    epilogue: Epilogue | None = None,
+    dtype: Any = None,
+    a_norm: Any = None,
+    row_absmean: bool = False,
+    kernel: str | None = None,
+) -> BmmPlan:
+    """Prepare products of signs with one weight: ``plan(a, out=None, absmean=None)``.
+
+    Parameters
+    ----------
+    w : BitTensor of one bipolar bit, or array (k, n)
+        Packed once, here.
+    m : int
+        Rows of the activations.
+    variant : str, optional
+        As in :func:`bmm`; its first letter says what the activations are: F, the default, for arrays of `dtype`, B for BitTensors.
+    epilogue, a_norm, row_absmean, kernel
+        As in :func:`bmm`; on a GPU a plan has the kernel ``"rows"``.
+    dtype : dtype, optional
+        Of full-precision activations, float32 by default.
+
+    Returns
+    -------
+    BmmPlan
+        On a GPU ``plan(a, out=y)`` allocates, compiles and waits for nothing from its second call on, so that it can be captured into
+        a CUDA graph. There ``plan.check()`` tells of NaN.
+
+    Examples
+    --------
+    >>> plan = bs.plan_bmm(bs.pack_bits(np.array([[1.0], [3.0], [-1.0]]), encoding="bipolar", axis=-2), 1)
+    >>> plan(np.array([[0.5, -2.0, 0.0]], np.float32))
+    array([[-1]], dtype=int32)
+    """
+    function = "plan_bmm"
+    second = letters.activation_letter(function, "w", w)
+    first = variant[0] if isinstance(variant, str) and variant[:1] in ("B", "F") else "F"
+    chosen = checked_variant(function, variant, first + second, epilogue)
+    rows = _check.integer(function, "m", m, 0)
+    return BmmPlan(function, w, rows, chosen, epilogue, dtype, a_norm, row_absmean, kernel)
+
+
+def _device_of(function: str, a: Any, w: Any) -> str:
+    """Where both operands are."""
+    places = []
+    for x in (a, w):
+        if isinstance(x, BitTensor):
+            places.append(x.device)
+        else:
+            found = interop.gpu_of(x)
+            places.append("cpu" if found is None else found[0])
+    return _check.same_device(function, places)
+
+
+def _operands(
+    function: str,
+    a: Any,
+    w: Any,
+    chosen: str,
+    epilogue: Epilogue | None,
+    a_norm: Any,
+    row_absmean: bool,
+    wants_means: bool,
+) -> tuple[BitTensor, BitTensor, Epilogue | None, Any]:
+    """Both operands as bits, the epilogue, and the mean magnitudes of the rows if somebody asks for them."""
+    finish = letters.with_output(function, chosen[2], epilogue)
+    full_precision_only(function, chosen, a_norm, row_absmean, wants_means)
+    norm = None if a_norm is None else norm_of(function, a_norm, _columns_of(a))
+    left, means = as_signs(function, "a", a, -1, norm, row_absmean or wants_means)
+    right, _ = as_signs(function, "w", w, -2)
+    _check.matmul_shapes(function, left.shape, right.shape)
+    return left, right, finish, means
+
+
+def full_precision_only(function: str, chosen: str, a_norm: Any, row_absmean: bool, wants_means: bool) -> None:
+    """Refuse for packed activations what needs their values."""
+    if chosen[0] == "F":
+        return
+    for name, given in (("a_norm", a_norm is not None), ("row_absmean", row_absmean), ("absmean", wants_means)):
+        if given:
+            raise DTypeError(
+                f"{function}: {name} needs the values of a, but variant {chosen!r} takes its bits; drop {name}, give a as an array, or "
+                f"use a.with_affine(scale) for a scale that is known"
+            )
+
+
+def _columns_of(a: Any) -> int:
+    shape = getattr(a, "shape", ())
+    return int(shape[-1]) if shape else 0
+
+
+def _is_whole(a: Any) -> bool:
+    """Whether `a` is packed, or an array whose rows follow each other without gaps."""
+    return isinstance(a, BitTensor) or bool(getattr(getattr(a, "flags", None), "c_contiguous", False))
+
+
+def _key_of(
+    a: Any, dtype: Any, variant: str | None, epilogue: Epilogue | None, a_norm: Any, row_absmean: bool
+) -> tuple[Any, ...]:
+    """What a plan for a weight depends on; a plan keeps the objects that it is known by."""
+    kind = (a.encoding, a.bits, a.offset is None) if isinstance(a, BitTensor) else dtype
+    return ("bmm", tuple(a.shape), kind, variant, id(epilogue), id(a_norm), row_absmean)
+
+
+def _run_kept(plan: BmmPlan, a: Any, out: Any, absmean: Any) -> Any:
+    result = plan(a, out=out, absmean=absmean)
+    plan.check()
+    return result
+
+
+def _kept_plan(
+    function: str,
+    a: Any,
+    w: Any,
+    variant: str | None,
+    chosen: str,
+    epilogue: Epilogue | None,
+    a_norm: Any,
+    row_absmean: bool,
+) -> BmmPlan:
+    """The plan of the kernel that loads rows; a BitTensor on the right keeps it for calls of the same kind."""
+    _check.matmul_shapes(function, tuple(a.shape), tuple(w.shape))
+    dtype = None if chosen[0] == "B" else interop.as_array(a, function, "a")[0].dtype
+    kept = derived_of(w) if isinstance(w, BitTensor) else None
+    key = _key_of(a, dtype, variant, epilogue, a_norm, row_absmean)
+    plan: BmmPlan | None = None if kept is None else kept.prepared.get(key)
+    if plan is None:
+        plan = BmmPlan(function, w, int(a.shape[0]), chosen, epilogue, dtype, a_norm, row_absmean, "rows")
+        if kept is not None:
+            kept.prepare(key, plan, _KEPT)
+    return plan

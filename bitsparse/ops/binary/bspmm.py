@@ -1,0 +1,203 @@
+"""Aggregation with one-bit features, one-bit adjacency, or both (BitGNN's BSpMM)."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from bitsparse import _check, interop
+from bitsparse.arrays.frdc import FRDC
+from bitsparse.errors import DTypeError
+from bitsparse.ops.binary import letters
+from bitsparse.ops.binary.bspmm_operands import FLOATS, Features, as_features
+from bitsparse.ops.binary.bspmm_plan import BspmmPlan
+from bitsparse.ops.finish.epilogue import Epilogue
+from bitsparse.ops.operands.csr import CSROperand
+from bitsparse.ops.operands.places import device_of_sparse, working_with
+from bitsparse.ops.operands.sparse import as_csr
+
+__all__ = ["BspmmPlan", "bspmm", "plan_bspmm"]
+
+
+def bspmm(
+    A: Any,
+    x: Any,
+    variant: str | None = None,
+    *,
+    reduce: Literal["sum", "mean"] = "sum",
+    add: Any = None,
+    epilogue: Epilogue | None = None,
+    kernel: str | None = None,
+    out: Any = None,
+) -> Any:
+    """Aggregate neighbours' features, ``A @ x``, with one bit per feature, per edge or per result (BitGNN sections 3.2.2 and 3.3).
+
+    The letters of `variant` are the precisions of the activation `x`, of the adjacency `A` and of the output: F is full precision, B is one
+    bit. One-bit features are -1/+1, a one-bit adjacency is 0/1. With both, sums are exact integer counters; with B out and B in they are
+    compared with integer thresholds and never stored.
+
+    Parameters
+    ----------
+    A : sparse (m, n)
+        TCTiledCSR, FRDC, any :mod:`scipy.sparse` array, a matrix of ``cupyx.scipy.sparse``, a one-bit BitTensor, or any object with
+        ``csr_arrays()``. Its ``row_scale`` and ``col_scale`` (factorised edge weights, section 3.1.2) are applied. Letter B takes the
+        pattern without explicit zeros; letter F the values (ones if it has none). The aggregate is computed where A lies, and all other
+        arrays have to be there; containers on a GPU keep what was prepared for their pattern.
+    x : BitTensor (n, d) of one bit, or float array (n, d)
+        Letter B: bipolar bits for -1/+1 (unsigned bits for 0/1 are summed as such), fastest packed along the features (``axis=-1``).
+        Letter F: float16, bfloat16 or float32. A scale of the bits is applied wherever the result is float (or the sign of a float):
+        with an epilogue, a mean, scales or values of A, or an addend that is float or has a scale or an offset.
+    variant : str, optional
+        ``"BBB"``, ``"BBF"``, ``"FBB"``, ``"FBF"``, ``"BFB"``, ``"BFF"``, ``"FFB"`` or ``"FFF"``. By default the letters of the operands,
+        and B out if the epilogue binarises.
+    reduce : {"sum", "mean"}
+        The mean divides by the number of entries of the row; an empty row gives 0.
+    add : array or one-bit BitTensor (m, d), optional
+        Added to the aggregate, before the epilogue (BitGNN's ADD, for the node's own features).
+    epilogue : Epilogue, optional
+        Scale, bias, batch norm, activation; binarised for B out, at exactly the sign of that float32 chain.
+    kernel : {None, "twice-plus", "plus-minus", "select", "csr", "frdc", "windows"}
+        How 0/1 times -1/+1 is computed: ``2 popc(a & b) - popc(a)`` (default), ``popc(a & b) - popc(a & ~b)``, or bit by bit. All
+        give the same result; full-precision operands, and scales of columns, only know "select". On a GPU bits are counted an edge at a
+        time ("csr", also for FRDC, from what is made of its tiles once) or, if asked for, a 4 x 4 tile of FRDC at a time ("frdc");
+        full-precision features are gathered an edge at a time ("csr") or in windows of eight rows that share them ("windows"), as
+        :func:`spmm` does, by default what is estimated to be quicker.
+    out : array or BitTensor, optional
+        Where to write, of exactly the result's kind, shape and dtype; also returned.
+
+    Returns
+    -------
+    array (m, d) or BitTensor (m, d)
+        Int32 for B features and B adjacency without scales of A, mean, epilogue or real addend; else float32; for B out a bipolar
+        BitTensor packed along the features (as the epilogue says). A row without neighbours aggregates to 0, and sign(0) = +1.
+
+    Raises
+    ------
+    ShapeError, DTypeError
+        Operands that do not fit each other or the letters.
+    KernelError
+        A kernel that does not exist, or not for these letters.
+
+    Notes
+    -----
+    Float sums are float32, added in column order with one rounding a product and a sum: |error| <= (row_nnz + 2) 2^-24 sum |a x|. On a GPU
+    rows longer than some L edges are summed in pieces, as :func:`spmm` says, scales of columns and of rows may be multiplied into the
+    weights first (three roundings more), and the same bits come out in every run. A bit of a float sum may differ between devices where
+    the number whose sign it is lies within that bound. There the epilogue is applied in the kernel that sums; only bits packed along the
+    rows (``axis=-2``) are turned by a second one. NaN has no sign: ValueError, on a GPU after the kernel has run.
+
+    Examples
+    --------
+    >>> from scipy.sparse import csr_array
+    >>> A = csr_array(np.array([[0, 1, 1], [1, 0, 0], [0, 0, 0]], dtype=bool))
+    >>> x = bs.pack_bits(np.array([[0.5, -1.0], [2.0, -3.0], [-1.0, -1.0]]), encoding="bipolar")
+    >>> bs.bspmm(A, x)
+    array([[ 0, -2],
+           [ 1, -1],
+           [ 0,  0]], dtype=int32)
+    >>> bs.bspmm(A, x, "BBB").toarray()
+    array([[ 1, -1],
+           [ 1, -1],
+           [ 1,  1]], dtype=int8)
+    """
+    function = "bspmm"
+    device = device_of_sparse(A)
+    with working_with(device, x, add, out):
+        csr = as_csr(function, A).single_values(function)
+        found = letters.activation_letter(function, "x", x) + ("B" if csr.values is None else "F")
+        chosen = letters.checked(function, variant, found, epilogue)
+        if chosen[0] != found[0]:
+            remedy = "pack_bits(x, encoding='bipolar')" if found[0] == "F" else "x.astype(np.float32)"
+            kind = "an ordinary array" if found[0] == "F" else "a BitTensor of 1 bit"
+            raise DTypeError(
+                f"{function}: variant {_check.shown(chosen)} wants letter {chosen[0]} for x, which is {kind}; pass {remedy}"
+            )
+        finish = _finish(A, csr, function, chosen[2], epilogue)
+        features = as_features(function, csr, x)
+        plan = BspmmPlan(function, csr, features.shape[1], chosen, finish, reduce, kernel, add is not None)
+        result = plan.run(features, add, out)
+        plan.check()
+        return result
+
+
+def plan_bspmm(
+    A: Any,
+    n: int,
+    variant: str | None = None,
+    *,
+    reduce: Literal["sum", "mean"] = "sum",
+    epilogue: Epilogue | None = None,
+    add: bool = False,
+    kernel: str | None = None,
+    dtype: Any = None,
+) -> BspmmPlan:
+    """Prepare aggregations over one adjacency of many features of the same width.
+
+    Parameters
+    ----------
+    A, reduce, epilogue, kernel
+        As in :func:`bspmm`.
+    n : int
+        Features of a node.
+    variant : str, optional
+        As in :func:`bspmm`. By default x is one bit, or full precision where `dtype` is given.
+    add : bool
+        Whether calls bring an addend, of float32 first of all.
+    dtype : dtype, optional
+        Of full-precision features to come: float16, bfloat16 or float32 (default). On a GPU their kernel is chosen and compiled now, as
+        that of bipolar bits is; others' at their first call.
+
+    Returns
+    -------
+    BspmmPlan
+        On a GPU ``plan(x, out=y)`` and ``plan(x, add, out=y)`` with features as planned, packed along the features, allocate, compile and
+        wait for nothing from their second call on, so that they can be captured into a CUDA graph. Exceptions: addends of other dtypes
+        than float32 are converted, and integers added to integers are allocated for. NaN that should become a bit gives 0 there and is
+        reported by ``plan.check()``.
+
+    Raises
+    ------
+    DTypeError, ValueError, KernelError
+        As :func:`bspmm`.
+
+    Examples
+    --------
+    >>> from scipy.sparse import csr_array
+    >>> plan = bs.plan_bspmm(csr_array(np.array([[False, True], [True, True]])), 3, "FBB")
+    >>> plan(np.array([[1, -1, 2], [-3, 1, -2]], np.float32)).toarray()
+    array([[-1,  1, -1],
+           [-1,  1,  1]], dtype=int8)
+    """
+    function = "plan_bspmm"
+    columns = _check.integer(function, "n", n, 0)
+    with working_with(device_of_sparse(A)):
+        csr = as_csr(function, A).single_values(function)
+        found = ("B" if dtype is None else "F") + ("B" if csr.values is None else "F")
+        chosen = letters.checked(function, variant, found, epilogue)
+        wanted = _check.dtype(function, np.float32 if dtype is None else dtype)
+        if wanted.name not in FLOATS or (dtype is not None and chosen[0] == "B"):
+            why = "x is one bit" if chosen[0] == "B" else "full-precision features are float16, bfloat16 or float32"
+            raise DTypeError(
+                f"{function}: dtype is {wanted}, but {why} (variant {_check.shown(chosen)}); pass dtype=None"
+            )
+        finish = _finish(A, csr, function, chosen[2], epilogue)
+        plan = BspmmPlan(function, csr, columns, chosen, finish, reduce, kernel, bool(add))
+        if plan.device != "cpu":
+            space: Any = interop.namespace(csr.indptr)
+            bits = chosen[0] == "B"
+            data = space.empty((0, 1, 4), np.uint32) if bits else space.empty((0, columns), wanted)
+            plan.prepare(Features((0, columns), data, "bipolar" if bits else None, None, None, interop.CUPY))
+        return plan
+
+
+def _finish(A: Any, csr: CSROperand, function: str, letter: str, epilogue: Epilogue | None) -> Epilogue | None:
+    """The epilogue that gives the output letter; a container on a GPU keeps the one that only binarises."""
+    if isinstance(A, FRDC) and csr.device != "cpu":
+        csr.prepared["frdc tiles"] = A.indptr, A.indices, A.tiles
+    if epilogue is not None or letter == "F" or csr.device == "cpu":
+        return letters.with_output(function, letter, epilogue)
+    if "binarising" not in csr.prepared:
+        csr.prepared["binarising"] = letters.with_output(function, letter, epilogue)
+    kept: Epilogue | None = csr.prepared["binarising"]
+    return kept

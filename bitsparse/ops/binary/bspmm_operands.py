@@ -1,0 +1,199 @@
+"""What :func:`bspmm` takes besides the adjacency: features of one bit or full precision, an addend, and arrays to write to."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import _check, interop
+from bitsparse.arrays.bit_tensor import BitTensor
+from bitsparse.arrays.inside import family_of, words_to_overwrite
+from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.ops.binary import letters
+from bitsparse.ops.finish.epilogue import Epilogue
+from bitsparse.ops.operands.csr import CSROperand
+from bitsparse.ops.operands.dense import converted, native
+from bitsparse.ops.operands.places import same_place
+
+__all__ = ["FLOATS", "Addend", "Features", "addend_of", "as_features", "pattern_of", "sums_stay_integers", "target_of"]
+
+Array = NDArray[Any]
+#: Dtypes of full-precision features.
+FLOATS = ("float16", "bfloat16", "float32")
+
+
+class Features(NamedTuple):
+    """Features of the nodes, where they lie.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        (nodes, features).
+    data : array
+        Floats (nodes, features) in C order, or words (nodes, 1, W) of one bit packed along the features.
+    encoding : str or None
+        Of the bits; None for floats.
+    node_scale, feature_scale : array of float32 or None
+        Of the bits: (nodes,); scalar or (features,).
+    family : Family
+    """
+
+    shape: tuple[int, int]
+    data: Array
+    encoding: str | None
+    node_scale: Array | None
+    feature_scale: Array | None
+    family: interop.Family
+
+
+class Addend(NamedTuple):
+    """What joins an aggregate: numbers (m, features), or words (m, 1, W) of one bit with their encoding."""
+
+    data: Array
+    encoding: str | None
+    family: interop.Family
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether it leaves integer sums integers."""
+        return self.encoding is not None or self.data.dtype.kind in "biu"
+
+
+def as_features(function: str, csr: CSROperand, x: Any) -> Features:
+    """Features of the columns of an adjacency, on its device; nothing is copied that need not be."""
+    if not isinstance(x, BitTensor):
+        array, family = interop.as_array(x, function, "x")
+        if array.dtype.name not in FLOATS:
+            raise DTypeError(
+                f"{function}: x has dtype {array.dtype}, but full-precision features are float16, bfloat16 or float32; pass "
+                f"x.astype(np.float32), or pack_bits(x, encoding='bipolar') for one bit"
+            )
+        _fits(function, csr, array.shape)
+        same_place(function, [("A", csr.device), ("x", interop.device_of(array))])
+        data = interop.contiguous(native(array))
+        return Features(array.shape, data, None, None, None, family)
+    same_place(function, [("A", csr.device), ("x", x.device)])
+    _fits(function, csr, x.shape)
+    if x.offset is not None and x.offset.any():
+        raise ValueError(f"{function}: x has an offset, which sums of signs leave out; pass x.with_affine(x.scale)")
+    node = feature = None
+    if x.scale is not None:
+        if x.scale.ndim and x.scale.shape[0] != 1:
+            node = x.scale.reshape(-1)
+        else:
+            feature = x.scale.reshape(-1) if x.scale.size != 1 else x.scale.reshape(())
+    packed = x.repack(axis=-1, layout="planes")
+    return Features((x.shape[0], x.shape[1]), packed.words, x.encoding, node, feature, family_of(x))
+
+
+def _fits(function: str, csr: CSROperand, shape: tuple[int, ...]) -> None:
+    if len(shape) != 2:
+        raise ShapeError(
+            f"{function}: x has shape {shape}, but features have 2 dimensions (nodes, features); aggregate batches one by one"
+        )
+    if csr.shape[1] != shape[0]:
+        raise ShapeError(
+            f"{function}: A has {csr.shape[1]} columns but x has {shape[0]} rows; pass one row of features per column of A"
+        )
+
+
+def pattern_of(csr: CSROperand) -> CSROperand:
+    """The 0/1 matrix: no values, explicit zeros dropped (NaN counts as an entry)."""
+    if csr.values is None or csr.indices is None:
+        return csr
+    keep = csr.values != 0
+    if bool(keep.all()):
+        return dataclasses.replace(csr, values=None)
+    # What is prepared for the entries that remain is kept as long as the same ones do, which takes a look at the values as they are.
+    kept = csr.prepared.get("entries that are not zero")
+    if kept is None or not bool((kept[0] == keep).all()):
+        space: Any = interop.namespace(csr.indptr)
+        before = space.zeros(keep.size + 1, csr.indptr.dtype)
+        before[1:] = space.cumsum(keep)
+        made = dataclasses.replace(
+            csr, indptr=before[csr.indptr], indices=csr.indices[keep], values=None, count=None, prepared={}
+        )
+        kept = csr.prepared["entries that are not zero"] = keep, made
+        if csr.device != "cpu":
+            csr.ready.renew()
+    found: CSROperand = kept[1]
+    return found
+
+
+def addend_of(function: str, value: Any, shape: tuple[int, int], device: str) -> Addend:
+    """What :func:`bspmm` adds to an aggregate, checked."""
+    if isinstance(value, BitTensor):
+        letters.activation_letter(function, "add", value)
+        found, there = value.shape, value.device
+    else:
+        array, family = interop.as_array(value, function, "add")
+        _check.numeric(function, "add", array)
+        found, there = array.shape, interop.device_of(array)
+    if tuple(found) != shape:
+        raise ShapeError(
+            f"{function}: add has shape {tuple(found)}, but the aggregate has shape {shape}; make them equal"
+        )
+    same_place(function, [("A", device), ("add", there)])
+    if not isinstance(value, BitTensor):
+        return Addend(array, None, family)
+    if value.scale is not None or value.offset is not None:
+        return Addend(interop.as_array(value.dequantize(), function, "add")[0], None, family_of(value))
+    if device == "cpu":
+        return Addend(interop.as_numpy(value.toarray(), function, "add")[0], None, family_of(value))
+    return Addend(value.repack(axis=-1, layout="planes").words, value.encoding, family_of(value))
+
+
+def sums_stay_integers(csr: CSROperand, epilogue: Epilogue | None, mean: bool, addend: Addend | None) -> bool:
+    """Whether no float step follows the counters, so that the stored integers are summed, as matmul multiplies them."""
+    plain = epilogue is None and not mean and csr.row_scale is None
+    return plain and (addend is None or addend.is_integer)
+
+
+def target_of(
+    function: str,
+    out: Any,
+    shape: tuple[int, int],
+    dtype: np.dtype[Any] | None,
+    bits: tuple[int, str, str] | None,
+    device: str,
+    read: list[Array],
+) -> Array:
+    """The array or words behind `out` on a GPU, checked before anything is written; a dtype that the data decide is not.
+
+    `bits` are axis, layout and encoding where bits come out.
+    """
+    if bits is not None:
+        if not isinstance(out, BitTensor):
+            raise DTypeError(
+                f"{function}: the result is a BitTensor, so out must be one, got {type(out).__name__}; pass out=None"
+            )
+        wanted = (shape, 1, *bits)
+        found = (tuple(out.shape), out.bits, out.axis, out.layout, out.encoding)
+        if wanted != found:
+            raise ShapeError(
+                f"{function}: out is (shape, bits, axis, layout, encoding) {found}, but the result is {wanted}"
+            )
+        if out.scale is not None or out.offset is not None:
+            raise ValueError(
+                f"{function}: out has a scale or an offset, but the result has none; pass out.with_affine()"
+            )
+        target: Array = words_to_overwrite(out)
+    else:
+        if isinstance(out, BitTensor):
+            raise DTypeError(
+                f"{function}: the result is an ordinary array, but out is a BitTensor; pass a variant that ends in B"
+            )
+        target = interop.writable_array(out, function)
+        _check.out_array(function, target, shape, target.dtype if dtype is None else dtype)
+    same_place(function, [("out", interop.device_of(target)), ("the result", device)])
+    _check.no_overlap(function, target, *read)
+    return target
+
+
+def float_addend(addend: Addend) -> Array:
+    """Numbers as float32 in C order."""
+    made: Array = interop.contiguous(converted(addend.data, np.float32))
+    return made

@@ -1,0 +1,278 @@
+"""ADD and CONCAT, the small operations around aggregation (BitGNN section 3.1.2, third group)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import _check, interop
+from bitsparse.arrays.bit_tensor import BitTensor
+from bitsparse.arrays.inside import assembled, family_of, words_to_overwrite
+from bitsparse.backends.params import packed_words
+from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.ops.binary import letters
+from bitsparse.ops.finish.epilogue import Epilogue
+from bitsparse.ops.operands.dense import converted
+
+__all__ = ["add", "concat"]
+
+Array = NDArray[Any]
+
+
+def add(a: Any, b: Any, variant: str | None = None, *, epilogue: Epilogue | None = None) -> Any:
+    """Sum of two activations of one precision: BitGNN's ADD, as for a node's own features beside its neighbours'.
+
+    Parameters
+    ----------
+    a, b : two arrays or two one-bit bipolar BitTensors, of equal shape (..., m, n)
+        Mixed precisions are refused, as in the paper.
+    variant : {"FFF", "FFB", "BBF", "BBB"}, optional
+        Letters of `a`, `b` and the result; by default those of the operands, and B out if the epilogue binarises.
+    epilogue : Epilogue, optional
+        Applied to the sum (int32 of bits, else float32).
+
+    Returns
+    -------
+    array or BitTensor (..., m, n)
+        BBF without an epilogue: the stored integers, int32 in {-2, 0, 2}. BBB: sign of the sum with sign(0) = +1, which is the bitwise or
+        of bits without scales and offsets. FFF without an epilogue: as NumPy adds floats; integers and bools exactly, in int32 or int64.
+        Else float32, or a BitTensor for B out; scales and offsets of the bits are applied first.
+
+    Raises
+    ------
+    ShapeError, DTypeError
+        Shapes or precisions differ.
+
+    Examples
+    --------
+    >>> a = bs.pack_bits(np.array([[1.0, -1.0, -1.0]]), encoding="bipolar")
+    >>> b = bs.pack_bits(np.array([[1.0, 1.0, -1.0]]), encoding="bipolar")
+    >>> bs.add(a, b), bs.add(a, b, "BBB").toarray()
+    (array([[ 2,  0, -2]], dtype=int32), array([[ 1,  1, -1]], dtype=int8))
+    """
+    function = "add"
+    found = "".join(letters.activation_letter(function, name, x) for name, x in (("a", a), ("b", b)))
+    if found not in ("FF", "BB"):
+        raise DTypeError(
+            f"{function}: a is {'bits' if found[0] == 'B' else 'an array'} and b is {'bits' if found[1] == 'B' else 'an array'}, but both "
+            f"have one precision; pass both as BitTensors, or both as arrays (x.toarray())"
+        )
+    chosen = letters.checked(function, variant, found, epilogue)
+    if chosen[:2] != found:
+        raise DTypeError(f"{function}: variant {chosen!r} does not fit operands {found!r}; pass {found + chosen[2]!r}")
+    finish = letters.with_output(function, chosen[2], epilogue)
+    shapes = [_shape_of(function, name, x) for name, x in (("a", a), ("b", b))]
+    if shapes[0] != shapes[1]:
+        raise ShapeError(f"{function}: a has shape {shapes[0]} but b has {shapes[1]}; make them equal")
+    if found == "BB":
+        for name, x in (("a", a), ("b", b)):
+            _bipolar(function, name, x)
+        return _add_bits(a, b, chosen, epilogue, finish)
+    (left, one), (right, two) = (interop.as_array(x, function, name) for name, x in (("a", a), ("b", b)))
+    for name, x in (("a", left), ("b", right)):
+        _check.numeric(function, name, x)
+    device = _check.same_device(function, (interop.device_of(left), interop.device_of(right)))
+    family = interop.common_family([one, two])
+    with interop.working_on(device, family):
+        total = _sum(function, left, right) if finish is None else _float32(left) + _float32(right)
+        result = interop.from_array(total, family, function)
+        return result if finish is None else finish.applied("add", result)
+
+
+def _add_bits(a: BitTensor, b: BitTensor, chosen: str, epilogue: Epilogue | None, finish: Epilogue | None) -> Any:
+    """ADD of signs: the or of the bits is the sign of their sum, as sign(0) = +1, unless they count differently."""
+    device = _check.same_device("add", (a.device, b.device))
+    family = interop.common_family([family_of(a), family_of(b)])
+    with interop.working_on(device, family):
+        real = any(part is not None for x in (a, b) for part in (x.scale, x.offset))
+        if chosen == "BBB" and epilogue is None and not real:
+            other = b.repack(axis=a.axis, layout=a.layout)  # type: ignore[arg-type]
+            return assembled(BitTensor, a.words | other.words, a.shape, 1, a.axis, a.layout, "bipolar", family)
+        # Without a float step the stored integers are added, as matmul multiplies them.
+        values = (x.dequantize() if real and finish is not None else x.toarray(np.int32) for x in (a, b))
+        total = sum(interop.as_array(value, "add")[0] for value in values)
+        result = interop.from_array(total, family, "add")
+        return result if finish is None else finish.applied("add", result)
+
+
+def _float32(x: Array) -> Array:
+    return converted(x, np.dtype(np.float32))
+
+
+def _sum(function: str, left: Array, right: Array) -> Array:
+    """Floats as NumPy adds them; integers in a type that cannot wrap (NumPy would wrap them, and or two bools)."""
+    if left.dtype.kind not in "biu" or right.dtype.kind not in "biu":
+        if interop.namespace(left) is not np and "bfloat16" in (left.dtype.name, right.dtype.name):
+            # CuPy has no arithmetic for these; NumPy's own rounds a float32 sum, too.
+            wide = np.promote_types(left.dtype, right.dtype)
+            return converted(_float32(left) + _float32(right), wide)
+        total: Array = left + right
+        return total
+    if max(left.dtype.itemsize, right.dtype.itemsize) < 4:
+        return left.astype(np.int32) + right.astype(np.int32)
+    for name, x in (("a", left), ("b", right)):
+        if x.size and not (int(x.min()) >= -(1 << 62) and int(x.max()) < 1 << 62):
+            raise ValueError(
+                f"{function}: {name} reaches {int(x.min())}..{int(x.max())}, and a sum beyond 2**62 may not fit int64; use floats"
+            )
+    return left.astype(np.int64) + right.astype(np.int64)
+
+
+def concat(parts: Any, axis: int = -1) -> Any:
+    """Join activations of one precision along an axis: BitGNN's CONCAT (a node's own features beside its neighbours').
+
+    Bits are joined packed: whole words where lengths allow it, shifted ones elsewhere.
+
+    Parameters
+    ----------
+    parts : sequence of arrays, or of BitTensors of equal bits and encoding
+        Of equal shape but for `axis`. Scales and offsets are refused: two tensors need not share a grid.
+    axis : int, default -1
+
+    Returns
+    -------
+    array or BitTensor
+        A BitTensor in the packed axis and layout of the first part.
+
+    Raises
+    ------
+    ShapeError, DTypeError, ValueError
+        Nothing to join, or parts that do not fit.
+
+    Examples
+    --------
+    >>> a = bs.pack_bits(np.array([[1, 0, 1]]), axis=-1)
+    >>> bs.concat([a, a, a]).toarray()
+    array([[1, 0, 1, 1, 0, 1, 1, 0, 1]], dtype=uint8)
+    """
+    function = "concat"
+    if isinstance(parts, (BitTensor, np.ndarray)) or not isinstance(parts, Sequence) or not parts:
+        raise ShapeError(
+            f"{function}: parts must be a sequence of at least one array or BitTensor, got {type(parts).__name__}"
+        )
+    packed = [part for part in parts if isinstance(part, BitTensor)]
+    if len(packed) not in (0, len(parts)):
+        raise DTypeError(
+            f"{function}: {len(packed)} of {len(parts)} parts are BitTensors, but all have one precision; pack or unpack the others"
+        )
+    shapes = [_shape_of(function, f"parts[{i}]", part) for i, part in enumerate(parts)]
+    ndim = len(shapes[0])
+    place = _check.integer(function, "axis", axis, -ndim, ndim - 1) % ndim
+    for shape in shapes[1:]:
+        if len(shape) != ndim or any(
+            i != place and s != t for i, (s, t) in enumerate(zip(shape, shapes[0], strict=True))
+        ):
+            raise ShapeError(
+                f"{function}: shapes {shapes[0]} and {shape} differ beside axis {axis}; make them equal there"
+            )
+    if packed:
+        return _concat_bits(packed, place - ndim)
+    arrays = [interop.as_array(part, function, f"parts[{i}]") for i, part in enumerate(parts)]
+    device = _check.same_device(function, [interop.device_of(array) for array, _ in arrays])
+    family = interop.common_family([each for _, each in arrays])
+    with interop.working_on(device, family):
+        joined = interop.namespace(arrays[0][0]).concatenate([array for array, _ in arrays], axis=place)
+        return interop.from_array(joined, family, function)
+
+
+def _concat_bits(parts: list[BitTensor], axis: int) -> BitTensor:
+    function, first = "concat", parts[0]
+    for part in parts:
+        if (part.bits, part.encoding) != (first.bits, first.encoding):
+            raise DTypeError(
+                f"{function}: parts have {first.bits} {first.encoding} and {part.bits} {part.encoding} bits; convert one with "
+                f"BitTensor(x, bits, encoding=...)"
+            )
+        if part.scale is not None or part.offset is not None:
+            raise ValueError(
+                f"{function}: a part has a scale or an offset, which the parts need not share; pass part.with_affine() and keep them apart"
+            )
+    family = interop.common_family([family_of(part) for part in parts])
+    with interop.working_on(_check.same_device(function, [part.device for part in parts]), family):
+        return _joined_bits(parts, axis, family)
+
+
+def _joined_bits(parts: list[BitTensor], axis: int, family: interop.Family) -> BitTensor:
+    first = parts[0]
+    same = [part.repack(axis=first.axis, layout=first.layout) for part in parts]  # type: ignore[arg-type]
+    shape = (*first.shape[: len(first.shape) + axis], sum(part.shape[axis] for part in same))
+    shape = (*shape, *first.shape[len(first.shape) + axis + 1 :])
+    if axis != first.axis:
+        # Batch dimensions stand where they do in the logical shape; the outer axis comes right after them.
+        words_axis = len(shape) + axis if axis < -2 else len(shape) - 2
+        words = interop.namespace(first.words).concatenate([part.words for part in same], axis=words_axis)
+    else:
+        fields = first.bits if first.layout == "rows" else 1
+        words = _joined(
+            [(part.words, part.shape[axis] * fields) for part in same],
+            packed_words(shape[axis], first.bits, first.layout),
+        )
+    return assembled(BitTensor, words, shape, first.bits, first.axis, first.layout, first.encoding, family)
+
+
+def _joined(parts: list[tuple[NDArray[np.uint32], int]], width: int) -> NDArray[np.uint32]:
+    """Runs of bits one behind the other: words and used bits of each, pad bits zero."""
+    out: NDArray[np.uint32] = interop.namespace(parts[0][0]).zeros((*parts[0][0].shape[:-1], width), np.uint32)
+    at = 0
+    for words, used in parts:
+        n, word, shift = -(-used // 32), at // 32, np.uint32(at % 32)
+        out[..., word : word + n] |= words[..., :n] << shift
+        if shift and n:
+            spill = min(n, width - word - 1)
+            out[..., word + 1 : word + 1 + spill] |= words[..., :spill] >> (np.uint32(32) - shift)
+        at += used
+    return out
+
+
+def _shape_of(function: str, name: str, x: Any) -> tuple[int, ...]:
+    """Shape of an array, BitTensor or nested list."""
+    return tuple(x.shape) if hasattr(x, "shape") else interop.as_array(x, function, name)[0].shape
+
+
+def _bipolar(function: str, name: str, x: BitTensor) -> None:
+    if x.encoding != "bipolar":
+        raise DTypeError(
+            f"{function}: {name} holds {x.encoding} bits, but binary activations are bipolar (-1/+1); pass "
+            f"BitTensor.from_words({name}.words, {name}.shape, 1, encoding='bipolar')"
+        )
+
+
+def exact_sum(sums: NDArray[np.int32], extra: Array) -> Array:
+    """Sums of integers: int32 where every one fits, else int64."""
+    low, high = (
+        (int(part.min(initial=0)) for part in (sums, extra)),
+        (int(part.max(initial=0)) for part in (sums, extra)),
+    )
+    if sum(low) >= -(1 << 31) and sum(high) < 1 << 31:
+        return np.asarray(sums + extra.astype(np.int32))
+    if extra.dtype == np.uint64 and int(extra.max(initial=0)) >= 1 << 62:
+        raise ValueError(f"bspmm: add reaches {int(extra.max())}, too close to the end of int64; use smaller integers")
+    return np.asarray(sums.astype(np.int64) + extra.astype(np.int64))
+
+
+def store(function: str, out: Any, result: Array, shape: tuple[int, int], epilogue: Epilogue | None) -> Any:
+    """Write a result into the caller's array or BitTensor, checked first."""
+    if epilogue is not None and epilogue.gives_bits:
+        model = epilogue.wrap(result, shape, interop.NUMPY, function)
+        if not isinstance(out, BitTensor):
+            raise DTypeError(
+                f"{function}: the result is a BitTensor, so out must be one, got {type(out).__name__}; pass out=None"
+            )
+        wanted, found = ((each.shape, each.bits, each.axis, each.layout, each.encoding) for each in (model, out))
+        if wanted != found:
+            raise ShapeError(
+                f"{function}: out is (shape, bits, axis, layout, encoding) {found}, but the result is {wanted}"
+            )
+        words_to_overwrite(out)[...] = result.reshape(out.words.shape)
+        return out
+    if isinstance(out, BitTensor):
+        raise DTypeError(
+            f"{function}: the result is an ordinary array, but out is a BitTensor; pass a variant that ends in B"
+        )
+    target = interop.writable_numpy(out, function)
+    _check.out_array(function, target, result.shape, result.dtype)
+    target[...] = result
+    return out

@@ -1,0 +1,111 @@
+"""Arrays on their way to bits: batch norm in front of the sign, and the mean magnitudes that binary networks scale their rows by."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import _check, interop
+from bitsparse.arrays.bit_tensor import BitTensor
+from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.ops.finish.epilogue import folded
+
+__all__ = ["as_signs", "bipolar", "mean_magnitudes", "norm_of"]
+
+Array = NDArray[Any]
+Norm = tuple[NDArray[np.float32], NDArray[np.float32]]
+
+#: Magnitudes that are added as a tree; the sums of such groups are added one after another.
+_GROUP = 128
+
+
+def norm_of(function: str, a_norm: Any, features: int) -> Norm | None:
+    """The factor and the addend of every feature, float32 ``(features,)``."""
+    scale, shift = folded(a_norm, function, "a_norm")
+    if scale is None or shift is None:
+        return None
+    if scale.shape not in ((), (features,)):
+        raise ShapeError(
+            f"{function}: a_norm has shape {scale.shape}, but a has {features} columns; pass numbers or vectors of {features}"
+        )
+    made = tuple(np.ascontiguousarray(np.broadcast_to(part, (features,))) for part in (scale, shift))
+    return made[0], made[1]
+
+
+def mean_magnitudes(values: Any) -> Any:
+    """Mean magnitude of every row of a float32 array, in an order of additions that does not depend on the device.
+
+    Groups of 128 columns, the last one filled up with zeros, are added as a binary tree of neighbours; their sums one after another.
+
+    Examples
+    --------
+    >>> mean_magnitudes(np.array([[1.0, -2.0, 6.0], [0.0, 0.0, -3.0]], np.float32))
+    array([3., 1.], dtype=float32)
+    """
+    space = interop.namespace(values)
+    *batch, columns = values.shape
+    if columns == 0:
+        return space.zeros(tuple(batch), np.float32)
+    groups = -(-columns // _GROUP)
+    tree = space.zeros((*batch, groups * _GROUP), np.float32)
+    tree[..., :columns] = space.abs(values)
+    tree = tree.reshape(*batch, groups, _GROUP)
+    while tree.shape[-1] > 1:
+        tree = tree[..., 0::2] + tree[..., 1::2]
+    total = tree[..., 0, 0]
+    for group in range(1, groups):
+        total = total + tree[..., group, 0]
+    return total / np.float32(columns)
+
+
+def as_signs(
+    function: str, name: str, x: Any, axis: int, norm: Norm | None = None, absmean: bool = False
+) -> tuple[BitTensor, Any]:
+    """A bipolar BitTensor as it is; the signs of an array, packed along the contraction axis. And the rows' mean magnitudes, if asked for.
+
+    With a norm the sign is that of ``fl(fl(x * scale) + shift)``, and the magnitudes are those of this value.
+    """
+    if isinstance(x, BitTensor):
+        return bipolar(function, name, x), None
+    array, family = interop.as_array(x, function, name)
+    check_array(function, name, array)
+    with interop.working_on(interop.device_of(array), family):
+        space, values = interop.namespace(array), array
+        if norm is not None or absmean:
+            with np.errstate(over="ignore", invalid="ignore"):  # infinite values have a sign; NaN is met below
+                values = array.astype(np.float32)
+                if norm is not None:
+                    values = values * space.asarray(norm[0])
+                    values += space.asarray(norm[1])
+        means = None
+        if absmean:
+            with np.errstate(over="ignore", invalid="ignore"):
+                means = mean_magnitudes(values)
+        if norm is None:
+            values = array
+            if array.dtype.kind in "biu":
+                values = (array >= 0).astype(np.float32) - np.float32(0.5)
+        packed = BitTensor(values, 1, encoding="bipolar", axis=axis)
+    packed._family = family
+    return packed, means
+
+
+def check_array(function: str, name: str, array: Any) -> None:
+    """Refuse what has no signs to multiply by."""
+    _check.numeric(function, name, array)
+    if array.ndim < 2:
+        raise ShapeError(
+            f"{function}: {name} has shape {array.shape}, but a product takes at least 2 dimensions; pass {name}[None, :]"
+        )
+
+
+def bipolar(function: str, name: str, x: BitTensor) -> BitTensor:
+    """The BitTensor itself, whose bits must stand for -1 and +1."""
+    if x.encoding != "bipolar":
+        raise DTypeError(
+            f"{function}: {name} holds {x.encoding} bits, but binary operands are bipolar (-1/+1); pass "
+            f"BitTensor.from_words({name}.words, {name}.shape, 1, encoding='bipolar', axis={name}.axis, layout={name}.layout)"
+        )
+    return x

@@ -1,0 +1,380 @@
+"""Quantising, packing and their inverses."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import _check, backends, interop
+from bitsparse.arrays import construct
+from bitsparse.arrays.bit_tensor import BitTensor, Encoding, Layout
+from bitsparse.arrays.inside import assembled, family_of, working
+from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.ops.finish import schemes
+from bitsparse.ops.operands.dense import converted
+
+__all__ = [
+    "dequantize",
+    "pack_bits",
+    "quantize",
+    "stochastic_round",
+    "unpack_bits",
+]
+
+Scheme = Literal["affine", "affine-pow2", "symmetric"]
+Granularity = Literal["tensor", "row", "col"]
+Rounding = Literal["floor", "nearest", "stochastic"]
+
+
+def pack_bits(
+    x: Any, bits: int | None = None, *, encoding: Encoding = "unsigned", axis: int = -1, layout: Layout = "planes"
+) -> BitTensor:
+    """Pack an array of integers into bits (3D-stacked bit compression, QGTC section 4.2).
+
+    Parameters
+    ----------
+    x : array_like of bool or integer, or of floating dtype at ``bits=1``
+        At least two dimensions. Floats are binarised: the bit is ``x >= 0`` (BitGNN section 2; the sign of zero is +1).
+    bits : int, optional
+        1..32; by default as few as hold the data.
+    encoding : {"unsigned", "signed", "bipolar"}
+        How bits mean integers; see :class:`BitTensor`.
+    axis : int, default -1
+        The packed axis, -1 or -2.
+    layout : {"planes", "rows"}
+        See :class:`BitTensor`.
+
+    Returns
+    -------
+    BitTensor
+
+    Raises
+    ------
+    ValueError
+        A value does not fit, or `x` holds NaN.
+    DTypeError, ShapeError
+        `x` is not integral (beyond 1 bit) or has fewer than two dimensions.
+
+    Examples
+    --------
+    >>> bs.pack_bits(np.array([[3, 0], [1, 2]])).bits
+    2
+    >>> bs.pack_bits(np.array([[-0.5, 0.0]]), encoding="bipolar").toarray()
+    array([[-1,  1]], dtype=int8)
+    """
+    return assembled(BitTensor, *construct.pack("pack_bits", x, bits, encoding=encoding, axis=axis, layout=layout))
+
+
+def unpack_bits(q: BitTensor, dtype: Any = None) -> Any:
+    """The stored integers of a BitTensor as an ordinary array; :meth:`BitTensor.toarray` as a function.
+
+    Parameters
+    ----------
+    q : BitTensor
+    dtype : dtype, optional
+        By default the smallest integer dtype that holds every value.
+
+    Raises
+    ------
+    DTypeError
+        `q` is not a BitTensor, or `dtype` cannot hold its values exactly.
+
+    Examples
+    --------
+    >>> bs.unpack_bits(bs.pack_bits([[1, 0, 1]]), np.int32)
+    array([[1, 0, 1]], dtype=int32)
+    """
+    return bit_tensor("unpack_bits", "q", q).toarray(dtype)
+
+
+def quantize(
+    x: Any,
+    bits: int,
+    *,
+    scheme: Scheme = "affine",
+    rounding: Rounding | None = None,
+    range: Any = None,
+    granularity: Granularity = "tensor",
+    axis: int = -1,
+    layout: Layout = "planes",
+    seed: int | None = None,
+    stream: int = 0,
+) -> BitTensor:
+    """Quantise real numbers to ``bits``-bit integers with an affine scale.
+
+    Parameters
+    ----------
+    x : array_like of float16, bfloat16, float32, float64, integer or bool
+        At least two dimensions. float64 and integers of 32 bits and more are computed in float64, the others in float32.
+    bits : int
+        1..32 (2..32 for ``symmetric``). Above 24 the steps are float64.
+    scheme : {"affine", "affine-pow2", "symmetric"}
+        * ``"affine"`` (AES-SpMM Eq. 1): ``round(((x - low) / (high - low)) * (2**bits - 1))``, unsigned.
+        * ``"affine-pow2"`` (QGTC Eq. 2): ``floor((x - low) / ((high - low) / 2**bits))`` clipped to ``2**bits - 1``, unsigned.
+        * ``"symmetric"`` (TANGO section 3.1): ``round(x / (absmax / (2**(bits-1) - 1)))``, signed, no offset.
+    rounding : {"floor", "nearest", "stochastic"}, optional
+        affine and symmetric: nearest (default, ties to even) or stochastic; affine also takes floor, as AES-SpMM prints it, which is half a
+        step too low on average. affine-pow2: floor, QGTC's own equation.
+    range : optional
+        ``(low, high)``, or the absmax for ``symmetric``: numbers, or arrays of the granularity's shape. Values outside are clipped. By
+        default calibrated from `x`.
+    granularity : {"tensor", "row", "col"}
+        One scale altogether, per row ``(..., M, 1)`` or per column ``(..., 1, N)``.
+    axis, layout
+        The packed axis and the layout of the result; see :class:`BitTensor`.
+    seed, stream : int, optional
+        Of stochastic rounding (Philox4x32-10). The same seed gives the same bits on every device; None draws a fresh one.
+
+    Returns
+    -------
+    BitTensor
+        With `scale`, and `offset` for the affine schemes, so that :func:`dequantize` undoes it.
+
+    Raises
+    ------
+    ValueError
+        NaN or infinity, an unusable range, bits out of 1..32, an unknown option.
+    DTypeError, ShapeError, DeviceError
+        As for :class:`BitTensor`.
+
+    Examples
+    --------
+    >>> x = np.array([[0.0, 0.3, 1.0], [0.5, 0.9, 0.1]], dtype=np.float32)
+    >>> q = bs.quantize(x, 2)
+    >>> q.toarray()
+    array([[0, 1, 3],
+           [2, 3, 0]], dtype=uint8)
+    >>> bs.quantize(x, 8, scheme="symmetric").dequantize().round(2)
+    array([[0. , 0.3, 1. ],
+           [0.5, 0.9, 0.1]], dtype=float32)
+    """
+    function = "quantize"
+    array, family = interop.as_array(x, function)
+    _check.numeric(function, "x", array)
+    _check.at_least_2d(function, "x", array.shape)
+    scheme_name, bits = schemes.scheme_bits(function, scheme, bits)
+    rounding_name = _check.rounding_of(function, scheme_name, rounding)
+    granularity_name = _check.choice(function, "granularity", granularity, _check.GRANULARITIES)
+    packed = _check.axis(function, axis, array.ndim)
+    layout_name = _check.layout(function, layout, bits)
+    seed_number, stream = schemes.checked_seed(function, rounding_name, seed, stream)
+    device = interop.device_of(array)
+    with interop.working_on(device, family):
+        array = real(array)
+        low, high = ends_of(function, array, scheme_name, granularity_name, range)
+        random, check = (rounding_name, seed_number, stream), range is not None
+        return coded(
+            function,
+            array,
+            family,
+            scheme_name,
+            bits,
+            (low, high),
+            random,
+            axis=packed,
+            layout=layout_name,
+            check=check,
+        )
+
+
+def real(array: Any) -> Any:
+    """Integers as floats: exactly, except beyond 2**53."""
+    if array.dtype.kind not in "biu":
+        return array
+    return array.astype(np.float64 if array.dtype.itemsize >= 4 else np.float32)
+
+
+def coded(
+    function: str,
+    array: Any,
+    family: interop.Family,
+    scheme: str,
+    bits: int,
+    ends: tuple[Any, Any],
+    random: tuple[str, int, int],
+    *,
+    axis: int,
+    layout: str,
+    check: bool,
+) -> BitTensor:
+    """The codes over a range; `random` is rounding, seed and stream. On the stream of the array."""
+    wide = bits > schemes.MAX_FLOAT32_BITS or array.dtype == np.float64
+    grid = schemes.grid_from_range(function, scheme, bits, *ends, np.float64 if wide else np.float32)
+    return on_grid(array, family, bits, grid, random, axis=axis, layout=layout, check=check)
+
+
+def on_grid(
+    array: Any,
+    family: interop.Family,
+    bits: int,
+    grid: schemes.Grid,
+    random: tuple[str, int, int],
+    *,
+    axis: int,
+    layout: str,
+    check: bool,
+) -> BitTensor:
+    """The codes on a grid, as :func:`coded` gives them for that of a range."""
+    device = interop.device_of(array)
+    rounding, seed, stream = random
+    words = backends.family(device, "bits.pack").quantize(
+        array,
+        bits,
+        offset=grid.offset,
+        divisor=grid.divisor,
+        multiplier=grid.multiplier,
+        qmin=grid.qmin,
+        qmax=grid.qmax,
+        rounding=rounding,
+        seed=seed,
+        stream=stream,
+        axis=axis,
+        layout=layout,
+        check=check,
+    )
+    scale = interop.move(grid.scale, device)
+    offset = None if grid.stored_offset is None else interop.move(grid.stored_offset, device)
+    return assembled(BitTensor, words, array.shape, bits, axis, layout, grid.encoding, family, scale, offset)
+
+
+def ends_of(
+    function: str, array: NDArray[Any], scheme: str, granularity: str, given: Any
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Lower and upper end of the range, calibrated or as given, in the granularity's shape."""
+    if given is None:
+        low, high, is_finite = backends.family(interop.device_of(array), "bits.pack").calibrate(array, granularity)
+        _check.finite(function, "x", is_finite)
+        # A single grid is made on the host; of a vector of ranges every element is worked on where it lies.
+        return (low, high) if low.ndim else (interop.move(low, "cpu"), interop.move(high, "cpu"))
+    if scheme == "symmetric":
+        high = _range_part(function, "range (the absmax)", given, array.shape, granularity)
+        if (high < 0).any():
+            raise ValueError(
+                f"{function}: range is the absmax for scheme='symmetric' and cannot be negative, got {high.min()}"
+            )
+        high = _placed(high, array)
+        return high, high
+    if not isinstance(given, (tuple, list)) or len(given) != 2:
+        raise ValueError(
+            f"{function}: range must be (low, high) for scheme={_check.shown(scheme)}, got {_check.shown(given)}"
+        )
+    low, high = (
+        _range_part(function, name, part, array.shape, granularity)
+        for name, part in zip(("low", "high"), given, strict=True)
+    )
+    low, high = np.broadcast_arrays(low, high)
+    wrong = low > high
+    if wrong.any():
+        raise ValueError(f"{function}: range has low > high ({low[wrong][0]} and {high[wrong][0]}); swap them")
+    return _placed(low, array), _placed(high, array)
+
+
+def _placed(end: NDArray[Any], x: Any) -> Any:
+    """A vector of ranges where `x` lies; a single number stays on the host, where its grid is made."""
+    return interop.move(end, interop.device_of(x)) if end.ndim else end
+
+
+def _range_part(function: str, name: str, value: Any, shape: tuple[int, ...], granularity: str) -> NDArray[Any]:
+    array = interop.as_host(value, function, name)
+    _check.numeric(function, name, array)
+    array = array.astype(np.float64)
+    _check.finite(function, name, bool(np.isfinite(array).all()))
+    wanted = {"tensor": (), "row": (*shape[:-1], 1), "col": (*shape[:-2], 1, shape[-1])}[granularity]
+    if array.shape not in ((), wanted):
+        raise ShapeError(
+            f"{function}: {name} has shape {array.shape}, but granularity={granularity!r} of an array {shape} takes () or {wanted}"
+        )
+    return array
+
+
+def dequantize(q: BitTensor, dtype: Any = np.float32) -> Any:
+    """Real values ``q * scale + offset`` (AES-SpMM Eq. 2), each step rounded once in float32 (float64 for ``dtype=float64``).
+
+    Parameters
+    ----------
+    q : BitTensor
+        A missing scale counts as 1, a missing offset as 0.
+    dtype : dtype, default float32
+        float16, bfloat16 (of ml_dtypes), float32 or float64.
+
+    Returns
+    -------
+    array of `dtype`, in the family of the data that `q` was made from
+
+    Examples
+    --------
+    >>> q = bs.BitTensor([[0, 3]], bits=2, scale=0.5, offset=-1.0)
+    >>> bs.dequantize(q)
+    array([[-1. ,  0.5]], dtype=float32)
+    """
+    q = bit_tensor("dequantize", "q", q)
+    wanted = _check.dtype("dequantize", dtype)
+    if wanted.kind in "biu":
+        raise DTypeError(
+            f"dequantize: dtype {wanted} is not floating; use float16, bfloat16, float32 or float64, or unpack_bits for integers"
+        )
+    with working(q):
+        return interop.from_array(decode(q, wanted), family_of(q), "dequantize")
+
+
+def decode(q: BitTensor, dtype: Any) -> Any:
+    """:func:`dequantize` as a NumPy or CuPy array, whatever the family of `q`."""
+    return backends.family(q.device, "bits.pack").dequantize(
+        q.words,
+        q.shape,
+        q.bits,
+        axis=q.axis,
+        layout=q.layout,
+        encoding=q.encoding,
+        scale=np.ones((), np.float32) if q.scale is None else q.scale,
+        offset=np.zeros((), np.float32) if q.offset is None else q.offset,
+        dtype=np.dtype(dtype),
+    )
+
+
+def stochastic_round(x: Any, *, seed: int | None = None, stream: int = 0) -> Any:
+    """Round down or up at random, with the fraction as probability of up (TANGO section 3.1), so that the mean is kept.
+
+    Parameters
+    ----------
+    x : array_like of float16, bfloat16, float32 or float64
+        Any shape.
+    seed, stream : int, optional
+        The same seed and stream give the same result on every device and thread count; None draws a fresh seed.
+
+    Returns
+    -------
+    array of the dtype of `x`, holding integers
+        ``floor(x) + (u < (x - floor(x)) * 65536)`` with 16 random bits u of Philox4x32-10 for each C-order index.
+
+    Raises
+    ------
+    ValueError
+        NaN or infinity.
+
+    Examples
+    --------
+    >>> bs.stochastic_round(np.array([0.25, 2.0, -1.5]), seed=1)
+    array([ 1.,  2., -1.])
+    """
+    function = "stochastic_round"
+    array, family = interop.as_array(x, function)
+    _check.numeric(function, "x", array, "f")
+    seed_number, stream = schemes.checked_seed(function, "stochastic", seed, stream)
+    device = interop.device_of(array)
+    with interop.working_on(device, family):
+        wide = converted(array, np.float32) if array.dtype.name == "bfloat16" else array
+        _check.finite(function, "x", bool(np.isfinite(wide).all()))
+        rounded = backends.family(device, "bits.pack").stochastic_round(wide, seed_number, stream)
+        # Exact: where bfloat16 has fractions, it has all integers around.
+        return interop.from_array(converted(rounded, array.dtype), family, function)
+
+
+def bit_tensor(function: str, name: str, q: Any) -> BitTensor:
+    if not isinstance(q, BitTensor):
+        raise DTypeError(
+            f"{function}: {name} must be a BitTensor, got {type(q).__name__}; make one with quantize or pack_bits"
+        )
+    return q

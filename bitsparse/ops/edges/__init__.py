@@ -1,0 +1,1 @@
+"""Values per edge: products of their ends, softmax, attention."""

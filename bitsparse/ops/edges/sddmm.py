@@ -1,0 +1,292 @@
+"""Products of node features per edge, and the softmax over the edges of a row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import _check, backends, interop
+from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.ops.edges import sddmm_codes
+from bitsparse.ops.edges.ways import EdgeWay, edge_product, is_kept
+from bitsparse.ops.operands.csr import CSROperand
+from bitsparse.ops.operands.dense import Features, converted, exact_accumulator, native, plain_features
+from bitsparse.ops.operands.places import device_of_sparse, same_place, target_array, working_with
+from bitsparse.ops.operands.sparse import as_csr
+
+__all__ = ["edge_softmax", "sddmm"]
+
+Array = NDArray[Any]
+OPS = ("dot", "add", "mul")
+
+
+def sddmm(A: Any, x: Any, y: Any = None, *, op: Literal["dot", "add", "mul"] = "dot", out: Any = None) -> Any:
+    """Combine the features of both ends of every edge: ``e[i, j] = x[i] op y[j]`` where A has an entry.
+
+    Parameters
+    ----------
+    A : TCTiledCSR, FRDC, BitTensor of one bit or scipy.sparse array, (M, N)
+        Only its pattern counts.
+    x : array (M,), (M, D) or (M, H, D), or BitTensor
+        Features of the rows: integers, float16, bfloat16, float32 or float64. A BitTensor stands for its integers, or for the real values
+        if it has a scale or an offset (TANGO section 3.3 dequantises on the fly for the same reason: sums of differently scaled integers
+        mean nothing). On a GPU two BitTensors of up to 8 bits are gathered as they are packed (``layout="rows"`` needs no copy).
+    y : array (N,), (N, D) or (N, H, D), or BitTensor, optional
+        Features of the columns; `x` by default.
+    op : {"dot", "add", "mul"}
+        ``"dot"`` gives one number per edge and head, the others work element by element. ``sddmm(A, target, source, op="add")`` makes the
+        scores of graph attention.
+    out : array, optional
+        Where to write; also returned.
+
+    Returns
+    -------
+    array (nnz,) or (nnz, H) for dot products, else (nnz,), (nnz, D) or (nnz, H, D)
+        In the order of A's CSR arrays as the caller holds them (for other formats that of ``A.tocsr()`` with sorted indices). Floating
+        dtypes follow NumPy's promotion; integers give exact int32 or int64, by the bounds of their dtypes.
+
+    Raises
+    ------
+    ShapeError
+        `A`, `x`, `y` or `out` do not fit.
+    ValueError
+        `A` holds duplicates, or an integer result might exceed int64.
+    DTypeError, DeviceError
+        An operand is not numeric or not sparse, or they are on several devices.
+
+    Notes
+    -----
+    A dot product of D terms is summed in 16 interleaved lanes (8 for float64) that are then folded in halves, every step rounded once: the
+    bits depend neither on threads nor on the processor, and with u = 2**-24 (2**-53) the error is at most
+    ``(ceil(D / 16) + 5) * u * sum |x y|`` (with 8 in place of 16 for float64). On a GPU elements are dealt out otherwise and steps are
+    fused: the bound there is ``(ceil(D / 8) + 8) * u * sum |x y|``. Which kernel sums there, and so the last bits, may differ between
+    graphs and between a container, which keeps what is prepared for it, and a foreign matrix; for one of them it is always the same.
+    16-bit floats are computed in float32 and rounded once.
+
+    Of two BitTensors on a GPU, integers, sums and products have the host's bits. Dot products of real values come from exact integer sums:
+    their error is at most ``8 * u * sum (|s q| + |o|) (|t r| + |p|)`` for ends of the real values ``s q + o`` and ``t r + p``. Dot products
+    whose scale or offset depends on the column are no matter of integers: those BitTensors are dequantised before, as are those of more
+    than 8 bits.
+
+    Examples
+    --------
+    >>> import scipy.sparse as sp
+    >>> A = sp.csr_array(np.array([[0, 1, 1], [0, 0, 1], [0, 0, 0]]))
+    >>> x = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+    >>> bs.sddmm(A, x)
+    array([11., 17., 39.])
+    >>> q = bs.quantize(x, 8, scheme="symmetric", layout="rows")
+    >>> bs.sddmm(A, q).round(1)
+    array([11. , 16.9, 39.2], dtype=float32)
+    """
+    given, name = (x,) if y is None else (x, y), cast(Any, op)
+    how = ("sddmm", name) if isinstance(name, str) else None
+    way = EdgeWay.kept(A, how, given)
+    if way is not None and way.fits(given, out):
+        return way(given, out)
+    quick = sddmm_codes.quick_call(A, x, y, op, out)
+    if quick is not None:
+        return quick
+    with working_with(device_of_sparse(A), x, y, out):
+        result = _sddmm("sddmm", A, x, y, op, out)
+        EdgeWay.learn(A, how, given, partial(_short_way, A))
+        sddmm_codes.learn(A, x, y, op)
+        return result
+
+
+def _short_way(A: Any, operand: CSROperand, how: tuple[Any, ...], x: Any, y: Any = None) -> EdgeWay | None:
+    """The kernel itself, for features of one floating dtype."""
+    columns, heads = int(np.prod(x.shape[1:], dtype=np.int64)), x.shape[1] if x.ndim == 3 else 1
+    if (y is not None and y.dtype != x.dtype) or not is_kept(A, operand, heads):
+        return None
+    product = edge_product(operand, how[1], x.dtype, columns, heads)
+    shape = (operand.nnz, *(x.shape[1:-1] if how[1] == "dot" else x.shape[1:]))
+    if y is not None:
+        return EdgeWay(operand, product, (x, y), shape, x.dtype)
+    return EdgeWay(operand, lambda x, out: product(x, x, out), (x,), shape, x.dtype)
+
+
+def _sddmm(function: str, A: Any, x: Any, y: Any, op: str, out: Any) -> Any:
+    _check.choice(function, "op", op, OPS)
+    operand = as_csr(function, A)
+    operand.has_edges(function)
+    codes = sddmm_codes.code_pair(x, y, op)
+    left = plain_features(function, "x", x) if codes is None else codes.left
+    right = left if y is None else plain_features(function, "y", y) if codes is None else codes.right
+    device = same_place(function, [("A", operand.device), ("x", left.device), ("y", right.device)])
+    for name, side, rows, what in (("x", left, operand.shape[0], "rows"), ("y", right, operand.shape[1], "columns")):
+        if side.shape[0] != rows:
+            raise ShapeError(
+                f"{function}: A has {rows} {what} but {name if y is not None else 'x (as y)' if name == 'y' else 'x'} has "
+                f"{side.shape[0]} rows (shapes {operand.shape} and {side.shape}); pass x for A's rows and y for its columns"
+            )
+    if left.shape[1:] != right.shape[1:]:
+        raise ShapeError(f"{function}: x has shape {left.shape} and y {right.shape}; make all but the first size equal")
+    dtype, compute = _dtypes(left, right, op)
+    inner = left.shape[1:]
+    heads = inner[0] if len(inner) == 2 else 1
+    shape = (operand.nnz, *(inner[:-1] if op == "dot" else inner))
+    if device != "cpu" and dtype.itemsize == 2:
+        compute = dtype  # these kernels widen 16-bit floats and round the results themselves
+    target = None if out is None else target_array(function, out, shape, dtype, device, (left.data, right.data))
+    direct = target if operand.order is None and compute == dtype else None
+    columns = heads if op == "dot" else left.columns
+    if 0 in shape:
+        result = interop.namespace(left.data).empty(shape, dtype)
+    elif codes is not None:
+        made = codes.into(operand, is_kept(A, operand, heads), shape, dtype, direct)
+        result = operand.to_caller(made, None if direct is not None else target)
+    else:
+        a, b = (converted(side.data.reshape(side.shape[0], left.columns), compute) for side in (left, right))
+        if left.columns and is_kept(A, operand, heads):
+            product = edge_product(operand, op, compute, left.columns, heads)
+            result = converted(_into_aligned(product, a, b, shape, compute, direct), dtype)
+        else:
+            with operand.division(function) as how:
+                flat = backends.family(device, "edges.sddmm").sddmm(
+                    operand.indptr,
+                    operand.columns,
+                    operand.shape,
+                    a,
+                    b,
+                    op=op,
+                    heads=heads,
+                    out=None if direct is None else direct.reshape(operand.nnz, columns),
+                    **how,
+                )
+            result = operand.to_caller(converted(flat.reshape(shape), dtype), None if direct is not None else target)
+    if out is None:
+        return interop.from_array(result, interop.common_family((left.family, right.family)), function)
+    if target is not None and direct is None and operand.order is None:
+        target[...] = result
+    return out
+
+
+def _into_aligned(
+    product: Callable[..., Any], x: Array, y: Array, shape: tuple[int, ...], dtype: np.dtype[Any], out: Array | None
+) -> Array:
+    """A product of arrays that are copied where they are not aligned as it wants."""
+    x, y = interop.aligned(x), interop.aligned(y)
+    made: Any = out
+    if made is None or made.data.ptr % 16:
+        made = interop.namespace(x).empty(shape, dtype)
+    product(x, y, made)
+    if out is None or made is out:
+        return cast(Array, made)
+    out[...] = made
+    return out
+
+
+def _dtypes(x: Features, y: Features, op: str) -> tuple[np.dtype[Any], np.dtype[Any]]:
+    """(dtype of the result, dtype that it is computed in)."""
+    if x.dtype.kind in "biu" and y.dtype.kind in "biu":
+        width = x.shape[-1] if op == "dot" and len(x.shape) > 1 else 1
+
+        def factors(by_data: bool) -> tuple[int, int]:
+            a, b = x.largest(by_data), y.largest(by_data)
+            return (a + b, 1) if op == "add" else (a, b)
+
+        acc = exact_accumulator("sddmm", width, (x.dtype, y.dtype), factors)
+        return acc, acc
+    try:
+        dtype = np.result_type(x.dtype, y.dtype)
+    except TypeError:
+        raise DTypeError(
+            f"sddmm: x of {x.dtype} and y of {y.dtype} have no common dtype; convert one with astype"
+        ) from None
+    return dtype, np.dtype(np.float64) if dtype == np.float64 else np.dtype(np.float32)
+
+
+def edge_softmax(A: Any, scores: Any, *, out: Any = None) -> Any:
+    """Softmax of the edges' scores over each row of A: ``exp(s) / sum of exp(s) over the row``, shifted by the row's largest score.
+
+    Parameters
+    ----------
+    A : sparse (M, N)
+        Only its pattern counts.
+    scores : array (nnz,) or (nnz, H)
+        float16, bfloat16, float32 or float64, one per edge and head, in the order of A's CSR arrays.
+    out : array, optional
+        Where to write; also returned. `scores` itself is allowed.
+
+    Returns
+    -------
+    array of the shape and dtype of `scores`
+        NaN fills its row and head. A row whose scores are all minus infinity, or one with plus infinity, gives NaN.
+
+    Raises
+    ------
+    ShapeError, DTypeError
+        `scores` do not fit `A` or are not floating.
+    ValueError
+        `A` holds duplicates.
+
+    Notes
+    -----
+    float32 uses its own exp (relative error below 2e-7) and sums in a fixed order, so that the bits depend neither on threads nor on the
+    processor; float64 uses the C library's exp. With u = 2**-24 (2**-53) the relative error of a weight above 2**-126 is at most
+    ``(|s - max| + ceil(n / 16) + 16) * u`` in a row of n <= 1024 edges (with 8 in place of 16 for float64); 16-bit floats are computed in
+    float32. On a GPU the bound has ``ceil(n / 4)`` in place of ``ceil(n / 16)``, whatever the dtype. TANGO (Chen et al., SC 2023, section
+    3.2) keeps this step in full precision.
+
+    Examples
+    --------
+    >>> import scipy.sparse as sp
+    >>> A = sp.csr_array(np.array([[0, 1, 1], [0, 0, 1]]))
+    >>> bs.edge_softmax(A, np.array([0.0, 0.0, 5.0]))
+    array([0.5, 0.5, 1. ])
+    """
+    how = ("edge_softmax",)
+    way = EdgeWay.kept(A, how, (scores,))
+    if way is not None and way.fits((scores,), out):
+        return way((scores,), out)
+    with working_with(device_of_sparse(A), scores, out):
+        result = _edge_softmax("edge_softmax", A, scores, out)
+        EdgeWay.learn(A, how, (scores,), _short_softmax)
+        return result
+
+
+def _short_softmax(operand: CSROperand, how: tuple[Any, ...], scores: Any) -> EdgeWay | None:
+    """The kernel itself."""
+    heads = scores.size // operand.nnz
+    run = backends.family(operand.device, "edges.sddmm").EdgeSoftmax(operand.schedule, dtype=scores.dtype, heads=heads)
+    return EdgeWay(operand, run, (scores,), scores.shape, scores.dtype, in_place=True)
+
+
+def _edge_softmax(function: str, A: Any, scores: Any, out: Any) -> Any:
+    operand = as_csr(function, A)
+    given, family = interop.as_array(scores, function, "scores")
+    device = same_place(function, [("A", operand.device), ("scores", interop.device_of(given))])
+    _check.numeric(function, "scores", given, "f")
+    if given.ndim not in (1, 2):
+        raise ShapeError(
+            f"{function}: scores have shape {given.shape}, but edges take (nnz,) or (nnz, heads); reshape them"
+        )
+    dtype = native(given[:0]).dtype
+    compute = np.dtype(np.float64) if dtype == np.float64 else np.dtype(np.float32)
+    if device != "cpu":
+        compute = dtype  # these kernels widen 16-bit floats themselves
+    target = None if out is None else target_array(function, out, given.shape, dtype, device, ())
+    canonical = interop.contiguous(converted(operand.edge_values(function, "scores", native(given)), compute))
+    # A GPU's kernels may write over their scores, but not beside them.
+    direct = None
+    if device != "cpu" and operand.order is None and target is not None:
+        start, other = (cast(Any, array).data.ptr for array in (target, canonical))
+        apart = start >= other + canonical.nbytes or start + target.nbytes <= other
+        direct = target if apart or start == other else None
+    if given.size:
+        flat = canonical.reshape(operand.nnz, -1)
+        with operand.division(function) as how:
+            into = {} if direct is None else {"out": direct.reshape(flat.shape)}
+            made = backends.family(device, "edges.sddmm").edge_softmax(operand.indptr, flat, **into, **how)
+        canonical = made.reshape(given.shape)
+    result = operand.to_caller(converted(canonical, dtype), target)
+    if target is None:
+        return interop.from_array(result, family, function)
+    if operand.order is None and direct is None:
+        target[...] = result
+    return out

@@ -1,0 +1,1 @@
+"""What happens to a product before it is stored."""

@@ -1,0 +1,355 @@
+"""What happens to a product before it is stored: scales, bias, batch norm, activation, requantisation (QGTC section 4.5)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import _check, backends, interop
+from bitsparse.arrays.bit_tensor import BitTensor, Encoding, Layout
+from bitsparse.arrays.inside import assembled
+from bitsparse.backends.params import EpilogueParams, OperandParams
+from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.ops.finish import schemes
+
+__all__ = ["BatchNorm", "Epilogue", "folded"]
+
+_ACTIVATIONS = ("relu", "leaky_relu", "tanh")
+
+
+class BatchNorm(NamedTuple):
+    """Batch normalisation in inference (QGTC Eq. 8): ``(x - mean) / sqrt(var + eps) * weight + bias``, per column.
+
+    Examples
+    --------
+    >>> bs.BatchNorm(mean=[0.0, 1.0], var=[1.0, 4.0]).eps
+    1e-05
+    """
+
+    mean: Any
+    var: Any
+    weight: Any = None
+    bias: Any = None
+    eps: float = 1e-5
+
+
+class Operands(NamedTuple):
+    """What the affine parameters of the two factors contribute to the chain; float64 except the scales."""
+
+    row_scale: NDArray[np.float32] | None = None
+    col_scale: NDArray[np.float32] | None = None
+    row_term: tuple[NDArray[Any], NDArray[Any]] | None = None
+    col_term: tuple[NDArray[Any], NDArray[Any]] | None = None
+
+
+_NO_OPERANDS = Operands()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)  # arrays among the fields: compared and hashed by identity
+class Epilogue:
+    """Steps fused behind a product, in this order, each one IEEE float32 operation (equal on every device, bit for bit).
+
+    ``v = float32(acc) * row_scale * col_scale``; ``+ bias``; ``* bn_scale + bn_shift``; activation; then float32 out, requantised to
+    `bits`, or binarised (``v >= 0``).
+
+    Parameters
+    ----------
+    row_scale, col_scale : array_like, optional
+        Scalar, ``(m,)`` or ``(*batch, m)``; scalar, ``(n,)`` or ``(*batch, n)``. The operands' own scalar or
+        per-outer scales are multiplied in.
+    bias : array_like, optional
+        Per column: scalar, ``(n,)`` or ``(*batch, n)``.
+    batch_norm : BatchNorm or tuple ``(mean, var[, weight, bias, eps])``, optional
+        Folded into one multiplication and one addition, in float64, when the Epilogue is made (QGTC Eq. 8).
+    activation : {None, "relu", "leaky_relu", "tanh"}
+    negative_slope : float, default 0.01
+        Of leaky relu.
+    bits : int, optional
+        Requantise to this many bits (1..24); the result is a BitTensor. Needs `out_scale`.
+    binarize : bool, default False
+        One bit, ``v >= 0`` (BitGNN section 2); the result is a BitTensor, bipolar unless `encoding` says "unsigned".
+    out_scale, out_offset : array_like, optional
+        The grid of requantisation: scalar, per row ``(m, 1)`` or per column ``(1, n)`` (batch dimensions in front allowed).
+    scheme, rounding, seed, stream
+        As in :func:`quantize`; the range of ``"affine"`` is ``out_scale * (2**bits - 1)`` wide and begins at `out_offset`.
+    encoding : str, optional
+        Only with `binarize`: "bipolar" (default) or "unsigned".
+    axis, layout
+        Packed axis and layout of the BitTensor that comes out, so that it fits the next product.
+    offset_correction : bool, default False
+        Take offsets of the operands into account through exact row and column sums. Without it an operand with an offset is refused.
+
+    Raises
+    ------
+    ValueError, ShapeError, DTypeError
+        At construction where possible, else when it meets the product's shape.
+
+    Examples
+    --------
+    >>> a = bs.pack_bits([[1, 0, 1], [1, 1, 1]])
+    >>> w = bs.pack_bits([[1, -2], [3, 0], [0, 1]], bits=3, encoding="signed", axis=-2)
+    >>> bs.matmul(a, w, epilogue=bs.Epilogue(row_scale=[1.0, 0.5], bias=[0.0, 1.0], activation="relu"))
+    array([[1. , 0. ],
+           [2. , 0.5]], dtype=float32)
+    >>> bs.matmul(a, w, epilogue=bs.Epilogue(binarize=True)).toarray()
+    array([[ 1, -1],
+           [ 1, -1]], dtype=int8)
+    """
+
+    row_scale: Any = None
+    col_scale: Any = None
+    bias: Any = None
+    batch_norm: Any = None
+    activation: Literal["relu", "leaky_relu", "tanh"] | None = None
+    negative_slope: float = 0.01
+    bits: int | None = None
+    binarize: bool = False
+    out_scale: Any = None
+    out_offset: Any = None
+    scheme: Literal["affine", "affine-pow2", "symmetric"] = "affine"
+    rounding: Literal["floor", "nearest", "stochastic"] | None = None
+    seed: int | None = None
+    stream: int = 0
+    encoding: Encoding | None = None
+    axis: int = -1
+    layout: Layout = "planes"
+    offset_correction: bool = False
+    _fixed: EpilogueParams = field(init=False, repr=False, compare=False)
+    _grid: schemes.Grid | None = field(init=False, repr=False, compare=False)
+    _placed: dict[tuple[str, int], tuple[Any, Any]] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        name = "Epilogue"
+        if self.activation is not None:
+            _check.choice(name, "activation", self.activation, _ACTIVATIONS)
+        slope = _floats("negative_slope", self.negative_slope)
+        if slope.ndim:
+            raise ShapeError(f"{name}: negative_slope must be a number, got shape {slope.shape}")
+        bn_scale, bn_shift = folded(self.batch_norm)
+        fixed = EpilogueParams(
+            row_scale=_vector("row_scale", self.row_scale),
+            col_scale=_vector("col_scale", self.col_scale),
+            bias=_vector("bias", self.bias),
+            bn_scale=bn_scale,
+            bn_shift=bn_shift,
+            activation=self.activation,
+            negative_slope=float(slope),
+        )
+        grid = None
+        if self.bits is not None and self.binarize:
+            raise ValueError(f"{name}: bits={self.bits} and binarize=True exclude each other; binarize gives one bit")
+        if self.bits is not None or self.binarize:
+            fixed, grid = self._with_bits_out(fixed)
+        elif (
+            self.out_scale is not None
+            or self.out_offset is not None
+            or self.encoding is not None
+            or self.seed is not None
+        ):
+            raise ValueError(
+                f"{name}: out_scale, out_offset, encoding and seed describe bits that come out; pass bits= or binarize=True too"
+            )
+        object.__setattr__(self, "_fixed", fixed)
+        object.__setattr__(self, "_grid", grid)
+        object.__setattr__(self, "_placed", {})
+
+    def _with_bits_out(self, fixed: EpilogueParams) -> tuple[EpilogueParams, schemes.Grid | None]:
+        name = "Epilogue"
+        axis = _check.axis(name, self.axis, 2)
+        if self.binarize:
+            if self.out_scale is not None or self.out_offset is not None:
+                raise ValueError(f"{name}: binarize=True has no grid; drop out_scale and out_offset")
+            schemes.checked_seed(name, "nearest", self.seed, self.stream)
+            layout = _check.layout(name, self.layout, 1)
+            _check.choice(name, "encoding", self.encoding or "bipolar", ("bipolar", "unsigned"))
+            return fixed._replace(out="bits", bits=1, binarize=True, axis=axis, layout=layout), None
+        scheme, bits = schemes.scheme_bits(name, self.scheme, self.bits)
+        bits = _check.bit_count(name, bits, high=schemes.MAX_FLOAT32_BITS)
+        layout = _check.layout(name, self.layout, bits)
+        rounding = _check.rounding_of(name, scheme, self.rounding)
+        seed, stream = schemes.checked_seed(name, rounding, self.seed, self.stream)
+        if self.encoding is not None:
+            raise ValueError(
+                f"{name}: encoding={_check.shown(self.encoding)} goes with binarize=True; scheme={_check.shown(scheme)} decides it here"
+            )
+        if self.out_scale is None:
+            raise ValueError(
+                f"{name}: bits={bits} needs out_scale, the size of one step; calibrate it with quantize(...).scale"
+            )
+        scale = _floats("out_scale", self.out_scale)
+        if not (scale >= np.finfo(np.float32).smallest_normal).all():
+            raise ValueError(
+                f"{name}: out_scale must be positive and normal, got {scale.min() if scale.size else scale}"
+            )
+        if scheme == "symmetric" and self.out_offset is not None:
+            raise ValueError(f"{name}: scheme='symmetric' has no offset; drop out_offset or use scheme='affine'")
+        offset = None if self.out_offset is None else _floats("out_offset", self.out_offset)
+        grid = schemes.grid_from_scale(scheme, bits, scale, offset)
+        _check.finite(name, "out_scale * (2**bits - 1)", bool(np.isfinite(grid.divisor).all()))
+        fixed = fixed._replace(
+            out="bits", bits=bits, offset=grid.offset, divisor=grid.divisor, multiplier=grid.multiplier, qmin=grid.qmin,
+            qmax=grid.qmax, rounding=rounding, seed=seed, stream=stream, axis=axis, layout=layout,
+        )  # fmt: skip
+        return fixed, grid
+
+    def __call__(self, acc: Any) -> Any:
+        """Apply the same chain to an ordinary array of int32, int64 or float32, ``(..., m, n)``.
+
+        Examples
+        --------
+        >>> bs.Epilogue(activation="relu")(np.array([[-3, 4]], dtype=np.int32))
+        array([[0., 4.]], dtype=float32)
+        """
+        return self.applied("Epilogue", acc)
+
+    def applied(self, function: str, acc: Any) -> Any:
+        """The chain as the last step of `function`, which messages name."""
+        array, family = interop.as_array(acc, function, "acc")
+        if array.dtype not in (np.dtype(np.int32), np.dtype(np.int64), np.dtype(np.float32)):
+            raise DTypeError(
+                f"{function}: acc has dtype {array.dtype}, but the chain takes int32, int64 or float32; use astype"
+            )
+        _check.at_least_2d(function, "acc", array.shape)
+        device = interop.device_of(array)
+        params = self.params(function, array.shape)
+        with interop.working_on(device, family):
+            contiguous = interop.namespace(array).ascontiguousarray(array)
+            result = backends.family(device, "matmul.matmul").epilogue(contiguous, params)
+            return self.wrap(result, array.shape, family, function)
+
+    def params(self, function: str, shape: tuple[int, ...], operands: Operands = _NO_OPERANDS) -> EpilogueParams:
+        """The chain for a product of ``shape``, operands' scales and offsets folded in; shapes are checked here."""
+        batch, m, n = shape[:-2], shape[-2], shape[-1]
+        fixed = self._fixed
+        for key, length in (("row_scale", m), ("col_scale", n), ("bias", n), ("bn_scale", n)):
+            value = getattr(fixed, key)
+            if value is not None:
+                _check.vector(function, "batch_norm" if key == "bn_scale" else key, value, length, batch)
+        if fixed.out == "bits" and not fixed.binarize:
+            for name, value in (("out_scale", fixed.divisor), ("out_offset", fixed.offset)):
+                _check.affine_shape(function, name, _full_ndim(value, len(shape)), shape)
+            fixed = fixed._replace(
+                divisor=_full_ndim(fixed.divisor, len(shape)), offset=_full_ndim(fixed.offset, len(shape))
+            )
+        return fixed._replace(
+            function=function,
+            row_scale=_times(fixed.row_scale, operands.row_scale),
+            col_scale=_times(fixed.col_scale, operands.col_scale),
+            row_term=_scaled_term(operands.row_term, fixed),
+            col_term=_scaled_term(operands.col_term, fixed),
+        )
+
+    def behind(self, operands: Operands, device: str) -> OperandParams:
+        """What the operands of a product on a GPU contribute to the chain, beside :meth:`params` without them."""
+        scales = (self._fixed.row_scale, self._fixed.col_scale)
+        placed = self._fixed
+        if operands.row_term is not None or operands.col_term is not None:
+            row, col = (None if scale is None else interop.move(scale, device) for scale in scales)
+            placed = placed._replace(row_scale=row, col_scale=col)
+        terms = (_scaled_term(term, placed) for term in (operands.row_term, operands.col_term))
+        return OperandParams(operands.row_scale, operands.col_scale, *terms)
+
+    def _stored_grid(self, device: str, ndim: int) -> tuple[Any, Any]:
+        """Scale and offset of the BitTensor that comes out; on a GPU they are copied there once and kept."""
+        if self._grid is None:
+            return None, None
+        key = (device, ndim)
+        if key not in self._placed:
+            parts = (self._grid.scale, self._grid.stored_offset)
+            scale, offset = (None if part is None else interop.move(_full_ndim(part, ndim), device) for part in parts)
+            self._placed[key] = scale, offset
+        return self._placed[key]
+
+    @property
+    def gives_bits(self) -> bool:
+        """Whether a BitTensor comes out."""
+        return self._fixed.out == "bits"
+
+    def wrap(self, result: NDArray[Any], shape: tuple[int, ...], family: interop.Family, function: str) -> Any:
+        """What the backend stored, as the user's array or BitTensor."""
+        fixed = self._fixed
+        if fixed.out == "float":
+            return interop.from_array(result, family, function)
+        encoding = (
+            (self.encoding or "bipolar")
+            if fixed.binarize
+            else "unsigned"
+            if self._grid is None
+            else self._grid.encoding
+        )
+        scale, offset = self._stored_grid(interop.device_of(result), len(shape))
+        return assembled(
+            BitTensor, result, shape, fixed.bits, fixed.axis, fixed.layout, encoding, family, scale, offset
+        )
+
+
+def _times(mine: NDArray[np.float32] | None, theirs: NDArray[np.float32] | None) -> NDArray[np.float32] | None:
+    if mine is None or theirs is None:
+        return theirs if mine is None else mine
+    product: NDArray[np.float32] = (mine * theirs).astype(np.float32)
+    return product
+
+
+def _scaled_term(term: tuple[NDArray[Any], NDArray[Any]] | None, fixed: EpilogueParams) -> tuple[Any, Any] | None:
+    """A correction term takes the Epilogue's own scales, which multiply the whole product; rounded to float32 once."""
+    if term is None:
+        return None
+    row, col = (
+        (part if scale is None else part * scale.astype(np.float64)).astype(np.float32)
+        for part, scale in zip(term, (fixed.row_scale, fixed.col_scale), strict=True)
+    )
+    return row, col
+
+
+def _full_ndim(value: NDArray[np.float32], ndim: int) -> NDArray[np.float32]:
+    """``(m, 1)`` of an array with batch dimensions becomes ``(1, ..., m, 1)``."""
+    return value if value.ndim in (0, ndim) else value.reshape((1,) * (ndim - value.ndim) + value.shape)
+
+
+def _floats(name: str, value: Any) -> NDArray[np.float32]:
+    array = interop.as_host(value, "Epilogue", name)
+    _check.numeric("Epilogue", name, array)
+    with np.errstate(over="ignore"):  # reported below
+        array = array.astype(np.float32)
+    _check.finite("Epilogue", name, bool(np.isfinite(array).all()))
+    return array
+
+
+def _vector(name: str, value: Any) -> NDArray[np.float32] | None:
+    return None if value is None else _floats(name, value)
+
+
+def folded(
+    batch_norm: Any, function: str = "Epilogue", what: str = "batch_norm"
+) -> tuple[NDArray[np.float32] | None, NDArray[np.float32] | None]:
+    """A batch norm as one factor and one addend, folded in float64 and stored as float32."""
+    if batch_norm is None:
+        return None, None
+    if not isinstance(batch_norm, tuple) or not 2 <= len(batch_norm) <= 5:
+        raise ValueError(
+            f"{function}: {what} must be a BatchNorm or (mean, var[, weight, bias, eps]), got {type(batch_norm).__name__}"
+        )
+    given = BatchNorm(*batch_norm)
+    parts = []
+    for name, value, default in zip(given._fields, given, (0.0, 1.0, 1.0, 0.0, 1e-5), strict=True):
+        array = interop.as_host(default if value is None else value, function, f"{what}.{name}")
+        _check.numeric(function, f"{what}.{name}", array)
+        parts.append(array.astype(np.float64))
+    try:
+        mean, var, weight, bias, eps = np.broadcast_arrays(*parts)
+    except ValueError:
+        shapes = ", ".join(str(part.shape) for part in parts)
+        raise ShapeError(
+            f"{function}: {what} mean, var, weight, bias and eps have shapes {shapes}, which do not fit together"
+        ) from None
+    if (var + eps <= 0).any():
+        raise ValueError(f"{function}: {what}.var + eps must be positive, got {float((var + eps).min())}")
+    with np.errstate(over="ignore", invalid="ignore"):  # reported below
+        scale = weight / np.sqrt(var + eps)
+        shift = (bias - mean * scale).astype(np.float32)
+        scale = scale.astype(np.float32)
+    _check.finite(function, what, bool(np.isfinite(scale).all() and np.isfinite(shift).all()))
+    return scale, shift

@@ -1,0 +1,161 @@
+"""Products of BitTensors: any number of bits times any number of bits, exact."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bitsparse import _check, interop
+from bitsparse.arrays.bit_tensor import BitTensor, Encoding
+from bitsparse.arrays.inside import derived_of, family_of, has_derived, kind_of
+from bitsparse.ops.finish.epilogue import Epilogue
+from bitsparse.ops.matmul.plan import MatmulPlan, as_bits
+
+__all__ = ["matmul", "plan_matmul"]
+
+#: Prepared products that a left operand on a GPU keeps.
+_KEPT = 8
+
+
+def matmul(
+    a: Any,
+    b: Any,
+    *,
+    epilogue: Epilogue | None = None,
+    out: Any = None,
+    kernel: str | None = None,
+    skip_zero_tiles: bool | None = None,
+) -> Any:
+    """Matrix product of two BitTensors, exact in integers; ``a @ b``.
+
+    A product of ``s``-bit by ``t``-bit integers is a sum of one-bit products, ``popcount(a_p & b_q)`` weighted by powers of two (QGTC
+    Eqs. 3-7), or of small-integer products where that is cheaper. 8 x 128 tiles of `a` without a set bit are skipped (section 4.3).
+
+    Parameters
+    ----------
+    a : BitTensor (..., m, k)
+        Or an ordinary integer or bool array, which is packed first.
+    b : BitTensor (..., k, n)
+        Likewise. Batch dimensions broadcast. Fastest when the contraction axis is packed in planes, `axis` -1 in `a` and -2 in `b`; other
+        operands are repacked first, which is exact and costs one pass over them.
+    epilogue : Epilogue, optional
+        Steps fused behind the product. Without one the stored integers are multiplied and scales and offsets are not applied. With one,
+        scalar and per-outer scales of the operands (`a` per row, `b` per column) are multiplied into its row and column scale; offsets
+        need ``offset_correction=True``; scales along the contraction axis are refused.
+    out : array or BitTensor, optional
+        Where to write, of exactly the result's kind, shape and dtype; also returned. Every check comes before the first
+        write, except for NaN that an epilogue meets on its way to bits: then `out` holds no result.
+    kernel : {None, "planes", "digits", "planes-mma", "digits-mma"}
+        Force a kernel; all give the same integers. The last two, for GPUs, keep to the matrix instructions of single warps.
+    skip_zero_tiles : bool, optional
+        Look for zero tiles in `a` and skip them. The share skipped is :attr:`MatmulPlan.share_skipped`. By default on a CPU, and on a
+        GPU only where :attr:`BitTensor.tile_bitmap` is known already, since looking takes a pass over `a` and a synchronisation there.
+
+    Returns
+    -------
+    array (..., m, n) of int32 or int64, float32 with an epilogue, or BitTensor if the epilogue requantises
+        In the family of the operands' data. int32 if ``k * max|a| * max|b| < 2**31`` by bits and encoding, else int64.
+
+    Raises
+    ------
+    ShapeError
+        ``a`` and ``b`` do not fit.
+    ValueError
+        The result might exceed int64, or affine parameters would be dropped silently.
+    DTypeError
+        An operand is floating; quantise it, or multiply ``b.dequantize()``.
+
+    Notes
+    -----
+    On a GPU a BitTensor keeps what was prepared for it as left operand (up to 8 kinds of right operand), so that ``a @ b`` is quick from
+    the second time on; a kernel that multiplies bytes keeps the unpacked `a`, ``8 / bits`` times its size. A plan keeps only its own.
+
+    Examples
+    --------
+    >>> a = bs.pack_bits([[1, 0, 1], [0, 1, 1]])
+    >>> b = bs.pack_bits([[5, 0], [2, 7], [1, 1]], bits=3, axis=-2)
+    >>> bs.matmul(a, b)
+    array([[6, 1],
+           [3, 8]], dtype=int32)
+    """
+    plain = epilogue is None and out is None and kernel is None and skip_zero_tiles is None
+    if plain and isinstance(a, BitTensor) and has_derived(a) and isinstance(b, BitTensor):
+        product = derived_of(a).prepared.get(kind_of(b))
+        if product is not None:
+            return _run_prepared(product, family_of(a), b)
+    left = as_bits("matmul", "a", a, -1)
+    right = as_bits("matmul", "b", b, -2)
+    _check.matmul_shapes("matmul", left.shape, right.shape)
+    _check.same_device("matmul", (left.device, right.device))
+    # On a GPU, looking for zero tiles takes a pass over `a`: worth it for a plan, or where it has been done before.
+    skip = (left.device == "cpu" or derived_of(left).bitmap is not None) if skip_zero_tiles is None else skip_zero_tiles
+    plan = MatmulPlan(
+        "matmul", left, right.shape[-1], right.bits, right.encoding, right.shape[:-2], epilogue, kernel, skip
+    )
+    if plain and left is a and left.device != "cpu":
+        derived_of(left).prepare(kind_of(right), plan._product, _KEPT)
+    result = plan(right, out=out)
+    plan.check()
+    return result
+
+
+def _run_prepared(product: Any, family: interop.Family, b: BitTensor) -> Any:
+    """The short way of ``a @ b`` on a GPU for the second time and later."""
+    family = interop.common_family((family, family_of(b)))
+    with interop.working_on(b.device, family):
+        words = b.words if b.axis == -2 and b.layout == "planes" else b.repack(axis=-2, layout="planes").words
+        return interop.from_array((product.quick or product)(words), family, "matmul")
+
+
+def plan_matmul(
+    a: Any,
+    n: int,
+    *,
+    bits: int = 1,
+    encoding: Encoding = "unsigned",
+    batch: tuple[int, ...] = (),
+    epilogue: Epilogue | None = None,
+    kernel: str | None = None,
+    skip_zero_tiles: bool = True,
+) -> MatmulPlan:
+    """Prepare products of one left operand with many right operands of the same kind.
+
+    Parameters
+    ----------
+    a : BitTensor (..., m, k)
+    n : int
+        Columns of the right operands.
+    bits, encoding, batch
+        Of the right operands.
+    epilogue, kernel
+        As in :func:`matmul`.
+    skip_zero_tiles : bool, default True
+        Look for zero tiles in `a` and skip them; again after `a` was written to through ``out=``. A captured graph goes on skipping those
+        that it was captured with: pass False for an `a` that the graph itself writes to.
+
+    Returns
+    -------
+    MatmulPlan
+        On a GPU ``plan(b, out=y)`` allocates, compiles and waits for nothing from its second call on, if `b` is packed as products
+        want it, so that it can be captured into a CUDA graph.
+
+    Examples
+    --------
+    >>> plan = bs.plan_matmul(bs.pack_bits(np.eye(256, dtype=int)), 4, bits=2)
+    >>> plan(bs.BitTensor(np.full((256, 4), 3), 2, axis=-2)).sum()
+    np.int64(3072)
+    >>> plan.share_skipped
+    0.5
+    """
+    function = "plan_matmul"
+    bits = _check.bit_count(function, bits)
+    return MatmulPlan(
+        function,
+        as_bits(function, "a", a, -1),
+        _check.integer(function, "n", n, 0),
+        bits,
+        _check.encoding(function, encoding, bits),
+        tuple(_check.integer(function, "each size of batch", size, 0) for size in batch),
+        epilogue,
+        kernel,
+        skip_zero_tiles,
+    )

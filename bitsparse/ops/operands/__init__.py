@@ -1,0 +1,1 @@
+"""Operands: what sparse and dense arguments become before a kernel sees them, and where results go."""

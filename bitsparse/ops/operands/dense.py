@@ -1,0 +1,266 @@
+"""The dense operand of sparse products: ordinary arrays and BitTensors as what the backends gather, and the arithmetic that follows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import _check, interop
+from bitsparse.arrays.bit_tensor import BitTensor
+from bitsparse.arrays.inside import family_of
+from bitsparse.backends.params import PackedFeatures
+from bitsparse.errors import DTypeError, ShapeError
+
+__all__ = [
+    "Features",
+    "as_features",
+    "converted",
+    "exact_accumulator",
+    "largest_magnitude",
+    "native",
+    "plain_features",
+    "sum_dtypes",
+    "unpacked",
+]
+
+Array = NDArray[Any]
+_FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
+
+
+@dataclass(frozen=True)
+class Features:
+    """Features of the nodes or edges that are gathered.
+
+    Attributes
+    ----------
+    data : NumPy or CuPy array
+        ``(rows, ...)`` in C order, or words ``(rows, heads, words)`` with `packed`.
+    shape : tuple of int
+        Logical: (rows,), (rows, D) or (rows, H, D).
+    dtype : dtype
+        Of the values: what dequantisation gives, or the smallest dtype of plain integers.
+    packed : PackedFeatures or None
+    family : Family
+    limit : int or None
+        Largest absolute value that unpacked integers of few bits can have, where it is below that of their dtype.
+    source : BitTensor or None
+        On a GPU, what `packed` describes; `data` are its words as they are, so that nothing is converted before a kernel is chosen.
+    """
+
+    data: Array
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    packed: PackedFeatures | None
+    family: interop.Family
+    limit: int | None = None
+    source: BitTensor | None = None
+
+    @property
+    def device(self) -> str:
+        """Where the data are."""
+        return interop.device_of(self.data)
+
+    @property
+    def columns(self) -> int:
+        """Values per row, all heads together."""
+        return int(np.prod(self.shape[1:], dtype=np.int64))
+
+    def largest(self, by_data: bool = False) -> int:
+        """Bound of the absolute values of integers, by dtype or bits, or by the data."""
+        if self.packed is not None:
+            return _largest_code(self.packed.bits, self.packed.encoding)
+        if self.limit is not None and not by_data:
+            return self.limit
+        return largest_magnitude(self.data, by_data)
+
+
+def as_features(function: str, name: str, x: Any) -> Features:
+    """An ordinary array of 1 to 3 dimensions, or a BitTensor of 2 or 3.
+
+    A BitTensor without scale and offset stands for its integers, with them for the real values. It is gathered packed where its layout is
+    ``"rows"`` (or its bits allow that), on a GPU where there is a kernel for it (:func:`unpacked` where there is none); else it is
+    unpacked first.
+
+    Examples
+    --------
+    >>> as_features("example", "x", bs.BitTensor(np.array([[1, 2, 3]]), 2)).packed.bits
+    2
+    """
+    if isinstance(x, BitTensor):
+        return _from_bits(function, name, x)
+    array, family = interop.as_array(x, function, name)
+    _check.numeric(function, name, array)
+    if not 1 <= array.ndim <= 3:
+        raise ShapeError(
+            f"{function}: {name} has shape {array.shape}, but features are (N,), (N, D) or (N, heads, D); reshape them"
+        )
+    data = interop.contiguous(native(array))
+    return Features(data, array.shape, data.dtype, None, family)
+
+
+def plain_features(function: str, name: str, x: Any) -> Features:
+    """As :func:`as_features`, with a BitTensor unpacked or dequantised to an ordinary array."""
+    if not isinstance(x, BitTensor):
+        return as_features(function, name, x)
+    _check_dimensions(function, name, x)
+    real = x.scale is not None or x.offset is not None
+    data = interop.as_array(x.dequantize() if real else x.toarray(), function, name)[0]
+    return Features(interop.contiguous(data), x.shape, data.dtype, None, family_of(x))
+
+
+def unpacked(function: str, name: str, x: Features) -> Features:
+    """Features that came packed to a GPU as plain integers, with the bounds of their bits."""
+    if x.source is None:
+        return x
+    made = plain_features(function, name, x.source)
+    return replace(made, limit=_largest_code(x.source.bits, x.source.encoding))
+
+
+def native(array: Array) -> Array:
+    """`array` in the byte order of the machine."""
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def converted(array: Array, dtype: Any) -> Array:
+    """`array` as `dtype`, itself if it is of that already.
+
+    CuPy moves bfloat16 but does not convert it, so that on a GPU this goes through the bits, by way of float32 and with one rounding to
+    nearest even from there.
+
+    Examples
+    --------
+    >>> converted(np.array([1.5, -2.0], np.float32), np.float16)
+    array([ 1.5, -2. ], dtype=float16)
+    """
+    wanted = np.dtype(dtype)
+    if array.dtype == wanted:
+        return array
+    space: Any = interop.namespace(array)
+    if space is not np and array.dtype.name == "bfloat16":
+        bits = interop.contiguous(array).view(np.uint16).astype(np.uint32)
+        return converted((bits << 16).view(np.float32), wanted)
+    if space is not np and wanted.name == "bfloat16":
+        wide = interop.contiguous(array.astype(np.float32, copy=False)).view(np.uint32)
+        rounded = (wide + 0x7FFF + ((wide >> 16) & 1)) >> 16
+        quiet = (wide >> 16) | 0x40
+        made: Array = space.where((wide & 0x7FFFFFFF) > 0x7F800000, quiet, rounded).astype(np.uint16).view(wanted)
+        return made
+    return array.astype(wanted)
+
+
+def _largest_code(bits: int, encoding: str) -> int:
+    return max(abs(limit) for limit in _check.limits_of(bits, encoding))
+
+
+def largest_magnitude(array: Array, by_data: bool = False) -> int:
+    """Bound of the absolute values of an integer array, by its dtype or by its data.
+
+    Examples
+    --------
+    >>> largest_magnitude(np.array([-5, 3], np.int8)), largest_magnitude(np.array([-5, 3], np.int8), by_data=True)
+    (128, 5)
+    """
+    if array.dtype == np.bool_:
+        return 1
+    if by_data:
+        return max(-int(array.min()), int(array.max()), 0) if array.size else 0
+    limits = np.iinfo(array.dtype)
+    return max(-int(limits.min), int(limits.max))
+
+
+def exact_accumulator(
+    function: str, k: int, dtypes: Iterable[np.dtype[Any]], factors: Callable[[bool], tuple[int, int]]
+) -> np.dtype[Any]:
+    """int32 or int64 for sums of `k` products, by the bounds ``factors(False)`` of the dtypes.
+
+    Where these bounds exceed int64, as those of 64-bit integers always do, the data decide whether the sum fits, but never its dtype.
+    """
+    a, b = factors(False)
+    if k * a * b >= 1 << 63:
+        a, b = factors(True)
+        _check.accumulator(function, k, a, b)
+        return np.dtype(np.int64)
+    wide = any(dtype.itemsize == 8 for dtype in dtypes)
+    return np.dtype(np.int64) if wide else _check.accumulator(function, k, a, b)
+
+
+def sum_dtypes(
+    function: str, x: Features, values: Array | None, scaled: bool, longest: int
+) -> tuple[np.dtype[Any], np.dtype[Any]]:
+    """(dtype of the result of a sum, dtype of its accumulators).
+
+    Floating operands follow NumPy's promotion, 16-bit floats are summed in float32; integers without a floating factor are exact in int32
+    or int64; integers with one are summed in float32, or float64 beyond 16 bits.
+
+    Examples
+    --------
+    >>> x = as_features("example", "x", np.zeros((2, 3), np.int8))
+    >>> sum_dtypes("example", x, None, False, 100), sum_dtypes("example", x, None, True, 100)
+    ((dtype('int32'), dtype('int32')), (dtype('float32'), dtype('float32')))
+    """
+    others = [] if values is None else [values.dtype]
+    if x.dtype.kind in "biu" and all(dtype.kind in "biu" for dtype in others) and not scaled:
+
+        def factors(by_data: bool) -> tuple[int, int]:
+            return 1 if values is None else largest_magnitude(values, by_data), x.largest(by_data)
+
+        acc = exact_accumulator(function, longest, (x.dtype, *others), factors)
+        return acc, acc
+    try:
+        result = np.result_type(x.dtype, *others)
+    except TypeError:
+        raise DTypeError(
+            f"{function}: features of {x.dtype} and values of {others[0]} have no common dtype; convert one with astype"
+        ) from None
+    if x.dtype.kind in "biu":
+        result = np.result_type(result, _FLOAT32)
+    acc = _FLOAT64 if result == _FLOAT64 else _FLOAT32
+    return result, acc
+
+
+def _check_dimensions(function: str, name: str, x: BitTensor) -> None:
+    if x.ndim > 3:
+        raise ShapeError(
+            f"{function}: {name} has shape {x.shape}, but packed features are (N, D) or (N, heads, D); index a batch first"
+        )
+
+
+def _from_bits(function: str, name: str, x: BitTensor) -> Features:
+    _check_dimensions(function, name, x)
+    affine = x.scale is not None or x.offset is not None
+    if x.device != "cpu":
+        if affine or x.bits not in _check.ROW_LAYOUT_BITS:
+            return plain_features(function, name, x)
+        packed = PackedFeatures(x.bits, x.encoding, x.shape[-1])
+        return Features(x.words, x.shape, x.dtype, packed, family_of(x), source=x)
+    parts = _affine_parts(x) if affine else None
+    if x.bits not in _check.ROW_LAYOUT_BITS or (affine and parts is None):
+        return plain_features(function, name, x)
+    rows = x.repack(axis=-1, layout="rows")
+    words = rows.words.reshape(x.shape[0], x.shape[1] if x.ndim == 3 else 1, rows.words.shape[-1])
+    if parts is None:
+        packed = PackedFeatures(x.bits, x.encoding, x.shape[-1])
+        return Features(words, x.shape, x.dtype, packed, family_of(x))
+    packed = PackedFeatures(x.bits, x.encoding, x.shape[-1], *parts)
+    return Features(words, x.shape, _FLOAT32, packed, family_of(x))
+
+
+def _affine_parts(x: BitTensor) -> tuple[str, Array, Array] | None:
+    """Scale and offset as vectors over the rows or over the columns; None if they vary along both, or by head."""
+    scale = np.ones((), np.float32) if x.scale is None else x.scale
+    # Adding no offset is not adding 0, which would turn -0 into +0; sums begin at +0, so it does not show.
+    offset = np.zeros((), np.float32) if x.offset is None else x.offset
+    if x.ndim != 2 or x.size == 0:
+        return None
+    sizes = {part.shape for part in (scale, offset) if part.size > 1}
+    if not sizes:
+        sizes = {(1, x.shape[1])}
+    if len(sizes) > 1:
+        return None
+    shape = sizes.pop()
+    scale, offset = (np.ascontiguousarray(np.broadcast_to(part, shape).reshape(-1)) for part in (scale, offset))
+    return "column" if shape[0] == 1 else "row", scale, offset

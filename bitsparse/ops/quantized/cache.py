@@ -1,0 +1,369 @@
+"""One array quantised once, for all who want its codes: those of the forward pass serve the backward pass too (TANGO section 3.2)."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from bitsparse import _check, backends, interop
+from bitsparse.arrays.bit_tensor import BitTensor
+from bitsparse.arrays.inside import contents_of_words
+from bitsparse.errors import DeviceError, DTypeError, ShapeError
+from bitsparse.interop.identity import Memory, memory_of
+from bitsparse.ops.bits.pack import quantize
+from bitsparse.ops.finish import schemes
+
+__all__ = ["CacheInfo", "QuantCache"]
+
+_CHECKS = ("content", "version", "never")
+
+
+class CacheInfo(NamedTuple):
+    """What :meth:`QuantCache.info` tells."""
+
+    hits: int
+    misses: int
+    repacks: int
+    evictions: int
+    entries: int
+    nbytes: int
+
+
+@dataclass
+class _Entry:
+    """The codes of one array and way of quantising, by packed axis and layout, and who has asked for them."""
+
+    version: int | None
+    forms: dict[tuple[int, str], BitTensor] = field(default_factory=dict)
+    #: The version of the contents of each of them.
+    contents: dict[tuple[int, str], int] = field(default_factory=dict)
+    #: The arrays' memory: owner, view, and whether it is still there.
+    holders: dict[tuple[Hashable, Hashable], Callable[[], bool]] = field(default_factory=dict)
+    #: Asked for by something that cannot be watched.
+    lasting: bool = False
+    ready: interop.Ready = field(default_factory=interop.Ready)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(form.nbytes for form in self.forms.values())
+
+    def add(self, form: tuple[int, str], codes: BitTensor) -> None:
+        self.forms[form], self.contents[form] = codes, contents_of_words(codes).version
+
+    def overwritten(self) -> bool:
+        """Whether codes that were handed out have served as the `out` of something since."""
+        return any(contents_of_words(self.forms[form]).version != version for form, version in self.contents.items())
+
+    def alive(self) -> bool:
+        return self.lasting or any(alive() for alive in self.holders.values())
+
+
+class _Wanted(NamedTuple):
+    """A request: what identifies the codes, the form asked for, and the array's memory."""
+
+    key: tuple[Hashable, ...]
+    form: tuple[int, str]
+    memory: Memory | None
+    version: int | None
+    device: str
+    family: interop.Family
+
+
+class QuantCache:
+    """Keeps the codes of arrays, so that several consumers, and a later backward pass, quantise an array once.
+
+    Codes do not depend on how they are packed: asked for along another axis or in another layout, kept codes are repacked, not made
+    again. With ``rounding="stochastic"`` and ``seed=None`` the first draw is kept, so that forward and backward use the same numbers.
+
+    Parameters
+    ----------
+    max_bytes : int, optional
+        Bound for the packed words and scales; what was not used for longest goes first. What is larger alone is not kept.
+    check : {"content", "version", "never"}
+        How an array is recognised that may have changed since:
+
+        * ``"content"``: by a 64-bit fingerprint of all its bytes, computed at every call. A change is never missed, whoever made it,
+          except with a chance of one in 2**64; equal arrays share their codes. It costs reading the array once (quantising reads it
+          twice) and, on a GPU, waiting for the stream.
+        * ``"version"``: by its memory and the version that its library counts, at no cost: PyTorch's tensors, as its own autograd
+          does, and JAX's arrays, which never change; others are refused. Not counted, and so not seen, are changes behind PyTorch's
+          back: through ``tensor.data``, a NumPy view, DLPack (our `out=` as well) or a pointer. Call :meth:`invalidate` after them.
+        * ``"never"``: by its memory alone, at no cost. Whoever writes to the array must call :meth:`invalidate`.
+
+    Notes
+    -----
+    Arrays are not kept alive: codes are dropped at the first call after all arrays that they were asked for have other content or are
+    gone, and an address that was given to another array is not taken for the old one. Codes of lists, which cannot be watched, stay
+    until `max_bytes` or :meth:`clear` ends that.
+
+    The BitTensors are shared: treat them as read-only. Calls from several threads are safe, and quantise once; a stream that gets codes
+    made on another one waits for them; as with any CuPy array, keep the codes until all work that reads them there is done. The array
+    itself must not change during a call.
+
+    Examples
+    --------
+    >>> cache = bs.QuantCache()
+    >>> x = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
+    >>> q = cache.quantize(x, 8, scheme="symmetric")
+    >>> cache.quantize(x, 8, scheme="symmetric") is q
+    True
+    >>> cache.quantize(x, 8, scheme="symmetric", axis=-2).axis  # the same codes
+    -2
+    >>> x[0, 0] = 7
+    >>> cache.quantize(x, 8, scheme="symmetric").toarray()[0, 0]
+    np.int8(127)
+    >>> cache.info()
+    CacheInfo(hits=2, misses=2, repacks=1, evictions=0, entries=1, nbytes=388)
+    """
+
+    def __init__(
+        self, *, max_bytes: int | None = None, check: Literal["content", "version", "never"] = "content"
+    ) -> None:
+        self.max_bytes = None if max_bytes is None else _check.integer("QuantCache", "max_bytes", max_bytes, 0)
+        self.check = _check.choice("QuantCache", "check", check, _CHECKS)
+        self._entries: OrderedDict[tuple[Hashable, ...], _Entry] = OrderedDict()
+        self._making: dict[tuple[Hashable, ...], Future[None]] = {}
+        self._lock = threading.RLock()
+        self._hits = self._misses = self._repacks = self._evictions = 0
+
+    # -- asking ---------------------------------------------------------------------------------------------------
+    def quantize(self, x: Any, bits: int, *, axis: int = -1, layout: Any = "planes", **options: Any) -> BitTensor:
+        """:func:`bitsparse.quantize`, or what it gave before for this array, bits and options.
+
+        Raises
+        ------
+        DTypeError
+            ``check="version"`` and `x` has no version; and as :func:`bitsparse.quantize`.
+        DeviceError
+            ``check="content"`` while the stream is capturing, which cannot be waited for.
+        """
+        function = "QuantCache.quantize"
+        wanted = self._wanted(function, x, bits, axis, layout, options)
+        while True:
+            with self._lock:
+                found = self._take(wanted)
+                making = self._making.get(wanted.key)
+                if found is None and making is None:
+                    self._making[wanted.key] = Future()
+                    self._misses += 1
+                    break
+            if found is not None:
+                return found
+            assert making is not None
+            making.exception()  # another thread is at it; if it fails, try again here
+        try:
+            made = quantize(x, bits, axis=axis, layout=layout, **options)
+            self._put(wanted, made)
+            return made
+        finally:
+            with self._lock:
+                self._making.pop(wanted.key).set_result(None)
+
+    def find(self, x: Any, bits: int, *, axis: int = -1, layout: Any = "planes", **options: Any) -> BitTensor | None:
+        """What :meth:`quantize` would give without quantising, or None; for functions that quantise on the way (see :meth:`keep`)."""
+        wanted = self._wanted("QuantCache.find", x, bits, axis, layout, options)
+        with self._lock:
+            found = self._take(wanted)
+            self._misses += found is None
+        return found
+
+    def keep(self, x: Any, q: BitTensor, **options: Any) -> None:
+        """Take codes that were made elsewhere.
+
+        Parameters
+        ----------
+        x : array_like
+            The array, unchanged since.
+        q : BitTensor
+            Exactly what ``bs.quantize(x, q.bits, axis=q.axis, layout=q.layout, **options)`` gives.
+
+        Raises
+        ------
+        DTypeError, ShapeError, ValueError, DeviceError
+            `q` cannot be that: another shape, encoding or device.
+        """
+        function = "QuantCache.keep"
+        if not isinstance(q, BitTensor):
+            raise DTypeError(f"{function}: q is a {type(q).__name__}; pass the BitTensor of the codes")
+        wanted = self._wanted(function, x, q.bits, q.axis, q.layout, options)
+        shape = tuple(np.shape(x) if isinstance(x, (list, tuple)) else x.shape)
+        if q.shape != shape:
+            raise ShapeError(
+                f"{function}: q has shape {q.shape} but x has shape {shape}; pass the codes of this very array"
+            )
+        encoding = "signed" if options.get("scheme") == "symmetric" else "unsigned"
+        if q.encoding != encoding or q.scale is None:
+            raise ValueError(
+                f"{function}: q is {q.encoding} with scale {q.scale}, but scheme={_check.shown(options.get('scheme', 'affine'))} makes "
+                f"{encoding} codes with a scale"
+            )
+        _check.same_device(function, (wanted.device, q.device))
+        self._put(wanted, q)
+
+    # -- forgetting -------------------------------------------------------------------------------------------------
+    def invalidate(self, x: Any = None) -> None:
+        """Forget the codes of an array that was written to, and of its library's views of it; of all arrays by default.
+
+        Arrays made apart over one memory (by another library, by two calls of ``np.frombuffer``) are not recognised: pass each, or none.
+        """
+        memory = None if x is None else memory_of(x)
+        with self._lock:
+            for key, entry in list(self._entries.items()):
+                if x is None or (memory is not None and any(owner == memory.owner for owner, _ in entry.holders)):
+                    del self._entries[key]
+
+    def clear(self) -> None:
+        """Forget everything, the counts too."""
+        with self._lock:
+            self._entries.clear()
+            self._hits = self._misses = self._repacks = self._evictions = 0
+
+    # -- what it holds ------------------------------------------------------------------------------------------------
+    def info(self) -> CacheInfo:
+        """Counts of hits, misses, hits that were repacked, evictions; arrays and bytes that are held."""
+        with self._lock:
+            self._purge()
+            counts = (self._hits, self._misses, self._repacks, self._evictions)
+            return CacheInfo(*counts, len(self._entries), self.nbytes)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of words, scales and offsets that are held."""
+        with self._lock:
+            return sum(entry.nbytes for entry in self._entries.values())
+
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._entries)
+
+    def __repr__(self) -> str:
+        text = ", ".join(f"{name}={value}" for name, value in self.info()._asdict().items())
+        return f"<QuantCache check={self.check!r} {text}>"
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+    def _wanted(self, function: str, x: Any, bits: int, axis: Any, layout: Any, options: dict[str, Any]) -> _Wanted:
+        array, family = interop.as_array(x, function)
+        _check.numeric(function, "x", array)
+        _check.at_least_2d(function, "x", array.shape)
+        way = _way(function, bits, **options)
+        form = _check.axis(function, axis, array.ndim), _check.layout(function, layout, way[1])
+        device, memory = interop.device_of(array), memory_of(x)
+        version = None
+        if self.check == "content":
+            seen: Hashable = self._content(function, array, device, family)
+        else:
+            if memory is None or (self.check == "version" and memory.version is None):
+                remedy = "'content'" if memory is None else "'content', or 'never' and invalidate()"
+                raise DTypeError(
+                    f"{function}: check={_check.shown(self.check)} cannot see changes of x, a {type(x).__module__}.{type(x).__name__}; use "
+                    f"check={remedy}"
+                )
+            seen, version = (memory.owner, memory.view), memory.version if self.check == "version" else None
+        key = (seen, array.shape, array.dtype.name, device, family.name, way)
+        return _Wanted(key, form, memory, version, device, family)
+
+    def _content(self, function: str, array: Any, device: str, family: interop.Family) -> int:
+        with interop.working_on(device, family):
+            if interop.is_capturing(device):
+                raise DeviceError(
+                    f"{function}: check='content' reads x and waits for it, but its stream is capturing; ask before the "
+                    f"capture, or use check='version'"
+                )
+            return int(backends.family(device, "bits.stats").content_sum(array))
+
+    def _take(self, wanted: _Wanted) -> BitTensor | None:
+        """The codes in the form asked for; with the lock held."""
+        entry = self._entries.get(wanted.key)
+        if entry is None:
+            return None
+        gone = entry.overwritten() or not (entry.alive() or self.check == "content")
+        if entry.version != wanted.version or gone:
+            del self._entries[wanted.key]
+            return None
+        self._entries.move_to_end(wanted.key)
+        with interop.working_on(wanted.device, wanted.family):
+            if wanted.device != "cpu":
+                entry.ready.wait()
+            if wanted.form not in entry.forms:
+                if interop.is_capturing(wanted.device):
+                    raise DeviceError(
+                        f"QuantCache: codes packed as {wanted.form} would have to be made while the stream is capturing; ask "
+                        f"for them before"
+                    )
+                axis, layout = wanted.form
+                some: BitTensor = next(iter(entry.forms.values()))
+                entry.add(wanted.form, some.repack(axis=axis, layout=layout))  # type: ignore[arg-type]
+                self._repacks += 1
+                if wanted.device != "cpu":
+                    entry.ready.renew()
+        self._hits += 1
+        found = entry.forms[wanted.form]
+        self._hold(wanted, entry)
+        self._shrink()
+        return found
+
+    def _hold(self, wanted: _Wanted, entry: _Entry) -> None:
+        """The array is one of those that the entry is kept for, and no other content of it is."""
+        if wanted.memory is None:
+            entry.lasting = True
+            return
+        place = wanted.memory.owner, wanted.memory.view
+        for key, other in list(self._entries.items()):
+            if other is not entry and key[1:] == wanted.key[1:] and place in other.holders:
+                del other.holders[place]
+                if not other.alive():
+                    del self._entries[key]
+        entry.holders[place] = wanted.memory.alive
+
+    def _put(self, wanted: _Wanted, made: BitTensor) -> None:
+        with self._lock, interop.working_on(wanted.device, wanted.family):
+            entry = _Entry(wanted.version)
+            entry.add(wanted.form, made)
+            self._hold(wanted, entry)
+            if self.max_bytes is not None and entry.nbytes > self.max_bytes:  # nothing makes room for it
+                self._entries.pop(wanted.key, None)
+                self._evictions += 1
+                return
+            if wanted.device != "cpu":
+                entry.ready.renew()
+            self._entries[wanted.key] = entry
+            self._entries.move_to_end(wanted.key)
+            self._purge()
+            self._shrink()
+
+    def _purge(self) -> None:
+        for key, entry in list(self._entries.items()):
+            if not entry.alive():
+                del self._entries[key]
+
+    def _shrink(self) -> None:
+        while self.max_bytes is not None and self._entries and self.nbytes > self.max_bytes:
+            self._entries.popitem(last=False)
+            self._evictions += 1
+
+
+def _way(
+    function: str,
+    bits: Any,
+    *,
+    scheme: Any = "affine",
+    rounding: Any = None,
+    range: Any = None,
+    granularity: Any = "tensor",
+    seed: Any = None,
+    stream: Any = 0,
+) -> tuple[Any, ...]:
+    """The options of :func:`bitsparse.quantize` that decide about the codes, checked and in one form."""
+    scheme, bits = schemes.scheme_bits(function, scheme, bits)
+    rounding = _check.rounding_of(function, scheme, rounding)
+    granularity = _check.choice(function, "granularity", granularity, _check.GRANULARITIES)
+    schemes.checked_seed(function, rounding, seed, stream)
+    ends = range if isinstance(range, (tuple, list)) else () if range is None else (range,)
+    given = [np.asarray(interop.as_host(end, function, "range"), np.float64) for end in ends]
+    return scheme, bits, rounding, granularity, seed, stream, tuple((end.shape, end.tobytes()) for end in given)

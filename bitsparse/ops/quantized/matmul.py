@@ -1,0 +1,216 @@
+"""Products of real matrices in integers: both sides are quantised on the way, the result is real again (TANGO Fig. 4)."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from bitsparse import _check, interop
+from bitsparse.arrays.bit_tensor import BitTensor
+from bitsparse.arrays.inside import derived_of
+from bitsparse.errors import DTypeError
+from bitsparse.ops.quantized.operands import Settings, check_matrix, checked_dtype
+from bitsparse.ops.quantized.plan import QuantizedMatmulPlan, QuantizedProduct
+
+__all__ = ["plan_quantized_matmul", "quantized_matmul"]
+
+#: Plans that a weight on a GPU keeps, beside what else it keeps.
+_KEPT = 8
+
+
+def quantized_matmul(
+    x: Any,
+    w: Any,
+    bits: int = 8,
+    *,
+    scheme: Literal["symmetric"] = "symmetric",
+    rounding: Literal["nearest", "stochastic"] = "nearest",
+    seed: int | None = None,
+    stream: int = 0,
+    scale: Any = None,
+    range: Any = None,
+    w_granularity: Literal["tensor", "col"] = "tensor",
+    bias: Any = None,
+    out: Any = None,
+    absmax: Any = None,
+    return_operands: bool = False,
+    cache: Any = None,
+    kernel: str | None = None,
+) -> Any:
+    """``x @ w + bias`` of real matrices, multiplied as integers of a few bits and scaled back (TANGO section 3.2, Fig. 4).
+
+    ``fl(fl(float32(qx @ qw) * scale_x) * scale_w) + bias`` with ``qx`` the codes of ``quantize(x, bits, scheme="symmetric")`` and
+    ``qw`` those of `w`: the integers are exact, and a GPU gives the same bits as a CPU. There `x` is quantised while it is loaded for the
+    product, so that codes never travel through memory unless they are asked for.
+
+    Parameters
+    ----------
+    x : array (m, k) of float32, float16 or bfloat16
+    w : array (k, n), or BitTensor (k, n)
+        An array is quantised like `x`, with a scale found from it; a BitTensor (scale for the whole or per column, no offset) is taken
+        as it is, so weights may have other bits.
+    bits : {8, 4}
+    scheme : {"symmetric"}
+        See :func:`quantize`.
+    rounding : {"nearest", "stochastic"}
+    seed, stream : int, optional
+        Of stochastic rounding; `x` draws as ``quantize(x, ..., seed=seed, stream=stream)`` does, an array `w` from ``stream + 1``.
+    scale : float, or on a GPU an array of one float32, optional
+        The size of one step of `x`. On a GPU an array is read when the kernel runs, and not looked at before.
+    range : likewise, optional
+        The absmax of `x`, from which the scale is made; for instance the `absmax` of the layer before. With neither it is found by a pass
+        over `x`.
+    w_granularity : {"tensor", "col"}
+        One scale for an array `w`, or one for each column.
+    bias : array_like (n,) or number, optional
+        Added in float32.
+    out : float32 array (m, n), optional
+        Where to write; also returned.
+    absmax : float32 array of one element, optional
+        Receives the largest magnitude of the result, which may be the `range` of the next layer.
+    return_operands : bool, default False
+        Return the codes as well, for a backward pass.
+    cache : QuantCache, optional
+        Codes of `x` and `w` are looked for there first and kept there; with `range` or without, not with `scale`.
+    kernel : {None, "wgmma", "mma", "composed"}
+        Force a kernel; all give the same bits. "composed" quantises and multiplies one after the other: on a CPU always, on a GPU
+        where ``127 * 128 * k`` is beyond int32 or the weight's codes are wider than a signed byte.
+
+    Returns
+    -------
+    float32 array (m, n), or QuantizedProduct (out, x, w) with `return_operands`
+
+    Raises
+    ------
+    ShapeError, DTypeError, DeviceError
+        Operands that do not fit.
+    ValueError
+        NaN or infinity (on a GPU after the product, where `out` then holds no result), an unusable scale, a weight with an offset.
+
+    Notes
+    -----
+    With ``a = max|x|`` and ``b = max|w|`` every element is within ``k * (a * sw + b * sx + sx * sw / 2) / 2`` of the real product for
+    nearest rounding (twice that for stochastic), plus three roundings of float32; ``sx = a / (2**(bits-1) - 1)``, ``sw`` likewise.
+
+    Examples
+    --------
+    >>> x = np.array([[0.5, 1.0, 0.25], [0.0, 2.0, 1.0]], np.float32)
+    >>> w = np.array([[1.0, 0.0], [0.5, -1.0], [0.0, 1.0]], np.float32)
+    >>> bs.quantized_matmul(x, w).round(2)
+    array([[ 1.01, -0.76],
+           [ 1.01, -0.99]], dtype=float32)
+    >>> product = bs.quantized_matmul(x, w, return_operands=True)
+    >>> product.x.toarray()
+    array([[ 32,  64,  16],
+           [  0, 127,  64]], dtype=int8)
+    """
+    function = "quantized_matmul"
+    settings = Settings.checked(function, bits, scheme, rounding, seed, stream, w_granularity)
+    array = _activations(function, x)
+    if not hasattr(w, "shape"):
+        w = interop.as_array(w, function, "w")[0]
+    check_matrix(function, "w", w, "(k, n)")
+    _check.matmul_shapes(function, tuple(array.shape), tuple(w.shape))
+    options: dict[str, Any] = {}
+    if cache is not None:
+        if not all(hasattr(cache, method) for method in ("quantize", "find", "keep")):
+            raise DTypeError(
+                f"{function}: cache must be a QuantCache, got {type(cache).__name__}; pass bitsparse.QuantCache()"
+            )
+        if scale is not None:
+            raise ValueError(
+                f"{function}: a cache knows codes by their range, not by scale={_check.shown(scale)}; pass range="
+            )
+        if rounding == "stochastic" and seed is None:
+            raise ValueError(f"{function}: a cache knows stochastic codes by their seed; pass seed=")
+        options = settings.options(seed) | ({} if range is None else {"range": range})
+        if not isinstance(w, BitTensor):
+            w_options = settings.options(seed, 1) | {"granularity": w_granularity, "axis": -2, "layout": "rows"}
+            w = cache.quantize(w, settings.bits, **w_options)
+    plan = _plan_for(function, w, array, settings, bias, kernel)
+    if cache is not None:
+        codes = None
+        if kernel in (None, "composed"):  # a kernel that quantises has nothing to do with codes that are there
+            codes = cache.find(x, settings.bits, axis=-1, layout="rows", **options)
+        if codes is not None:
+            plan.check_targets(array, out, absmax)
+            result = plan.of_codes(codes, out, absmax)
+            return QuantizedProduct(result, codes, plan.w) if return_operands else result
+    found = plan.run(x, out, scale, range, seed, absmax, return_operands or cache is not None, copies=True)
+    plan.check()
+    if cache is not None:
+        cache.keep(x, found.x, **options)
+        return found if return_operands else found.out
+    return found
+
+
+def plan_quantized_matmul(
+    w: Any,
+    m: int,
+    bits: int = 8,
+    *,
+    scheme: Literal["symmetric"] = "symmetric",
+    rounding: Literal["nearest", "stochastic"] = "nearest",
+    seed: int | None = None,
+    stream: int = 0,
+    w_granularity: Literal["tensor", "col"] = "tensor",
+    bias: Any = None,
+    dtype: Any = None,
+    kernel: str | None = None,
+) -> QuantizedMatmulPlan:
+    """Prepare products with one weight: ``plan(x, out=None, scale=None, range=None, seed=None, absmax=None, return_operands=False)``.
+
+    Parameters
+    ----------
+    w : array (k, n) or BitTensor
+        Quantised once, here.
+    m : int
+        Rows of the activations.
+    bits, scheme, rounding, seed, stream, w_granularity, bias, kernel
+        As in :func:`quantized_matmul`; a call may have a seed of its own.
+    dtype : dtype, optional
+        Of the activations: float32 by default, float16 or bfloat16.
+
+    Returns
+    -------
+    QuantizedMatmulPlan
+        On a GPU ``plan(x, out=y)`` allocates, compiles and waits for nothing from its second call on (with `absmax` too, and with scale or
+        range being numbers, elements of the GPU, or neither), so that it can be captured into a CUDA graph; kernel "composed"
+        and `return_operands` allocate. There ``plan.check()`` tells of NaN.
+
+    Examples
+    --------
+    >>> plan = bs.plan_quantized_matmul(np.array([[1.0], [2.0]], np.float32), 1)
+    >>> plan(np.array([[1.0, 0.5]], np.float32), range=1.0)
+    array([[2.015748]], dtype=float32)
+    """
+    function = "plan_quantized_matmul"
+    settings = Settings.checked(function, bits, scheme, rounding, seed, stream, w_granularity)
+    rows = _check.integer(function, "m", m, 0)
+    return QuantizedMatmulPlan(function, w, rows, settings, dtype, bias, kernel)
+
+
+def _activations(function: str, x: Any) -> Any:
+    """A view of the activations, checked as far as a product of anything is."""
+    if isinstance(x, BitTensor):
+        raise DTypeError(f"{function}: x is a BitTensor, which is quantised already; use matmul with an Epilogue")
+    array = interop.as_array(x, function)[0]
+    check_matrix(function, "x", array, "(m, k)")
+    checked_dtype(function, array.dtype)
+    return array
+
+
+def _plan_for(function: str, w: Any, x: Any, settings: Settings, bias: Any, kernel: Any) -> QuantizedMatmulPlan:
+    """The plan for these operands; a BitTensor on a GPU keeps it for calls of the same kind."""
+    fixed = bias is None or isinstance(
+        bias, (int, float)
+    )  # an array may be written to between calls, and a plan copies it
+    if not isinstance(w, BitTensor) or w.device == "cpu" or not fixed:
+        return QuantizedMatmulPlan(function, w, int(x.shape[0]), settings, x.dtype, bias, kernel)
+    kept = derived_of(w)
+    key = ("quantized", x.shape[0], x.dtype.name, settings._replace(seed=None), bias, kernel)
+    plan: QuantizedMatmulPlan | None = kept.prepared.get(key)
+    if plan is None or settings.seed is not None:
+        plan = QuantizedMatmulPlan(function, w, int(x.shape[0]), settings, x.dtype, bias, kernel)
+        if settings.seed is None:
+            kept.prepare(key, plan, _KEPT)
+    return plan

@@ -1,0 +1,129 @@
+"""The operands of a quantised product of real matrices: how they are quantised, activations checked, weights made ready."""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bitsparse import _check, backends, interop
+from bitsparse.arrays.bit_tensor import BitTensor
+from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.ops.bits.pack import on_grid, real
+from bitsparse.ops.finish import schemes
+
+__all__ = ["BITS", "Settings", "bytes_of", "check_matrix", "checked_dtype", "codes_of", "weight_of"]
+
+#: Bits that activations and weights may be quantised to.
+BITS = (4, 8)
+_DTYPES = ("float32", "float16", "bfloat16")
+
+
+class Settings(NamedTuple):
+    """How operands are quantised, checked."""
+
+    bits: int
+    rounding: str
+    seed: int | None
+    stream: int
+    granularity: str
+
+    @classmethod
+    def checked(
+        cls, function: str, bits: Any, scheme: Any, rounding: Any, seed: Any, stream: Any, granularity: Any
+    ) -> Settings:
+        """From what a user passed."""
+        _check.choice(function, "scheme", scheme, ("symmetric",))
+        number = _check.integer(function, "bits", bits, 1, 32)
+        if number not in BITS:
+            raise ValueError(f"{function}: bits must be 4 or 8, got {number}; use quantize and matmul for other widths")
+        name = _check.rounding_of(function, "symmetric", rounding)
+        schemes.checked_seed(function, name, 0 if seed is None and name == "stochastic" else seed, stream)
+        return cls(
+            number, name, seed, int(stream), _check.choice(function, "w_granularity", granularity, ("tensor", "col"))
+        )
+
+    def options(self, seed: int | None, further: int = 0) -> dict[str, Any]:
+        """What a cache knows codes by, as keywords of :func:`quantize`; weights draw from the stream behind (`further`)."""
+        found: dict[str, Any] = {"scheme": "symmetric", "rounding": self.rounding}
+        return found | ({"seed": seed, "stream": self.stream + further} if self.rounding == "stochastic" else {})
+
+
+def checked_dtype(function: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The dtype of activations."""
+    if dtype.name not in _DTYPES:
+        raise DTypeError(
+            f"{function}: x has dtype {dtype}, but activations are {', '.join(_DTYPES)}; use astype, or quantize and matmul"
+        )
+    return dtype
+
+
+def check_matrix(function: str, name: str, x: Any, wanted: str) -> None:
+    """Refuse what has not exactly two dimensions."""
+    if len(x.shape) != 2:
+        remedy = f"; pass {name}[None, :] for one row or {name}[:, None] for one column" if len(x.shape) == 1 else ""
+        raise ShapeError(f"{function}: {name} has shape {tuple(x.shape)}, but it must be a matrix {wanted}{remedy}")
+
+
+def weight_of(function: str, w: Any, settings: Settings, seed: int) -> BitTensor:
+    """The weight's codes, packed along the contraction axis; of a BitTensor those that it has, without what it keeps."""
+    if not isinstance(w, BitTensor):
+        array, family = interop.as_array(w, function, "w")
+        _check.numeric(function, "w", array)
+        check_matrix(function, "w", array, "(k, n)")
+        s = settings
+        with interop.working_on(interop.device_of(array), family):
+            array = real(array)
+            return codes_of(
+                function, "w", array, family, s.bits, s.rounding, seed, s.stream + 1, -2, "rows", s.granularity
+            )
+    check_matrix(function, "w", w, "(k, n)")
+    if w.offset is not None:
+        raise ValueError(
+            f"{function}: w has an offset, which the product of integers leaves out; quantize it with scheme='symmetric'"
+        )
+    if w.scale is not None and w.scale.ndim and w.scale.shape[-2] != 1:
+        raise ValueError(
+            f"{function}: w has a scale of shape {w.scale.shape} along the contraction axis; quantize it with one per column"
+        )
+    return copy(w)
+
+
+def bytes_of(w: BitTensor) -> Any:
+    """The codes of a weight as signed bytes, packed along the contraction axis."""
+    if w.bits == 8 and w.encoding == "signed":
+        return w.repack(axis=-2, layout="rows").words
+    values = interop.as_array(w.toarray(np.int8), "quantized_matmul", "w")[0]
+    backend = backends.family(w.device, "bits.pack")
+    return backend.pack(values, 8, axis=-2, layout="rows", encoding="signed", check=False)
+
+
+def codes_of(
+    function: str,
+    name: str,
+    x: Any,
+    family: interop.Family,
+    bits: int,
+    rounding: str,
+    seed: int,
+    stream: int,
+    axis: int,
+    layout: str,
+    granularity: str,
+    scale: Any = None,
+    largest: Any = None,
+) -> BitTensor:
+    """What :func:`quantize` gives for the symmetric scheme, for a range or a scale that is known or for neither."""
+    low, high, is_finite = backends.family(interop.device_of(x), "bits.pack").calibrate(x, granularity)
+    _check.finite(function, name, is_finite)
+    if scale is not None:
+        grid = schemes.grid_from_scale("symmetric", bits, scale, None)
+    else:
+        if largest is not None:
+            low = high = largest
+        elif not low.ndim:  # a single grid is made on the host
+            low, high = interop.move(low, "cpu"), interop.move(high, "cpu")
+        steps = np.float64 if x.dtype == np.float64 else np.float32
+        grid = schemes.grid_from_range(function, "symmetric", bits, low, high, steps)
+    return on_grid(x, family, bits, grid, (rounding, seed, stream), axis=axis, layout=layout, check=False)

@@ -1,0 +1,349 @@
+"""Products of real activations with weights of a few bits, prepared for one weight."""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bitsparse import _check, backends, interop
+from bitsparse.arrays.bit_tensor import BitTensor
+from bitsparse.arrays.inside import assembled, contents_of_words, words_to_overwrite, working
+from bitsparse.errors import DeviceError, DTypeError, KernelError, ShapeError
+from bitsparse.interop.identity import Seen
+from bitsparse.ops.finish import schemes
+from bitsparse.ops.finish.epilogue import Epilogue
+from bitsparse.ops.matmul.matmul import matmul
+from bitsparse.ops.operands.places import working_with
+from bitsparse.ops.quantized.operands import Settings, bytes_of, checked_dtype, codes_of, weight_of
+
+__all__ = ["KERNELS", "QuantizedMatmulPlan", "QuantizedProduct"]
+
+#: Two kernels that quantise while they load, and quantising and multiplying one after the other.
+KERNELS = ("wgmma", "mma", "composed")
+_SMALLEST = np.finfo(np.float32).smallest_normal
+
+
+class QuantizedProduct(NamedTuple):
+    """A result with the operands that it was made of.
+
+    Attributes
+    ----------
+    out : float32 array (m, n)
+    x, w : BitTensor
+        The codes of both, with their scales: rows layout, packed along the contraction axis. A `w` given as BitTensor is that very one.
+
+    Examples
+    --------
+    >>> w = np.array([[1.0], [0.5]], np.float32)
+    >>> bs.quantized_matmul(w.T, w, return_operands=True).w.toarray().T
+    array([[127,  64]], dtype=int8)
+    """
+
+    out: Any
+    x: BitTensor
+    w: BitTensor
+
+
+class QuantizedMatmulPlan:
+    """A prepared product ``plan(x, out=None)``; made by :func:`plan_quantized_matmul`.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Shape of the result.
+    device : str
+        Where the weight is and the activations must be.
+    dtype : dtype
+        Of the activations.
+    kernel : str
+        ``"wgmma"``, ``"mma"`` or ``"composed"``.
+    w : BitTensor
+        The weight's codes.
+
+    Examples
+    --------
+    >>> bs.plan_quantized_matmul(np.ones((40, 3)), 2)
+    <QuantizedMatmulPlan shape=(2, 3) bits=8 float32 kernel=composed>
+    """
+
+    def __init__(
+        self, function: str, w: Any, m: int, settings: Settings, dtype: Any = None, bias: Any = None, kernel: Any = None
+    ) -> None:
+        self._function, self.settings = function, settings
+        self.dtype = checked_dtype(function, _check.dtype(function, np.float32 if dtype is None else dtype))
+        self._seed, _ = schemes.checked_seed(function, settings.rounding, settings.seed, settings.stream)
+        self.w = weight_of(function, w, settings, self._seed)
+        self._k, n = self.w.shape
+        self.shape, self.device = (m, n), self.w.device
+        self._epilogue = Epilogue(bias=bias)
+        if bias is not None:
+            _check.vector(function, "bias", self._epilogue._fixed.bias, n, ())
+        self.kernel = self._chosen(kernel)
+        self._product: Any = None
+        self._right: BitTensor | None = None  # the weight as products of BitTensors want it
+        self._bytes: Any = None
+        #: What is packed otherwise here belongs to the contents that `w` had.
+        self._seen = Seen(contents_of_words(self.w))
+        self._ready = interop.Ready()
+        if self.kernel == "composed":
+            return
+        with working(self.w):
+            self._bytes = bytes_of(self.w)
+            scale = np.ones((), np.float32) if self.w.scale is None else self.w.scale
+            self._product = backends.family(self.device, "quantized.product").QuantizedProduct(
+                self._bytes,
+                m=m,
+                n=n,
+                k=self._k,
+                dtype=self.dtype,
+                bits=settings.bits,
+                rounding=settings.rounding,
+                w_scale=scale.reshape(-1) if scale.size > 1 else scale.reshape(()),
+                bias=self._epilogue._fixed.bias,
+                kernel=self.kernel,
+            )
+
+    def _renew(self) -> None:
+        """Pack the weight again, to which somebody has written, into the memory from which calls read it."""
+        with working(self.w):
+            if self._right is not None and self._right._words is not self.w._words:
+                words_to_overwrite(self._right)[...] = self.w.repack(axis=-2, layout="planes").words
+            if self._bytes is not None and self._bytes is not self.w._words:
+                self._bytes[...] = bytes_of(self.w)
+            if self.device != "cpu":
+                self._ready.renew()
+
+    def _chosen(self, forced: Any) -> str:
+        name = _check.kernel(self._function, forced, KERNELS)
+        reason = self._why_not()
+        if name is None or name == "composed":
+            if name or reason:
+                return "composed"
+            return KERNELS[0 if backends.family(self.device, "quantized.product").has_wgmma() else 1]
+        if not reason and name == "wgmma" and not backends.family(self.device, "quantized.product").has_wgmma():
+            reason = "needs a Hopper GPU"
+        if reason:
+            raise KernelError(f"{self._function}: kernel {_check.shown(name)} {reason}; pass kernel=None")
+        return name
+
+    def _why_not(self) -> str:
+        """Why no kernel that quantises while it loads serves; empty if one does."""
+        low, high = _check.limits_of(self.w.bits, self.w.encoding)
+        if self.device == "cpu":
+            return "runs on a GPU, but w is on the CPU"
+        if 0 in (*self.shape, self._k):
+            return f"multiplies something, but x has shape {(self.shape[0], self._k)} and w {self.w.shape}"
+        if low < -128 or high > 127:
+            return f"takes weights that fit into signed bytes, but w has {self.w.bits} {self.w.encoding} bits"
+        if 127 * 128 * self._k >= 1 << 31:
+            return f"adds up to {((1 << 31) - 1) // (127 * 128)} products in 32 bits, but there are {self._k}"
+        return ""
+
+    def explain(self) -> str:
+        """What runs, in a few lines."""
+        (m, n), s = self.shape, self.settings
+        how = "quantised, then multiplied" if self.kernel == "composed" else "quantised while loading"
+        return (
+            f"{m} x {self._k} x {n}: {self.dtype} to {s.bits} bits ({s.rounding}) x {self.w.bits} {self.w.encoding}\n"
+            f"kernel {self.kernel}: activations {how}"
+        )
+
+    def __repr__(self) -> str:
+        return f"<QuantizedMatmulPlan shape={self.shape} bits={self.settings.bits} {self.dtype} kernel={self.kernel}>"
+
+    def __call__(
+        self,
+        x: Any,
+        out: Any = None,
+        *,
+        scale: Any = None,
+        range: Any = None,
+        seed: int | None = None,
+        absmax: Any = None,
+        return_operands: bool = False,
+    ) -> Any:
+        """The product with activations of the planned shape and dtype; see :func:`quantized_matmul`."""
+        return self.run(x, out, scale, range, seed, absmax, return_operands)
+
+    def run(
+        self, x: Any, out: Any, scale: Any, range: Any, seed: Any, absmax: Any, wanted: bool, copies: bool = False
+    ) -> Any:
+        """A call; with ``copies`` also of activations whose rows have gaps within."""
+        function = self._function
+        with working_with(self.device, x, out):
+            self._seen.keep_up(self._renew)
+            array, family = interop.as_array(x, function)
+            self._check_activations(array)
+            if self._product is not None and array.shape[1] > 1 and array.strides[1] != array.itemsize:
+                if not copies:
+                    raise ValueError(
+                        f"{function}: x has strides {array.strides}, but a plan reads rows that are contiguous; pass a copy"
+                    )
+                array = interop.contiguous(array)
+            if scale is not None and range is not None:
+                raise ValueError(f"{function}: scale and range both say how x is quantised; pass one of them")
+            step, largest = self._one_number("scale", scale), self._one_number("range", range)
+            number = self._seed_of(seed)
+            target = None if out is None else interop.writable_array(out, function)
+            means = None if absmax is None else interop.writable_array(absmax, function, "absmax")
+            self._check_targets(array, target, means, (step, largest))
+            if self._product is None:
+                s = self.settings
+                q = codes_of(
+                    function,
+                    "x",
+                    array,
+                    family,
+                    s.bits,
+                    s.rounding,
+                    number,
+                    s.stream,
+                    -1,
+                    "planes",
+                    "tensor",
+                    step,
+                    largest,
+                )
+                result = self.of_codes(q, out, means)
+                codes = q.repack(layout="rows") if wanted else None
+            else:
+                made = backends.family(self.device, "quantized.product").empty(self.shape) if target is None else target
+                codes = self._multiply(array, family, made, step, largest, number, means, wanted)
+                result = interop.from_array(made, family, function) if out is None else out
+        return result if codes is None else QuantizedProduct(result, codes, self.w)
+
+    def _check_activations(self, x: Any) -> None:
+        function, wanted = self._function, (self.shape[0], self._k)
+        if interop.device_of(x) != self.device:
+            raise DeviceError(
+                f"{function}: x is on {interop.device_of(x)}, but w is on {self.device}; move one of them"
+            )
+        if x.dtype != self.dtype:
+            raise DTypeError(
+                f"{function}: x has dtype {x.dtype}, but the plan is for {self.dtype}; make another plan, or use astype"
+            )
+        if tuple(x.shape) != wanted:
+            raise ShapeError(
+                f"{function}: x has shape {tuple(x.shape)}, but the plan is for {wanted}; make another plan"
+            )
+
+    def of_codes(self, q: BitTensor, out: Any = None, absmax: Any = None) -> Any:
+        """The product with activations that are quantised already."""
+        with working_with(self.device, q, out):
+            self._seen.keep_up(self._renew)
+            self._ready.wait()
+            if self._right is None:
+                self._right = copy(self.w.repack(axis=-2, layout="planes"))
+                if self.device != "cpu":
+                    self._ready.renew()
+        result = matmul(q, self._right, epilogue=self._epilogue, out=out, skip_zero_tiles=False)
+        if absmax is not None:
+            y = interop.as_array(result, self._function)[0]
+            with working_with(self.device, result):
+                interop.writable_array(absmax, self._function, "absmax")[...] = abs(y).max() if y.size else 0
+        return result
+
+    def _seed_of(self, seed: Any) -> int:
+        """The seed of a call: its own, the plan's, or a fresh one."""
+        stochastic = self.settings.rounding == "stochastic"
+        if seed is None and (self.settings.seed is not None or not stochastic):
+            return self._seed
+        return schemes.checked_seed(self._function, self.settings.rounding, seed, self.settings.stream)[0]
+
+    def _one_number(self, name: str, value: Any) -> Any:
+        """A scale or range as float32 of the host, or as the one element on the device that it is read from when the kernel runs."""
+        if value is None:
+            return None
+        function, there = self._function, interop.gpu_of(value)
+        if there is not None and self._product is not None:
+            array = interop.as_array(value, function, name)[0]
+            if there[0] != self.device:
+                raise DeviceError(f"{function}: {name} is on {there[0]}, but w is on {self.device}; move one of them")
+            if array.size != 1 or array.dtype != np.float32:
+                raise ShapeError(
+                    f"{function}: {name} on a GPU must be one float32, got shape {tuple(array.shape)} of {array.dtype}"
+                )
+            return array.reshape(())
+        array = interop.as_host(value, function, name)
+        _check.numeric(function, name, array)
+        if array.size != 1:
+            raise ShapeError(
+                f"{function}: {name} has shape {array.shape}, but there is one for the whole of x; pass a number"
+            )
+        with np.errstate(over="ignore"):  # reported below
+            number = array.astype(np.float32).reshape(())
+        _check.finite(function, name, bool(np.isfinite(number)))
+        if name == "scale" and not number >= _SMALLEST:
+            raise ValueError(f"{function}: scale must be positive and normal, got {number}")
+        if number < 0:
+            raise ValueError(f"{function}: range is the absmax of x and cannot be negative, got {number}")
+        return number
+
+    def check_targets(self, x: Any, out: Any, absmax: Any) -> None:
+        """Raise for results that the product with activations `x` cannot be written to."""
+        function = self._function
+        with working_with(self.device, x, out):
+            target = None if out is None else interop.writable_array(out, function)
+            top = None if absmax is None else interop.writable_array(absmax, function, "absmax")
+            self._check_targets(x, target, top, ())
+
+    def _check_targets(self, x: Any, out: Any, absmax: Any, numbers: tuple[Any, ...]) -> None:
+        function = self._function
+        read = (x, self.w.words, *(one for one in numbers if one is not None and interop.device_of(one) != "cpu"))
+        if out is not None:
+            _check.out_array(function, out, self.shape, np.dtype(np.float32))
+            _check.same_device(function, (self.device, interop.device_of(out)))
+            _check.no_overlap(function, out, *read)
+        if absmax is not None:
+            if absmax.shape not in ((), (1,)) or absmax.dtype != np.float32:
+                raise ShapeError(
+                    f"{function}: absmax must be one float32, shape () or (1,), got {absmax.shape} of {absmax.dtype}"
+                )
+            _check.same_device(function, (self.device, interop.device_of(absmax)))
+            _check.no_overlap(function, absmax, *read, *(() if out is None else (out,)))
+
+    def _multiply(
+        self,
+        x: Any,
+        family: interop.Family,
+        out: Any,
+        scale: Any,
+        largest: Any,
+        seed: int,
+        absmax: Any,
+        wanted: bool,
+    ) -> BitTensor | None:
+        """Enqueue the kernel; the codes of the activations if they are wanted."""
+        settings, backend = self.settings, backends.family(self.device, "quantized.product")
+        if largest is not None and interop.device_of(largest) == "cpu":  # the grid is made here
+            grid = schemes.grid_from_range(self._function, "symmetric", settings.bits, largest, largest, np.float32)
+            scale, largest = grid.scale, None
+        codes = step = None
+        if wanted:
+            codes = backend.empty_codes(*x.shape, settings.bits)
+            if scale is None:
+                largest = backend.absmax_of(x) if largest is None else largest
+                step = backend.scale_of(largest, settings.bits)
+            else:
+                step = interop.move(scale, self.device).copy()
+        self._product(
+            x, out, scale=scale, largest=largest, seed=seed, stream=settings.stream, absmax=absmax, codes=codes
+        )
+        if codes is None:
+            return None
+        return assembled(BitTensor, codes, tuple(x.shape), settings.bits, -1, "rows", "signed", family, step, None)
+
+    def check(self) -> None:
+        """Raise if a call since the last check met NaN or infinity; waits for those on a GPU, where results then mean nothing.
+
+        A CPU raises as it goes. :func:`quantized_matmul` checks every time.
+
+        Raises
+        ------
+        ValueError
+        """
+        if self._product is not None:
+            with working(self.w):
+                _check.finite(self._function, "x", not self._product.not_finite())

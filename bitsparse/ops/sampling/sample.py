@@ -1,0 +1,269 @@
+"""Edge sampling (AES-SpMM, ES-SpMM)."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import _check, backends, interop
+from bitsparse.arrays.indices import rows_of
+from bitsparse.ops.operands.csr import CSROperand, take_rows
+from bitsparse.ops.operands.dense import converted
+from bitsparse.ops.operands.places import device_of_sparse, working_with
+from bitsparse.ops.operands.sparse import as_csr
+
+__all__ = ["EdgeSample", "Strategy", "distinct_edges", "drawing_of", "edge_sample", "sampling_of"]
+
+Array = NDArray[Any]
+Strategy = Literal["aes", "afs", "sfs", "uniform"]
+STRATEGIES = ("aes", "afs", "sfs", "uniform")
+#: Samplings that the pattern of a container keeps on a GPU.
+_KEPT = 8
+
+
+@dataclass(frozen=True)
+class EdgeSample:
+    """Edges drawn from the rows of a sparse matrix; made by :func:`edge_sample`.
+
+    Attributes
+    ----------
+    indptr : array of int64, shape (m + 1,)
+        Where each row's samples start. All arrays are where the matrix is.
+    edges : array of int64, shape (indptr[-1],)
+        Positions of the sampled edges in the matrix's sorted CSR, in sampling order. An edge drawn twice stands twice.
+    indices : array of int32 or int64
+        Their columns.
+    factors : array of float32, shape (m,)
+        ``row_nnz / samples`` of each row, the optional rescaling; 1 for empty rows.
+    shape : tuple of int
+        Shape of the matrix.
+    strategy, width
+        As asked for.
+
+    Examples
+    --------
+    >>> from scipy.sparse import csr_array
+    >>> bs.edge_sample(csr_array(np.ones((2, 9), dtype=bool)), 4)
+    <EdgeSample shape=(2, 9) strategy=aes width=4: 8 of 18 edges (44.4 %), 8 distinct>
+    """
+
+    indptr: Array
+    edges: Array
+    indices: Array
+    factors: Array
+    shape: tuple[int, int]
+    strategy: str
+    width: int
+    _csr: CSROperand = field(repr=False, compare=False)
+
+    @property
+    def nnz(self) -> int:
+        """Sampled edges, repeats counted."""
+        return int(self.edges.size)
+
+    @property
+    def device(self) -> str:
+        """Where the arrays are."""
+        return self._csr.device
+
+    @property
+    def distinct(self) -> int:
+        """Sampled edges, each counted once."""
+        space = interop.namespace(self.edges)
+        seen = space.zeros(self._csr.nnz, bool)
+        seen[self.edges] = True
+        return int(space.count_nonzero(seen))
+
+    @property
+    def rate(self) -> float:
+        """Sampled edges (repeats counted) over all edges; 1 for a matrix without edges."""
+        return self.nnz / self._csr.nnz if self._csr.nnz else 1.0
+
+    def tocsr(self, rescale: bool = False) -> Any:
+        """The sampled matrix as :class:`scipy.sparse.csr_array`: repeats summed, the matrix's row and column scales multiplied in.
+
+        Without values, scales and rescaling the entries count how often an edge was drawn (int32); else they are float32, or of the
+        matrix's own floating dtype. From a GPU comes a ``cupyx.scipy.sparse.csr_matrix``, which holds float32 and float64 only, so that
+        counts are float32 there.
+
+        Parameters
+        ----------
+        rescale : bool, default False
+            Multiply each row by `factors`.
+
+        Examples
+        --------
+        >>> from scipy.sparse import csr_array
+        >>> bs.edge_sample(csr_array(np.ones((1, 9), dtype=bool)), 4).tocsr(rescale=True).data
+        array([2.25, 2.25, 2.25, 2.25], dtype=float32)
+        """
+        if self.device != "cpu":
+            return self._on_gpu(rescale)
+        csr = self._csr.single_values("tocsr")
+        lengths = np.diff(self.indptr)
+        plain = csr.row_scale is None and csr.col_scale is None and not rescale
+        if csr.values is None:
+            data: Array = np.ones(self.nnz, np.int32 if plain else np.float32)
+        else:
+            data = csr.values[self.edges]
+            data = data if plain or data.dtype.kind == "f" else data.astype(np.float32)
+        if csr.col_scale is not None:
+            data = data * csr.col_scale[self.indices]
+        if rescale:
+            data = data * np.repeat(self.factors, lengths)
+        if csr.row_scale is not None:
+            data = data * np.repeat(csr.row_scale, lengths)
+        from scipy.sparse import csr_array
+
+        result = csr_array((data, self.indices.copy(), self.indptr.copy()), shape=self.shape)
+        result.sum_duplicates()
+        return result
+
+    def _on_gpu(self, rescale: bool) -> Any:
+        from cupyx.scipy.sparse import csr_matrix
+
+        csr = self._csr.single_values("tocsr")
+        starts, edges, counts = distinct_edges(self.indptr, self.edges)
+        indices, space = csr.columns[edges], interop.namespace(edges)
+        data = space.ones(edges.size, np.float32) if counts is None else counts
+        if csr.values is not None:
+            taken = take_rows(csr.values, edges)
+            data = converted(taken, np.float64 if taken.dtype.itemsize == 8 else np.float32) * data
+        rows = rows_of(starts)
+        for scale, at in ((csr.col_scale, indices), (self.factors if rescale else None, rows), (csr.row_scale, rows)):
+            data = data if scale is None else data * scale[at]
+        return csr_matrix((data, indices, starts.astype(indices.dtype)), shape=self.shape)
+
+    def __repr__(self) -> str:
+        return (
+            f"<EdgeSample shape={self.shape} strategy={self.strategy} width={self.width}: {self.nnz} of {self._csr.nnz} edges "
+            f"({100 * self.rate:.1f} %), {self.distinct} distinct>"
+        )
+
+
+def edge_sample(
+    A: Any, width: int, strategy: Strategy = "aes", *, seed: int | None = None, stream: int = 0
+) -> EdgeSample:
+    """Choose at most `width` edges of each row.
+
+    Positions are those within a row's sorted columns; ``W = min(row_nnz, width)``.
+
+    ``"aes"`` (AES-SpMM section 3.3) takes `count` runs of N neighbouring edges; N and `count` follow from ``R = row_nnz / W`` by Table 1
+    (N at least 1, `count` at most W), and run k starts at ``(k * 1429) mod (row_nnz - N + 1)`` (Eq. 3). ``"afs"`` and ``"sfs"`` are
+    ES-SpMM's accuracy-first and speed-first strategies: edges ``(577 * k) mod row_nnz`` for ``k < W``, and the first W. ``"uniform"`` draws
+    one edge from each of W strata ``[k * row_nnz / W, (k + 1) * row_nnz / W)``, from 64 bits of Philox4x32-10 with key `seed` and counter
+    ``(row * width + k, stream)``, so that neither threads nor devices change it. Where N does not divide W fewer than W edges are taken;
+    runs may overlap, and repeats count.
+
+    Parameters
+    ----------
+    A : sparse (m, n)
+        TCTiledCSR, FRDC, a one-bit BitTensor, any :mod:`scipy.sparse` array, or a matrix of ``cupyx.scipy.sparse``. It is sampled where
+        it is, to the same edges everywhere.
+    width : int
+        At least 1. AES-SpMM calls it the shared memory width and uses 16 to 1024.
+    strategy : {"aes", "afs", "sfs", "uniform"}
+    seed : int, optional
+        Of "uniform", 64 bits; fresh entropy by default.
+    stream : int, default 0
+        Another sequence of the same seed, 32 bits.
+
+    Returns
+    -------
+    EdgeSample
+
+    Raises
+    ------
+    ValueError
+        A width below 1, an unknown strategy, or a seed for a strategy without chance.
+    DTypeError
+        `A` is not sparse.
+    KernelError
+        "uniform" of more than 2**31 - 1 edges of a row on a GPU.
+
+    Examples
+    --------
+    >>> from scipy.sparse import csr_array
+    >>> A = csr_array(np.ones((1, 10), dtype=bool))
+    >>> bs.edge_sample(A, 4).edges, bs.edge_sample(A, 4, "afs").edges, bs.edge_sample(A, 4, "sfs").edges
+    (array([0, 9, 8, 7]), array([0, 7, 4, 1]), array([0, 1, 2, 3]))
+    """
+    function = "edge_sample"
+    sampling = sampling_of(function, width, strategy, seed, stream)
+    with working_with(device_of_sparse(A)):
+        csr = as_csr(function, A)
+        if csr.device != "cpu":
+            return _on_gpu(csr, sampling)
+        indptr, edges = backends.family("cpu", "sampling.sample").sample_edges(csr.indptr, **sampling)
+        lengths, samples = np.diff(csr.indptr), np.diff(indptr)
+        factors = np.where(samples > 0, lengths.astype(np.float32) / np.maximum(samples, 1).astype(np.float32), 1)
+        found = csr.columns[edges]
+        csr.check_columns(function, found)
+        return _made(csr, sampling, indptr, edges, found, factors.astype(np.float32))
+
+
+def _made(csr: CSROperand, sampling: dict[str, Any], indptr: Any, edges: Any, indices: Any, factors: Any) -> EdgeSample:
+    return EdgeSample(indptr, edges, indices, factors, csr.shape, sampling["strategy"], sampling["width"], csr)
+
+
+def _on_gpu(csr: CSROperand, sampling: dict[str, Any]) -> EdgeSample:
+    csr.ready.wait()
+    drawing = drawing_of(csr, sampling)
+    edges, columns = drawing.edges(sampling["seed"], sampling["stream"], csr.indices)
+    made = _made(csr, sampling, drawing.starts.astype(np.int64), edges, columns, drawing.factors(np.float32))
+    csr.ready.renew()
+    return made
+
+
+def distinct_edges(starts: Array, edges: Array) -> tuple[Array, Array, Array | None]:
+    """A sample in the order of the edges, each once: starts of the rows, edges, and how often each was drawn (float32) if any was twice.
+
+    Examples
+    --------
+    >>> distinct_edges(np.array([0, 4, 5]), np.array([3, 0, 3, 1, 4]))
+    (array([0, 3, 4]), array([0, 1, 3, 4]), array([1., 1., 2., 1.], dtype=float32))
+    """
+    space: Any = interop.namespace(edges)
+    edges = space.sort(edges)  # rows keep to themselves
+    first = space.ones(edges.size, np.bool_)
+    first[1:] = edges[1:] != edges[:-1]
+    if bool(first.all()):
+        return starts, edges, None
+    at, before = space.flatnonzero(first), space.zeros(edges.size + 1, starts.dtype)
+    before[1:] = space.cumsum(first, dtype=starts.dtype)
+    ends = space.full(at.size + 1, edges.size, np.int64)
+    ends[:-1] = at
+    return before[starts], edges[at], (ends[1:] - ends[:-1]).astype(np.float32)
+
+
+def drawing_of(csr: CSROperand, sampling: dict[str, Any]) -> Any:
+    """How many edges of each row of an operand on a GPU are sampled, kept with its pattern; the caller waits before and renews after."""
+    made: dict[Any, Any] = csr.prepared.setdefault("drawings", {})
+    key = (sampling["width"], sampling["strategy"])
+    if key not in made:
+        if len(made) >= _KEPT:
+            made.clear()
+        family = backends.family(csr.device, "sampling.sample")
+        made[key] = family.Drawing(csr.indptr, csr.shape, csr.nnz, width=key[0], strategy=key[1])
+    return made[key]
+
+
+def sampling_of(function: str, width: Any, strategy: Any, seed: Any, stream: Any) -> dict[str, Any]:
+    """The options of a sampling, checked; entropy where a seed is wanted and none was given."""
+    name = _check.choice(function, "strategy", strategy, STRATEGIES)
+    size = _check.integer(function, "width", width, 1, 1 << 48)
+    stream = _check.integer(function, "stream", stream, 0, (1 << 32) - 1)
+    if seed is None:
+        number = secrets.randbits(64) if name == "uniform" else 0
+    else:
+        number = _check.integer(function, "seed", seed, 0, (1 << 64) - 1)
+        if name != "uniform":
+            raise ValueError(
+                f"{function}: seed={number} has no meaning with strategy={_check.shown(name)}, which leaves nothing to chance; pass "
+                f"strategy='uniform' or seed=None"
+            )
+    return {"width": size, "strategy": name, "seed": number, "stream": stream}

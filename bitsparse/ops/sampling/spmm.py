@@ -1,0 +1,335 @@
+"""Sums of sampled neighbours' features, once or prepared for many features."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import _check, backends, interop
+from bitsparse.arrays.bit_tensor import BitTensor
+from bitsparse.arrays.inside import family_of
+from bitsparse.backends.params import CodeFeatures
+from bitsparse.errors import DTypeError, KernelError, ShapeError
+from bitsparse.ops.operands.csr import CSROperand
+from bitsparse.ops.operands.dense import Features, converted, native, sum_dtypes
+from bitsparse.ops.operands.places import device_of_sparse, same_place, target_array, working_with, zeros
+from bitsparse.ops.operands.sparse import as_csr
+from bitsparse.ops.sampling.gpu import DrawnSums, StoredSums
+from bitsparse.ops.sampling.sample import Strategy, sampling_of
+from bitsparse.ops.spmm.gpu import ShortWay
+
+__all__ = ["SampledPlan", "plan_sampled_spmm", "sampled_spmm"]
+
+Array = NDArray[Any]
+#: Codes of these widths lie whole in a word and are dequantised on the fly.
+CODE_BITS = (1, 2, 4, 8)
+
+
+class _Operand(NamedTuple):
+    """The features of one call: what is gathered, the dtype of the result and of its sums, and the caller's family."""
+
+    data: Any  # array or CodeFeatures
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    acc: np.dtype[Any]
+    family: interop.Family
+
+
+def sampled_spmm(
+    A: Any,
+    x: Any,
+    width: int,
+    strategy: Strategy = "aes",
+    *,
+    rescale: bool = False,
+    seed: int | None = None,
+    stream: int = 0,
+    out: Any = None,
+) -> Any:
+    """Sum of sampled neighbours' features: ``edge_sample(A, width, strategy).tocsr(rescale) @ x`` without storing the sample.
+
+    AES-SpMM's kernel (Algorithm 1), with its quantised features (section 3.1): codes of 8 bits or fewer are read packed and dequantised on
+    the way (Eq. 2).
+
+    Parameters
+    ----------
+    A : sparse (m, n)
+        As in :func:`edge_sample`; its values and its row and column scales are applied. The sum is computed where A is, and all other
+        arrays have to be there; containers on a GPU keep how many edges of each row are sampled.
+    x : array (n, d) of float16, bfloat16, float32 or float64, or BitTensor (n, d)
+        A BitTensor of 1, 2, 4 or 8 bits stands for its real values (scale and offset applied), fastest in ``layout="rows"``, ``axis=-1``.
+    width, strategy, seed, stream
+        As in :func:`edge_sample`.
+    rescale : bool, default False
+        Multiply each row's sum by ``row_nnz / samples``, which undoes the loss of mass (the paper leaves it out).
+    out : array (m, d), optional
+        Where to write; C-contiguous, of the result's dtype. Also returned.
+
+    Returns
+    -------
+    array (m, d)
+        In the family of `x` and, as for :func:`spmm`, of the common dtype of `x` and A's values: float64 is summed in float64, everything
+        else in float32 (16-bit results are rounded once at the end). Float32 for a BitTensor.
+
+    Raises
+    ------
+    ShapeError, DTypeError, DeviceError, ValueError
+        Operands that do not fit, or options as in :func:`edge_sample`.
+
+    Notes
+    -----
+    On the CPU terms are added in sampling order, one rounding a product and a sum, the same bits for any number of threads: |error| <=
+    (samples + 4) u sum |a x| with u = 2^-24, or 2^-53 for float64. A GPU adds the samples of rows with more than some 32 to 1024 of them
+    in pieces, which it then adds in order: the same bound, and the same bits in every run. Codes it sums as they are, exactly where there
+    are no weights; scale and offset come to complete rows, or to the weights if they belong to the rows of `x`. There ``|q scale| +
+    |offset|`` takes the place of ``|x|`` in the bound.
+
+    Examples
+    --------
+    >>> from scipy.sparse import csr_array
+    >>> A = csr_array(np.ones((1, 8), dtype=bool))
+    >>> x = np.arange(8, dtype=np.float32)[:, None]
+    >>> bs.sampled_spmm(A, x, 4, "sfs"), bs.sampled_spmm(A, x, 4, "sfs", rescale=True)
+    (array([[6.]], dtype=float32), array([[12.]], dtype=float32))
+    """
+    function = "sampled_spmm"
+    sampling = sampling_of(function, width, strategy, seed, stream)
+    with working_with(device_of_sparse(A), x, out):
+        csr = as_csr(function, A).single_values(function)
+        features = _features(function, csr, x)
+        target = _target(function, csr, features, out)
+        if csr.device == "cpu":
+            result = _on_host(function, csr, features, sampling, bool(rescale), target)
+        elif 0 in features.shape or csr.shape[0] == 0:
+            result = _nothing(csr, features, target)
+        else:
+            sums = DrawnSums.kept(csr, sampling, bool(rescale))
+            result = sums(csr, features.data, features.acc, sampling, target)
+        return out if out is not None else interop.from_array(result, features.family, function)
+
+
+class SampledPlan:
+    """A prepared sampled sum ``plan(x, out=None)``; made by :func:`plan_sampled_spmm`.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Shape of the result.
+    device : str
+        Where the sparse operand is and all others must be.
+    stored : bool
+        Whether the sample is kept; else every call draws it again, with the same seed.
+
+    Examples
+    --------
+    >>> from scipy.sparse import csr_array
+    >>> bs.plan_sampled_spmm(csr_array(np.ones((2, 9), dtype=bool)), 8, 4)
+    <SampledPlan shape=(2, 8) strategy=aes width=4>
+    """
+
+    def __init__(
+        self,
+        function: str,
+        csr: CSROperand,
+        columns: int,
+        sampling: dict[str, Any],
+        rescale: bool,
+        dtype: Any,
+        store: bool | None,
+        kernel: str | None,
+    ) -> None:
+        self._function, self._csr, self._sampling, self._rescale = function, csr, sampling, rescale
+        self.shape, self.device = (csr.shape[0], columns), csr.device
+        wanted = _check.dtype(function, np.float32 if dtype is None else dtype, "f")
+        self._sums: DrawnSums | StoredSums | None = None
+        #: On a GPU, what a call may do at once for features of CuPy's of the planned dtype.
+        self._short: ShortWay | None = None
+        self.stored = self.device != "cpu" and store is not False
+        if self.device == "cpu":
+            if store or kernel is not None:
+                what = "store=True" if store else f"kernel={_check.shown(kernel)}"
+                raise KernelError(f"{function}: {what} is for a GPU, but A is on the CPU; leave it out")
+        elif not self.stored and kernel is not None:
+            raise KernelError(
+                f"{function}: kernel={_check.shown(kernel)} multiplies a stored sample; pass store=True or kernel=None"
+            )
+        elif 0 not in (*self.shape, csr.shape[1]):
+            made = DrawnSums.kept(csr, sampling, rescale)
+            self._sums = (
+                StoredSums(function, csr, made.drawing, columns, sampling, rescale, kernel) if self.stored else made
+            )
+            result_dtype, acc = _dtypes(function, csr, wanted)
+            operand, run = self._sums.prepare(csr, result_dtype, acc, sampling, columns)
+            if result_dtype == wanted:
+                self._short = ShortWay(operand, run, wanted, (columns,), result_dtype)
+
+    def explain(self) -> str:
+        """What is summed and how, in a few lines."""
+        (rows, cols), edges = self._csr.shape, self._csr.nnz
+        name, width = self._sampling["strategy"], self._sampling["width"]
+        first = f"{rows} x {cols}, {edges} edges: sums of {self.shape[1]} columns, {name} of width {width}"
+        if self._sums is None:
+            return f"{first}\ndrawn in every call"
+        return "\n".join((first, *self._sums.explain()))
+
+    def __repr__(self) -> str:
+        name, width = self._sampling["strategy"], self._sampling["width"]
+        return f"<SampledPlan shape={self.shape} strategy={name} width={width}>"
+
+    def __call__(self, x: Any, out: Any = None) -> Any:
+        """The sums of features of the planned width; see :func:`sampled_spmm`."""
+        if self._short is not None and self._short.fits(x, out):
+            return self._short(x, out)
+        function, csr = self._function, self._csr
+        with working_with(self.device, x, out):
+            features = _features(function, csr, x)
+            if features.shape[1] != self.shape[1]:
+                raise ShapeError(
+                    f"{function}: x has shape {features.shape}, but the plan is for {(csr.shape[1], self.shape[1])}; make another plan"
+                )
+            target = _target(function, csr, features, out)
+            if self.device == "cpu":
+                result = _on_host(function, csr, features, self._sampling, self._rescale, target)
+            elif self._sums is None:
+                result = _nothing(csr, features, target)
+            else:
+                result = self._sums(csr, features.data, features.acc, self._sampling, target)
+            return out if out is not None else interop.from_array(result, features.family, function)
+
+
+def plan_sampled_spmm(
+    A: Any,
+    n: int,
+    width: int,
+    strategy: Strategy = "aes",
+    *,
+    rescale: bool = False,
+    seed: int | None = None,
+    stream: int = 0,
+    dtype: Any = None,
+    store: bool | None = None,
+    kernel: str | None = None,
+) -> SampledPlan:
+    """Prepare sums over one sample for many features of the same width, as over the layers and calls of a model.
+
+    Parameters
+    ----------
+    A : sparse (m, n)
+        As in :func:`sampled_spmm`.
+    n : int
+        Columns of the features.
+    width, strategy, rescale, seed, stream
+        As in :func:`sampled_spmm`; without a `seed` one is drawn now.
+    dtype : dtype, default float32
+        Of the features to come. On a GPU their kernel is chosen and compiled now, others' at their first sum.
+    store : bool, optional
+        On a GPU: keep the sample as a sparse matrix, repeated edges as one with a weight, and multiply with the kernels of :func:`spmm`
+        (what None means); or draw it anew in every call, which takes no memory for it.
+    kernel : {"csr", "windows", "tiles", "short"}, optional
+        With `store`, as in :func:`spmm`; ``"short"`` deals the rows out by their length, for float32 features of up to 64 columns, a
+        multiple of 4. By default it is taken for up to 32 columns, and beyond where the result has at most 16 MiB.
+
+    Returns
+    -------
+    SampledPlan
+        On a GPU ``plan(x, out=y)`` with C-contiguous `x` of the planned dtype allocates, compiles and waits for nothing from its second
+        call on, so that it can be captured into a CUDA graph.
+
+    Raises
+    ------
+    KernelError
+        `kernel` cannot compute this, or `store` and `kernel` do not go together or with the CPU.
+
+    Examples
+    --------
+    >>> from scipy.sparse import csr_array
+    >>> plan = bs.plan_sampled_spmm(csr_array(np.ones((2, 9), dtype=bool)), 3, 4, rescale=True)
+    >>> plan(np.ones((9, 3), np.float32)).tolist()
+    [[9.0, 9.0, 9.0], [9.0, 9.0, 9.0]]
+    """
+    function = "plan_sampled_spmm"
+    columns = _check.integer(function, "n", n, 0)
+    sampling = sampling_of(function, width, strategy, seed, stream)
+    with working_with(device_of_sparse(A)):
+        csr = as_csr(function, A).single_values(function)
+        return SampledPlan(function, csr, columns, sampling, bool(rescale), dtype, store, kernel)
+
+
+def _dtypes(function: str, csr: CSROperand, dtype: np.dtype[Any]) -> tuple[np.dtype[Any], np.dtype[Any]]:
+    """(dtype of the result, dtype of its sums) for floating features."""
+    plain = Features(np.empty(0), (0, 0), dtype, None, interop.NUMPY)
+    return sum_dtypes(function, plain, csr.values, csr.row_scale is not None or csr.col_scale is not None, 0)
+
+
+def _features(function: str, csr: CSROperand, x: Any) -> _Operand:
+    """Float rows, or codes with their affine map."""
+    single = np.dtype(np.float32)
+    if not isinstance(x, BitTensor):
+        array, family = interop.as_array(x, function, "x")
+        if array.dtype.name != "bfloat16":
+            _check.numeric(function, "x", array, "f")
+        _fits(function, csr, array.shape)
+        same_place(function, [("A", csr.device), ("x", interop.device_of(array))])
+        dtype, acc = _dtypes(function, csr, native(array).dtype)
+        on_cpu = csr.device == "cpu"
+        data = interop.contiguous(converted(native(array), acc if on_cpu else dtype))
+        return _Operand(data, array.shape, dtype, acc, family)
+    _fits(function, csr, x.shape)
+    same_place(function, [("A", csr.device), ("x", x.device)])
+    if x.bits not in CODE_BITS:
+        raise DTypeError(
+            f"{function}: x has {x.bits} bits, but codes of {', '.join(map(str, CODE_BITS))} bits are dequantised on the fly; "
+            f"quantize to one of these, or pass x.dequantize()"
+        )
+    packed = x.repack(axis=-1, layout="rows")
+    scale, offset = x.scale, x.offset
+    if scale is not None or offset is not None:
+        # both, as dequantize applies them: fl(fl(q * scale) + offset)
+        space: Any = interop.namespace(packed.words)
+        scale = space.ones((), np.float32) if scale is None else scale
+        offset = space.zeros((), np.float32) if offset is None else offset
+    codes = CodeFeatures(packed.words, x.shape[1], x.bits, x.encoding, scale, offset)
+    return _Operand(codes, x.shape, single, single, family_of(x))
+
+
+def _fits(function: str, csr: CSROperand, shape: tuple[int, ...]) -> None:
+    if len(shape) != 2:
+        raise ShapeError(
+            f"{function}: x has shape {shape}, but features have 2 dimensions (nodes, features); aggregate batches one by one"
+        )
+    if csr.shape[1] != shape[0]:
+        raise ShapeError(
+            f"{function}: A has {csr.shape[1]} columns but x has {shape[0]} rows; pass one row of features per column of A"
+        )
+
+
+def _target(function: str, csr: CSROperand, features: _Operand, out: Any) -> Array | None:
+    if out is None:
+        return None
+    read = features.data.words if isinstance(features.data, CodeFeatures) else features.data
+    return target_array(function, out, (csr.shape[0], features.shape[1]), features.dtype, csr.device, (read,))
+
+
+def _nothing(csr: CSROperand, features: _Operand, target: Array | None) -> Array:
+    """The result of features without rows or columns, or of no rows: zeros."""
+    return zeros(interop.namespace(csr.indptr), (csr.shape[0], features.shape[1]), features.dtype, target)
+
+
+def _on_host(
+    function: str, csr: CSROperand, features: _Operand, sampling: dict[str, Any], rescale: bool, target: Array | None
+) -> Array:
+    scales = {
+        name: None if (part := getattr(csr, name)) is None else np.ascontiguousarray(part, features.acc)
+        for name in ("values", "col_scale", "row_scale")
+    }
+    with csr.checked(function):
+        sums = backends.family("cpu", "sampling.sample").gather(
+            csr.indptr, csr.columns, features.data, **sampling, **scales, rescale=rescale
+        )
+    result: Array = sums.astype(features.dtype, copy=False)
+    if target is None:
+        return result
+    target[...] = result
+    return target

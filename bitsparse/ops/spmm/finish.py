@@ -1,0 +1,227 @@
+"""An epilogue behind a sparse product: which scales can be taken out of its sums, and what becomes of these."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import _check, backends, interop
+from bitsparse.arrays.bit_tensor import BitTensor
+from bitsparse.backends.params import EpilogueParams, OperandParams
+from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.ops.finish.epilogue import Epilogue
+from bitsparse.ops.finish.terms import operand_terms
+from bitsparse.ops.matmul.plan import target_of
+from bitsparse.ops.operands.csr import CSROperand
+from bitsparse.ops.operands.dense import converted
+
+__all__ = ["Behind", "SumFinish"]
+
+Array = NDArray[Any]
+#: Pairs of scale and offset whose contribution is kept, and finishes of one pattern.
+_KEPT = 8
+
+
+class _Left(NamedTuple):
+    """The sparse operand as :func:`operand_terms` reads a left factor."""
+
+    shape: tuple[int, ...]
+    scale: Array | None
+    offset: Array | None
+    line_sums: Array
+
+
+class Behind(NamedTuple):
+    """What stands behind sums of integers whose factors were taken out of the sum.
+
+    Attributes
+    ----------
+    params : EpilogueParams
+        On the CPU the whole chain, on a GPU the epilogue's own.
+    operand : OperandParams
+        On a GPU what the operands add to it.
+    """
+
+    params: EpilogueParams
+    operand: OperandParams
+
+
+class SumFinish:
+    """An epilogue behind sums or means over one pattern, of features of one width.
+
+    Sums of integers with one factor to a tensor, a column or a row are exact, and the factors belong to the chain, as in :func:`matmul`; so
+    host and GPU give the same bits. Where a factor differs by neighbour (a `col_scale` of the matrix, values that are no integers, a
+    scale for each node, a maximum of real values) the sums are those of :func:`spmm` without an epilogue, rounded to float32.
+
+    Parameters
+    ----------
+    epilogue : Epilogue
+    operand : CSROperand
+    shape : tuple of int
+        Of the result, which has two dimensions.
+    reduce : {"sum", "mean", "max"}
+    """
+
+    def __init__(
+        self, function: str, epilogue: Epilogue, operand: CSROperand, shape: tuple[int, ...], reduce: str
+    ) -> None:
+        self._function, self.epilogue, self.shape, self._reduce = function, epilogue, shape, reduce
+        self._row_scale, self._scaled = operand.row_scale, operand.col_scale is not None
+        #: The epilogue's own chain; errors of its shapes come here.
+        self.params = epilogue.params(function, shape)
+        self._kept: dict[tuple[int, int], tuple[Any, Any, Behind]] = {}
+        self._device: dict[str, tuple[Any, Any]] = {}
+        self._lock = threading.Lock()
+        self._ready = interop.Ready()
+
+    @classmethod
+    def kept(cls, function: str, epilogue: Any, operand: CSROperand, shape: tuple[int, ...], reduce: str) -> SumFinish:
+        """What a container on a GPU keeps for this epilogue, or a new one.
+
+        Raises
+        ------
+        DTypeError
+            `epilogue` is none.
+        ShapeError
+            The result does not have two dimensions, or the vectors of the epilogue do not fit it.
+        """
+        if not isinstance(epilogue, Epilogue):
+            raise DTypeError(f"{function}: epilogue must be an Epilogue, got {type(epilogue).__name__}")
+        if len(shape) != 2:
+            raise ShapeError(
+                f"{function}: the result has shape {shape}, but an epilogue takes rows and columns; reshape x to (N, columns)"
+            )
+        made: dict[Any, tuple[Any, SumFinish]] = operand.prepared.setdefault("finishes", {})
+        owner = (operand.row_scale, operand.col_scale, operand.values)
+        found = made.get((epilogue, shape, reduce))
+        if found is not None and all(a is b for a, b in zip(found[0], owner, strict=True)):
+            return found[1]
+        if len(made) >= _KEPT:
+            made.clear()
+        finish = cls(function, epilogue, operand, shape, reduce)
+        made[epilogue, shape, reduce] = owner, finish
+        return finish
+
+    def takes_out(self, x: Any, weights: Array | None) -> bool:
+        """Whether the integers of `x` are summed, and all scales belong to the chain."""
+        if self._scaled or self._reduce == "max" or (weights is not None and weights.dtype.kind not in "biu"):
+            return False
+        if not isinstance(x, BitTensor):
+            return self._row_scale is None
+        return all(part is None or part.ndim == 0 or part.shape[-2] == 1 for part in (x.scale, x.offset))
+
+    def behind(self, operand: CSROperand, x: Any, weights: Array | None) -> Behind:
+        """What stands behind sums of the integers of `x`; kept for one scale and offset."""
+        on_gpu = operand.device != "cpu"
+        if not isinstance(x, BitTensor):
+            return Behind(self.params, OperandParams())
+        scale, offset = x.scale, x.offset
+        if scale is None and offset is None and self._row_scale is None:
+            return Behind(self.params, OperandParams())
+        # With values what an offset adds depends on them, and they may have changed since the last call.
+        fixed = weights is operand.values and (weights is None or offset is None)
+        key = (id(scale), id(offset))
+        found = self._kept.get(key) if fixed else None
+        if found is not None and found[0] is scale and found[1] is offset:
+            return found[2]
+        left = _Left(
+            operand.shape,
+            None if self._row_scale is None else self._row_scale[:, None],
+            None,
+            self._line_sums(operand, weights) if offset is not None else np.empty(0),
+        )
+        terms = operand_terms(self._function, left, x, self.epilogue.offset_correction, ("A", "x"))
+        made = (
+            Behind(self.params, self.epilogue.behind(terms, operand.device))
+            if on_gpu
+            else Behind(self.epilogue.params(self._function, self.shape, terms), OperandParams())
+        )
+        if fixed:
+            if on_gpu:
+                operand.ready.renew()
+            if len(self._kept) >= _KEPT:
+                self._kept.clear()
+            self._kept[key] = scale, offset, made
+        return made
+
+    def _line_sums(self, operand: CSROperand, weights: Array | None) -> Array:
+        """How often a row adds the offset of its neighbours; of a mean its share."""
+        space: Any = interop.namespace(operand.indptr)
+        counts = operand.indptr[1:] - operand.indptr[:-1]
+        if weights is None:
+            sums = counts
+        else:
+            ones = space.ones((operand.shape[1], 1), np.int8)
+            sums = backends.family(operand.device, "spmm.spmm").spmm(
+                operand.indptr,
+                operand.columns,
+                operand.shape,
+                ones,
+                nnz=operand.nnz,
+                acc_dtype=np.int64,
+                values=weights,
+            )[:, 0]
+        if self._reduce == "mean":
+            shares: Array = sums.astype(np.float64) / space.maximum(counts, 1)
+            return shares
+        whole: Array = sums.astype(np.int64)
+        return whole
+
+    # ---- the chain on sums in memory
+    def target(self, out: Any, device: str, operands: tuple[Any, ...]) -> Any:
+        """The array behind `out`, checked before anything is written."""
+        dtype = np.dtype(np.float32)
+        return target_of(self._function, self.epilogue, out, self.shape, dtype, device, operands)
+
+    def on_host(self, sums: Array, behind: Behind | None, target: Array | None) -> Array:
+        """What becomes of sums on the CPU."""
+        params = self.params if behind is None else behind.params
+        made: Array = backends.family("cpu", "matmul.matmul").epilogue(_as_sums(sums), params)
+        if target is None:
+            return made
+        target[...] = made.reshape(target.shape)
+        return target
+
+    def device_chain(self, kind: str, largest: float) -> Any:
+        """The chain prepared on the current device for sums of one kind, which nobody else uses at the same time."""
+        return backends.family("cuda", "matmul.matmul").DeviceEpilogue(self.params, self.shape, largest)
+
+    def on_gpu(self, sums: Array, behind: Behind | None, target: Array | None) -> Array:
+        """The same on the current device and stream, in a kernel behind that of the sums."""
+        sums = _as_sums(sums)
+        with self._lock:
+            kind = sums.dtype.name
+            if kind not in self._device:
+                chain = self.device_chain(
+                    kind, np.inf if sums.dtype.kind == "f" else 2.0 ** (8 * sums.dtype.itemsize - 1)
+                )
+                self._device[kind] = chain, chain.on(sums.dtype)
+                self._ready.renew()
+            self._ready.wait()
+            chain, kernel = self._device[kind]
+            chain.with_operand(**(OperandParams() if behind is None else behind.operand)._asdict())
+            made: Array = chain.empty() if target is None else target
+            kernel.run(sums, made)
+        return made
+
+    def check(self, chains: tuple[Any, ...] = ()) -> None:
+        """Raise if NaN was to become a code since this was asked last; waits where that cannot be ruled out.
+
+        Raises
+        ------
+        ValueError
+        """
+        found = [
+            chain.nan_seen() for chain in (*(kept[0] for kept in self._device.values()), *chains) if chain.may_see_nan
+        ]
+        _check.no_nan_in_epilogue(self._function, any(found))
+
+
+def _as_sums(sums: Array) -> Array:
+    """Sums of a dtype that the chain takes: int32, int64 or float32."""
+    wanted = sums.dtype if sums.dtype.name in ("int32", "int64") else np.dtype(np.float32)
+    made: Array = interop.contiguous(converted(sums, wanted))
+    return made

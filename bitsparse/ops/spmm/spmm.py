@@ -1,0 +1,284 @@
+"""Sparse times dense: sums, means and maxima of neighbours' features, with values or scales on the edges."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from bitsparse import _check
+from bitsparse.arrays.bit_tensor import BitTensor, Encoding
+from bitsparse.arrays.sparse_base import SparseArray
+from bitsparse.errors import ShapeError
+from bitsparse.ops.edges.ways import EdgeWay
+from bitsparse.ops.finish.epilogue import Epilogue
+from bitsparse.ops.operands.dense import as_features
+from bitsparse.ops.operands.places import device_of_sparse, working_with
+from bitsparse.ops.operands.sparse import as_csr, incidence_csr
+from bitsparse.ops.spmm.gpu import ShortWay
+from bitsparse.ops.spmm.plan import SpmmPlan
+
+__all__ = ["SpmmPlan", "aggregate_edges", "plan_spmm", "spmm"]
+
+Reduce = Literal["sum", "mean", "max"]
+Precision = Literal["fp32", "tf32", "3xtf32"]
+
+
+def spmm(
+    A: Any,
+    x: Any,
+    *,
+    values: Any = None,
+    reduce: Reduce = "sum",
+    precision: Precision = "fp32",
+    kernel: str | None = None,
+    epilogue: Epilogue | None = None,
+    out: Any = None,
+) -> Any:
+    """Product of a sparse matrix with dense features, ``y[i] = reduce over j of A[i, j] * x[j]``; ``A @ x``.
+
+    Parameters
+    ----------
+    A : TCTiledCSR, FRDC, BitTensor of one bit, scipy.sparse array or cupyx.scipy.sparse matrix, (M, N)
+        The adjacency: row i holds what node i aggregates. A pattern (no values, or all True) counts as ones; values of shape (nnz, H) are
+        one per head for features (N, H, D); `row_scale` and `col_scale`
+        of a container are factors per row and column. Duplicates are summed, as SciPy does. The product is computed where A lies, and all
+        other arrays have to be there; containers on a GPU keep what was prepared for their pattern.
+    x : array (N,), (N, D) or (N, H, D), or BitTensor (N, D) or (N, H, D)
+        Features: bool, integers, float16, bfloat16, float32 or float64, from any array library. A BitTensor without scale and offset
+        stands for its integers; with them its values are dequantised while they are gathered, to the same float32 values as
+        ``x.dequantize()``. Gathered packed at 1, 2, 4, 8 and 16 bits; ``layout="rows"`` saves a conversion. On a GPU that goes for integers
+        summed in int32 and for float weights without scale and offset (see Notes for those with); others are unpacked first.
+    values : array (nnz,) or (nnz, H), optional
+        Weights of the edges instead of A's own, in the order of A's CSR arrays; one per head for features (N, H, D).
+    reduce : {"sum", "mean", "max"}
+        The mean divides by the number of edges of the row, whatever their weights. Rows without edges give 0.
+    precision : {"fp32", "tf32", "3xtf32"}
+        What float32 features may be multiplied in. "tf32" allows tensor cores, which take 10 bits of each factor's fraction and sum in
+        float32; "3xtf32" splits every factor in two and comes close to float32. It is a permission: a CPU, and kernels without tensor
+        cores, compute in float32 all the same.
+    kernel : {"csr", "windows", "tiles", "codes"}, optional
+        On a GPU: an edge at a time, windows of eight rows that share the features that they read, windows on tensor cores, or packed
+        features gathered as they are; by default what is estimated to be quickest for arrays that keep what is prepared.
+    epilogue : Epilogue, optional
+        What becomes of the sums of features (N, D): float32, or a BitTensor if it gives bits. The scales of a BitTensor, for all of it or
+        by column, and the `row_scale` of A belong to its chain then, as in :func:`matmul`, so that integers are summed exactly and the
+        result has the same bits on every device; offsets are refused unless it has ``offset_correction=True``. Where a factor differs
+        by neighbour (`col_scale`, floating values, a scale for each node) and for a maximum the chain follows the sums without it,
+        rounded to float32.
+    out : array or BitTensor, optional
+        Where to write; of exactly the result's shape and dtype. Also returned.
+
+    Returns
+    -------
+    array (M,), (M, D) or (M, H, D), or BitTensor (M, D)
+        In the family of `x`. Floating features and values follow NumPy's promotion. Integers without a floating factor give exact sums,
+        int32 if ``longest row * max|A| * max|x| < 2**31`` by dtype or bits, else int64; their mean is float32, the quotient of sum and
+        count, each rounded to float32. Integers with a floating factor give float32, beyond 16 bits float64.
+
+    Raises
+    ------
+    ShapeError
+        `A` and `x` do not fit, or values or `out` have another shape than the result asks for.
+    ValueError
+        An integer sum might exceed int64, or A's arrays are not those of a matrix.
+    DTypeError, DeviceError
+        An operand is not numeric or not sparse, or they are on several devices.
+    KernelError
+        `kernel` cannot compute this.
+
+    Notes
+    -----
+    Rows of up to 1024 edges are summed in the order of their columns, longer ones in pieces of 1024, which are then added in order; each
+    step is rounded once. The bits of a result depend neither on the number of threads nor on the processor. With u = 2**-24 (2**-53 for
+    float64, and one rounding more, of 2**-11 or 2**-8, for 16-bit features, which are summed in float32) the error of a row of n edges is
+    at most ``(min(n, 1024) + ceil(n / 1024) + 3) * u * sum |a x|``, three roundings being those of the weights and scales. NaN propagates
+    through all three reductions.
+
+    On a GPU the pieces have some L edges, 32 to 1024 by the size of `A` and the chip, which takes the place of 1024 in this bound;
+    integers and maxima are the same bits as on the CPU, floating sums the same bits in every run. On tensor cores, which 16-bit features
+    may use unasked, the bound is ``(e + n * 2**-22) * sum |a x|`` with e = 1.2e-3 for "tf32" and 2**-20 for "3xtf32"; for 16-bit features,
+    before the result is rounded, e = 0 with values of their dtype and 2**-20 with a `col_scale` (float16: and 2**-25 for each edge with a
+    factor below 2**-14).
+
+    Of a BitTensor (N, D) with one scale and offset for all or to a column a GPU sums the integers, exactly, where A has neither values nor
+    a `col_scale`: what they stand for is found from the sums in six roundings, so that the error is at most
+    ``6 * u * sum (|q * scale| + |offset|)`` times the row's scale. With values or a `col_scale` integers of 2 to 16 bits without scale
+    and offset are summed in float32 as they are gathered.
+
+    TANGO (Chen et al., SC 2023, section 3.3) splits products with a weight per edge and head into one product per head; here each head is
+    a pass over a row's edges while they are in cache. Work is shared out by edges, and long rows are shared out as well.
+
+    Examples
+    --------
+    >>> import scipy.sparse as sp
+    >>> A = sp.csr_array(np.array([[0, 2, 1], [0, 0, 0], [3, 0, 0]], dtype=np.float32))
+    >>> x = np.array([[1, 2], [3, 4], [5, 6]], dtype=np.float32)
+    >>> bs.spmm(A, x)
+    array([[11., 14.],
+           [ 0.,  0.],
+           [ 3.,  6.]], dtype=float32)
+    >>> bs.spmm(A != 0, x, reduce="mean")
+    array([[4., 5.],
+           [0., 0.],
+           [1., 2.]], dtype=float32)
+    >>> q = bs.quantize(x, 4, granularity="tensor")
+    >>> bs.spmm(A != 0, q, epilogue=bs.Epilogue(offset_correction=True, activation="relu"))
+    array([[ 8., 10.],
+           [ 0.,  0.],
+           [ 1.,  2.]], dtype=float32)
+    """
+    function, how = "spmm", (reduce, precision, kernel)
+    # What takes long to prepare for a pattern is worth it where the pattern is kept.
+    keep = isinstance(A, SparseArray)
+    if keep and values is None and epilogue is None and A._prepared:
+        short = ShortWay.kept(A, x, how)
+        if short is not None and short.fits(x, out):
+            return short(x, out)
+    brought, given = (function, *how), (x, values)
+    if keep and values is not None and epilogue is None:
+        way = EdgeWay.kept(A, brought, given)
+        if way is not None and way.fits(given, out):
+            return way(given, out)
+    with working_with(device_of_sparse(A), x, values, out):
+        operand = as_csr(function, A)
+        if epilogue is not None:
+            plan = SpmmPlan(function, operand, tuple(np.shape(x))[1:], reduce, precision, kernel, keep, epilogue)
+            result = plan._run(plan._features(x), values, out, x)
+            plan.check()
+            return result
+        if isinstance(x, BitTensor):
+            plan = SpmmPlan(function, operand, x.shape[1:], reduce, precision, kernel, keep)
+            return plan._run(plan._features(x), values, out, x)
+        features = as_features(function, "x", x)
+        plan = SpmmPlan(function, operand, features.shape[1:], reduce, precision, kernel, keep)
+        result = plan._run(features, values, out)
+        if keep and values is None and features.data is x:
+            ShortWay.keep(A, x, how, plan._prepare(features.dtype))
+        if values is not None:
+            EdgeWay.learn(A, brought, given, plan._with_values)
+        return result
+
+
+def plan_spmm(
+    A: Any,
+    n: int,
+    *,
+    heads: int | None = None,
+    reduce: Reduce = "sum",
+    dtype: Any = None,
+    bits: int | None = None,
+    encoding: Encoding = "unsigned",
+    epilogue: Epilogue | None = None,
+    precision: Precision = "fp32",
+    kernel: str | None = None,
+    frozen: bool = False,
+) -> SpmmPlan:
+    """Prepare products of one sparse matrix with many features of the same width.
+
+    Parameters
+    ----------
+    A : sparse (M, N)
+        As in :func:`spmm`.
+    n : int
+        Columns of the features, of one head if there are several.
+    heads : int, optional
+        Heads of features (N, heads, n); by default they are (N, n).
+    reduce : {"sum", "mean", "max"}
+    dtype : dtype, default float32
+        Of the features to come. On a GPU their kernel is chosen and compiled now, others' at their first product.
+    bits : int, optional
+        The features to come are BitTensors of so many bits, instead of arrays.
+    encoding : {"unsigned", "signed", "bipolar"}
+        Of these BitTensors.
+    epilogue : Epilogue, optional
+        As in :func:`spmm`. On a GPU a BitTensor of 2, 4, 8 or 16 bits is summed and sent through it in one launch where floats come out or
+        bits packed along the features (``axis=-1``); in two otherwise. Nothing that comes out is looked at: see ``plan.check()``.
+    precision, kernel
+        As in :func:`spmm`.
+    frozen : bool, default False
+        Multiply with A's values as they are now, of which the plan makes a copy. Otherwise every call reads them where they lie, so that
+        values changed in place count, and kernels that want them in another order bring them into it every time.
+
+    Returns
+    -------
+    SpmmPlan
+        On a GPU ``plan(x, out=y)`` with C-contiguous `x` of the planned dtype allocates, compiles and waits for nothing from its second
+        call on, so that it can be captured into a CUDA graph; so does one with a BitTensor of the planned bits in the layout "rows" whose
+        scale and offset it has met before. 64-bit integers are the exception: their bounds are looked at every time.
+
+    Examples
+    --------
+    >>> import scipy.sparse as sp
+    >>> plan = bs.plan_spmm(sp.eye_array(3, format="csr", dtype=np.float32), 2)
+    >>> plan(np.ones((3, 2), np.float32)).sum()
+    np.float32(6.0)
+    >>> print(plan.explain())
+    3 x 3, 3 edges, longest row 1: sum of 2 columns
+    rows in 1 unit of about 1024 edges, no row is shared out
+    """
+    function = "plan_spmm"
+    if bits is not None:
+        if dtype is not None:
+            raise ValueError(f"{function}: features have bits={bits} or dtype={dtype}, not both; leave one out")
+        bits = _check.bit_count(function, bits)
+        encoding = _check.encoding(function, encoding, bits)  # type: ignore[assignment]
+    inner: tuple[int, ...] = (_check.integer(function, "n", n, 0),)
+    if heads is not None:
+        inner = (_check.integer(function, "heads", heads, 0), *inner)
+    with working_with(device_of_sparse(A)):
+        operand = as_csr(function, A)
+        if _check.flag(function, "frozen", frozen):
+            operand = operand.with_frozen_values()
+        plan = SpmmPlan(function, operand, inner, reduce, precision, kernel, epilogue=epilogue)
+        if bits is None:
+            plan._prepare(dtype)
+        else:
+            plan._plan_bits(bits, encoding)
+        return plan
+
+
+def aggregate_edges(
+    A: Any, edges: Any, *, reduce: Reduce = "sum", side: Literal["rows", "cols"] = "rows", out: Any = None
+) -> Any:
+    """Reduce features of edges to their nodes: the product of the incidence matrix with the edges' features.
+
+    The incidence form of edge aggregation (TANGO, Chen et al., SC 2023, section 3.3): no matrix of ones in place of node features, and by
+    rows no gather at all, since the edges of a row lie side by side. In training it makes the gradients of node scores from those of
+    edge scores, by rows for one end and by columns for the other.
+
+    Parameters
+    ----------
+    A : sparse (M, N)
+        Only its pattern counts.
+    edges : array (nnz,), (nnz, D) or (nnz, H, D), or BitTensor
+        One row per edge, in the order of A's CSR arrays; dtypes as for :func:`spmm`.
+    reduce : {"sum", "mean", "max"}
+    side : {"rows", "cols"}
+        Which end of an edge receives it. Edges of a column are taken in the order of their rows.
+    out : array, optional
+
+    Returns
+    -------
+    array (M, ...) or, by columns, (N, ...)
+        dtypes, errors and bounds as for :func:`spmm`.
+
+    Examples
+    --------
+    >>> import scipy.sparse as sp
+    >>> A = sp.csr_array(np.array([[0, 1, 1], [0, 0, 1]]))
+    >>> bs.aggregate_edges(A, np.array([1.0, 10.0, 100.0]))
+    array([ 11., 100.])
+    >>> bs.aggregate_edges(A, np.array([1.0, 10.0, 100.0]), side="cols")
+    array([  0.,   1., 110.])
+    """
+    function = "aggregate_edges"
+    side = _check.choice(function, "side", side, ("rows", "cols"))  # type: ignore[assignment]
+    with working_with(device_of_sparse(A), edges, out):
+        features = as_features(function, "edges", edges)
+        operand = incidence_csr(function, A, side)
+        if features.shape[0] != operand.nnz:
+            raise ShapeError(
+                f"{function}: A has {operand.nnz} edges but edges has {features.shape[0]} rows (shape {features.shape}); pass one per edge"
+            )
+        return SpmmPlan(function, operand, features.shape[1:], reduce, keep=False)._run(features, None, out)

@@ -1,0 +1,257 @@
+// Sums of one-bit features over the edges of a 0/1 CSR pattern: y[i] = sum over edges (i, j) of x[j], as integers, as bits, or through a
+// float chain.
+//
+// A team of lanes (binary/bspmm_count.cuh) walks a stretch of rows (csr/streams.cuh), row by row. Every lane gathers BS_WORDS words of BS_U edges
+// at once and adds them to vertical counters by carry-save adders: two LOP3 to an adder, 1.75 adders an edge and word and a few for the
+// carries, no ballots and nothing unpacked. At the end of a row its lanes add up, bit-sliced, and the counts are compared bit-sliced, so
+// that no sum is ever an integer unless integers are wanted. All teams of a warp go in step: a batch each, then the ends of rows.
+// Rows in pieces: every piece leaves its planes in a slot, and whichever is the last to arrive adds them up.
+//
+// Floor: edges at 155 G/s (a gathered row is 16 bytes or little more), and the bytes of a result of integers.
+#ifndef BS_THREADS
+#define BS_THREADS 128
+#endif
+#include "binary/bspmm_finish.cuh"
+#include "binary/bspmm_walk.cuh"
+
+#ifndef BS_BLOCKS
+#define BS_BLOCKS 4
+#endif
+// Elsewhere the compiler takes a few registers more than five blocks leave.
+#if BS_BLOCKS > 4 && (__CUDA_ARCH__ != 900 || defined(BS_LARGE))
+#undef BS_BLOCKS
+#define BS_BLOCKS 4
+#endif
+
+// Lanes that take edges of a row of a stream, and of a piece.
+#ifndef BS_PIECE_TEAM
+#define BS_PIECE_TEAM BS_TEAM
+#endif
+// Planes of a lane's counters that short rows need; teams take a shorter way where no row of the warp is longer.
+#if BS_OUT != BS_SIGNS
+#undef BS_FEW
+#define BS_FEW BS_PLANES // numbers leave out planes as they go, and their code should not stand twice
+#elif !defined(BS_FEW)
+#define BS_FEW 4
+#endif
+constexpr int kMost = 31, kFew = BS_FEW < BS_PLANES ? BS_FEW : BS_PLANES;
+
+BS_INLINE constexpr int log_of(int n) { return n < 2 ? 0 : 1 + log_of(n / 2); }
+
+#if BS_WORDS == 4
+typedef uint4 Words;
+BS_INLINE void split(const uint4 &v, u32 (&to)[4]) { to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w; }
+#elif BS_WORDS == 2
+typedef uint2 Words;
+BS_INLINE void split(const uint2 &v, u32 (&to)[2]) { to[0] = v.x, to[1] = v.y; }
+#else
+typedef u32 Words;
+BS_INLINE void split(u32 v, u32 (&to)[1]) { to[0] = v; }
+#endif
+
+template <int team> struct Count {
+    static constexpr int kBatch = team * BS_U, kQuads = BS_U / 4, kTotal = BS_PLANES + log_of(team);
+    static constexpr int kLeft = team < BS_WORDS ? BS_WORDS / team : 1; // words of a lane once the team has added up
+    static constexpr int kFewEdges = ((1 << kFew) - 4) * team;
+
+    const CountParams &p;
+    const Stretch &at;
+    CountLane me;
+    const char *x; // row 0, this lane's words
+    bool has_words; // of a row
+    Index columns[BS_U];
+    u32 count[BS_WORDS][BS_PLANES];
+
+    __device__ __forceinline__ Count(const CountParams &params, const Stretch &stretch) : p(params), at(stretch)
+    {
+        me.lane = (int)threadIdx.x & ((team << p.across) - 1);
+        me.vector = me.lane & ((1 << p.across) - 1);
+        me.part = me.lane >> p.across;
+        const int slice = (int)blockIdx.y;
+        me.first = slice * (BS_WORDS << p.across);
+        me.at = me.vector * BS_WORDS + (me.part * kLeft & (BS_WORDS - 1));
+        const int word = me.first + me.vector * BS_WORDS;
+        has_words = word < p.width;
+        x = kept((const char *)(p.words + (has_words ? word : 0)));
+        clear();
+    }
+
+    __device__ __forceinline__ void clear()
+    {
+#pragma unroll
+        for (int w = 0; w < BS_WORDS; w++)
+#pragma unroll
+            for (int q = 0; q < BS_PLANES; q++)
+                count[w][q] = 0;
+    }
+
+    // The columns of the batch from `base` on; edges from base + end on are others'.
+    __device__ __forceinline__ void load_columns(Index base, int end)
+    {
+#pragma unroll
+        for (int k = 0; k < kQuads; k++) {
+            const int first = 4 * (me.part + team * k);
+            Index quad[4] = {0, 0, 0, 0};
+            if (first < end)
+                load_quad(p.streams.indices, base + first, end - first, quad);
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                columns[4 * k + i] = quad[i];
+        }
+    }
+
+    // Words of the batch's edges number `from` to `end`, zeros for the others.
+    __device__ __forceinline__ void gather(Words (&v)[BS_U], int from, int end) const
+    {
+        const int mine = 4 * me.part - from, length = end - from;
+#pragma unroll
+        for (int u = 0; u < BS_U; u++) {
+            v[u] = Words{};
+            if ((unsigned)(mine + 4 * team * (u / 4) + u % 4) < (unsigned)length && has_words)
+                v[u] = __ldg((const Words *)row_address(x, columns[u], 4u * (unsigned)p.width));
+        }
+    }
+
+    __device__ __forceinline__ void add(const Words (&v)[BS_U])
+    {
+        u32 words[BS_U][BS_WORDS];
+#pragma unroll
+        for (int u = 0; u < BS_U; u++)
+            split(v[u], words[u]);
+#pragma unroll
+        for (int w = 0; w < BS_WORDS; w++) {
+            u32 x[BS_U];
+#pragma unroll
+            for (int u = 0; u < BS_U; u++)
+                x[u] = words[u][w];
+            add_bits<0, BS_U, BS_PLANES>(count[w], x);
+        }
+    }
+
+    // What the team has counted, of which a lane has no more than `planes` planes. For whole warps.
+    template <int planes> __device__ __forceinline__ void total(u32 (&sum)[kLeft][planes + log_of(team)]) const
+    {
+        constexpr int apart = BS_WORDS == 1 ? 1 : (team < BS_WORDS ? team : BS_WORDS) / 2;
+        u32 lower[BS_WORDS][planes];
+#pragma unroll
+        for (int w = 0; w < BS_WORDS; w++)
+#pragma unroll
+            for (int q = 0; q < planes; q++)
+                lower[w][q] = count[w][q];
+        add_across<team, BS_WORDS, apart>(lower, me.part, 1 << p.across, sum);
+    }
+
+    // The words of a row that were counted. For whole warps.
+    template <int n> __device__ __forceinline__ void finish(const CountedRow &r, const u32 (&sum)[kLeft][n]) const
+    {
+#if BS_OUT == BS_SIGNS
+        if (me.part * kLeft < BS_WORDS)
+            store_signs(p, r, me.first + me.at, sum);
+#else
+        finish_numbers<kLeft>(p, me, r, sum);
+#endif
+        if (BS_WORDS < 4)
+            for (int word = me.lane; word < 4; word += team)
+                clear_pad_words(p, r, word, BS_WORDS);
+    }
+
+    __device__ __forceinline__ u32 *slot_of(int piece) const
+    {
+        const bs_u64 number = (bs_u64)(unsigned)piece * (unsigned)p.slices + blockIdx.y;
+        return p.partial + number * (unsigned)(kTotal * (BS_WORDS << p.across)) + me.at;
+    }
+
+    // The piece is counted: into its slot.
+    __device__ __forceinline__ void leave(const u32 (&sum)[kLeft][kTotal]) const
+    {
+        u32 *slot = slot_of(at.piece);
+        if (me.part * kLeft < BS_WORDS)
+#pragma unroll
+            for (int q = 0; q < kTotal; q++)
+#pragma unroll
+                for (int w = 0; w < kLeft; w++)
+                    slot[q * (BS_WORDS << p.across) + w] = sum[w][q];
+        __threadfence();
+    }
+
+    // The team that comes last takes all pieces of the row. For whole warps; teams of streams have nothing to do.
+    __device__ __forceinline__ void take() const
+    {
+        int from = 0, pieces = 0;
+        const bool last = is_last_piece(p, at, me, from, pieces);
+        u32 sum[kLeft][kMost];
+#pragma unroll
+        for (int i = 0; i < kLeft * kMost; i++)
+            sum[i / kMost][i % kMost] = 0;
+        if (last) {
+#pragma unroll 1
+            for (int i = 0; i < pieces; i++) {
+                const u32 *slot = slot_of(from + i);
+#pragma unroll
+                for (int w = 0; w < kLeft; w++) {
+                    u32 one[kTotal];
+#pragma unroll
+                    for (int q = 0; q < kTotal; q++)
+                        one[q] = __ldcg(slot + q * (BS_WORDS << p.across) + w);
+                    add_to_counts(sum[w], one);
+                }
+            }
+        }
+        finish({at.row, last ? p.streams.indptr[at.row + 1] - p.streams.indptr[at.row] : 0, last}, sum);
+    }
+};
+
+// A stretch from start to end; with pieces or without.
+template <int team, bool pieces> BS_INLINE void count_stretch(const CountParams &p, int unit)
+{
+    typedef Count<team> Body;
+    Stretch at;
+    const bool there = count_stretch_of(p, unit, at);
+    if (!__any_sync(~0u, there))
+        return;
+    Body body(p, at);
+    CountWalk<Body::kBatch> walk(p.streams, at);
+    if (walk.rows > 0)
+        body.load_columns(walk.base, walk.to());
+    while (__any_sync(~0u, walk.rows > 0)) {
+        Words v[BS_U];
+        body.gather(v, walk.from(), walk.to());
+        CountedRow counted = {walk.row, walk.end - walk.begin, at.piece < 0};
+        const bool ends = walk.step();
+        counted.there = ends && counted.there;
+        if (walk.rows > 0)
+            body.load_columns(walk.base, walk.to()); // arrive while the words do
+        body.add(v);
+        if (!__any_sync(~0u, ends))
+            continue;
+        if (BS_FEW < BS_PLANES && !__any_sync(~0u, ends && (at.piece >= 0 || counted.edges > Body::kFewEdges))) {
+            u32 sum[Body::kLeft][kFew + log_of(team)];
+            body.template total<kFew>(sum);
+            body.finish(counted, sum);
+        } else {
+            u32 sum[Body::kLeft][Body::kTotal];
+            body.template total<BS_PLANES>(sum);
+            body.finish(counted, sum);
+            if (pieces && ends && at.piece >= 0)
+                body.leave(sum);
+        }
+        if (ends)
+            body.clear();
+    }
+    if (pieces && __any_sync(~0u, at.piece >= 0))
+        body.take();
+}
+
+// The blocks of pieces come first, as they last longest.
+extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) bspmm_count(const __grid_constant__ CountParams p)
+{
+    const int groups = (int)blockDim.x / BS_TEAM >> p.across, unit = (int)threadIdx.x / BS_TEAM >> p.across;
+    if (BS_TEAM == BS_PIECE_TEAM) {
+        count_stretch<BS_TEAM, true>(p, (int)blockIdx.x * groups + unit);
+    } else if ((int)blockIdx.x >= p.piece_blocks) {
+        count_stretch<BS_TEAM, false>(p, p.streams.pieces + ((int)blockIdx.x - p.piece_blocks) * groups + unit);
+    } else {
+        const int number = (int)((blockIdx.x * blockDim.x + threadIdx.x) / BS_PIECE_TEAM >> p.across);
+        count_stretch<BS_PIECE_TEAM, true>(p, number < p.streams.pieces ? number : p.streams.pieces + p.streams.streams);
+    }
+}

@@ -1,0 +1,237 @@
+// float32 and 16-bit floats to codes of 2, 4 or 8 bits side by side, where offset and divisor do not change along a line: the codes of
+// bits/encode.cu, eight to a thread. A thread loads its next eight before it computes. Floor: the bytes of values and words.
+//
+// Compile-time: BS_KIND, BS_LARGE; BS_DRAWN (1: rounded at random, eight codes by one draw; 0: to nearest even or down).
+#define BS_STEPS 0
+#include "bits/encode.cuh"
+
+#define BS_WHOLE 12582912.0f  // 1.5 * 2^23: the lower half of a sum with it is a whole number
+#define BS_PARTS 8388608.0f   // 2^23, where steps are 1
+#define BS_PARTS_TOP 0x4b00u  // the upper half of its bits
+
+#if BS_DRAWN || defined(BS_LARGE)
+#define BLOCKS 4
+#else
+#define BLOCKS 5
+#endif
+
+// gain, middle and range of the parameters are multiplier, lowest and highest code here.
+struct OctetParams {
+    EncodeParams encode;
+    u32 keys[20]; // of Philox's rounds
+};
+
+#if BS_DRAWN
+BS_INLINE u64 product(u32 a, u32 b)
+{
+    u64 r; // not as a 64-bit product, to whose upper half the compiler adds zeros
+    asm("mul.wide.u32 %0, %1, %2;" : "=l"(r) : "r"(a), "r"(b));
+    return r;
+}
+
+// bs_stochastic_words, with the keys of the rounds at hand.
+BS_INLINE void words_of_draw(u64 draw, const OctetParams &p, u32 (&w)[4])
+{
+    w[0] = (u32)draw;
+    w[1] = (u32)(draw >> 32);
+    w[2] = p.encode.stream;
+    w[3] = 0;
+#pragma unroll
+    for (int round = 0; round < 10; round++) {
+        const u64 a = product(w[0], 0xD2511F53u), b = product(w[2], 0xCD9E8D57u);
+        w[0] = (u32)(b >> 32) ^ w[1] ^ p.keys[2 * round];
+        w[1] = (u32)b;
+        w[2] = (u32)(a >> 32) ^ w[3] ^ p.keys[2 * round + 1];
+        w[3] = (u32)a;
+    }
+}
+#endif
+
+// The integer next to v, |v| < 2^22, in the low bits; `j` of eight, which share the draw in `w`.
+BS_INLINE u32 whole_of(float v, int j, const u32 (&w)[4], const EncodeParams &p)
+{
+    const float below = __fadd_rd(v, BS_WHOLE);
+#if BS_DRAWN
+    const float part = bs_subf(v, bs_subf(below, BS_WHOLE));
+    // u < part * 2^16 where u < ceil(part * 2^16), both as numbers from 2^23 on
+    const u32 parts = bs_bits_of(__fmaf_ru(part, 65536.0f, BS_PARTS));
+    const u32 drawn = __byte_perm(w[j / 2], BS_PARTS_TOP, j % 2 ? 0x5432 : 0x5410);
+    return bs_bits_of(below) + (drawn < parts ? 1u : 0u);
+#else
+    return bs_bits_of(p.rounding == BS_NEAREST ? bs_addf(v, BS_WHOLE) : below);
+#endif
+}
+
+// Values at which the quotients reach the limits exactly, so that values can be clipped in place of quotients.
+struct Limits {
+    float low, high;
+    bool known;
+};
+
+BS_INLINE bool reaches(float limit, float divisor, float &value)
+{
+    const float near = bs_mulf(limit, divisor);
+#pragma unroll
+    for (int i = 0; i < 3; i++) {
+        value = bs_float_of(bs_bits_of(near) + (u32)(i == 2 ? -1 : i));
+        if (bs_divf(value, divisor) == limit)
+            return true;
+    }
+    return false;
+}
+
+// For one scale and no offset. Too small a numerator, which the quick quotient gets wrong, then gives a quotient below 2^-16 of its sign
+// that is not zero: no rounding tells it from the right one. Nobody may want to know about values that are not finite.
+BS_INLINE Limits limits_of(const Steps &s, const EncodeParams &p, bool varied)
+{
+    Limits l = {0.0f, 0.0f, false};
+    if (!varied && !p.flag && s.offset == 0.0f && p.gain == 1.0f && s.divisor <= 1.0f && s.divisor >= 5.9604645e-8f)
+        l.known = reaches(p.middle, s.divisor, l.low) && reaches(p.range, s.divisor, l.high);
+    return l;
+}
+
+BS_INLINE void codes_within(const Quad (&quads)[2], const u32 (&w)[4], const Steps &s, const Limits &l, const EncodeParams &p, u32 (&codes)[8])
+{
+    float unused = 0.0f;
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        const float value = fminf(fmaxf(real_of(element_of(quads[j / 4], j % 4), p.infinity), l.low), l.high);
+        codes[j] = whole_of(quick_quotient(value, s, unused), j, w, p);
+    }
+}
+
+// The low bytes of each code are the codes of eight neighbours; whether some of them have to be made one by one.
+BS_INLINE bool codes_of(const Quad (&quads)[2], const u32 (&w)[4], const Steps &s, const EncodeParams &p, u32 (&codes)[8])
+{
+    u32 key = ~0u;
+    float odd = 0.0f;
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        const float value = real_of(element_of(quads[j / 4], j % 4), p.infinity);
+        const float v = bs_mulf(quick_quotient(value, s, odd), p.gain);
+        key = min(key, key_of_numerator(value, s));
+        codes[j] = whole_of(fminf(fmaxf(v, p.middle), p.range), j, w, p);
+    }
+    return odd != 0.0f || (key < BS_SMALLEST_KEY && fabsf(s.offset) < BS_FAR_OFFSET);
+}
+
+// Codes of eight neighbours, `bits` to each, from their low bytes.
+BS_INLINE void store_codes(u32 *words, Index octet, int bits, u32 low, u32 high)
+{
+    if (bits == 8) {
+        ((uint2 *)words)[octet] = make_uint2(low, high);
+        return;
+    }
+    u32 both[2] = {low & 0x0f0f0f0fu, high & 0x0f0f0f0fu};
+    if (bits == 2) {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            both[h] &= 0x03030303u;
+            both[h] = (both[h] | both[h] >> 6) & 0x000f000fu;
+            both[h] = (both[h] | both[h] >> 12) & 0xffu;
+        }
+        ((unsigned short *)words)[octet] = (unsigned short)(both[0] | both[1] << 8);
+        return;
+    }
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        both[h] = (both[h] | both[h] >> 4) & 0x00ff00ffu;
+        both[h] = (both[h] | both[h] >> 8) & 0xffffu;
+    }
+    words[octet] = both[0] | both[1] << 16;
+}
+
+// The steps of common/scalar.h one by one: numerators and divisors that the quick quotient does not take, and what is not finite.
+BS_INLINE void exact_codes(const Element *x, float offset, float divisor, u64 draw, const EncodeParams &p, u32 &low, u32 &high)
+{
+    u64 all = 0;
+#pragma unroll 1
+    for (int j = 0; j < 8; j++) {
+        const Element e = x[j];
+        if (p.flag && is_odd(e, p))
+            *p.flag = 1;
+        const float v = bs_affinef(real_of(e, p.infinity), offset, divisor, (float)p.multiplier);
+        const u32 half = BS_DRAWN ? bs_stochastic_bits(8 * draw + (u64)j, p.seed, p.stream) : 0;
+        all |= (u64)((u32)bs_round_clippedf(bs_clipf(v, (float)p.low, (float)p.high), p.rounding, half) & 0xffu) << 8 * j;
+    }
+    low = (u32)all;
+    high = (u32)(all >> 32);
+}
+
+// Where eight codes come from.
+struct Place {
+    Index line, at, row, batch; // `at` counts octets of the line's words
+    const Element *x;           // null behind the line's values: the words are filled up with zeros
+};
+
+BS_INLINE Place place_of(Index i, const EncodeParams &p, Index lines, Index each, Index octets)
+{
+    Place at = {0, i, 0, 0, nullptr};
+    Index from = 8 * i;
+    if (lines > 1) {
+        at.line = at.row = quotient(i, each);
+        at.at = i - at.line * each;
+        if (p.batches > 1) {
+            at.batch = quotient(at.line, (Index)p.rows);
+            at.row = at.line - at.batch * (Index)p.rows;
+        }
+        from = BS_AT(x, at.batch, at.row, 0) + 8 * at.at;
+    }
+    if (at.at < octets)
+        at.x = (const Element *)p.x + from;
+    return at;
+}
+
+extern "C" __global__ void __launch_bounds__(256, BLOCKS) octet_rows(const OctetParams all)
+{
+    const EncodeParams &p = all.encode;
+    const Index octets = (Index)(p.cols / 8), lines = (Index)(p.batches * p.rows), each = (Index)(p.width * 4) / p.bits;
+    const Index total = lines * each, step = (Index)gridDim.x * blockDim.x;
+    const bool varied = p.offset_row || p.offset_batch || p.divisor_row || p.divisor_batch;
+    Steps s = steps_of(offset_at(p, 0), divisor_at(p, 0));
+    const Limits limits = limits_of(s, p, varied);
+    Index i = (Index)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= total)
+        return;
+    Place here = place_of(i, p, lines, each, octets);
+    Quad next[2] = {};
+    if (here.x) {
+        next[0] = load_quad(here.x);
+        next[1] = load_quad(here.x + 4);
+    }
+    while (true) {
+        const Place mine = here;
+        const Quad quads[2] = {next[0], next[1]};
+        const Index after = i + step;
+        if (after < total) {
+            here = place_of(after, p, lines, each, octets);
+            if (here.x) {
+                next[0] = load_quad(here.x);
+                next[1] = load_quad(here.x + 4);
+            }
+        }
+        u32 low = 0, high = 0;
+        if (mine.x) {
+            if (varied)
+                s = steps_of(offset_at(p, BS_AT(offset, mine.batch, mine.row, 0)), divisor_at(p, BS_AT(divisor, mine.batch, mine.row, 0)));
+            const u64 draw = (u64)mine.line * (u64)octets + (u64)mine.at;
+            u32 w[4] = {}, c[8];
+#if BS_DRAWN
+            words_of_draw(draw, all, w);
+#endif
+            bool slow = false;
+            if (limits.known)
+                codes_within(quads, w, s, limits, p, c);
+            else
+                slow = codes_of(quads, w, s, p, c);
+            low = __byte_perm(__byte_perm(c[0], c[1], 0x0040), __byte_perm(c[2], c[3], 0x0040), 0x5410);
+            high = __byte_perm(__byte_perm(c[4], c[5], 0x0040), __byte_perm(c[6], c[7], 0x0040), 0x5410);
+            if (slow)
+                exact_codes(mine.x, s.offset, s.divisor, draw, p, low, high);
+        }
+        store_codes(p.words, i, p.bits, low, high);
+        if (after >= total)
+            break;
+        i = after;
+    }
+}

@@ -1,0 +1,32 @@
+// Groups of lanes that wait for one another.
+#ifndef BITSPARSE_CSR_GROUPS_CUH
+#define BITSPARSE_CSR_GROUPS_CUH
+
+#include "common/scalar.h"
+
+#ifndef BS_INLINE
+#define BS_INLINE static __device__ __forceinline__
+#endif
+
+// The lanes of this thread's group, as the warp numbers them.
+BS_INLINE unsigned group_mask(int lanes) { return (lanes == 32 ? ~0u : (1u << lanes) - 1) << ((int)threadIdx.x & 31 & -lanes); }
+
+// Whether this group, all lanes of it together, is the last of `count` to come to `counter`, the group's, and sees what the others wrote
+// before a __threadfence.
+BS_INLINE bool last_of_groups(int *counter, int count, int lane, int lanes)
+{
+    const unsigned mask = group_mask(lanes);
+    __syncwarp(mask);
+    int before = 0;
+    if (lane == 0)
+        before = atomicAdd(counter, 1);
+    before = __shfl_sync(mask, before, (int)threadIdx.x & 31 & -lanes);
+    if (before != count - 1)
+        return false;
+    __threadfence();
+    if (lane == 0)
+        *counter = 0; // for the next launch
+    return true;
+}
+
+#endif

@@ -1,0 +1,254 @@
+// Softmax-weighted sums of gathered rows, scores and sums from one gather, nothing stored per edge.
+//   graph attention:  y[i, h] = sum_j softmax_j(leaky(source[j, h] + target[i, h])) x[j, h]
+//   BS_COSINE:        y[i]    = sum_j softmax_j(beta cos(x_i, x_j)) x_j
+//
+// A group of BS_LANES lanes walks a stretch of rows (csr/streams.cuh), up to BS_STEPS edges of one row at a time: their columns were loaded
+// while the edges before were at work; all their gathers are issued; each of the lanes that divide the edges among them makes the
+// scores of its own edges; the largest score so far rescales what has been added before; weights go to the other lanes by shuffle.
+// Floor: gathering rows of x. A lane has BS_PARTS vectors of a row; slices of more columns are blocks along y (not for cosines).
+#include "csr/streams.cuh"
+#include "edges/vectors.cuh"
+
+struct AttentionParams {
+    Streams s;
+    const char *x;
+    char *out;
+    void *lse;          // Sum (rows, heads) or null: logarithm of the sum of exp(score)
+    const void *source; // Sum (cols, heads): scores, or inverses of the norms of rows of x
+    const void *target; // Sum (rows, heads): scores; cosines: rows of x whose cosines are taken, with `inverse` of their norms
+    const void *inverse;
+    void *partial;      // Sum, for each piece: heads maxima, heads sums of weights, the weighted sums of a row
+    double factor;      // slope of leaky, or beta
+    double lowest;      // what the largest score is taken to be at first
+    int heads, vectors; // vectors of a whole row
+    int head_vectors;   // of a head
+    int bounded;        // no score is larger than `lowest`, but for rounding: it serves as the largest in all rows
+};
+
+// BS_BLOCKS: blocks of a multiprocessor, which bounds the registers.
+#ifndef BS_BLOCKS
+#if BS_TYPE == 3 || BS_PARTS > 1 || defined(BS_LARGE) || __CUDA_ARCH__ < 900
+#define BS_BLOCKS 2
+#else
+#define BS_BLOCKS 3
+#endif
+#endif
+
+// BS_TOGETHER lanes, a power of two, have the same head.
+#define SPREAD (BS_TOGETHER < BS_STEPS ? BS_TOGETHER : BS_STEPS) // lanes that divide the edges of a batch among them
+#define SHARE (BS_TOGETHER / SPREAD)                             // lanes that have the same edges
+#define OWN (BS_STEPS / SPREAD)                                  // edges of a batch whose scores one lane makes
+
+// What the lane knows that has edge u of the batch.
+template <class T> BS_INLINE T of_edge(const T (&own)[OWN], int u)
+{
+    return SPREAD == 1 ? own[u / SPREAD] : __shfl_sync(~0u, own[u / SPREAD], u % SPREAD * SHARE, BS_TOGETHER);
+}
+struct Row {
+    Sum most, total;                  // of all lanes alike; of this lane's own edges
+    Sum sum[BS_PARTS * BS_ELEMENTS];
+};
+
+BS_INLINE void clear(Row &r, Sum lowest)
+{
+    r.most = lowest;
+    r.total = 0;
+#pragma unroll
+    for (int i = 0; i < BS_PARTS * BS_ELEMENTS; i++)
+        r.sum[i] = 0;
+}
+
+// Sum over the lanes that divide the edges of a head among them.
+BS_INLINE Sum over_spread(Sum x)
+{
+#pragma unroll
+    for (int lanes = SHARE; lanes < BS_TOGETHER; lanes *= 2)
+        x += __shfl_xor_sync(~0u, x, lanes);
+    return x;
+}
+
+extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) attention(const AttentionParams p)
+{
+    const int lane = threadIdx.x & 31, t = lane % BS_LANES;
+    const int v0 = blockIdx.y * BS_LANES * BS_PARTS + t;
+    const int head = min(v0 / p.head_vectors, p.heads - 1);
+    const int bytes = p.vectors * BS_VECTOR;
+    const int own = t % BS_TOGETHER / SHARE; // edges own, own + SPREAD, ... of a batch are this lane's
+    const char *x = in_registers(p.x + (i64)v0 * BS_VECTOR);
+    Sum factor = (Sum)p.factor, lowest = (Sum)p.lowest;
+    in_register(factor);
+    in_register(lowest);
+    const Sum *source = (const Sum *)p.source + head;
+    Stretch at;
+    if (!this_stretch(p.s, at))
+        at.row = at.last = 0, at.start = at.stop = 0, at.piece = -1;
+    Index row = at.row, e = at.start, end = at.stop, after = at.stop;
+    if (row + 1 < at.last)
+        end = __ldg(p.s.indptr + row + 1), after = __ldg(p.s.indptr + row + 2);
+    Index col[OWN];
+#pragma unroll
+    for (int k = 0; k < OWN; k++)
+        col[k] = e + k * SPREAD + own < at.stop ? __ldg(p.s.indices + e + k * SPREAD + own) : 0;
+    Row r;
+    clear(r, lowest);
+    bool fresh = true, used = false;
+    Sum target = 0;
+#ifdef BS_COSINE
+    const char *own_rows = (const char *)p.target + (i64)v0 * BS_VECTOR;
+    Vector mine[BS_PARTS];
+#pragma unroll
+    for (int j = 0; j < BS_PARTS; j++)
+        mine[j] = zero_vector();
+#endif
+    while (__any_sync(~0u, row < at.last)) {
+        const int n = row < at.last ? (int)min(end - e, (Index)BS_STEPS) : 0;
+        // ---- loads: what belongs to the row, to the lane's own edges, to the gathered rows, and the columns of the edges that follow
+        const bool first = fresh && n > 0;
+#ifdef BS_COSINE
+        load_if(first, (const Sum *)p.inverse + row, target);
+#pragma unroll
+        for (int j = 0; j < BS_PARTS; j++)
+            load_if(first && v0 + j * BS_LANES < p.vectors, own_rows + row_offset(row, bytes) + j * BS_LANES * BS_VECTOR, mine[j]);
+#else
+        load_if(first, (const Sum *)p.target + row_offset(row, p.heads) + head, target);
+#endif
+        fresh = fresh && !first;
+        Sum score[OWN];
+#pragma unroll
+        for (int k = 0; k < OWN; k++) {
+            score[k] = 0;
+            load_if(k * SPREAD + own < n, source + row_offset(col[k], p.heads), score[k]);
+        }
+        Vector found[BS_STEPS][BS_PARTS];
+#pragma unroll
+        for (int u = 0; u < BS_STEPS; u++) {
+            const char *from = x + row_offset(of_edge(col, u), bytes);
+#pragma unroll
+            for (int j = 0; j < BS_PARTS; j++) {
+                found[u][j] = zero_vector();
+                load_if(u < n && v0 + j * BS_LANES < p.vectors, from + j * BS_LANES * BS_VECTOR, found[u][j]);
+            }
+        }
+        const Index following = e + n;
+#pragma unroll
+        for (int k = 0; k < OWN; k++) {
+            const Index edge = following + k * SPREAD + own;
+            load_if(edge < at.stop, p.s.indices + edge, col[k]);
+        }
+        __syncwarp(); // nothing that waits for a load may stand in front of another load
+        // ---- scores of the lane's own edges
+#ifdef BS_COSINE
+#if BS_TYPE != BS_F16 // whose squares float32 holds
+        if (first) {
+            // The row is brought near 1 by the power of two in the inverse of its norm, which then holds the rest: no product overflows.
+            const Sum power = power_near(target);
+#pragma unroll
+            for (int j = 0; j < BS_PARTS; j++)
+#pragma unroll
+                for (int i = 0; i < BS_ELEMENTS; i++)
+                    mine[j].at[i] = narrow(widen(mine[j], i) * power);
+            target *= inverse_power(power);
+        }
+        __syncwarp();
+#endif
+        Sum dot[BS_STEPS];
+#pragma unroll
+        for (int u = 0; u < BS_STEPS; u++) {
+            dot[u] = 0;
+#pragma unroll
+            for (int j = 0; j < BS_PARTS; j++)
+#pragma unroll
+                for (int i = 0; i < BS_ELEMENTS; i++)
+                    dot[u] = fused(widen(mine[j], i), widen(found[u][j], i), dot[u]);
+        }
+#pragma unroll
+        for (int k = 0; k < OWN; k++) {
+            Sum some[SPREAD];
+#pragma unroll
+            for (int u = 0; u < SPREAD; u++)
+                some[u] = dot[k * SPREAD + u];
+            // The inverse of the other row's norm first: it brings the product of both rows back to a cosine.
+            score[k] *= transposed_sum<BS_LANES, SPREAD>(some, lane);
+            score[k] *= factor * target;
+        }
+#else
+#pragma unroll
+        for (int k = 0; k < OWN; k++) {
+            const Sum s = score[k] + target;
+            score[k] = s < 0 ? s * factor : s;
+        }
+#endif
+        // ---- the largest so far
+        Sum most = r.most;
+        if (!p.bounded) {
+#pragma unroll
+            for (int k = 0; k < OWN; k++)
+                most = k * SPREAD + own < n ? larger(most, score[k]) : most;
+#pragma unroll
+            for (int lanes = SHARE; lanes < BS_TOGETHER; lanes *= 2)
+                most = larger(most, __shfl_xor_sync(~0u, most, lanes));
+            if (__any_sync(~0u, most > r.most)) {
+                const Sum shrink = quick_exp(r.most - most);
+                r.total *= shrink;
+#pragma unroll
+                for (int i = 0; i < BS_PARTS * BS_ELEMENTS; i++)
+                    r.sum[i] *= shrink;
+                r.most = most;
+            }
+        }
+        // ---- weights and sums
+#pragma unroll
+        for (int k = 0; k < OWN; k++) {
+            score[k] = k * SPREAD + own < n ? quick_exp(score[k] - most) : (Sum)0;
+            r.total += score[k];
+        }
+#pragma unroll
+        for (int u = 0; u < BS_STEPS; u++) {
+            const Sum w = of_edge(score, u);
+#pragma unroll
+            for (int j = 0; j < BS_PARTS; j++)
+#pragma unroll
+                for (int i = 0; i < BS_ELEMENTS; i++)
+                    r.sum[j * BS_ELEMENTS + i] = fused(w, widen(found[u][j], i), r.sum[j * BS_ELEMENTS + i]);
+        }
+        used = used || n > 0;
+        e = following;
+        // ---- rows that are complete
+        const bool complete = row < at.last && e == end;
+        if (__any_sync(~0u, complete)) {
+            const Sum total = over_spread(r.total);
+            if (complete) {
+                if (at.piece >= 0) {
+                    Sum *part = (Sum *)p.partial + (i64)at.piece * (2 * p.heads + p.vectors * BS_ELEMENTS);
+                    if (v0 < p.vectors && v0 % p.head_vectors == 0)
+                        part[head] = r.most, part[p.heads + head] = total;
+#pragma unroll
+                    for (int j = 0; j < BS_PARTS; j++)
+                        if (v0 + j * BS_LANES < p.vectors)
+#pragma unroll
+                            for (int i = 0; i < BS_ELEMENTS; i++)
+                                part[2 * p.heads + (v0 + j * BS_LANES) * BS_ELEMENTS + i] = r.sum[j * BS_ELEMENTS + i];
+                } else {
+                    const Sum scale = used ? 1 / total : (Sum)0;
+#pragma unroll
+                    for (int j = 0; j < BS_PARTS; j++)
+                        if (v0 + j * BS_LANES < p.vectors) {
+                            Vector y;
+#pragma unroll
+                            for (int i = 0; i < BS_ELEMENTS; i++)
+                                y.at[i] = narrow(r.sum[j * BS_ELEMENTS + i] * scale);
+                            store_vector(p.out + row_offset(row, bytes) + (v0 + j * BS_LANES) * BS_VECTOR, y);
+                        }
+                    if (p.lse && v0 < p.vectors && v0 % p.head_vectors == 0)
+                        ((Sum *)p.lse)[row_offset(row, p.heads) + head] = r.most + logarithm(total);
+                }
+                row++;
+                end = after;
+                if (row + 1 < at.last)
+                    after = __ldg(p.s.indptr + row + 2);
+                clear(r, lowest);
+                fresh = true, used = false;
+            }
+        }
+    }
+}

@@ -1,0 +1,61 @@
+// Sums or products of two rows for every edge, element by element: out[e, d] = x[row of e, d] + or * y[column of e, d].
+// Edges are dealt out as in edges/sddmm_dot.cu, 32 to a warp; bound by writing the result.
+#include "edges/ends.cuh"
+
+#ifdef BS_LARGE
+#define BS_BLOCKS 2
+#elif BS_TYPE == BS_F16 || BS_TYPE == BS_BF16
+#define BS_BLOCKS 3
+#else
+#define BS_BLOCKS 4
+#endif
+
+#define GROUPS (32 / BS_LANES)
+#define BATCHES (BS_LANES / BS_STEPS)
+
+extern "C" __global__ void __launch_bounds__(256, BS_BLOCKS) sddmm_combine(const EdgesParams p)
+{
+    const int lane = threadIdx.x & 31, group = lane / BS_LANES, t = lane % BS_LANES;
+    const i64 warp = (i64)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+    if (warp >= p.warps)
+        return;
+    const int bytes = p.vectors * BS_VECTOR;
+    const char *x = in_registers(p.x + t * BS_VECTOR), *y = in_registers(p.y + t * BS_VECTOR);
+    const Index first = 32 * (Index)warp;
+    const int left = (int)min((Index)32, (Index)p.edges - first);
+    const Index edge = first + min(lane, left - 1);
+    const Ends ends = load_ends(p, edge);
+    const Index own = row_of(p, edge, ends);
+    __syncwarp();
+    char *out = p.out + (i64)first * bytes;
+#pragma unroll 1
+    for (int batch = 0; batch < BATCHES; batch++) {
+        const int place = batch * BS_STEPS * GROUPS + group; // of the first step
+        Index row[BS_STEPS], col[BS_STEPS];
+#pragma unroll
+        for (int s = 0; s < BS_STEPS; s++) {
+            col[s] = __shfl_sync(~0u, ends.col, place + s * GROUPS);
+            row[s] = __shfl_sync(~0u, own, place + s * GROUPS);
+        }
+        for (int v = 0; v < p.vectors - t; v += BS_LANES) {
+            Vector a[BS_STEPS], b[BS_STEPS];
+#pragma unroll
+            for (int s = 0; s < BS_STEPS; s++) {
+                b[s] = load_vector(y + row_offset(col[s], bytes) + v * BS_VECTOR);
+                a[s] = load_vector(x + row_offset(row[s], bytes) + v * BS_VECTOR);
+            }
+#pragma unroll
+            for (int s = 0; s < BS_STEPS; s++) {
+                Vector made;
+#pragma unroll
+                for (int i = 0; i < BS_ELEMENTS; i++) {
+                    const Sum l = widen(a[s], i), r = widen(b[s], i);
+                    made.at[i] = narrow(p.product ? l * r : l + r);
+                }
+                if (place + s * GROUPS < left)
+                    store_vector(out + row_offset(place + s * GROUPS, bytes) + (v + t) * BS_VECTOR, made);
+            }
+        }
+        __syncwarp();
+    }
+}

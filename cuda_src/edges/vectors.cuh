@@ -1,0 +1,262 @@
+// Vectors of feature elements: how they are loaded, widened to the type that sums are held in, rounded back and stored.
+#ifndef BITSPARSE_EDGE_VECTORS_CUH
+#define BITSPARSE_EDGE_VECTORS_CUH
+
+#include "csr/streams.cuh"
+
+typedef bs_u16 u16;
+typedef bs_u32 u32;
+typedef bs_i64 i64;
+
+// BS_TYPE: float32, float16, bfloat16, float64, int32, int64.
+#define BS_F16 1
+#define BS_BF16 2
+#if BS_TYPE == 0
+typedef float Element;
+typedef float Sum;
+#elif BS_TYPE == BS_F16 || BS_TYPE == BS_BF16
+typedef u16 Element;
+typedef float Sum;
+#elif BS_TYPE == 3
+typedef double Element;
+typedef double Sum;
+#elif BS_TYPE == 4
+typedef int Element;
+typedef int Sum;
+#else
+typedef i64 Element;
+typedef i64 Sum;
+#endif
+
+// BS_VECTOR: bytes of a vector, as many as rows and addresses are aligned to.
+#if BS_VECTOR == 16
+typedef uint4 Raw;
+#elif BS_VECTOR == 8
+typedef uint2 Raw;
+#elif BS_VECTOR == 4
+typedef u32 Raw;
+#else
+typedef u16 Raw;
+#endif
+#define BS_ELEMENTS (BS_VECTOR / (int)sizeof(Element))
+
+struct Vector {
+    union {
+        Raw raw;
+        Element at[BS_ELEMENTS];
+#if BS_VECTOR >= 4
+        u32 word[BS_VECTOR / 4];
+#endif
+    };
+};
+
+// Bytes to row `row` of `bytes` each; the product has 64 bits always. In PTX, as the compiler makes four instructions of a product whose
+// second factor it has widened in front of a loop.
+BS_INLINE i64 row_offset(Index row, int bytes)
+{
+#ifdef BS_LARGE
+    return row * bytes;
+#else
+    i64 offset;
+    asm("mul.wide.u32 %0, %1, %2;" : "=l"(offset) : "r"(row), "r"(bytes));
+    return offset;
+#endif
+}
+
+// The same pointer, but in registers: else the compiler adds its parts again for every row, three instructions in place of one.
+BS_INLINE const char *in_registers(const char *p)
+{
+    asm volatile("" : "+l"(p));
+    return p;
+}
+
+#if BS_TYPE == 3
+BS_INLINE void in_register(Sum &x) { asm volatile("" : "+d"(x)); }
+#elif BS_TYPE < 3
+BS_INLINE void in_register(Sum &x) { asm volatile("" : "+f"(x)); }
+#endif
+
+// A load that stays where it is written, in front of the ones behind it: the assembler moves others down to where they are used, and then
+// one gather waits for the other.
+BS_INLINE Vector load_vector(const char *at)
+{
+    Vector v;
+#if BS_VECTOR == 16
+    asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.raw.x), "=r"(v.raw.y), "=r"(v.raw.z), "=r"(v.raw.w)
+                 : "l"(at)
+                 : "memory");
+#elif BS_VECTOR == 8
+    asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(v.raw.x), "=r"(v.raw.y) : "l"(at) : "memory");
+#elif BS_VECTOR == 4
+    asm volatile("ld.global.u32 %0, [%1];" : "=r"(v.raw) : "l"(at) : "memory");
+#else
+    asm volatile("ld.global.u16 %0, [%1];" : "=h"(v.raw) : "l"(at) : "memory");
+#endif
+    return v;
+}
+
+// Loads that happen if `valid`, else `to` stays and `at` is not read. One predicated instruction, which stays in its place as well:
+// a branch would end in copies that wait for what was loaded.
+#define BS_LOAD_IF(type, constraint, to, valid, at)                                                                \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %2, 0;\n@p ld.global." type " %0, [%1];\n}"                     \
+                 : constraint(to)                                                                                  \
+                 : "l"(at), "r"((u32)(valid))                                                                      \
+                 : "memory")
+
+BS_INLINE void load_if(bool valid, const char *at, Vector &v)
+{
+#if BS_VECTOR == 16
+    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n@p ld.global.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
+                 : "+r"(v.raw.x), "+r"(v.raw.y), "+r"(v.raw.z), "+r"(v.raw.w)
+                 : "l"(at), "r"((u32)valid)
+                 : "memory");
+#elif BS_VECTOR == 8
+    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %3, 0;\n@p ld.global.v2.u32 {%0, %1}, [%2];\n}"
+                 : "+r"(v.raw.x), "+r"(v.raw.y)
+                 : "l"(at), "r"((u32)valid)
+                 : "memory");
+#elif BS_VECTOR == 4
+    BS_LOAD_IF("u32", "+r", v.raw, valid, at);
+#else
+    BS_LOAD_IF("u16", "+h", v.raw, valid, at);
+#endif
+}
+
+BS_INLINE void load_if(bool valid, const Index *at, Index &to)
+{
+#ifdef BS_LARGE
+    BS_LOAD_IF("s64", "+l", to, valid, at);
+#else
+    BS_LOAD_IF("s32", "+r", to, valid, at);
+#endif
+}
+
+#if BS_TYPE == 3
+BS_INLINE void load_if(bool valid, const Sum *at, Sum &to) { BS_LOAD_IF("f64", "+d", to, valid, at); }
+#elif BS_TYPE < 3
+BS_INLINE void load_if(bool valid, const Sum *at, Sum &to) { BS_LOAD_IF("f32", "+f", to, valid, at); }
+#endif
+
+BS_INLINE Vector zero_vector()
+{
+    Vector v;
+#pragma unroll
+    for (int i = 0; i < BS_ELEMENTS; i++)
+        v.at[i] = 0;
+    return v;
+}
+
+BS_INLINE void store_vector(char *at, const Vector &v)
+{
+    *(Raw *)at = v.raw;
+}
+
+#if BS_TYPE == BS_F16
+BS_INLINE float half_to_float(u16 h)
+{
+    float f;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h));
+    return f;
+}
+
+BS_INLINE u16 float_to_half(float f)
+{
+    u32 both;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(0.0f), "f"(f));
+    return (u16)both;
+}
+#endif
+
+#if BS_TYPE == BS_BF16
+BS_INLINE u16 float_to_bfloat(float f)
+{
+    u32 both;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(0.0f), "f"(f));
+    return (u16)both;
+}
+#endif
+
+BS_INLINE Sum widen(const Vector &v, int i)
+{
+#if BS_TYPE == BS_F16
+    return half_to_float(v.at[i]);
+#elif BS_TYPE == BS_BF16 && BS_VECTOR >= 4
+    const u32 w = v.word[i / 2];
+    return bs_float_of(i & 1 ? w & 0xffff0000u : w << 16);
+#elif BS_TYPE == BS_BF16
+    return bs_bf16_to_float(v.at[i]);
+#else
+    return v.at[i];
+#endif
+}
+
+BS_INLINE Element narrow(Sum s)
+{
+#if BS_TYPE == BS_F16
+    return float_to_half(s);
+#elif BS_TYPE == BS_BF16
+    return float_to_bfloat(s);
+#else
+    return s;
+#endif
+}
+
+// a b + c, fused for floats.
+#if BS_TYPE < 3
+BS_INLINE Sum fused(Sum a, Sum b, Sum c) { return fmaf(a, b, c); }
+#elif BS_TYPE == 3
+BS_INLINE Sum fused(Sum a, Sum b, Sum c) { return fma(a, b, c); }
+#else
+BS_INLINE Sum fused(Sum a, Sum b, Sum c) { return a * b + c; }
+#endif
+
+// ---- exponentials; quick_exp is off by (|x| + 3) units in the last place of float32 at most
+#if BS_TYPE == 3
+#define BS_LOWEST (-1.7976931348623157e308)
+// Between these no square of the sum was too large, and none that matters too small.
+#define BS_SMALL_SQUARES 1e-250
+#define BS_LARGE_SQUARES 1e300
+BS_INLINE Sum quick_exp(Sum x) { return exp(x); }
+BS_INLINE Sum exact_exp(Sum x) { return exp(x); }
+BS_INLINE Sum logarithm(Sum x) { return log(x); }
+BS_INLINE Sum larger(Sum x, Sum y) { return fmax(x, y); }
+BS_INLINE Sum magnitude(Sum x) { return fabs(x); }
+// A power of two near x >= 0, which has an inverse, and that inverse.
+BS_INLINE Sum power_near(Sum x) { return __hiloint2double(min(max(__double2hiint(x) & 0x7ff00000, 1 << 20), 2045 << 20), 0); }
+BS_INLINE Sum inverse_power(Sum power) { return __hiloint2double((2046 << 20) - __double2hiint(power), 0); }
+#elif BS_TYPE < 3
+#define BS_LOWEST (-3.402823466e38f)
+#define BS_SMALL_SQUARES 1e-25f
+#define BS_LARGE_SQUARES 1e37f
+BS_INLINE Sum quick_exp(Sum x) { return __expf(x); }
+BS_INLINE Sum exact_exp(Sum x) { return expf(x); }
+BS_INLINE Sum logarithm(Sum x) { return logf(x); }
+BS_INLINE Sum larger(Sum x, Sum y) { return fmaxf(x, y); }
+BS_INLINE Sum magnitude(Sum x) { return fabsf(x); }
+BS_INLINE Sum power_near(Sum x) { return __int_as_float(min(max(__float_as_int(x) & 0x7f800000, 1 << 23), 253 << 23)); }
+BS_INLINE Sum inverse_power(Sum power) { return __int_as_float((254 << 23) - __float_as_int(power)); }
+#endif
+
+// ---- sums over the lanes of a group
+// Every lane of a group of `lanes` holds a partial sum of each of `count` (a power of two, no more than lanes) things. Afterwards lane t
+// holds the sum over the group of thing t / (lanes / count): count - 1 shuffles and log2(lanes / count), not count log2(lanes).
+template <int lanes, int count, class T> BS_INLINE T transposed_sum(T (&part)[count], int lane)
+{
+#pragma unroll
+    for (int half = count / 2, offset = lanes / 2; half > 0; half /= 2, offset /= 2) {
+        const bool upper = lane & offset;
+#pragma unroll
+        for (int i = 0; i < half; i++) {
+            const T give = upper ? part[i] : part[half + i], keep = upper ? part[half + i] : part[i];
+            part[i] = keep + __shfl_xor_sync(~0u, give, offset);
+        }
+    }
+    T sum = part[0];
+#pragma unroll
+    for (int offset = lanes / count / 2; offset > 0; offset /= 2)
+        sum += __shfl_xor_sync(~0u, sum, offset);
+    return sum;
+}
+
+#endif

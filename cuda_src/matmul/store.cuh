@@ -1,0 +1,222 @@
+// From the accumulators to the result: weights of the planes, terms of rows and columns, the ways out of a tile.
+#ifndef BITSPARSE_MATMUL_STORE_CUH
+#define BITSPARSE_MATMUL_STORE_CUH
+
+#include "matmul/wide.cuh"
+#include "common/wgmma_store.cuh"
+
+#ifndef BS_OUT64
+struct Weights {
+    int of_block[BS_NB];
+    bool plain; // all are 1
+};
+
+BS_INLINE Weights weights_of(const MatmulParams &g, const int *weight)
+{
+    Weights w;
+    w.plain = true;
+#pragma unroll
+    for (int j = 0; j < BS_NB; j++) {
+        w.of_block[j] = weight[plane_of(g, j)];
+        w.plain = w.plain && w.of_block[j] == 1;
+    }
+    return w;
+}
+
+BS_INLINE void multiply(int (&acc)[32 * BS_NB], const Weights &w)
+{
+    if (!w.plain)
+#pragma unroll
+        for (int i = 0; i < 32 * BS_NB; i++)
+            acc[i] *= w.of_block[i / 32];
+}
+
+// Sums the planes of B that lie side by side; blocks of columns come out first.
+BS_INLINE void combine_planes(int (&acc)[32 * BS_NB], int nb, const Weights &weights)
+{
+    multiply(acc, weights);
+    if (nb == 1) {
+#pragma unroll
+        for (int i = 32; i < 32 * BS_NB; i++)
+            acc[i & 31] += acc[i];
+    }
+#if BS_NB == 4
+    else if (nb == 2) {
+#pragma unroll
+        for (int i = 0; i < 64; i++)
+            acc[i] += acc[i + 64];
+    }
+#endif
+}
+#endif
+
+// Where a thread's accumulators lie: register 4 i + e of a block of 64 columns is row g + 8 (e / 2), column 8 i + 2 t + e % 2, for lane
+// 4 g + t. The loops below keep the common path short: it runs once a tile, so every instruction of it comes from afar.
+BS_INLINE Out row_term(const MatmulParams &g, const Work &w, int row)
+{
+    return g.row_term && row < g.m ? g.row_term[(long long)w.operand.x * g.m + row] : 0;
+}
+
+BS_INLINE Out col_term(const MatmulParams &g, const Work &w, int column)
+{
+    return g.col_term && column < g.n ? g.col_term[(long long)w.operand.y * g.n + column] : 0;
+}
+
+#ifndef BS_OUT64
+BS_INLINE void add_terms(const MatmulParams &g, int (&acc)[32 * BS_NB], const Work &w, int row0)
+{
+    const int lane = threadIdx.x & 31, row = row0 + (lane >> 2);
+    const int upper = row_term(g, w, row), lower = row_term(g, w, row + 8);
+#if BS_EPILOGUE >= 2 // few registers are left
+    int term[2 * BS_NB];
+#pragma unroll
+    for (int i = 0; i < 2 * BS_NB; i++)
+        term[i] = col_term(g, w, w.n_tile * g.nb * 64 + 32 * i + lane);
+#endif
+#pragma unroll
+    for (int i = 0; i < 16 * BS_NB; i++) {
+#if BS_EPILOGUE >= 2
+        const int here = __shfl_sync(~0u, term[i >> 3], (8 * (i >> 1) + 2 * (lane & 3) + (i & 1)) & 31);
+#else
+        const int here = col_term(g, w, w.n_tile * g.nb * 64 + 8 * (i >> 1) + 2 * (lane & 3) + (i & 1));
+#endif
+        const int at = 4 * (i >> 1) + (i & 1);
+        acc[at] += upper + here;
+        acc[at + 2] += lower + here;
+    }
+}
+
+// Straight from the registers: every four lanes write 32 bytes of a row.
+BS_INLINE void store_tile(const MatmulParams &g, const int (&acc)[32 * BS_NB], const Work &w, int row0)
+{
+    const int lane = threadIdx.x & 31, row = row0 + (lane >> 2), column0 = w.n_tile * g.nb * 64 + 2 * (lane & 3);
+    int *out = g.out + ((long long)w.batch * g.m + row) * g.n + column0;
+    const bool upper = row < g.m, lower = row + 8 < g.m;
+    const long long eight_rows = 8ll * g.n;
+    const int columns = min(g.n - column0, g.nb * 64 - 2 * (lane & 3));
+    if ((g.n & 1) == 0) {
+#pragma unroll
+        for (int i = 0; i < 8 * BS_NB; i++) {
+            if (upper && 8 * i < columns)
+                *(int2 *)(out + 8 * i) = make_int2(acc[4 * i], acc[4 * i + 1]);
+            if (lower && 8 * i < columns)
+                *(int2 *)(out + eight_rows + 8 * i) = make_int2(acc[4 * i + 2], acc[4 * i + 3]);
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < 16 * BS_NB; i++) {
+            const int c = 8 * (i >> 1) + (i & 1), at = 4 * (i >> 1) + (i & 1);
+            if (upper && c < columns)
+                out[c] = acc[at];
+            if (lower && c < columns)
+                out[eight_rows + c] = acc[at + 2];
+        }
+    }
+}
+
+BS_INLINE void store_tile_bulk(const MatmulParams &g, const Shared &s, const int (&acc)[32 * BS_NB], const Work &w, int row0)
+{
+    const StripStore strips(s.staging);
+#pragma unroll
+    for (int j = 0; j < 2 * BS_NB; j++) {
+        const int column0 = w.n_tile * g.nb * 64 + 32 * j;
+        if (j >= 2 * g.nb || column0 >= g.n || row0 >= g.m)
+            break;
+        strips.store(acc, j, &g.c, column0, row0, w.batch);
+    }
+}
+
+// The warps of a tile are dealt out to the parts: this one's rows are added up by this part of the cluster.
+BS_INLINE int owner_of(const MatmulParams &g) { return (int)(threadIdx.x >> 5) * g.rk * g.rp / kWarps; }
+
+// Where in its owner's shared memory a warp's sums from another part lie: 16 bytes a lane, 8 times.
+BS_INLINE u32 part_slot(const MatmulParams &g, const Shared &s, int owner, int from)
+{
+    const int owned = kWarps / (g.rk * g.rp), warp = (int)(threadIdx.x >> 5) - owner * owned;
+    return s.staging + ((from - (from > owner)) * owned + warp) * 4096 + (threadIdx.x & 31) * 16;
+}
+
+BS_INLINE void send_part(const MatmulParams &g, const Shared &s, const int (&acc)[32 * BS_NB], const Place &place, int owner)
+{
+    const u32 rank = owner * g.mc + place.member;
+    const u32 to = remote_address(part_slot(g, s, owner, place.part), rank), barrier = remote_address(s.reduced, rank);
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        store_remote(to + i * 512, acc[4 * i], acc[4 * i + 1], acc[4 * i + 2], acc[4 * i + 3], barrier);
+}
+
+BS_INLINE void add_parts(const MatmulParams &g, const Shared &s, int (&acc)[32 * BS_NB], const Place &place)
+{
+    barrier_wait(s.reduced, 0);
+    for (int part = 0; part < g.rk * g.rp; part++) {
+        if (part == place.part)
+            continue;
+        const u32 from = part_slot(g, s, place.part, part);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const int4 v = load_shared(from + i * 512);
+            acc[4 * i] += v.x, acc[4 * i + 1] += v.y, acc[4 * i + 2] += v.z, acc[4 * i + 3] += v.w;
+        }
+    }
+}
+#endif
+
+#if BS_EPILOGUE == 1
+// Where a warp puts its sums for the epilogue: 4 KB of its own; of a split tile the first of its part slots, which add_parts has read.
+BS_INLINE u32 sums_slot(const MatmulParams &g, const Shared &s, int owner)
+{
+    return s.staging + ((int)(threadIdx.x >> 5) - owner * (kWarps / (g.rk * g.rp))) * 4096;
+}
+
+BS_INLINE void finish_tile(const MatmulParams &g, const Shared &s, const Place &place, int (&acc)[BS_MB][32 * BS_NB], const Work &w, int row0)
+{
+    const u32 slot = sums_slot(g, s, place.part);
+#pragma unroll 1
+    for (int i = 0; i < BS_MB; i++) {
+        finish_strip(g.epilogue, RegisterSums<32 * BS_NB>{{slot}, acc[0]}, w.batch, row0 + 64 * i, w.n_tile * g.nb * 64, g.nb);
+#pragma unroll
+        for (int e = 0; e < 32 * BS_NB; e++)
+            acc[0][e] = acc[BS_MB - 1][e];
+    }
+}
+#elif BS_EPILOGUE == 2
+// The vectors have the slot of a warp that no part needs. Nothing is known about them ahead of a tile, so that it takes no registers.
+BS_INLINE FragmentVectors<BS_MB, BS_NB> vectors_of(const MatmulParams &g, const Shared &s, const Place &place)
+{
+    const int parts = pinned(g.rk * g.rp), warp = pinned((int)threadIdx.x) >> 5;
+    if (parts == 1)
+        return {s.staging + warp * 4096};
+    const int owned = kWarps / parts;
+    return {warp / owned == place.part ? s.staging + (kWarps - owned + warp % owned) * 4096 : 0};
+}
+
+BS_INLINE void finish_tile(const MatmulParams &g, const Shared &s, const Place &place, int (&acc)[BS_MB][32 * BS_NB], const Work &w, int row0)
+{
+#pragma unroll 1
+    for (int i = 0; i < BS_MB; i++) {
+        finish_fragments(g.epilogue, vectors_of(g, s, place), i, acc[0], w.batch, row0 + 64 * i, w.n_tile * g.nb * 64, g.nb);
+#pragma unroll
+        for (int e = 0; e < 32 * BS_NB; e++)
+            acc[0][e] = acc[BS_MB - 1][e];
+    }
+}
+#elif BS_EPILOGUE == 4
+// What a finishing warp does.
+BS_INLINE void finish_strips(const MatmulParams &g, const Shared &s, int first, int step, int units, const Place &place)
+{
+    const Handed handed{s.staging, s.handed};
+    const int finisher = pinned((int)threadIdx.x - kConsumers - 32) >> 5;
+    wait_for_previous_kernel();
+#pragma unroll 1
+    for (int at = finisher;; at += kFinishers) {
+        const int tile = at / kWarps, strip = at % kWarps, unit = first + tile * step;
+        if (unit >= units)
+            break;
+        const Work w = work_of(g, unit, place.member);
+        const Strip to = {w.batch, w.m_tile * kBlockRows + strip * 16, w.n_tile * g.nb * kBlockWidth};
+        handed.finish(g.epilogue, to, g.nb, strip, tile, finisher);
+    }
+}
+#endif
+
+#endif

@@ -1,0 +1,168 @@
+// A packet of subgraphs (bitsparse/graph/packets.py), opened where it arrives: a CSR pattern, the factors of its rows and columns, and the
+// features' words. All sizes are read from the packet, so that one recorded graph serves every packet that fits.
+//
+// Bytes: the packet once; 4 for each entry, 16 for each node and the padded features written. A thread a row: gaps are added up one after
+// another, which is little beside the copy of the packet over PCIe (a byte an entry at 50 GB/s, 25 entries in the time of one gap).
+#include "common/scalar.h"
+
+typedef bs_u8 u8;
+typedef bs_u32 u32;
+typedef bs_i64 i64;
+
+struct PacketParams {
+    const u8 *packet;
+    int *indptr, *indices, *degrees, *columns;
+    float *left, *right, *term;
+    u8 *words;
+    const int *order;
+    const float *table, *logits;
+    float *out;
+    i64 room;    // nodes that the arrays hold
+    i64 low;     // the packet's first node in the whole graph's new order
+    int factors; // 0 none, 1 1 / D, 2 D^-1/2 of rows and columns
+    int runs, used, stride, width;
+};
+
+enum { HEAD_NODES, HEAD_CHUNKS, HEAD_ENTRIES, HEAD_TABLE, HEAD_STREAM, HEAD_FEATURES, HEAD_BYTES, HEAD_FLAGS };
+enum { CHUNK_ROW, CHUNK_COLUMN, CHUNK_ENTRY, CHUNK_PLACE, CHUNK_SPAN, CHUNK_WORDS };
+
+// 3, 4, 5, 6, 7, 8, 12, 16.
+static __device__ __forceinline__ int unit_bits(u32 code) { return code < 6 ? 3 + code : code == 6 ? 12 : 16; }
+
+static __device__ __forceinline__ u32 unit_at(const u8 *from, i64 index, int bits)
+{
+    const i64 bit = index * bits;
+    const u8 *at = from + (bit >> 3);
+    const int low = (int)bit & 7;
+    u32 value = at[0];
+    for (int i = 1; 8 * i < low + bits; i++) // a length of 32 bits begins with a byte
+        value |= (u32)at[i] << 8 * i;
+    return value >> low & (0xFFFFFFFFu >> (32 - bits));
+}
+
+// The sum over the threads in front of this one; `room` holds 33 integers. All threads of the block, of which there are 256.
+static __device__ __forceinline__ u32 sum_before(u32 value, u32 *room)
+{
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    u32 sum = value;
+#pragma unroll
+    for (int step = 1; step < 32; step <<= 1) {
+        const u32 other = __shfl_up_sync(~0u, sum, step);
+        sum += lane >= step ? other : 0;
+    }
+    __syncthreads(); // the room may still be read
+    if (lane == 31)
+        room[warp] = sum;
+    __syncthreads();
+    u32 before = 0;
+    for (int i = 0; i < warp; i++)
+        before += room[i];
+    return before + sum - value;
+}
+
+// Rows beyond the packet's are empty, and nothing points at any column yet.
+extern "C" __global__ void __launch_bounds__(256) packet_start(const __grid_constant__ PacketParams p)
+{
+    const u32 *head = (const u32 *)p.packet;
+    const i64 nodes = head[HEAD_NODES], step = (i64)gridDim.x * 256;
+    for (i64 i = (i64)blockIdx.x * 256 + threadIdx.x; i <= p.room; i += step) {
+        if (i >= nodes)
+            p.indptr[i] = (int)head[HEAD_ENTRIES];
+        if (i < p.room) {
+            if (i >= nodes)
+                p.degrees[i] = 0;
+            if (p.factors == 2)
+                p.columns[i] = 0;
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256) packet_rows(const __grid_constant__ PacketParams p)
+{
+    __shared__ u32 room[33];
+    const u32 *head = (const u32 *)p.packet;
+    const int loops = head[HEAD_FLAGS] & 1;
+    for (u32 c = blockIdx.x; c < head[HEAD_CHUNKS]; c += gridDim.x) {
+        const u32 *chunk = (const u32 *)(p.packet + head[HEAD_TABLE]) + CHUNK_WORDS * c;
+        const int row0 = (int)chunk[CHUNK_ROW], rows = (int)chunk[CHUNK_WORDS + CHUNK_ROW] - row0, column0 = (int)chunk[CHUNK_COLUMN];
+        const int bits = unit_bits(chunk[CHUNK_PLACE] & 7), length_bits = 4 << (chunk[CHUNK_PLACE] >> 3 & 3), r = threadIdx.x;
+        const u32 full = (1u << bits) - 1u;
+        const u8 *lengths = p.packet + head[HEAD_STREAM] + 4 * (i64)(chunk[CHUNK_PLACE] >> 5);
+        const u8 *units = lengths + ((i64)rows * length_bits + 7) / 8;
+        const u32 length = r < rows ? unit_at(lengths, r, length_bits) : 0;
+        const i64 first = sum_before(length, room);
+        u32 count = r < rows ? loops : 0;
+        for (u32 u = 0; u < length; u++)
+            count += unit_at(units, first + u, bits) != full;
+        const u32 before = sum_before(count, room);
+        if (r >= rows)
+            continue;
+        int entry = (int)(chunk[CHUNK_ENTRY] + before);
+        const int row = row0 + r;
+        p.indptr[row] = entry;
+        p.degrees[row] = (int)count;
+        if (loops) {
+            p.indices[entry++] = row;
+            if (p.factors == 2)
+                atomicAdd(p.columns + row, 1);
+        }
+        int column = max(column0, row + 1 - (int)chunk[CHUNK_SPAN]);
+        for (u32 u = 0; u < length; u++) {
+            const u32 gap = unit_at(units, first + u, bits);
+            column += (int)gap;
+            if (gap != full) {
+                p.indices[entry++] = column;
+                if (p.factors == 2)
+                    atomicAdd(p.columns + column, 1); // of integers: the order does not matter
+                column++;
+            }
+        }
+    }
+}
+
+// First the rows', then the columns', from a table by degree that the host has made, so that both hold the same bits. Also `term`, what a constant addend of every code comes to: the degree times the row's factor.
+extern "C" __global__ void __launch_bounds__(256) packet_factors(const __grid_constant__ PacketParams p)
+{
+    const i64 total = p.factors == 2 ? 2 * p.room : p.room, step = (i64)gridDim.x * 256;
+    for (i64 i = (i64)blockIdx.x * 256 + threadIdx.x; i < total; i += step) {
+        const bool row = i < p.room;
+        const int degree = row ? p.degrees[i] : p.columns[i - p.room];
+        const float factor = p.factors ? p.table[degree] : 1.0f;
+        if (row)
+            p.term[i] = (float)bs_muld((double)degree, (double)factor);
+        if (p.factors)
+            (row ? p.left : p.right - p.room)[i] = factor;
+    }
+}
+
+// Runs of `used` bytes spread to runs of `stride`; rows beyond the packet's are zero.
+extern "C" __global__ void __launch_bounds__(256) packet_features(const __grid_constant__ PacketParams p)
+{
+    const u32 *head = (const u32 *)p.packet;
+    const u8 *from = p.packet + head[HEAD_FEATURES];
+    const int words = p.stride / 4;
+    const i64 filled = (i64)head[HEAD_NODES] * p.runs, total = p.room * p.runs * words, step = (i64)gridDim.x * 256;
+    for (i64 i = (i64)blockIdx.x * 256 + threadIdx.x; i < total; i += step) {
+        const i64 run = i / words;
+        const int at = 4 * (int)(i - run * words);
+        u32 value = 0;
+        if (run < filled) {
+            const u8 *bytes = from + run * p.used + at;
+#pragma unroll
+            for (int b = 0; b < 4; b++)
+                if (at + b < p.used)
+                    value |= (u32)bytes[b] << 8 * b;
+        }
+        ((u32 *)p.words)[i] = value;
+    }
+}
+
+// Logits of the packet's nodes to their places in the whole graph.
+extern "C" __global__ void __launch_bounds__(256) packet_scatter(const __grid_constant__ PacketParams p)
+{
+    const i64 total = (i64)((const u32 *)p.packet)[HEAD_NODES] * p.width, step = (i64)gridDim.x * 256;
+    for (i64 i = (i64)blockIdx.x * 256 + threadIdx.x; i < total; i += step) {
+        const i64 row = i / p.width;
+        p.out[(i64)p.order[p.low + row] * p.width + (i - row * p.width)] = p.logits[i];
+    }
+}

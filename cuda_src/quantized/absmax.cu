@@ -1,0 +1,63 @@
+// The largest magnitude of floats as its bits, by which magnitudes are ordered: so every order of finding it gives the same. What is not
+// finite is larger than everything else. `largest` was zero. Floor: the bytes of x at the memory's rate.
+//
+// Compile-time: BS_KIND (5: float32, 4: 16-bit floats).
+#include "common/ptx.cuh"
+#include "common/scalar.h"
+
+struct AbsmaxParams {
+    const unsigned char *x;
+    u32 *largest;
+    long long rows, row_bytes; // from row to row
+    int cols;                  // of a row, contiguous
+    int words;                 // whether rows may be read as 16-byte vectors
+    int infinity, pad;
+};
+
+constexpr int kThreads = 256, kAhead = 4;
+constexpr int kItem = BS_KIND == 5 ? 4 : 2;
+
+BS_INLINE u32 larger(u32 a, u32 b) { return a > b ? a : b; }
+
+// Magnitudes of what a word holds, of 16 bits the larger one of two, in the place of the upper.
+BS_INLINE u32 magnitude(u32 word)
+{
+    return kItem == 4 ? word & 0x7fffffffu : larger(word & 0x7fff0000u, word << 16 & 0x7fff0000u);
+}
+
+extern "C" __global__ void __launch_bounds__(kThreads) quantized_absmax(const AbsmaxParams g)
+{
+    const long long first = (long long)blockIdx.x * kThreads + threadIdx.x, step = (long long)gridDim.x * kThreads;
+    u32 found = 0;
+    if (g.words) { // one long row
+        const long long count = g.rows * g.cols * kItem / 16, most = g.rows * g.cols;
+#pragma unroll 1
+        for (long long i = first; i < count; i += kAhead * step) {
+            uint4 v[kAhead];
+#pragma unroll
+            for (int a = 0; a < kAhead; a++)
+                v[a] = i + a * step < count ? __ldcs((const uint4 *)g.x + i + a * step) : make_uint4(0, 0, 0, 0);
+#pragma unroll
+            for (int a = 0; a < kAhead; a++)
+                found = larger(larger(found, larger(magnitude(v[a].x), magnitude(v[a].y))), larger(magnitude(v[a].z), magnitude(v[a].w)));
+        }
+        for (long long i = count * (16 / kItem) + first; i < most; i += step)
+            found = larger(found, kItem == 4 ? magnitude(((const u32 *)g.x)[i]) : magnitude((u32)((const unsigned short *)g.x)[i] << 16));
+    } else {
+        for (long long row = blockIdx.x; row < g.rows; row += gridDim.x)
+            for (int i = threadIdx.x; i < g.cols; i += kThreads) {
+                const unsigned char *at = g.x + row * g.row_bytes + (long long)i * kItem;
+                found = larger(found, magnitude(kItem == 4 ? *(const u32 *)at : (u32)*(const unsigned short *)at << 16));
+            }
+    }
+#pragma unroll
+    for (int lanes = 16; lanes; lanes >>= 1)
+        found = larger(found, __shfl_xor_sync(~0u, found, lanes));
+    if ((threadIdx.x & 31) == 0) {
+        if (kItem == 2) { // as a float32
+            const unsigned short half = (unsigned short)(found >> 16);
+            found = bs_bits_of(g.infinity == 0x7c00 ? float_of_f16(half) : bs_bf16_to_float(half));
+        }
+        atomicMax(g.largest, found);
+    }
+}

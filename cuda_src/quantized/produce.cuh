@@ -1,0 +1,201 @@
+// How a block of quantized/wgmma.cu gets what it multiplies: its share of the work, warps that load and quantise, a thread for the weights.
+#ifndef BITSPARSE_QUANTIZED_PRODUCE_CUH
+#define BITSPARSE_QUANTIZED_PRODUCE_CUH
+
+#include "quantized/load.cuh"
+
+constexpr int kLeftSlots = 8, kRightSlots = 4;
+constexpr int kConsumerWarps = 8, kLoaderWarps = 7, kThreads = 32 * (kConsumerWarps + kLoaderWarps + 1);
+constexpr int kParts = kTileRows / BS_AHEAD; // of a block, dealt out to the loading warps
+static_assert(kParts > kLoaderWarps, "every warp has a part of every block, so that it meets all slots");
+
+template <int slots> struct Ring {
+    int slot = 0;
+    u32 phase;
+    __device__ __forceinline__ explicit Ring(u32 begin) : phase(begin) {}
+    __device__ __forceinline__ void advance()
+    {
+        if (++slot == slots)
+            slot = 0, phase ^= 1;
+    }
+};
+
+struct Shared {
+    u32 left, right, staging, left_full, left_empty, right_full, right_empty; // addresses
+};
+
+// 128 rows and the tiles of columns `first` to `last` - 1: of the first `full` units all, then of each 128 rows `split` units share them.
+struct Unit {
+    int m_tile, first, last;
+};
+
+BS_INLINE Unit unit_of(const QuantizedParams &g, int index)
+{
+    if (index < g.full)
+        return {index, 0, g.n_tiles};
+    const int rest = index - g.full, rows = rest / g.split, first = (rest - rows * g.split) * g.per_part;
+    return {g.full + rows, first, min(g.n_tiles, first + g.per_part)};
+}
+
+BS_INLINE int blocks_of(const QuantizedParams &g) { return (g.k + kRowBytes - 1) / kRowBytes; }
+
+// Whether the codes of 128 rows do not fit into the ring, so that every tile of columns has them made again.
+BS_INLINE bool makes_again(const QuantizedParams &g) { return g.k > kLeftSlots * kRowBytes; }
+
+// ---- loading warps
+// What a loading warp goes through: every seventh part of the blocks of the contraction axis, for every unit (and tile, if need be).
+struct Walk {
+    const QuantizedParams &g;
+    int index, pass = 0, block = 0, part;
+    Unit unit;
+
+    __device__ __forceinline__ explicit Walk(const QuantizedParams &params)
+        : g(params), index(blockIdx.x), part((int)(threadIdx.x >> 5) - kConsumerWarps), unit(unit_of(params, blockIdx.x))
+    {
+    }
+
+    __device__ __forceinline__ bool done() const { return index >= g.units; }
+
+    __device__ __forceinline__ void step()
+    {
+        part += kLoaderWarps;
+        if (part < kParts)
+            return;
+        part -= kParts;
+        if (++block < blocks_of(g))
+            return;
+        block = 0;
+        if (makes_again(g) && ++pass < unit.last - unit.first)
+            return;
+        pass = 0;
+        index += gridDim.x;
+        if (!done())
+            unit = unit_of(g, index);
+    }
+
+    __device__ __forceinline__ int row() const { return unit.m_tile * kTileRows + part * BS_AHEAD; }
+};
+
+// Where a part of a block comes from. Rows behind the last one are that one again: nobody stores what comes of them.
+struct Source {
+    const unsigned char *at;
+    int last, column;
+
+    __device__ __forceinline__ explicit Source(const Walk &walk)
+        : at(walk.g.x + walk.row() * walk.g.x_row), last(walk.g.m - 1 - walk.row()),
+          column(walk.block * kRowBytes + 4 * (int)(threadIdx.x & 31))
+    {
+        if (last < 0)
+            at += last * walk.g.x_row, last = 0;
+    }
+
+    __device__ __forceinline__ Four load(const QuantizedParams &g, int i) const { return load_four(at + min(i, last) * g.x_row, column, g.k); }
+};
+
+// Two parts of blocks are on their way: while one becomes codes the other is still being loaded. The loads that follow stand behind the
+// fence, which may wait for those in front of it.
+template <bool usual, bool keeps> struct Loader {
+    const QuantizedParams &g;
+    const Shared &s;
+    const Grid &grid;
+    Walk here, ahead; // what becomes codes, what is loaded
+    Ring<kLeftSlots> ring{1}; // its slots start empty
+    float odd = 0.0f;
+
+    __device__ __forceinline__ Loader(const QuantizedParams &params, const Shared &shared, const Grid &of)
+        : g(params), s(shared), grid(of), here(params), ahead(params)
+    {
+    }
+
+    __device__ __forceinline__ void load(Four (&fours)[BS_AHEAD])
+    {
+        if (ahead.done())
+            return;
+        const Source source(ahead);
+#pragma unroll
+        for (int i = 0; i < BS_AHEAD; i++)
+            fours[i] = source.load(g, i);
+        ahead.step();
+    }
+
+    __device__ __forceinline__ void store(const Four (&fours)[BS_AHEAD])
+    {
+        const int lane = threadIdx.x & 31, row = here.row(), column = here.block * kRowBytes + 4 * lane;
+        const bool wanted = keeps && here.pass == 0 && here.unit.first == 0;
+        barrier_wait(s.left_empty + ring.slot * 8, ring.phase);
+        // Rows are stored as the matrix units want them: 16-byte chunk c of row r at c ^ (r & 7), where r & 7 is i & 7.
+        const u32 line = s.left + ring.slot * kBytesBlock + (row % kTileRows) * kRowBytes, chunk = (lane >> 2) << 4, rest = (lane & 3) * 4;
+#pragma unroll
+        for (int i = 0; i < BS_AHEAD; i += 2) {
+            const Draws draws(g, (u64)(row + i) * (u32)g.k + column);
+#pragma unroll
+            for (int j = i; j < i + 2; j++) {
+                const u32 word = codes_of<usual>(grid, fours[j], draws.of[j - i], odd);
+                store_shared_word(line + j * kRowBytes + ((chunk ^ ((j & 7) << 4)) | rest), (int)word);
+                if (wanted)
+                    keep_codes(g, row + j, column / 4, word);
+            }
+        }
+        fence_async_proxy();
+        __syncwarp();
+        if (lane == 0)
+            barrier_arrive(s.left_full + ring.slot * 8);
+        here.step();
+        if (here.part < kLoaderWarps) // the first one that this warp has of a block
+            ring.advance();
+    }
+
+    __device__ __forceinline__ void run()
+    {
+        Four even[BS_AHEAD];
+        load(even);
+#ifdef BS_RANDOM // draws take the registers, and longer than the memory
+#pragma unroll 1
+        while (!here.done()) {
+            store(even);
+            load(even);
+        }
+#else
+        Four odds[BS_AHEAD];
+        load(odds);
+#pragma unroll 1
+        while (!here.done()) {
+            store(even);
+            load(even);
+            if (here.done())
+                break;
+            store(odds);
+            load(odds);
+        }
+#endif
+        if (odd != odd)
+            *g.odd = 1;
+    }
+};
+
+template <bool keeps> BS_INLINE void load_all(const QuantizedParams &g, const Shared &s, const Grid &grid)
+{
+    if (grid.usual)
+        Loader<true, keeps>(g, s, grid).run();
+    else
+        Loader<false, keeps>(g, s, grid).run();
+}
+
+// ---- the thread that brings the weights
+BS_INLINE void load_weights(const QuantizedParams &g, const Shared &s)
+{
+    Ring<kRightSlots> ring(1);
+    for (int index = blockIdx.x; index < g.units; index += gridDim.x) {
+        const Unit unit = unit_of(g, index);
+        for (int tile = unit.first; tile < unit.last; tile++)
+            for (int block = 0; block < blocks_of(g); block++) {
+                const u32 full = s.right_full + ring.slot * 8;
+                barrier_wait(s.right_empty + ring.slot * 8, ring.phase);
+                barrier_expect(full, kBytesBlock);
+                tma_load(s.right + ring.slot * kBytesBlock, &g.w, full, block * (kRowBytes / 4), tile * kTileColumns, 0, 0);
+                ring.advance();
+            }
+    }
+}
+
+#endif

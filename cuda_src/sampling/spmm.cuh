@@ -1,0 +1,58 @@
+// Parameters of the sums over sampled edges, and what of their samples a group of lanes has drawn.
+#ifndef BITSPARSE_SAMPLE_SPMM_CUH
+#define BITSPARSE_SAMPLE_SPMM_CUH
+
+#include "csr/units.cuh"
+#include "sampling/draw.cuh"
+#include "sampling/sums.cuh"
+
+#ifndef BS_THREADS
+#define BS_THREADS 128
+#endif
+// Blocks of a multiprocessor: what the registers suffice for, so that nothing is spilled.
+#ifndef BS_BLOCKS
+#if defined(BS_LARGE) || BS_KIND == BS_FLOAT64
+#define BS_BLOCKS 4
+#elif defined(BS_CODES)
+#define BS_BLOCKS (BS_WEIGHTS ? (__CUDA_ARCH__ >= 1000 ? 3 : 4) : __CUDA_ARCH__ == 900 ? 7 : 5)
+#else
+#define BS_BLOCKS (__CUDA_ARCH__ == 900 ? 6 : 4)
+#endif
+#endif
+
+struct SampleSpmmParams {
+    Streams streams; // of the samples, of which the walk needs no columns
+    Units units;
+    Sampler sampler;
+    CodeMap codes;
+    const Index *indptr, *indices;   // of the pattern; indices may be null: edge e lies in column e
+    const void *x;                   // (columns of the pattern, vectors), rows row_bytes apart
+    void *out;                       // (rows, features) Out
+    const Real *values, *col_scale;  // of the pattern's edges, of its columns, or null
+    const Real *factors, *row_scale; // what the sum of a row is multiplied by, or null
+    RowSum *partial;                 // (pieces, slices, BS_LANES)
+    int *arrived;                    // (pieces, slices, BS_LANES), as in spmm/csr.cu
+    unsigned vectors, row_bytes, out_bytes;
+    int slices, features;
+    int whole; // whether vectors of results are whole and aligned
+};
+
+// Samples that a group draws at once, 32 at most, and of them each lane's: its own, own + lanes, ...
+#ifndef BS_CHUNK
+#define BS_CHUNK (BS_LANES > BS_U ? BS_LANES : BS_U)
+#endif
+#define BS_OWN (BS_CHUNK / BS_LANES)
+
+// The samples that a lane has drawn of a chunk, and which of all of the group's samples are the last of their row, a bit for each.
+struct Chunk {
+    Index column[BS_OWN], row[BS_OWN];
+    unsigned ends;
+#if BS_WEIGHTS
+    Real weight[BS_OWN];
+#endif
+#if BS_WEIGHTS == 2
+    float offset[BS_OWN];
+#endif
+};
+
+#endif

@@ -1,0 +1,81 @@
+// What the builders of sparse formats share: index types, rows of entries, prefix sums of a block.
+#ifndef BITSPARSE_BUILD_CUH
+#define BITSPARSE_BUILD_CUH
+
+#include "common/scalar.h"
+
+typedef bs_u8 u8;
+typedef bs_u16 u16;
+typedef bs_u32 u32;
+typedef bs_u64 u64;
+typedef bs_i64 i64;
+
+#ifdef BS_LARGE
+typedef i64 Index;
+#else
+typedef int Index;
+#endif
+
+// Entries that a block takes together where they are dealt out evenly, whatever the lengths of the rows.
+#define BS_THREADS 256
+#define BS_EACH 8
+#define BS_CHUNK (BS_THREADS * BS_EACH)
+
+// The last r of [low, high] with starts[r] <= e, if starts[low] <= e.
+static __device__ __forceinline__ i64 last_start(const Index *starts, i64 low, i64 high, i64 e)
+{
+    while (low < high) {
+        const i64 middle = low + (high - low + 1) / 2;
+        if (starts[middle] <= e)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
+}
+
+// The first and the last of `rows` rows that a block's entries [from, to) are in; of an indptr that is not believed, some rows. All threads.
+static __device__ __forceinline__ void rows_of_chunk(const Index *starts, i64 rows, i64 from, i64 to, i64 ends[2])
+{
+    if (threadIdx.x < 2)
+        ends[threadIdx.x] = last_start(starts, 0, rows - 1, threadIdx.x ? to - 1 : from);
+    __syncthreads();
+}
+
+static __device__ __forceinline__ void add_index(Index *to, Index value)
+{
+#ifdef BS_LARGE
+    atomicAdd((u64 *)to, (u64)value);
+#else
+    atomicAdd(to, value);
+#endif
+}
+
+// How many threads of the block in front of this one have it set, and in `total` how many of all. `room` holds 33 integers; all threads.
+static __device__ __forceinline__ int count_before(bool set, int *room, int *total)
+{
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = (blockDim.x + 31) >> 5;
+    const u32 votes = __ballot_sync(~0u, set);
+    __syncthreads(); // the room may still be read
+    if (lane == 0)
+        room[warp] = __popc(votes);
+    __syncthreads();
+    if (warp == 0) {
+        const int mine = lane < warps ? room[lane] : 0;
+        int sum = mine;
+#pragma unroll
+        for (int step = 1; step < 32; step <<= 1) {
+            const int other = __shfl_up_sync(~0u, sum, step);
+            sum += lane >= step ? other : 0;
+        }
+        if (lane < warps)
+            room[lane] = sum - mine;
+        if (lane == 31)
+            room[32] = sum;
+    }
+    __syncthreads();
+    *total = room[32];
+    return room[warp] + __popc(votes & ((1u << lane) - 1u));
+}
+
+#endif

@@ -1,0 +1,92 @@
+// What a CSR pattern is like, without believing anything about it. Floor: reading the indices once.
+#include "sparse/build.cuh"
+
+struct CheckParams {
+    const Index *indptr, *indices; // without indices only indptr is looked at
+    u64 *found;                    // see below; zero at the start
+    Index *starts;                 // where each window starts
+    i64 rows, cols, nnz, windows;
+    int window;
+};
+
+// Places are counted from the end, so that the largest is the first.
+#define BS_FROM_END (1ull << 62)
+
+enum {
+    BS_BAD_START, // the first entry of indptr that falls, or the wrong end
+    BS_BAD_INDEX, // the first index outside of the shape
+    BS_FALLS,     // neighbours of one row that fall
+    BS_REPEATS,   // neighbours of one row that are equal
+    BS_TALLEST,   // entries of the fullest window
+};
+
+// Neighbours of all indices are compared, and those that a row boundary parts are taken off again: no entry looks for its row.
+extern "C" __global__ void __launch_bounds__(BS_THREADS) check_csr(const CheckParams p)
+{
+    __shared__ int sums[2];
+    if (threadIdx.x < 2)
+        sums[threadIdx.x] = 0;
+    __syncthreads();
+    const i64 step = (i64)gridDim.x * BS_THREADS, first = (i64)blockIdx.x * BS_THREADS + threadIdx.x;
+    const i64 entries = p.indices ? p.nnz : 0;
+    u64 bad_start = 0, bad_index = 0;
+    int falls = 0, repeats = 0;
+#pragma unroll 4
+    for (i64 e = first; e < entries; e += step) {
+        const Index here = p.indices[e], before = e ? p.indices[e - 1] : -1;
+        if (here < 0 || here >= p.cols)
+            bad_index = max(bad_index, BS_FROM_END - (u64)e);
+        falls += here < before;
+        repeats += here == before;
+    }
+#pragma unroll 1
+    for (i64 r = first; r <= p.rows; r += step) {
+        const i64 here = p.indptr[r], before = r ? p.indptr[r - 1] : 0;
+        if (here < before || (r == 0 && here) || (r == p.rows && here != p.nnz))
+            bad_start = max(bad_start, BS_FROM_END - (u64)r);
+        if (r && here > before && before > 0 && before < entries) { // row r - 1 has entries, and others in front
+            const Index one = p.indices[before - 1], other = p.indices[before];
+            falls -= other < one;
+            repeats -= other == one;
+        }
+    }
+    if (falls)
+        atomicAdd(&sums[0], falls);
+    if (repeats)
+        atomicAdd(&sums[1], repeats);
+    if (bad_start)
+        atomicMax(&p.found[BS_BAD_START], bad_start);
+    if (bad_index)
+        atomicMax(&p.found[BS_BAD_INDEX], bad_index);
+    __syncthreads();
+    if (threadIdx.x < 2 && sums[threadIdx.x])
+        atomicAdd(&p.found[BS_FALLS + threadIdx.x], (u64)(i64)sums[threadIdx.x]);
+}
+
+// Where windows of rows start, and the entries of the fullest.
+extern "C" __global__ void __launch_bounds__(BS_THREADS) window_starts(const CheckParams p)
+{
+    const i64 step = (i64)gridDim.x * BS_THREADS;
+    i64 tallest = 0;
+#pragma unroll 1
+    for (i64 w = (i64)blockIdx.x * BS_THREADS + threadIdx.x; w <= p.windows; w += step) {
+        const i64 row = w * p.window, next = row + p.window;
+        const Index start = p.indptr[row < p.rows ? row : p.rows];
+        p.starts[w] = start;
+        const i64 entries = (i64)p.indptr[next < p.rows ? next : p.rows] - start;
+        tallest = entries > tallest ? entries : tallest;
+    }
+    if (tallest)
+        atomicMax(&p.found[BS_TALLEST], (u64)tallest);
+}
+
+// The row of every entry of an indptr that is right.
+extern "C" __global__ void __launch_bounds__(BS_THREADS) rows_of(const CheckParams p)
+{
+    __shared__ i64 ends[2];
+    const i64 from = (i64)blockIdx.x * BS_CHUNK, to = from + BS_CHUNK < p.nnz ? from + BS_CHUNK : p.nnz;
+    rows_of_chunk(p.indptr, p.rows, from, to, ends);
+    const i64 low = ends[0], high = ends[1];
+    for (i64 e = from + threadIdx.x; e < to; e += BS_THREADS)
+        p.starts[e] = (Index)last_start(p.indptr, low, high, e);
+}

@@ -1,0 +1,177 @@
+// Exact sums of gathered rows of packed integers over the edges of a CSR pattern: y[i] = sum over edges (i, j) of q[j], as int32, as means, or
+// through the chain of an epilogue.
+//
+// Features are integers of BS_BITS bits (2, 4, 8 or 16) side by side along their axis, the "rows" layout. A group of 2^shift lanes walks a
+// stretch of rows (csr/streams.cuh), or the groups of a warp share a row of many edges (csr/units.cuh). A lane gathers BS_WORDS words of a
+// neighbour at once, BS_U edges in flight, and sums their integers as they lie, many to a register (spmm/codes.cuh). Only what a row or a
+// piece of one amounts to becomes an integer a register. Signed integers are gathered as unsigned ones, larger by 2^(BS_BITS - 1), which is
+// taken off once for all edges of the row.
+//
+// Floor: edges * row bytes at 9 TB/s from rows of 64 bytes on, edges at 155 G/s below, x in the L2; and the compulsory bytes.
+//
+// BS_OUT: 0 int32, 1 float32, 2 the chain of an epilogue; BS_MEAN: of means, as float32 of integers always is. BS_WEIGHTS: 1 edges have int32
+// values, 2 float32 ones, with which the sums are float32: a rounding for each edge, the pieces of long rows added in order.
+#define BS_KIND 2
+#define BS_ACC 2
+#define BS_BYTES (4 * BS_WORDS)
+#include "csr/elements.cuh"
+#include "csr/groups.cuh"
+#include "csr/segments.cuh"
+#include "csr/units.cuh"
+#include "spmm/codes_finish.cuh"
+
+#ifndef BS_THREADS
+#define BS_THREADS 128
+#endif
+// Blocks of a multiprocessor: what the registers suffice for, so that nothing is spilled.
+#ifndef BS_BLOCKS
+#if BS_OUT == BS_CHAIN
+#define BS_BLOCKS_FITTING (4 + (BS_BITS == 2) - (BS_WEIGHTS != 0))
+#elif BS_WEIGHTS || BS_BITS == 16
+#define BS_BLOCKS_FITTING 5
+#else
+#define BS_BLOCKS_FITTING (BS_BITS == 8 ? 5 : BS_BITS == 4 ? 7 : 8)
+#endif
+#if defined(BS_LARGE) || BS_U > 8 || BS_WORDS * 4 > BS_BITS * 2
+#define BS_BLOCKS (BS_BLOCKS_FITTING - 2 + (BS_OUT == BS_CHAIN))
+#elif __CUDA_ARCH__ != 900
+#define BS_BLOCKS (BS_BLOCKS_FITTING - 1)
+#else
+#define BS_BLOCKS BS_BLOCKS_FITTING
+#endif
+#endif
+
+struct CodeSum {
+    const CodeParams &p;
+    const Stretch &at;
+    const char *x; // row 0, this lane's words
+    int lane, lanes, slice;
+    bool there; // the row has integers of this lane, or pads of the result
+    Gathered codes[BS_U];
+    CodeSums sums;
+#if BS_WEIGHTS
+    Total w[BS_U];
+#endif
+
+    __device__ __forceinline__ CodeSum(const CodeParams &params, const Stretch &stretch) : p(params), at(stretch)
+    {
+        lanes = 1 << p.streams.shift;
+        lane = group_lane(p.streams);
+        slice = (int)(blockIdx.z * gridDim.y + blockIdx.y);
+        const int vector = slice * lanes + lane;
+        there = vector < p.vectors;
+        // Lanes beyond the row read with the others.
+        x = kept(p.x + (bs_u64)(unsigned)min(vector, p.gathered - 1) * BS_BYTES);
+        sums.clear();
+    }
+
+    __device__ __forceinline__ void batch(Index base, int left)
+    {
+#if BS_WEIGHTS
+        load_run(w, (const Total *)p.values + base, left);
+#endif
+    }
+
+    __device__ __forceinline__ void gather(int u, Index column, Index) { load_vector(codes[u], row_address(x, column, p.row_bytes)); }
+
+    __device__ __forceinline__ void add_all()
+    {
+#if BS_WEIGHTS
+        sums.add_products(codes, w, p.flip, p.base, 0, BS_U);
+#else
+        sums.add_batch(codes, p.flip);
+#endif
+    }
+
+    __device__ __forceinline__ void add_some(int from, int to)
+    {
+#if BS_WEIGHTS
+        sums.add_products(codes, w, p.flip, p.base, from, to);
+#else
+        sums.add_some(codes, p.flip, from, to);
+#endif
+    }
+
+    __device__ __forceinline__ void done(Index, int, int) {}
+
+    // The row is complete, and its integers are too large by `excess` each.
+    __device__ __forceinline__ void finish(Index row, Index edges, Total (&v)[kCodes], Total excess) const
+    {
+#pragma unroll
+        for (int j = 0; j < kCodes && !BS_FLOATS; j++)
+            v[j] -= excess;
+        if (there)
+            finish_row(p, row, edges, slice * lanes + lane, v);
+    }
+
+    __device__ __forceinline__ void flush(Index row, Index begin, Index end)
+    {
+        Total v[kCodes];
+        sums.settle(p.flip, p.base);
+        const Total excess = sums.excess(p.base, (int)(end - begin));
+        sums.widen(v);
+        finish(row, end - begin, v, excess);
+        sums.clear();
+    }
+
+    // A row or a piece of one that the groups of a warp have shared is complete; all lanes come.
+    __device__ __forceinline__ void shared()
+    {
+        sums.settle(p.flip, p.base);
+        for (int o = lanes; o < 32; o <<= 1)
+            sums.join(o);
+        if (((int)threadIdx.x & 31) >= lanes)
+            return;
+        if (at.piece < 0)
+            flush(at.row, at.start, at.stop);
+        else
+            piece(at.row);
+    }
+
+    // The sums of a piece wait in its slot; the last to come takes all of them.
+    __device__ __forceinline__ void piece(Index row)
+    {
+        int from, count;
+        pieces_of_row(p.streams, at, from, count);
+        const bs_u64 step = (bs_u64)(unsigned)p.slices * (unsigned)lanes;
+        PackedSum *const slots = p.partial + (unsigned)(slice * lanes + lane);
+        sums.leave(slots[(bs_u64)(unsigned)at.piece * step], p.base);
+        __threadfence();
+        if (!last_of_groups(p.arrived + (bs_u64)(unsigned)from * (unsigned)p.slices + (unsigned)slice, count, lane, lanes))
+            return;
+        Total v[kCodes];
+#pragma unroll
+        for (int j = 0; j < kCodes; j++)
+            v[j] = 0;
+#pragma unroll 1
+        for (int i = 0; i < count; i++) {
+            PackedSum one;
+            load_fresh(one, slots + (bs_u64)(unsigned)(from + i) * step);
+            sums.add_to(v, one);
+        }
+        const Index edges = __ldg(p.streams.indptr + row + 1) - __ldg(p.streams.indptr + row);
+        finish(row, edges, v, sums.excess_of_pieces(p.base, (int)edges));
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) spmm_codes(const __grid_constant__ CodeParams p)
+{
+    Stretch at;
+    CodeSum sums(p, at);
+    if (sums.slice >= p.slices)
+        return;
+    const int warp = (int)((blockIdx.x * blockDim.x + threadIdx.x) / 32), together = p.units.pieces + p.units.whole;
+    if (warp < together) {
+        read_unit(p.units.table + warp, at);
+        if (warp < p.units.pieces)
+            at.piece = warp;
+        share<BS_U, false, true>(p.streams, at, sums);
+        sums.shared();
+    } else {
+        const int shift = p.streams.shift, unit = ((warp - together) << (5 - shift)) + (((int)threadIdx.x & 31) >> shift);
+        if (unit >= p.units.streams)
+            return;
+        read_unit(p.units.table + together + unit, at);
+        walk_segments<BS_U, true>(p.streams, at, sums);
+    }
+}

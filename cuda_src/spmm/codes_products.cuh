@@ -1,0 +1,92 @@
+// Sums of packed integers times values of the edges, an integer or a float a register: a part of spmm/codes.cuh.
+#ifndef BITSPARSE_SPMM_CODES_PRODUCTS_CUH
+#define BITSPARSE_SPMM_CODES_PRODUCTS_CUH
+
+struct CodeSums {
+    Total of[kCodes], weights;
+
+    __device__ __forceinline__ void clear()
+    {
+#pragma unroll
+        for (int j = 0; j < kCodes; j++)
+            of[j] = 0;
+        weights = 0;
+    }
+
+    // Weights of edges that are not there do not matter. Floats: an integer becomes the fraction of 2^23, which is then taken off.
+    // The words are something new to the compiler here, which would otherwise do what whole and other batches have in common before it knows
+    // which it is, for eight edges at once.
+    __device__ __forceinline__ void add_products(const Gathered (&codes)[BS_U], const Total (&w)[BS_U], unsigned flip, int base, int from, int to)
+    {
+        constexpr int shifts = BS_BITS < 8 ? 8 / BS_BITS : 1, places = kEach / shifts;
+#if BS_FLOATS
+        const float zero = 8388608.0f + (float)base;
+#endif
+#pragma unroll
+        for (int u = 0; u < BS_U; u++)
+            if (u >= from && u < to) {
+#pragma unroll
+                for (int i = 0; i < BS_WORDS * shifts; i++) {
+                    unsigned all = codes[u].of[i / shifts];
+                    asm volatile("" : "+r"(all));
+                    const unsigned word = shifts > 1 ? spread(all, i % shifts, flip) : all ^ flip;
+#pragma unroll
+                    for (int k = 0; k < places; k++) {
+                        Total &sum = of[i / shifts * kEach + k * shifts + i % shifts];
+#if BS_FLOATS
+                        const unsigned from_word = places == 2 ? (k ? 0x7432u : 0x7410u) : 0x7440u + (unsigned)k;
+                        sum = bs_fmaf(bs_float_of(__byte_perm(word, 0x4b000000u, from_word)) - zero, w[u], sum);
+#else
+                        sum += w[u] * (int)((word >> (k * 32 / places)) & (places == 2 ? 0xffffu : 0xffu));
+#endif
+                    }
+                }
+#if !BS_FLOATS
+                weights += w[u];
+#endif
+            }
+    }
+
+    __device__ __forceinline__ void settle(unsigned, int) {}
+
+    // What the sums are too large by, and those of a row's pieces.
+    __device__ __forceinline__ Total excess(int base, int) const { return BS_FLOATS ? 0 : base * weights; }
+    __device__ __forceinline__ Total excess_of_pieces(int, int) const { return 0; }
+
+    __device__ __forceinline__ void widen(Total (&v)[kCodes]) const
+    {
+#pragma unroll
+        for (int j = 0; j < kCodes; j++)
+            v[j] = of[j];
+    }
+
+    __device__ __forceinline__ void join(int over)
+    {
+#pragma unroll
+        for (int j = 0; j < kCodes; j++)
+            of[j] += __shfl_xor_sync(~0u, of[j], over);
+        weights += __shfl_xor_sync(~0u, weights, over);
+    }
+
+    __device__ __forceinline__ void leave(PackedSum &slot, int base) const
+    {
+        PackedSum mine;
+#pragma unroll
+        for (int j = 0; j < kCodes; j++)
+            mine.of[j] = bits_of(of[j] - excess(base, 0));
+        store_vector(&slot, mine);
+    }
+
+    __device__ __forceinline__ void add_to(Total (&v)[kCodes], const PackedSum &one) const
+    {
+#pragma unroll
+        for (int j = 0; j < kCodes; j++)
+#if BS_FLOATS
+            v[j] += bs_float_of(one.of[j]);
+#else
+            v[j] += (int)one.of[j];
+#endif
+    }
+};
+
+#endif

@@ -1,0 +1,172 @@
+// Parameters of the products of CSR patterns with dense features on the CUDA cores, and what becomes of the sum of a row.
+#ifndef BITSPARSE_SPMM_CSR_CUH
+#define BITSPARSE_SPMM_CSR_CUH
+
+#include "csr/elements.cuh"
+#include "csr/segments.cuh"
+#include "csr/units.cuh"
+#include "spmm/signs.cuh"
+
+// BS_ROW_SCALE: sums and means of floats are multiplied by a scale of the row.
+#define BS_SUM 0
+#define BS_MEAN 1
+#define BS_MAX 2
+#define BS_RUN (BS_EACH < 4 ? BS_EACH : 4) // sums that go through the chain together
+
+struct SpmmParams {
+    Streams streams;
+    Units units;
+    const void *x;      // (columns of the pattern, vectors * BS_EACH), rows contiguous
+    void *out;          // (rows, vectors * BS_EACH) Out
+    const void *values; // of the edges, (edges,) or (edges, heads); with BS_VALUE16 elements as those of x
+    const float *row_scale, *col_scale;
+    Acc *partial;  // (pieces, slices, BS_V, lanes, BS_EACH)
+    int *arrived;  // (pieces, slices, lanes): how many pieces of a row are there, at the first one's place; zeros before and after
+    unsigned vectors;   // of a row of x
+    unsigned row_bytes, out_bytes; // of a row of x, of the result
+    int slices;         // of BS_V * lanes vectors
+    int heads, width;   // elements of a head
+    int is_signed;
+#if BS_FINISH
+    Finish finish;
+#endif
+};
+
+// Sums of 16-bit floats are rounded back unless a chain takes them, means of integers are float32.
+#if BS_FINISH
+typedef float Out;
+#elif BS_KIND == BS_FLOAT16 || BS_KIND == BS_BFLOAT16
+typedef unsigned short Out;
+#elif BS_REDUCE == BS_MEAN && BS_ACC >= 2
+typedef float Out;
+#else
+typedef Acc Out;
+#endif
+
+typedef Vector<BS_EACH, Acc> Sums;
+
+BS_INLINE Acc nothing_yet()
+{
+#if BS_REDUCE != BS_MAX
+    return 0;
+#elif BS_ACC == 0
+    return bs_float_of(0xff800000u);
+#elif BS_ACC == 1
+    return __longlong_as_double((bs_i64)0xfff0000000000000ull);
+#elif BS_ACC == 2
+    return (Acc)0x80000000u;
+#else
+    return (Acc)0x8000000000000000ull;
+#endif
+}
+
+BS_INLINE Acc joined(Acc have, Acc term)
+{
+#if BS_REDUCE == BS_MAX
+    return term > have || term != term ? term : have;
+#else
+    return have + term;
+#endif
+}
+
+BS_INLINE Acc times(Acc a, Acc b)
+{
+#if BS_ACC == 0
+    return bs_mulf(a, b);
+#elif BS_ACC == 1
+    return bs_muld(a, b);
+#else
+    return a * b;
+#endif
+}
+
+// The result of a row of `count` edges, from its sums; stored at `out`.
+BS_INLINE void finish_row(const SpmmParams &p, Index row, Index count, const Sums &sums, char *out)
+{
+    Vector<BS_EACH, Out> v;
+#if BS_ROW_SCALE
+    const Acc scale = (Acc)__ldg(p.row_scale + row);
+#endif
+#if BS_KIND == BS_FLOAT16 || BS_KIND == BS_BFLOAT16
+    float r[BS_EACH];
+#else
+    Out(&r)[BS_EACH] = v.of;
+#endif
+#pragma unroll
+    for (int j = 0; j < BS_EACH; j++) {
+#if BS_REDUCE == BS_MAX
+        r[j] = count ? sums.of[j] : (Acc)0;
+#elif BS_REDUCE == BS_MEAN && BS_ACC == 1
+        r[j] = bs_divd(sums.of[j], (double)(float)max(count, (Index)1));
+#elif BS_REDUCE == BS_MEAN
+        r[j] = bs_divf((float)sums.of[j], (float)max(count, (Index)1));
+#else
+        r[j] = sums.of[j];
+#endif
+#if BS_ROW_SCALE
+        r[j] = times(r[j], scale);
+#endif
+    }
+#if BS_KIND == BS_FLOAT16 || BS_KIND == BS_BFLOAT16
+#pragma unroll
+    for (int j = 0; j < BS_EACH; j += 2) {
+        const float high = j + 1 < BS_EACH ? r[j + 1 < BS_EACH ? j + 1 : j] : 0.0f;
+        const unsigned both = BS_KIND == BS_FLOAT16 ? halves_of(r[j], high) : bfloats_of(r[j], high);
+        v.of[j] = (unsigned short)both;
+        if (j + 1 < BS_EACH)
+            v.of[j + 1 < BS_EACH ? j + 1 : j] = (unsigned short)(both >> 16);
+    }
+#endif
+    store_vector(out, v);
+}
+
+// Blocks of a multiprocessor with something behind the sums.
+#define BS_HALVES (BS_KIND == BS_FLOAT16 || BS_KIND == BS_BFLOAT16 ? 2 : 1)
+#if BS_WEIGHTS == 2 || BS_BYTES > 16 / BS_HALVES || BS_STEPS >= 1024 // tanh
+#define BS_FINISHED_BLOCKS (5 - (BS_REDUCE == BS_MEAN))
+#elif BS_FINISH == 2
+#define BS_FINISHED_BLOCKS (8 - (BS_WEIGHTS != 0) - (BS_PADS > 1))
+#elif BS_FINISH == 3
+#define BS_FINISHED_BLOCKS (6 - (BS_REDUCE == BS_MEAN))
+#else
+#define BS_FINISHED_BLOCKS (7 - 2 * (BS_WEIGHTS != 0) - (BS_REDUCE == BS_MEAN))
+#endif
+
+#if BS_FINISH
+// The same through the chain, or as signs: BS_EACH sums from vector `start` + lane on. All lanes of a group call it together; those beyond
+// the row have vectors of `p.vectors` and more.
+BS_INLINE void finish_vector(
+    const SpmmParams &p, Index row, Index count, const Sums &sums, const Limits<BS_EACH> &limits, char *out, unsigned start, int lane, int lanes, bool last,
+    bool &strange)
+{
+    const unsigned vector = start + (unsigned)lane;
+    float v[BS_EACH];
+#pragma unroll
+    for (int j = 0; j < BS_EACH; j++)
+        v[j] = sums.of[j];
+#pragma unroll
+    for (int j = 0; j < BS_EACH; j += BS_RUN) {
+        float run[BS_RUN];
+#pragma unroll
+        for (int i = 0; i < BS_RUN; i++)
+            run[i] = v[j + i];
+        finish_sums(p.finish, row, count, BS_REDUCE == BS_MEAN, (int)(min(vector, p.vectors - 1) * BS_EACH) + j, run);
+#pragma unroll
+        for (int i = 0; i < BS_RUN; i++)
+            v[j + i] = run[i];
+    }
+#if BS_SIGNS
+    const unsigned bits = signs_of(limits, v, strange);
+    store_signs<BS_EACH>(out, vector < p.vectors ? bits : 0u, start, lane, lanes, p.finish.row_bytes, last);
+#else
+    Vector<BS_EACH, float> stored;
+#pragma unroll
+    for (int j = 0; j < BS_EACH; j++)
+        stored.of[j] = v[j];
+    if (vector < p.vectors)
+        store_vector(out, stored);
+#endif
+}
+#endif
+
+#endif
