@@ -24,7 +24,7 @@ from benchmarks.peers.field import field_ms
 from bitsparse import jit
 from bitsparse.bench import Prepared, Protocol
 
-__all__ = ["SYNTHETIC", "WIDTHS", "planned", "product", "run_plan"]
+__all__ = ["SYNTHETIC", "WIDTHS", "kernel_of", "planned", "product", "run_plan"]
 
 WIDTHS = (16, 64, 128, 256)
 SYNTHETIC = tuple(f"{size}-{kind}" for size in ("reddit", "products") for kind in KINDS)
@@ -90,6 +90,10 @@ def run_plan(
     error = check(case, precision, out, reference, matrix.root)
     ours = Timed(partial(plan, x, out=out), case)
     params = matrix.facts() | {"D": cell.columns, "precision": precision, "error": error, "replayed": ours.replayed}
-    text = plan.explain()
-    named = re.search(r"kernel (\w+)", text)
-    return ours, params | {"kernel": named and named[1], "plan": text, "out_bytes": out.nbytes}
+    return ours, params | {"kernel": kernel_of(plan), "plan": plan.explain(), "out_bytes": out.nbytes}
+
+
+def kernel_of(plan: Any) -> str | None:
+    """The kernel that a plan says it takes."""
+    named = re.search(r"kernel (\w+)", plan.explain())
+    return named and named[1]

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 import bitsparse as bs
+from benchmarks.cases.products import kernel_of
 from benchmarks.cases.sparse_gpu import Cell, Timed, cell_of, in_turns
 from benchmarks.ceilings import MEMORY_RATE
 from benchmarks.fit.fitting import Facts, Fit, Row, Values, search, solve
@@ -137,7 +138,7 @@ def kernels(case: str, cell: Cell, precision: str, weighted: bool) -> Iterator[R
         x.dtype, cell.columns, values=None if values is None else values.dtype, fixed=True, frozen=True, **options
     )
     guesses = choice.estimates(kind, matrix.shape, matrix.nnz, shared)
-    taken = bs.plan_spmm(a, cell.columns, dtype=x.dtype, frozen=True, **options).kernel
+    taken = kernel_of(bs.plan_spmm(a, cell.columns, dtype=x.dtype, frozen=True, **options))
     timed, facts = [], []
     for kernel in dict.fromkeys(guess.kernel for guess in guesses):
         height = next(guess.height for guess in guesses if guess.kernel == kernel)
