@@ -16,6 +16,7 @@ from bitsparse.arrays.base import BitArray
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.display import human_bytes
 from bitsparse.arrays.indices import converted
+from bitsparse.arrays.operators import operators
 from bitsparse.arrays.sparse_forms import Pattern
 from bitsparse.errors import DeviceError, DTypeError, ShapeError
 
@@ -304,7 +305,7 @@ class SparseArray(BitArray):
 
     # -- operators --------------------------------------------------------------------------------------------------
     def __matmul__(self, other: Any) -> Any:
-        return _operations().spmm(self, other)
+        return operators.spmm(self, other)
 
     def __rmatmul__(self, other: Any) -> Any:
         # x @ A = (A^T @ x^T)^T
@@ -319,7 +320,7 @@ class SparseArray(BitArray):
             )
         family = interop.common_family([family, self._family])
         with interop.working_on(self.device, family):
-            product = _operations().spmm(self.T, interop.contiguous(theirs.T)).T
+            product = operators.spmm(self.T, interop.contiguous(theirs.T)).T
             # NumPy's libraries adopt a transposed view, those on a GPU need not.
             return interop.from_array(product if there == "cpu" else interop.contiguous(product), family, "matmul")
 
@@ -378,10 +379,3 @@ def rebuilt(
     made = cls.from_arrays(**components, **settings, row_scale=row_scale, col_scale=col_scale)
     made.had_duplicates = bool(had_duplicates)
     return made.to_device(device)
-
-
-def _operations() -> Any:
-    # The operators stand above this layer; everything else here stays below it.
-    from bitsparse import ops
-
-    return ops
