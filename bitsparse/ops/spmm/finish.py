@@ -179,7 +179,7 @@ class SumFinish:
     def on_host(self, sums: Array, behind: Behind | None, target: Array | None) -> Array:
         """What becomes of sums on the CPU."""
         params = self.params if behind is None else behind.params
-        made: Array = backends.family("cpu", "matmul").epilogue(_as_sums(sums), params)
+        made: Array = backends.family("cpu", "matmul.matmul").epilogue(_as_sums(sums), params)
         if target is None:
             return made
         target[...] = made.reshape(target.shape)
@@ -187,7 +187,7 @@ class SumFinish:
 
     def device_chain(self, kind: str, largest: float) -> Any:
         """The chain prepared on the current device for sums of one kind, which nobody else uses at the same time."""
-        return backends.family("cuda", "matmul").DeviceEpilogue(self.params, self.shape, largest)
+        return backends.family("cuda", "matmul.matmul").DeviceEpilogue(self.params, self.shape, largest)
 
     def on_gpu(self, sums: Array, behind: Behind | None, target: Array | None) -> Array:
         """The same on the current device and stream, in a kernel behind that of the sums."""
