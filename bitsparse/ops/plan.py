@@ -42,13 +42,19 @@ class Plan(Protocol):
     device: str
 
     @property
-    def dtype(self) -> np.dtype[Any]: ...
+    def dtype(self) -> np.dtype[Any]:
+        """Dtype of the result."""
+        ...
 
     @property
-    def kernel(self) -> str: ...
+    def kernel(self) -> str:
+        """Name of the kernel."""
+        ...
 
     @property
-    def nbytes(self) -> int: ...
+    def nbytes(self) -> int:
+        """Bytes kept beside the operand."""
+        ...
 
     def __call__(self, x: Any, /, *, out: Any = None) -> Any:
         """The product with `x`, in `out` if it is given."""
@@ -127,7 +133,7 @@ class KeptCall:
         self._inputs, self._result = tuple(inputs), (result[0], np.dtype(result[1]))
         self._beside = tuple((array.data.ptr, array.data.ptr + array.nbytes) for array in beside)
         self._alignment, self._in_place = alignment, in_place
-        self._space = interop.cupy_module()
+        self._space = interop.require_cupy("plan")
         self._ndarray = self._space.ndarray
         self._gpu, self._current_gpu = int(device[5:]), interop.current_gpu()
 
