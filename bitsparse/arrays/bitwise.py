@@ -6,6 +6,7 @@ from typing import Any
 
 from bitsparse import _check, interop
 from bitsparse.arrays import construct
+from bitsparse.arrays.inside import assembled, family_of, working
 from bitsparse.backends.params import packed_words
 from bitsparse.errors import DTypeError, ShapeError
 
@@ -27,10 +28,10 @@ def combine(x: Any, y: Any, operation: Any, name: str) -> Any:
         )
     _check.same_device(name, (x.device, y.device))
     y = y.repack(axis=x.axis, layout=x.layout)
-    family = interop.common_family([x._family, y._family])
-    with x._working():
+    family = interop.common_family([family_of(x), family_of(y)])
+    with working(x):
         words = operation(x.words, y.words)
-    return type(x)._make(words, x.shape, x.bits, x.axis, x.layout, x.encoding, family)
+    return assembled(type(x), words, x.shape, x.bits, x.axis, x.layout, x.encoding, family)
 
 
 def invert(x: Any) -> Any:
@@ -39,6 +40,6 @@ def invert(x: Any) -> Any:
         raise DTypeError(f"~: flipping bits is defined for unsigned, got {x.encoding}; use -x")
     length = x.shape[x.axis] * (1 if x.layout == "planes" else x.bits)
     mask = interop.move(construct.prefix_mask(length, packed_words(length, 1, "planes")), x.device)
-    with x._working():
+    with working(x):
         words = x.words ^ mask
-    return type(x)._make(words, x.shape, x.bits, x.axis, x.layout, x.encoding, x._family)
+    return assembled(type(x), words, x.shape, x.bits, x.axis, x.layout, x.encoding, family_of(x))

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from bitsparse import _check, backends, interop
 from bitsparse.arrays import sparse_convert
 from bitsparse.arrays.indices import outside, without_spare
+from bitsparse.arrays.inside import family_of
 from bitsparse.backends.params import packed_words
 from bitsparse.errors import DTypeError, ShapeError
 
@@ -283,11 +284,11 @@ def _from_bit_tensor(x: Any, bits: Any, encoding: Any, axis: Any, layout: Any, s
     layout = _check.layout(_FUNCTION, x.layout if layout is None else layout, bits)
     if (bits, encoding) != (x.bits, x.encoding):
         return pack(_FUNCTION, x.toarray(), bits, encoding=encoding, axis=axis, layout=layout)._replace(
-            family=x._family
+            family=family_of(x)
         )
     moved = x.repack(axis=axis, layout=layout)
     words = moved.words.copy() if copy and moved is x else moved.words
-    return Parts(words, x.shape, bits, axis, layout, encoding, x._family)
+    return Parts(words, x.shape, bits, axis, layout, encoding, family_of(x))
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from bitsparse import interop
 from bitsparse.arrays import construct
+from bitsparse.arrays.inside import with_words, working
 from bitsparse.errors import DTypeError, ShapeError
 
 __all__ = ["getitem"]
@@ -18,7 +19,7 @@ _FUNCTION = "BitTensor[...]"
 
 def getitem(x: Any, key: Any) -> Any:
     """``x[key]``: see :meth:`bitsparse.BitTensor.__getitem__`."""
-    with x._working():
+    with working(x):
         return _picked(x, _full_key(x.shape, key))
 
 
@@ -29,7 +30,7 @@ def _picked(x: Any, keys: tuple[Any, ...]) -> Any:
     kept = sum(not isinstance(one, int) for one in batch_keys)
     words = words[(slice(None),) * kept + (_placed(outer_key, words),)]
     shape = _matrix_shape(words.shape[:kept], words.shape[kept], x.shape[x.axis], x.axis)
-    made = x._with(interop.aligned(words), shape, x.axis, x.layout)
+    made = with_words(x, interop.aligned(words), shape, x.axis, x.layout)
     made._scale = made._offset = None
     length = x.shape[x.axis]
     if not (isinstance(packed_key, slice) and packed_key.indices(length) == (0, length, 1)):
@@ -37,7 +38,7 @@ def _picked(x: Any, keys: tuple[Any, ...]) -> Any:
         packed_key = _placed(packed_key, values)
         values = values[..., packed_key] if x.axis == -1 else values[..., packed_key, :]
         parts = construct.pack(_FUNCTION, values, x.bits, encoding=x.encoding, axis=x.axis, layout=x.layout)
-        made = x._with(parts.words, parts.shape, x.axis, x.layout)
+        made = with_words(x, parts.words, parts.shape, x.axis, x.layout)
     made._scale, made._offset = _index_affine(x.scale, keys), _index_affine(x.offset, keys)
     return made
 

@@ -198,7 +198,7 @@ class PackedArray(BitArray):
         if kept.bitmap is None:
             left = self.repack(axis=-1, layout="planes")
             with self._working():
-                kept.bitmap = self._backend().tile_bitmap(left._words, self._shape[-1])
+                kept.bitmap = self._backend().tile_bitmap(left.words, self._shape[-1])
         return kept.bitmap
 
     @property
@@ -208,9 +208,7 @@ class PackedArray(BitArray):
         if kept.sums is None:
             planes = self.repack(layout="planes")
             with self._working():
-                kept.sums = self._backend().code_sums(
-                    planes._words, self._bits, self._encoding, self._shape[self._axis]
-                )
+                kept.sums = self._backend().code_sums(planes.words, self._bits, self._encoding, self._shape[self._axis])
         return kept.sums
 
     @property

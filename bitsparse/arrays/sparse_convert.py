@@ -8,6 +8,7 @@ import numpy as np
 
 from bitsparse import backends, interop
 from bitsparse.arrays.indices import converted, gather, rows_of
+from bitsparse.arrays.inside import family_of
 from bitsparse.arrays.sparse_merge import Pattern
 from bitsparse.errors import ShapeError
 
@@ -88,5 +89,5 @@ def transposed(x: Any) -> Pattern:
         x.had_duplicates,
         x._col_scale,
         x._row_scale,
-        x._family,
+        family_of(x),
     )

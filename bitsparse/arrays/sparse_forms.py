@@ -29,6 +29,7 @@ from bitsparse.arrays.indices import (
     rows_of,
     without_spare,
 )
+from bitsparse.arrays.inside import family_of
 from bitsparse.arrays.sparse_merge import (
     Pattern,
     bits_only,
@@ -57,7 +58,7 @@ def _home(part: Any, deeper: int = _LEVELS) -> tuple[str, interop.Family] | None
         found = (_home(one, deeper - 1) for one in (part if deeper and len(part) <= _PARTS else ()))
         return next((home for home in found if home is not None), None)
     if hasattr(part, "csr_arrays") or isinstance(part, BitTensor):
-        return None if part.device == "cpu" else (part.device, part._family)
+        return None if part.device == "cpu" else (part.device, family_of(part))
     if hasattr(part, "nnz") and hasattr(part, "tocsr"):
         return _home(getattr(part, "data", None))
     return interop.gpu_of(part)
@@ -145,7 +146,7 @@ def _of_container(function: str, arg: Any, shape: Any, index: Any, ones: bool) -
         arg.had_duplicates,
         arg._row_scale,
         arg._col_scale,
-        arg._family,
+        family_of(arg),
     )
 
 
@@ -159,11 +160,11 @@ def _of_bits(function: str, arg: BitTensor, shape: Any, index: Any) -> Pattern:
         )
     if arg.bits > 1 or arg.encoding != "unsigned":
         values, rows, cols = construct.coordinates(arg)
-        return _of_coordinates(function, values, rows, cols, sizes, index, False, False)._replace(family=arg._family)
+        return _of_coordinates(function, values, rows, cols, sizes, index, False, False)._replace(family=family_of(arg))
     plain = arg.repack(axis=-1, layout="planes")
     dtype = index_dtype(function, sizes, plain.nnz, index)
     indptr, indices = backends.family(arg.device, "sparse.build").words_to_csr(plain.words, sizes, dtype)
-    return Pattern(indptr, indices, sizes, family=arg._family)
+    return Pattern(indptr, indices, sizes, family=family_of(arg))
 
 
 def _of_scipy(function: str, arg: Any, index: Any, binary: bool, pattern: bool) -> Pattern:

@@ -13,6 +13,7 @@ from bitsparse import _check, backends, interop
 from bitsparse.arrays import BitTensor
 from bitsparse.arrays.construct import words_shape
 from bitsparse.arrays.indices import index_array
+from bitsparse.arrays.inside import derived_of, with_words
 from bitsparse.backends.params import tile_bitmap_shape
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.graph.adjacency import square_pattern
@@ -111,12 +112,14 @@ class SubgraphBatch:
         def part(name: str, like: Any) -> Any:
             return None if like is None else interop.view(buffer, self.sections[name][0], like.shape, like.dtype)
 
-        adjacency = self.adjacency._with(part("adjacency", self.adjacency.words), self.adjacency.shape, -1, "planes")
-        adjacency._derived.bitmap = part("tile_bitmap", self.tile_bitmap)
+        adjacency = with_words(
+            self.adjacency, part("adjacency", self.adjacency.words), self.adjacency.shape, -1, "planes"
+        )
+        derived_of(adjacency).bitmap = part("tile_bitmap", self.tile_bitmap)
         features = self.features
         if isinstance(features, BitTensor):
             words = part("features", features.words)
-            moved = features._with(words, features.shape, features.axis, features.layout)
+            moved = with_words(features, words, features.shape, features.axis, features.layout)
             moved._scale, moved._offset = part("scale", features.scale), part("offset", features.offset)
             features = moved
         elif features is not None:
@@ -271,10 +274,10 @@ def _packed(
     )
     adjacency = BitTensor.from_words(views["adjacency"], shape, 1, check=False)
     views["tile_bitmap"][...] = adjacency.tile_bitmap
-    adjacency._derived.bitmap = views["tile_bitmap"]
+    derived_of(adjacency).bitmap = views["tile_bitmap"]
     if own is not None:
         words, scale, offset = own.words, own.scale, own.offset
-        own = own._with(views["features"], own.shape, -2, "planes")
+        own = with_words(own, views["features"], own.shape, -2, "planes")
         views["features"][...] = words
         own._scale, own._offset = (views.get(name) for name in ("scale", "offset"))
         for view, affine in ((own._scale, scale), (own._offset, offset)):

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
 from bitsparse.arrays import FRDC, BitTensor, TCTiledCSR
+from bitsparse.arrays.inside import family_of
 from bitsparse.backends.params import PackedFeatures
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops import Epilogue, matmul, spmm
@@ -205,7 +206,7 @@ class GraphOperand:
             target = None if out is None else target_of(function, epilogue, out, shape, acc, self.device, (x.words,))
             result = backends.family("cpu", "matmul").epilogue(self._sums(x.with_affine(), acc), params)
             if target is None:
-                return epilogue.wrap(result, shape, x._family, function)
+                return epilogue.wrap(result, shape, family_of(x), function)
             target[...] = result
             return out
 

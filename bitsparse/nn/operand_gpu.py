@@ -11,6 +11,7 @@ import numpy as np
 
 from bitsparse import _check, interop
 from bitsparse.arrays import FRDC, BitTensor, TCTiledCSR
+from bitsparse.arrays.inside import family_of
 from bitsparse.arrays.packed import Encoding
 from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
 from bitsparse.backends.cuda.packets import CodeSums
@@ -107,7 +108,7 @@ class GpuOperand(GraphOperand):
             if made.get("of") is not x.offset or "sums" not in made:
                 made.update(of=x.offset, sums=self._sums_of(columns, bits, code, params, behind(x)))
             result = made["sums"](codes, target)
-            return epilogue.wrap(result, shape, x._family, function) if target is None else out
+            return epilogue.wrap(result, shape, family_of(x), function) if target is None else out
 
         return run
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from bitsparse import interop
 from bitsparse._check import shown
 from bitsparse.arrays import BitTensor
+from bitsparse.arrays.inside import assembled, family_of
 from bitsparse.errors import DTypeError
 from bitsparse.nn.binary.graph import Neighbours, neighbours_of
 from bitsparse.nn.binary.layers import Layer, chain, chain_and_add
@@ -127,7 +128,7 @@ def _run(
         )
     neighbours = neighbours_of(function, graph, kind.device, loops=False)
     neighbours.fit(function, kind.rows)
-    room, family = Workspace(), x._family if isinstance(x, BitTensor) else interop.as_array(x, function, "x")[1]
+    room, family = Workspace(), family_of(x) if isinstance(x, BitTensor) else interop.as_array(x, function, "x")[1]
     with working_with(kind.device, x):
         made = layer(neighbours, kind, room)
         result = room.reserve("result", made.gives)
@@ -138,4 +139,4 @@ def _run(
         if made.gives.letter == "F":
             return interop.from_array(result(), family, function)
         bits: BitTensor = result()
-        return BitTensor._make(bits.words, bits.shape, 1, -1, "planes", "bipolar", family)
+        return assembled(BitTensor, bits.words, bits.shape, 1, -1, "planes", "bipolar", family)

@@ -9,6 +9,7 @@ import numpy as np
 
 from bitsparse import interop
 from bitsparse.arrays import BitTensor
+from bitsparse.arrays.inside import assembled
 from bitsparse.nn.binary.graph import Neighbours
 from bitsparse.nn.binary.linear import BinaryLinear
 from bitsparse.nn.binary.plan import Workspace
@@ -184,7 +185,8 @@ def packed(function: str, x: Any, norm: Norm) -> BitTensor:
             bits, means = as_signs(function, "x", part, -1, norm if isinstance(norm, InputNorm) else None, absmean=True)
             words.append(bits.words)
             scales.append(means)
-        return BitTensor._make(
+        return assembled(
+            BitTensor,
             space.concatenate(words),
             (rows, columns),
             1,

@@ -9,6 +9,7 @@ import numpy as np
 
 from bitsparse import _check, interop
 from bitsparse.arrays import BitTensor
+from bitsparse.arrays.inside import assembled, family_of
 from bitsparse.errors import DTypeError, KernelError, ShapeError
 from bitsparse.nn.binary.products import Activation, activation_of, room_of, view
 from bitsparse.ops.operands.places import working_with
@@ -171,9 +172,9 @@ class BinaryPlan:
         if x.__class__ is BitTensor:
             if kind.letter == "F" or (x.shape, x.axis, x.layout) != ((kind.rows, kind.columns), -1, "planes"):
                 return None
-            if x.bits != 1 or x.encoding != "bipolar" or x._family != interop.CUPY:
+            if x.bits != 1 or x.encoding != "bipolar" or family_of(x) != interop.CUPY:
                 return None
-            read = (x._words, x._scale)
+            read = (x.words, x._scale)
         elif (
             x.__class__ is array
             and x.shape == (kind.rows, kind.columns)
@@ -212,7 +213,7 @@ class BinaryPlan:
             )
         bits = x.repack(axis=-1, layout="planes")
         family = interop.NUMPY if self.device == "cpu" else interop.CUPY  # whose stream the steps work on
-        return BitTensor._make(bits.words, x.shape, 1, -1, "planes", "bipolar", family, x.scale), x._family
+        return assembled(BitTensor, bits.words, x.shape, 1, -1, "planes", "bipolar", family, x.scale), family_of(x)
 
     def _target(self, out: Any, data: Any) -> Any:
         if out is None:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from bitsparse import interop
 from bitsparse.arrays import BitTensor
+from bitsparse.arrays.inside import assembled
 from bitsparse.errors import ShapeError
 from bitsparse.nn.binary.linear import BinaryLinear
 from bitsparse.ops import BatchNorm, Epilogue, plan_bmm, plan_bspmm
@@ -141,7 +142,7 @@ def view(memory: Any, kind: Activation) -> Any:
     if kind.letter == "B":
         words = memory[: kind.nbytes].view(np.uint32).reshape(kind.rows, 1, -(-kind.columns // 128) * 4)
         family = interop.NUMPY if kind.device == "cpu" else interop.CUPY
-        return BitTensor._make(words, (kind.rows, kind.columns), 1, -1, "planes", "bipolar", family)
+        return assembled(BitTensor, words, (kind.rows, kind.columns), 1, -1, "planes", "bipolar", family)
     return memory[: kind.nbytes].view(np.float32).reshape(kind.rows, kind.columns)
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from bitsparse import interop
 from bitsparse.arrays import BitTensor
 from bitsparse.arrays.construct import words_shape
+from bitsparse.arrays.inside import assembled
 from bitsparse.backends.cuda.graphs import Recorded
 from bitsparse.backends.cuda.packets import PacketArrays
 from bitsparse.graph.packets import FeatureForm, Group, Packet, Packets
@@ -50,7 +51,7 @@ class _Slot:
             nodes, sizes.entries, sizes.chunks, table, sides, words, form.runs, form.used, form.stride
         )
         self._loops, self._chosen, self._model, self._longest = loops, chosen, model, longest
-        self._x = BitTensor._make(words, shape, form.bits, -1, form.layout, form.encoding, interop.CUPY)
+        self._x = assembled(BitTensor, words, shape, form.bits, -1, form.layout, form.encoding, interop.CUPY)
         self.logits = cupy.empty((nodes, model.classes), np.float32)
         self._scatter = self.arrays.scatter(model.classes)
         self._plan: Any = None

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from bitsparse import interop
 from bitsparse.arrays import BitTensor
+from bitsparse.arrays.inside import assembled
 from bitsparse.backends.host.matmul import bytes as steps_on_bytes
 from bitsparse.graph.packets import FeatureForm, Group, Packet, Packets
 from bitsparse.nn.cluster.report import ClusterReport
@@ -66,7 +67,7 @@ class HostEngine:
         else:
             operand = operand_of(packet, model.normalisation, self._form)
             words, shape = packet.features(form), (group.nodes, form.columns)
-            x = BitTensor._make(words, shape, form.bits, -1, form.layout, form.encoding, interop.NUMPY)
+            x = assembled(BitTensor, words, shape, form.bits, -1, form.layout, form.encoding, interop.NUMPY)
             logits, used = model.plan(operand, x)(), operand.form
         self._seconds += time.perf_counter() - begin
         self._put(group, logits)

@@ -10,6 +10,7 @@ import numpy as np
 from bitsparse import _check, backends, interop
 from bitsparse.arrays import BitTensor
 from bitsparse.arrays.construct import words_shape
+from bitsparse.arrays.inside import assembled, family_of
 from bitsparse.backends.params import GROUP_BITS, OperandParams
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.nn.lowbit.host import steps_in_bytes
@@ -66,7 +67,7 @@ class LowBitPlan:
             )
         self.device = _check.same_device(function, (operand.device, x.device))
         self.shape = (nodes, network.classes)
-        self._network, self._operand, self._family = network, operand, x._family
+        self._network, self._operand, self._family = network, operand, family_of(x)
         self._space = interop.namespace(x.words)
         self._calls: list[Callable[[], Any]] = []
         self._last: Callable[[Any], Any]
@@ -135,7 +136,7 @@ class LowBitPlan:
             return codes
         if codes.axis == axis and codes.bits == 1:  # the same bytes, in an array of another shape
             words = codes.words.reshape(words_shape(codes.shape, 1, axis, layout))
-            return BitTensor._make(words, codes.shape, 1, axis, layout, codes.encoding, self._family)
+            return assembled(BitTensor, words, codes.shape, 1, axis, layout, codes.encoding, self._family)
         if codes.axis != axis and (codes.layout, layout) != ("planes", "planes"):
             # Along the other axis only planes are turned, so that nothing has to be allocated on the way.
             return self._as(
@@ -143,8 +144,8 @@ class LowBitPlan:
                 form,
             )
         shape, bits = codes.shape, codes.bits
-        made = BitTensor._make(
-            self._words(shape, bits, axis, layout), shape, bits, axis, layout, "unsigned", self._family
+        made = assembled(
+            BitTensor, self._words(shape, bits, axis, layout), shape, bits, axis, layout, "unsigned", self._family
         )
         backend = backends.family(self.device, "bits.pack")
         about = {"axis": codes.axis, "layout": codes.layout, "to_axis": axis, "to_layout": layout}
@@ -164,8 +165,15 @@ class LowBitPlan:
         width = sums.words.shape[-1]
         columns = GROUP_BITS * (width // 4) + own.shape[1]
         shape = (self.shape[0], columns)
-        both = BitTensor._make(
-            self._words(shape, sums.bits, -1, "planes"), shape, sums.bits, -1, "planes", "unsigned", self._family
+        both = assembled(
+            BitTensor,
+            self._words(shape, sums.bits, -1, "planes"),
+            shape,
+            sums.bits,
+            -1,
+            "planes",
+            "unsigned",
+            self._family,
         )
 
         def copy() -> None:
@@ -179,8 +187,8 @@ class LowBitPlan:
         """Sums over neighbours, by the operand."""
         _, offset = self._network.placed(self.device, number)
         read = self._as(codes, dict(self._operand.message_form(step.bits)))
-        messages = BitTensor._make(
-            read.words, read.shape, read.bits, read.axis, read.layout, "unsigned", self._family, None, offset
+        messages = assembled(
+            BitTensor, read.words, read.shape, read.bits, read.axis, read.layout, "unsigned", self._family, None, offset
         )
         run = self._operand.aggregate(
             step.columns, step.bits, encoding="unsigned", epilogue=step.chain.epilogue(**form)

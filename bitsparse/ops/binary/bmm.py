@@ -6,6 +6,7 @@ from typing import Any
 
 from bitsparse import _check, interop
 from bitsparse.arrays.bit_tensor import BitTensor
+from bitsparse.arrays.inside import derived_of, has_derived
 from bitsparse.errors import DTypeError
 from bitsparse.ops.binary import letters
 from bitsparse.ops.binary.bmm_plan import BmmPlan, checked_variant, multiply, rows_kernel_serves
@@ -83,8 +84,8 @@ def bmm(
     (array([[-0.8333333]], dtype=float32), array([[-3]], dtype=int32))
     """
     function = "bmm"
-    if kernel is None and isinstance(w, BitTensor) and w._derived_kept is not None and _is_whole(a):
-        kept = w._derived.prepared.get(_key_of(a, getattr(a, "dtype", None), variant, epilogue, a_norm, row_absmean))
+    if kernel is None and isinstance(w, BitTensor) and has_derived(w) and _is_whole(a):
+        kept = derived_of(w).prepared.get(_key_of(a, getattr(a, "dtype", None), variant, epilogue, a_norm, row_absmean))
         if kept is not None:
             return _run_kept(kept, a, out, absmean)
     found = "".join(letters.activation_letter(function, name, x) for name, x in (("a", a), ("w", w)))
@@ -227,7 +228,7 @@ def _kept_plan(
     """The plan of the kernel that loads rows; a BitTensor on the right keeps it for calls of the same kind."""
     _check.matmul_shapes(function, tuple(a.shape), tuple(w.shape))
     dtype = None if chosen[0] == "B" else interop.as_array(a, function, "a")[0].dtype
-    kept = w._derived if isinstance(w, BitTensor) else None
+    kept = derived_of(w) if isinstance(w, BitTensor) else None
     key = _key_of(a, dtype, variant, epilogue, a_norm, row_absmean)
     plan: BmmPlan | None = None if kept is None else kept.prepared.get(key)
     if plan is None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from bitsparse import _check, backends, interop
 from bitsparse.arrays.bit_tensor import BitTensor
+from bitsparse.arrays.inside import contents_of_words, family_of, words_to_overwrite, working
 from bitsparse.errors import DeviceError, DTypeError, KernelError, ShapeError
 from bitsparse.interop.identity import Seen
 from bitsparse.ops.binary import letters
@@ -91,13 +92,13 @@ def multiply(
     # A tile of -1 is not a tile of zeros that could be skipped: all bits count.
     result = matmul(left, right, epilogue=epilogue, out=out, kernel=kernel, skip_zero_tiles=False)
     if absmean is not None:
-        with interop.working_on(left.device, left._family):
+        with interop.working_on(left.device, family_of(left)):
             target[...] = means
     return result
 
 
 def _scaled(left: BitTensor, means: Any) -> BitTensor:
-    family = left._family
+    family = family_of(left)
     made = left.with_affine(means[..., None])
     made._family = family
     return made
@@ -153,7 +154,7 @@ class BmmPlan:
         self._w = copy(right)
         self._right, self.device = copy(self._w.repack(axis=-2, layout="planes")), right.device
         #: What was made of `w` belongs to the contents that it had, and may be made anew on another stream than a call's.
-        self._seen, self._ready = Seen(self._w._contents), interop.Ready()
+        self._seen, self._ready = Seen(contents_of_words(self._w)), interop.Ready()
         self._k, n = right.shape
         self.shape = (m, n)
         if variant[0] == "B" and (a_norm is not None or row_absmean):
@@ -172,7 +173,7 @@ class BmmPlan:
             self.kernel = self._forced or "packed"
             return
         self.kernel = _check.kernel(function, kernel, ("rows",)) or "rows"
-        with right._working():
+        with working(right):
             if self._params is not None and self._epilogue is not None:
                 terms = operand_terms(function, _NoTerms(self._k), self._right, False, ("a", "w"))
                 own = terms._replace(
@@ -214,9 +215,9 @@ class BmmPlan:
 
     def _renew(self) -> None:
         """Make again what was made of the weight, to which somebody has written, in the memory from which calls read it."""
-        with self._w._working():
+        with working(self._w):
             if self._right._words is not self._w._words:
-                self._right._overwrite()[...] = self._w.repack(axis=-2, layout="planes")._words
+                words_to_overwrite(self._right)[...] = self._w.repack(axis=-2, layout="planes").words
             for product in self._products.values():
                 product.renew()
             if self.device != "cpu":
@@ -254,7 +255,7 @@ class BmmPlan:
         with working_with(self.device, a, out):
             x, family, scale = self._activations(a)
             target = means = None
-            read = (self._right.words, x if self.dtype is not None else x._words)
+            read = (self._right.words, x if self.dtype is not None else x.words)
             if absmean is not None:
                 if self.dtype is None:
                     raise DTypeError(
@@ -272,10 +273,10 @@ class BmmPlan:
                 return self._on_cpu(a, out, absmean)
             if scale is not None and epilogue is not None:
                 product = self._product(True, False)
-                result = product(x._words, target, row_scale=scale)
+                result = product(x.words, target, row_scale=scale)
             else:
                 result = self._product(False, means is not None)(
-                    x if self.dtype is not None else x._words, target, means
+                    x if self.dtype is not None else x.words, target, means
                 )
             if out is not None:
                 return out
@@ -295,7 +296,7 @@ class BmmPlan:
         scale = None
         if letter == "B":
             x: Any = bipolar(function, "a", a)
-            device, family = x.device, x._family
+            device, family = x.device, family_of(x)
         else:
             x, family = interop.as_array(a, function, "a")
             device = interop.device_of(x)
@@ -310,7 +311,7 @@ class BmmPlan:
             raise ShapeError(
                 f"{function}: a has shape {tuple(x.shape)}, but the plan is for {wanted}; make another plan"
             )
-        family = interop.common_family((family, self._right._family))
+        family = interop.common_family((family, family_of(self._right)))
         if letter == "B" and self.device != "cpu":
             x = x.repack(axis=-1, layout="planes")
             if x.offset is not None:
@@ -347,7 +348,7 @@ class BmmPlan:
         """
         if self.device == "cpu" or not any(product.may_see_nan for product in self._products.values()):
             return
-        with interop.working_on(self.device, self._right._family):
+        with interop.working_on(self.device, family_of(self._right)):
             seen = [product.nan_seen() for product in self._products.values() if product.may_see_nan]
         _check.no_nan(self._function, "a", any(mine for mine, _ in seen))
         _check.no_nan_in_epilogue(self._function, any(chain for _, chain in seen))

@@ -9,6 +9,7 @@ import numpy as np
 from bitsparse import interop
 from bitsparse.arrays import construct
 from bitsparse.arrays.bit_tensor import BitTensor
+from bitsparse.arrays.inside import family_of, words_to_overwrite
 from bitsparse.ops.finish.epilogue import Epilogue
 
 __all__ = ["ShortWay"]
@@ -45,9 +46,9 @@ class ShortWay:
     def fits(self, a: Any, out: Any = None) -> bool:
         """Whether the operands are arrays or BitTensors of exactly the planned kind, whole and apart from each other."""
         if self._packed:
-            if a.__class__ is not BitTensor or _kind_of(a) != self._left_kind or a._family is not interop.CUPY:
+            if a.__class__ is not BitTensor or _kind_of(a) != self._left_kind or family_of(a) is not interop.CUPY:
                 return False
-            a = a._words
+            a = a.words
         if a.__class__ is not self._ndarray or (a.shape, a.dtype) != self._x or not a.flags.c_contiguous:
             return False
         memory = a.data
@@ -60,7 +61,7 @@ class ShortWay:
         if self._out_kind is not None:
             if out.__class__ is not BitTensor or _kind_of(out) != self._out_kind:
                 return False
-            out = out._words
+            out = out.words
         if out.__class__ is not self._ndarray or (out.shape, out.dtype) != self._out or not out.flags.c_contiguous:
             return False
         target = out.data
@@ -71,9 +72,9 @@ class ShortWay:
     def __call__(self, a: Any, out: Any = None) -> Any:
         """Enqueue the product on CuPy's current stream; the result's array, words if it is packed."""
         if out is not None and self._out_kind is not None:
-            out = out._overwrite()
-        return self._product(a._words if self._packed else a, out)
+            out = words_to_overwrite(out)
+        return self._product(a.words if self._packed else a, out)
 
 
 def _kind_of(x: BitTensor) -> tuple[Any, ...]:
-    return x._shape, x._bits, x._axis, x._layout, x._encoding, x._scale is None and x._offset is None
+    return x._shape, x._bits, x.axis, x.layout, x._encoding, x._scale is None and x._offset is None

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from bitsparse import _check, interop
 from bitsparse.arrays.bit_tensor import BitTensor
+from bitsparse.arrays.inside import family_of, words_to_overwrite
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops.binary import letters
 from bitsparse.ops.finish.epilogue import Epilogue
@@ -85,7 +86,7 @@ def as_features(function: str, csr: CSROperand, x: Any) -> Features:
         else:
             feature = x.scale.reshape(-1) if x.scale.size != 1 else x.scale.reshape(())
     packed = x.repack(axis=-1, layout="planes")
-    return Features((x.shape[0], x.shape[1]), packed.words, x.encoding, node, feature, x._family)
+    return Features((x.shape[0], x.shape[1]), packed.words, x.encoding, node, feature, family_of(x))
 
 
 def _fits(function: str, csr: CSROperand, shape: tuple[int, ...]) -> None:
@@ -139,10 +140,10 @@ def addend_of(function: str, value: Any, shape: tuple[int, int], device: str) ->
     if not isinstance(value, BitTensor):
         return Addend(array, None, family)
     if value.scale is not None or value.offset is not None:
-        return Addend(interop.as_array(value.dequantize(), function, "add")[0], None, value._family)
+        return Addend(interop.as_array(value.dequantize(), function, "add")[0], None, family_of(value))
     if device == "cpu":
-        return Addend(interop.as_numpy(value.toarray(), function, "add")[0], None, value._family)
-    return Addend(value.repack(axis=-1, layout="planes").words, value.encoding, value._family)
+        return Addend(interop.as_numpy(value.toarray(), function, "add")[0], None, family_of(value))
+    return Addend(value.repack(axis=-1, layout="planes").words, value.encoding, family_of(value))
 
 
 def sums_stay_integers(csr: CSROperand, epilogue: Epilogue | None, mean: bool, addend: Addend | None) -> bool:
@@ -179,7 +180,7 @@ def target_of(
             raise ValueError(
                 f"{function}: out has a scale or an offset, but the result has none; pass out.with_affine()"
             )
-        target: Array = out._overwrite()
+        target: Array = words_to_overwrite(out)
     else:
         if isinstance(out, BitTensor):
             raise DTypeError(

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from bitsparse import _check, interop
 from bitsparse.arrays.bit_tensor import BitTensor
+from bitsparse.arrays.inside import assembled, family_of, words_to_overwrite
 from bitsparse.backends.params import packed_words
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops.binary import letters
@@ -84,12 +85,12 @@ def add(a: Any, b: Any, variant: str | None = None, *, epilogue: Epilogue | None
 def _add_bits(a: BitTensor, b: BitTensor, chosen: str, epilogue: Epilogue | None, finish: Epilogue | None) -> Any:
     """ADD of signs: the or of the bits is the sign of their sum, as sign(0) = +1, unless they count differently."""
     device = _check.same_device("add", (a.device, b.device))
-    family = interop.common_family([a._family, b._family])
+    family = interop.common_family([family_of(a), family_of(b)])
     with interop.working_on(device, family):
         real = any(part is not None for x in (a, b) for part in (x.scale, x.offset))
         if chosen == "BBB" and epilogue is None and not real:
             other = b.repack(axis=a.axis, layout=a.layout)  # type: ignore[arg-type]
-            return BitTensor._make(a.words | other.words, a.shape, 1, a.axis, a.layout, "bipolar", family)
+            return assembled(BitTensor, a.words | other.words, a.shape, 1, a.axis, a.layout, "bipolar", family)
         # Without a float step the stored integers are added, as matmul multiplies them.
         values = (x.dequantize() if real and finish is not None else x.toarray(np.int32) for x in (a, b))
         total = sum(interop.as_array(value, "add")[0] for value in values)
@@ -189,7 +190,7 @@ def _concat_bits(parts: list[BitTensor], axis: int) -> BitTensor:
             raise ValueError(
                 f"{function}: a part has a scale or an offset, which the parts need not share; pass part.with_affine() and keep them apart"
             )
-    family = interop.common_family([part._family for part in parts])
+    family = interop.common_family([family_of(part) for part in parts])
     with interop.working_on(_check.same_device(function, [part.device for part in parts]), family):
         return _joined_bits(parts, axis, family)
 
@@ -209,7 +210,7 @@ def _joined_bits(parts: list[BitTensor], axis: int, family: interop.Family) -> B
             [(part.words, part.shape[axis] * fields) for part in same],
             packed_words(shape[axis], first.bits, first.layout),
         )
-    return BitTensor._make(words, shape, first.bits, first.axis, first.layout, first.encoding, family)
+    return assembled(BitTensor, words, shape, first.bits, first.axis, first.layout, first.encoding, family)
 
 
 def _joined(parts: list[tuple[NDArray[np.uint32], int]], width: int) -> NDArray[np.uint32]:
@@ -265,7 +266,7 @@ def store(function: str, out: Any, result: Array, shape: tuple[int, int], epilog
             raise ShapeError(
                 f"{function}: out is (shape, bits, axis, layout, encoding) {found}, but the result is {wanted}"
             )
-        out._overwrite()[...] = result.reshape(out.words.shape)
+        words_to_overwrite(out)[...] = result.reshape(out.words.shape)
         return out
     if isinstance(out, BitTensor):
         raise DTypeError(

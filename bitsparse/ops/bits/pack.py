@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from bitsparse import _check, backends, interop
 from bitsparse.arrays import construct
 from bitsparse.arrays.bit_tensor import BitTensor, Encoding, Layout
+from bitsparse.arrays.inside import assembled, family_of, working
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops.finish import schemes
 from bitsparse.ops.operands.dense import converted
@@ -63,7 +64,7 @@ def pack_bits(
     >>> bs.pack_bits(np.array([[-0.5, 0.0]]), encoding="bipolar").toarray()
     array([[-1,  1]], dtype=int8)
     """
-    return BitTensor._make(*construct.pack("pack_bits", x, bits, encoding=encoding, axis=axis, layout=layout))
+    return assembled(BitTensor, *construct.pack("pack_bits", x, bits, encoding=encoding, axis=axis, layout=layout))
 
 
 def unpack_bits(q: BitTensor, dtype: Any = None) -> Any:
@@ -235,7 +236,7 @@ def on_grid(
     )
     scale = interop.move(grid.scale, device)
     offset = None if grid.stored_offset is None else interop.move(grid.stored_offset, device)
-    return BitTensor._make(words, array.shape, bits, axis, layout, grid.encoding, family, scale, offset)
+    return assembled(BitTensor, words, array.shape, bits, axis, layout, grid.encoding, family, scale, offset)
 
 
 def ends_of(
@@ -314,8 +315,8 @@ def dequantize(q: BitTensor, dtype: Any = np.float32) -> Any:
         raise DTypeError(
             f"dequantize: dtype {wanted} is not floating; use float16, bfloat16, float32 or float64, or unpack_bits for integers"
         )
-    with q._working():
-        return interop.from_array(decode(q, wanted), q._family, "dequantize")
+    with working(q):
+        return interop.from_array(decode(q, wanted), family_of(q), "dequantize")
 
 
 def decode(q: BitTensor, dtype: Any) -> Any:

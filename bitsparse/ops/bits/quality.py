@@ -9,6 +9,7 @@ import numpy as np
 
 from bitsparse import _check, backends, interop
 from bitsparse.arrays.bit_tensor import BitTensor
+from bitsparse.arrays.inside import working
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops.bits.pack import Granularity, Rounding, Scheme, coded, decode, ends_of, real
 from bitsparse.ops.finish import schemes
@@ -44,7 +45,7 @@ def quantization_error(x: Any, q: Any) -> float:
     values, family = interop.as_array(x, function)
     _check.numeric(function, "x", values)
     if isinstance(q, BitTensor):
-        with q._working():
+        with working(q):
             back = decode(q, np.float64)
     else:
         back, _ = interop.as_array(q, function, "q")

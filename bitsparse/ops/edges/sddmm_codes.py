@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from bitsparse import backends, interop
 from bitsparse.arrays.bit_tensor import BitTensor
+from bitsparse.arrays.inside import family_of, kind_of
 from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.ops.edges.ways import EdgeWay, is_kept
 from bitsparse.ops.operands.csr import CSROperand
@@ -98,7 +99,7 @@ def code_pair(x: Any, y: Any, op: str) -> CodePair | None:
         end = _end(backend, one, words, encoding)
         dtype = np.dtype(np.float32) if end.is_real else one.dtype
         limit = largest_magnitude(np.empty(0, one.dtype))
-        ends.append((end, Features(words, one.shape, dtype, None, one._family, limit)))
+        ends.append((end, Features(words, one.shape, dtype, None, family_of(one), limit)))
     (first, left), (second, right) = ends[0], ends[-1]
     return CodePair(op, bits, first, second, left, right)
 
@@ -110,10 +111,10 @@ def quick_call(A: Any, x: Any, y: Any, op: Any, out: Any) -> Any:
     if not ways or x.__class__ is not BitTensor or y.__class__ is not BitTensor or not isinstance(op, str):
         return None
     way = ways.get(_key(x, y, op))
-    if way is None or not way.fits((x._words, y._words), out):
+    if way is None or not way.fits((x.words, y.words), out):
         return None
     backend = backends.family(x.device, "edges.sddmm_codes")
-    return way([_end(backend, one, one._words) for one in (x, y)], out)
+    return way([_end(backend, one, one.words) for one in (x, y)], out)
 
 
 def learn(A: Any, x: Any, y: Any, op: str) -> None:
@@ -136,19 +137,19 @@ def learn(A: Any, x: Any, y: Any, op: str) -> None:
     if pair is None:
         return
     for one in (x, y):
-        if (one.bits, one.axis, one.layout) != (pair.bits, -1, "rows") or one._family.name not in ("numpy", "cupy"):
+        if (one.bits, one.axis, one.layout) != (pair.bits, -1, "rows") or family_of(one).name not in ("numpy", "cupy"):
             return
     real = pair.x.is_real or pair.y.is_real
     shape = (operand.nnz, *(x.shape[1:-1] if op == "dot" else x.shape[1:]))
     if len(ways) >= _KEPT:
         ways.clear()
     dtype = np.dtype(np.float32 if real else np.int32)
-    ways[key] = EdgeWay(operand, pair.product(operand, True), (x._words, y._words), shape, dtype)
+    ways[key] = EdgeWay(operand, pair.product(operand, True), (x.words, y.words), shape, dtype)
 
 
 def _key(x: BitTensor, y: BitTensor, op: str) -> tuple[Any, ...]:
     parts = (None if part is None else part.shape for one in (x, y) for part in (one._scale, one._offset))
-    return (op, x._kind, y._kind, *parts)
+    return (op, kind_of(x), kind_of(y), *parts)
 
 
 def _end(backend: Any, x: BitTensor, words: Any, encoding: str | None = None) -> Any:

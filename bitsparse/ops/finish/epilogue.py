@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
 from bitsparse.arrays.bit_tensor import BitTensor, Encoding, Layout
+from bitsparse.arrays.inside import assembled
 from bitsparse.backends.params import EpilogueParams, OperandParams
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops.finish import schemes
@@ -280,7 +281,9 @@ class Epilogue:
             else self._grid.encoding
         )
         scale, offset = self._stored_grid(interop.device_of(result), len(shape))
-        return BitTensor._make(result, shape, fixed.bits, fixed.axis, fixed.layout, encoding, family, scale, offset)
+        return assembled(
+            BitTensor, result, shape, fixed.bits, fixed.axis, fixed.layout, encoding, family, scale, offset
+        )
 
 
 def _times(mine: NDArray[np.float32] | None, theirs: NDArray[np.float32] | None) -> NDArray[np.float32] | None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from bitsparse import _check, interop
 from bitsparse.arrays.bit_tensor import BitTensor, Encoding
+from bitsparse.arrays.inside import derived_of, family_of, has_derived, kind_of
 from bitsparse.ops.finish.epilogue import Epilogue
 from bitsparse.ops.matmul.plan import MatmulPlan, as_bits
 
@@ -77,21 +78,21 @@ def matmul(
            [3, 8]], dtype=int32)
     """
     plain = epilogue is None and out is None and kernel is None and skip_zero_tiles is None
-    if plain and isinstance(a, BitTensor) and a._derived_kept is not None and isinstance(b, BitTensor):
-        product = a._derived.prepared.get(b._kind)
+    if plain and isinstance(a, BitTensor) and has_derived(a) and isinstance(b, BitTensor):
+        product = derived_of(a).prepared.get(kind_of(b))
         if product is not None:
-            return _run_prepared(product, a._family, b)
+            return _run_prepared(product, family_of(a), b)
     left = as_bits("matmul", "a", a, -1)
     right = as_bits("matmul", "b", b, -2)
     _check.matmul_shapes("matmul", left.shape, right.shape)
     _check.same_device("matmul", (left.device, right.device))
     # On a GPU, looking for zero tiles takes a pass over `a`: worth it for a plan, or where it has been done before.
-    skip = (left.device == "cpu" or left._derived.bitmap is not None) if skip_zero_tiles is None else skip_zero_tiles
+    skip = (left.device == "cpu" or derived_of(left).bitmap is not None) if skip_zero_tiles is None else skip_zero_tiles
     plan = MatmulPlan(
         "matmul", left, right.shape[-1], right.bits, right.encoding, right.shape[:-2], epilogue, kernel, skip
     )
     if plain and left is a and left.device != "cpu":
-        left._derived.prepare(right._kind, plan._product, _KEPT)
+        derived_of(left).prepare(kind_of(right), plan._product, _KEPT)
     result = plan(right, out=out)
     plan.check()
     return result
@@ -99,9 +100,9 @@ def matmul(
 
 def _run_prepared(product: Any, family: interop.Family, b: BitTensor) -> Any:
     """The short way of ``a @ b`` on a GPU for the second time and later."""
-    family = interop.common_family((family, b._family))
+    family = interop.common_family((family, family_of(b)))
     with interop.working_on(b.device, family):
-        words = b._words if b._axis == -2 and b._layout == "planes" else b.repack(axis=-2, layout="planes")._words
+        words = b.words if b.axis == -2 and b.layout == "planes" else b.repack(axis=-2, layout="planes").words
         return interop.from_array((product.quick or product)(words), family, "matmul")
 
 

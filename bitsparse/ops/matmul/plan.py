@@ -10,6 +10,7 @@ import numpy as np
 from bitsparse import _check, backends, interop
 from bitsparse.arrays import construct
 from bitsparse.arrays.bit_tensor import BitTensor
+from bitsparse.arrays.inside import assembled, contents_of_words, family_of, kind_of, words_to_overwrite, working
 from bitsparse.arrays.packed import kind_of_bits
 from bitsparse.backends.params import EpilogueParams, OperandParams
 from bitsparse.errors import DeviceError, DTypeError, ShapeError
@@ -66,11 +67,11 @@ class MatmulPlan:
         self.forced, self._skips = forced is not None, skip_zero_tiles and bool(a.size)
         self._kernels = backend.CHOICES if forced is None else (forced,)
         #: What the plan made of `a` belongs to the contents that `a` had.
-        self._seen = Seen(self._a._contents)
+        self._seen = Seen(contents_of_words(self._a))
         self._prepare()
         # On a GPU calls take a short way for operands of CuPy's that leave nothing to be decided.
         self._plain: tuple[Any, ...] | None = None
-        if self.device != "cpu" and epilogue is None and a._family is interop.CUPY:
+        if self.device != "cpu" and epilogue is None and family_of(a) is interop.CUPY:
             left: Any = self._left.words
             right_shape = construct.words_shape(self._b_shape, bits, -2, "planes")
             out_bytes = int(np.prod(self.shape, dtype=object)) * self.acc_dtype.itemsize
@@ -84,7 +85,7 @@ class MatmulPlan:
         """Choose a kernel for the contents of `a`, and make of them what it needs."""
         a, bits, backend = self._a, self._b_bits, backends.family(self.device, "matmul.matmul")
         n, k = self._b_shape[-1], a.shape[-1]
-        with a._working():
+        with working(a):
             self._left = a.repack(axis=-1, layout="planes")
             density = self._left.tile_density if self._skips else 1.0
             rows = int(np.prod(self.shape[:-1], dtype=object))
@@ -142,8 +143,8 @@ class MatmulPlan:
         """The product with one right operand of the planned shape, bits and encoding."""
         self._seen.keep_up(self._renew)
         plain = self._plain
-        if plain is not None and b.__class__ is BitTensor and (b._kind_kept is plain or b._kind == plain):
-            quick, words = self._product.quick, b._words
+        if plain is not None and b.__class__ is BitTensor and (b._kind_kept is plain or kind_of(b) == plain):
+            quick, words = self._product.quick, b.words
             if quick is not None and self._current_gpu() == self._gpu and (out is None or self._fits(out, words)):
                 return quick(words, out)
         function = self._function
@@ -157,7 +158,7 @@ class MatmulPlan:
                 f"{function}: b has {b.bits} {b.encoding} bits, but the plan is for {self._b_bits} {self._b_encoding}; make another plan"
             )
         _check.same_device(function, (self.device, b.device))
-        family = interop.common_family((self._a._family, b._family))
+        family = interop.common_family((family_of(self._a), family_of(b)))
         with interop.working_on(self.device, family):
             right = b.repack(axis=-2, layout="planes")
             target = None if out is None else self._target(out, self._left.words, right.words)
@@ -190,7 +191,7 @@ class MatmulPlan:
         ValueError
         """
         if self.device != "cpu" and self._epilogue is not None and self._epilogue.gives_bits:
-            with interop.working_on(self.device, self._a._family):
+            with interop.working_on(self.device, family_of(self._a)):
                 _check.no_nan_in_epilogue(self._function, self._product.nan_seen())
 
     def _finish(self, right: BitTensor) -> _Chain | tuple[()]:
@@ -245,7 +246,7 @@ def target_of(
                 raise ValueError(
                     f"{function}: out has another {name} than the epilogue writes; make it with_affine(scale, offset)"
                 )
-        words = out._overwrite()
+        words = words_to_overwrite(out)
     else:
         if isinstance(out, BitTensor):
             raise DTypeError(
@@ -276,4 +277,4 @@ def as_bits(function: str, name: str, x: Any, axis: int) -> BitTensor:
     parts = construct.pack(
         function, array, None, encoding="signed" if signed else "unsigned", axis=axis, layout="planes"
     )
-    return BitTensor._make(*parts._replace(family=family))
+    return assembled(BitTensor, *parts._replace(family=family))

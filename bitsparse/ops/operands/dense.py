@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from bitsparse import _check, interop
 from bitsparse.arrays.bit_tensor import BitTensor
+from bitsparse.arrays.inside import family_of
 from bitsparse.backends.params import PackedFeatures
 from bitsparse.errors import DTypeError, ShapeError
 
@@ -108,7 +109,7 @@ def plain_features(function: str, name: str, x: Any) -> Features:
     _check_dimensions(function, name, x)
     real = x.scale is not None or x.offset is not None
     data = interop.as_array(x.dequantize() if real else x.toarray(), function, name)[0]
-    return Features(interop.contiguous(data), x.shape, data.dtype, None, x._family)
+    return Features(interop.contiguous(data), x.shape, data.dtype, None, family_of(x))
 
 
 def unpacked(function: str, name: str, x: Features) -> Features:
@@ -235,7 +236,7 @@ def _from_bits(function: str, name: str, x: BitTensor) -> Features:
         if affine or x.bits not in _check.ROW_LAYOUT_BITS:
             return plain_features(function, name, x)
         packed = PackedFeatures(x.bits, x.encoding, x.shape[-1])
-        return Features(x.words, x.shape, x.dtype, packed, x._family, source=x)
+        return Features(x.words, x.shape, x.dtype, packed, family_of(x), source=x)
     parts = _affine_parts(x) if affine else None
     if x.bits not in _check.ROW_LAYOUT_BITS or (affine and parts is None):
         return plain_features(function, name, x)
@@ -243,9 +244,9 @@ def _from_bits(function: str, name: str, x: BitTensor) -> Features:
     words = rows.words.reshape(x.shape[0], x.shape[1] if x.ndim == 3 else 1, rows.words.shape[-1])
     if parts is None:
         packed = PackedFeatures(x.bits, x.encoding, x.shape[-1])
-        return Features(words, x.shape, x.dtype, packed, x._family)
+        return Features(words, x.shape, x.dtype, packed, family_of(x))
     packed = PackedFeatures(x.bits, x.encoding, x.shape[-1], *parts)
-    return Features(words, x.shape, _FLOAT32, packed, x._family)
+    return Features(words, x.shape, _FLOAT32, packed, family_of(x))
 
 
 def _affine_parts(x: BitTensor) -> tuple[str, Array, Array] | None:

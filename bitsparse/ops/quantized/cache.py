@@ -13,6 +13,7 @@ import numpy as np
 
 from bitsparse import _check, backends, interop
 from bitsparse.arrays.bit_tensor import BitTensor
+from bitsparse.arrays.inside import contents_of_words
 from bitsparse.errors import DeviceError, DTypeError, ShapeError
 from bitsparse.interop.identity import Memory, memory_of
 from bitsparse.ops.bits.pack import quantize
@@ -53,11 +54,11 @@ class _Entry:
         return sum(form.nbytes for form in self.forms.values())
 
     def add(self, form: tuple[int, str], codes: BitTensor) -> None:
-        self.forms[form], self.contents[form] = codes, codes._contents.version
+        self.forms[form], self.contents[form] = codes, contents_of_words(codes).version
 
     def overwritten(self) -> bool:
         """Whether codes that were handed out have served as the `out` of something since."""
-        return any(self.forms[form]._contents.version != version for form, version in self.contents.items())
+        return any(contents_of_words(self.forms[form]).version != version for form, version in self.contents.items())
 
     def alive(self) -> bool:
         return self.lasting or any(alive() for alive in self.holders.values())

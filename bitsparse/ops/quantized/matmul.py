@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from bitsparse import _check, interop
 from bitsparse.arrays.bit_tensor import BitTensor
+from bitsparse.arrays.inside import derived_of
 from bitsparse.errors import DTypeError
 from bitsparse.ops.quantized.operands import Settings, check_matrix, checked_dtype
 from bitsparse.ops.quantized.plan import QuantizedMatmulPlan, QuantizedProduct
@@ -205,7 +206,7 @@ def _plan_for(function: str, w: Any, x: Any, settings: Settings, bias: Any, kern
     )  # an array may be written to between calls, and a plan copies it
     if not isinstance(w, BitTensor) or w.device == "cpu" or not fixed:
         return QuantizedMatmulPlan(function, w, int(x.shape[0]), settings, x.dtype, bias, kernel)
-    kept = w._derived
+    kept = derived_of(w)
     key = ("quantized", x.shape[0], x.dtype.name, settings._replace(seed=None), bias, kernel)
     plan: QuantizedMatmulPlan | None = kept.prepared.get(key)
     if plan is None or settings.seed is not None:

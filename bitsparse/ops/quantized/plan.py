@@ -9,6 +9,7 @@ import numpy as np
 
 from bitsparse import _check, backends, interop
 from bitsparse.arrays.bit_tensor import BitTensor
+from bitsparse.arrays.inside import assembled, contents_of_words, words_to_overwrite, working
 from bitsparse.errors import DeviceError, DTypeError, KernelError, ShapeError
 from bitsparse.interop.identity import Seen
 from bitsparse.ops.finish import schemes
@@ -84,11 +85,11 @@ class QuantizedMatmulPlan:
         self._right: BitTensor | None = None  # the weight as products of BitTensors want it
         self._bytes: Any = None
         #: What is packed otherwise here belongs to the contents that `w` had.
-        self._seen = Seen(self.w._contents)
+        self._seen = Seen(contents_of_words(self.w))
         self._ready = interop.Ready()
         if self.kernel == "composed":
             return
-        with self.w._working():
+        with working(self.w):
             self._bytes = bytes_of(self.w)
             scale = np.ones((), np.float32) if self.w.scale is None else self.w.scale
             self._product = backends.family(self.device, "quantized.product").QuantizedProduct(
@@ -106,9 +107,9 @@ class QuantizedMatmulPlan:
 
     def _renew(self) -> None:
         """Pack the weight again, to which somebody has written, into the memory from which calls read it."""
-        with self.w._working():
+        with working(self.w):
             if self._right is not None and self._right._words is not self.w._words:
-                self._right._overwrite()[...] = self.w.repack(axis=-2, layout="planes")._words
+                words_to_overwrite(self._right)[...] = self.w.repack(axis=-2, layout="planes").words
             if self._bytes is not None and self._bytes is not self.w._words:
                 self._bytes[...] = bytes_of(self.w)
             if self.device != "cpu":
@@ -332,7 +333,7 @@ class QuantizedMatmulPlan:
         )
         if codes is None:
             return None
-        return BitTensor._make(codes, tuple(x.shape), settings.bits, -1, "rows", "signed", family, step, None)
+        return assembled(BitTensor, codes, tuple(x.shape), settings.bits, -1, "rows", "signed", family, step, None)
 
     def check(self) -> None:
         """Raise if a call since the last check met NaN or infinity; waits for those on a GPU, where results then mean nothing.
@@ -344,5 +345,5 @@ class QuantizedMatmulPlan:
         ValueError
         """
         if self._product is not None:
-            with self.w._working():
+            with working(self.w):
                 _check.finite(self._function, "x", not self._product.not_finite())

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
 from bitsparse.arrays.bit_tensor import BitTensor
+from bitsparse.arrays.inside import family_of
 from bitsparse.backends.params import CodeFeatures
 from bitsparse.errors import DTypeError, KernelError, ShapeError
 from bitsparse.ops.operands.csr import CSROperand
@@ -290,7 +291,7 @@ def _features(function: str, csr: CSROperand, x: Any) -> _Operand:
         scale = space.ones((), np.float32) if scale is None else scale
         offset = space.zeros((), np.float32) if offset is None else offset
     codes = CodeFeatures(packed.words, x.shape[1], x.bits, x.encoding, scale, offset)
-    return _Operand(codes, x.shape, single, single, x._family)
+    return _Operand(codes, x.shape, single, single, family_of(x))
 
 
 def _fits(function: str, csr: CSROperand, shape: tuple[int, ...]) -> None:

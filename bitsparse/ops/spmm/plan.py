@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
 from bitsparse.arrays.bit_tensor import BitTensor, Layout
+from bitsparse.arrays.inside import assembled
 from bitsparse.backends.params import PackedFeatures
 from bitsparse.errors import DTypeError, KernelError, ShapeError
 from bitsparse.ops.edges.ways import EdgeWay
@@ -190,7 +191,7 @@ class SpmmPlan:
         space: Any = interop.namespace(operand.indptr)
         shape, family = (operand.shape[1], *self._inner), interop.NUMPY if space is np else interop.CUPY
         layout: Layout = "rows" if in_rows else "planes"
-        x = BitTensor._make(space.zeros((0,), np.uint32), shape, bits, -1, layout, encoding, family)
+        x = assembled(BitTensor, space.zeros((0,), np.uint32), shape, bits, -1, layout, encoding, family)
         packed = PackedFeatures(bits, encoding, shape[-1]) if in_rows else None
         features = Features(x.words, shape, x.dtype, packed, family)
         finish = self._finish if self._finish is not None or not self._takes_out(x) else self._real
