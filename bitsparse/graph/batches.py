@@ -268,7 +268,7 @@ def _packed(
     elif features is not None:
         wanted["features"] = ((size, features.shape[1]), features.dtype)
     buffer, views, sections = _allocate(wanted)
-    build = backends.family("cpu", "build")
+    build = backends.family("cpu", "sparse.build")
     views["adjacency"][...] = build.pack_coo(
         rows, cols, np.ones(rows.size, np.uint8), shape, 1, axis=-1, layout="planes"
     )

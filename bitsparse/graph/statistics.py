@@ -93,7 +93,7 @@ def tile_statistics(graph: Any, *, window: int = 16, width: int = 8) -> TileStat
     if width & (width - 1):
         raise ValueError(f"tile_statistics: width must be a power of two, got {width}")
     made = pattern_of("tile_statistics", graph)
-    build = backends.family("cpu", "build")
+    build = backends.family("cpu", "sparse.build")
     before = build.tile_starts(made.indptr, made.indices, made.shape, window, width)
     unique = np.diff(build.tile_starts(made.indptr, made.indices, made.shape, window, 1).astype(np.int64))
     return TileStatistics(

@@ -204,7 +204,7 @@ class GraphOperand:
             terms = operand_terms(function, left, x, epilogue.offset_correction, ("the graph", "x"))
             params = epilogue.params(function, shape, terms)
             target = None if out is None else target_of(function, epilogue, out, shape, acc, self.device, (x.words,))
-            result = backends.family("cpu", "matmul").epilogue(self._sums(x.with_affine(), acc), params)
+            result = backends.family("cpu", "matmul.matmul").epilogue(self._sums(x.with_affine(), acc), params)
             if target is None:
                 return epilogue.wrap(result, shape, family_of(x), function)
             target[...] = result
@@ -222,7 +222,7 @@ class GraphOperand:
         x = codes.repack(axis=-1, layout="rows") if codes.bits in (1, *_WHOLE) else None
         data = codes.toarray() if x is None else x.words[:, None, :]
         packed = None if x is None else PackedFeatures(x.bits, x.encoding, x.shape[1])
-        sums: _Array = backends.family("cpu", "spmm").spmm(
+        sums: _Array = backends.family("cpu", "spmm.spmm").spmm(
             self._indptr, self._indices, (self.nodes, self.nodes), data, nnz=self.edges, acc_dtype=acc, packed=packed
         )
         return sums

@@ -169,7 +169,7 @@ class BmmPlan:
         self._short: ShortWay | None = None
         self._params = None if self._epilogue is None else self._epilogue.params(function, self.shape)
         if self.device == "cpu":
-            self._forced = _check.kernel(function, kernel, backends.family("cpu", "matmul").KERNELS)
+            self._forced = _check.kernel(function, kernel, backends.family("cpu", "matmul.matmul").KERNELS)
             self.kernel = self._forced or "packed"
             return
         self.kernel = _check.kernel(function, kernel, ("rows",)) or "rows"

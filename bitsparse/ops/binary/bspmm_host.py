@@ -70,7 +70,7 @@ class HostCall:
         return self._floats(extra)
 
     def _integers(self) -> NDArray[np.int32]:
-        sums: NDArray[np.int32] = backends.family("cpu", "bspmm").count(
+        sums: NDArray[np.int32] = backends.family("cpu", "binary.bspmm").count(
             self.csr.indptr, self.indices, self.x.data, self.shape[1], bipolar=self._bipolar, kernel=self.kernel
         )
         return sums
@@ -91,7 +91,7 @@ class HostCall:
         if self.counts and extra is None:
             limits = thresholds.of_epilogue(params, self.lengths, features, self.longest, mean=self.mean)
         if limits is not None:
-            words = backends.family("cpu", "bspmm").sign(
+            words = backends.family("cpu", "binary.bspmm").sign(
                 self.csr.indptr,
                 self.indices,
                 self.x.data,
@@ -117,7 +117,7 @@ class HostCall:
 
     def _chained(self, params: EpilogueParams, extra: NDArray[Any] | None) -> Iterator[tuple[slice, NDArray[Any]]]:
         """Sums of some rows at a time, through the chain: nothing of the size of the result is held besides it."""
-        chain = backends.family("cpu", "matmul").epilogue
+        chain = backends.family("cpu", "matmul.matmul").epilogue
         step = max(1, _ROOM // max(4 * self.shape[1], 1))
         for start in range(0, self.shape[0], step):
             rows = slice(start, min(start + step, self.shape[0]))
@@ -137,7 +137,7 @@ class HostCall:
             self.indices[first:last],
         )
         if self.counts:
-            sums = backends.family("cpu", "bspmm").count(
+            sums = backends.family("cpu", "binary.bspmm").count(
                 indptr, indices, x.data, self.shape[1], bipolar=self._bipolar, kernel=self.kernel
             )
             if not self.mean:
@@ -147,7 +147,7 @@ class HostCall:
         data: Any = x.data
         if x.encoding is not None:
             data = CodeFeatures(x.data.reshape(x.data.shape[0], x.data.shape[-1]), x.shape[1], 1, x.encoding)
-        sums = backends.family("cpu", "sample").gather(
+        sums = backends.family("cpu", "sampling.sample").gather(
             indptr,
             indices,
             data,

@@ -147,7 +147,7 @@ def _operand(
     if not 0 <= nnz <= indices.size:
         raise ValueError(f"{function}: A's indptr ends at {nnz}, but it has {indices.size} indices; rebuild A")
     try:
-        backends.family("cpu", "spmm").longest_row(indptr, nnz)
+        backends.family("cpu", "spmm.spmm").longest_row(indptr, nnz)
     except ValueError as error:
         raise ValueError(f"{function}: A is not a sparse matrix: {error}") from None
     indices = indices[:nnz]

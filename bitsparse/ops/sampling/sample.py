@@ -198,7 +198,7 @@ def edge_sample(
         csr = as_csr(function, A)
         if csr.device != "cpu":
             return _on_gpu(csr, sampling)
-        indptr, edges = backends.family("cpu", "sample").sample_edges(csr.indptr, **sampling)
+        indptr, edges = backends.family("cpu", "sampling.sample").sample_edges(csr.indptr, **sampling)
         lengths, samples = np.diff(csr.indptr), np.diff(indptr)
         factors = np.where(samples > 0, lengths.astype(np.float32) / np.maximum(samples, 1).astype(np.float32), 1)
         found = csr.columns[edges]

@@ -325,7 +325,7 @@ def _on_host(
         for name in ("values", "col_scale", "row_scale")
     }
     with csr.checked(function):
-        sums = backends.family("cpu", "sample").gather(
+        sums = backends.family("cpu", "sampling.sample").gather(
             csr.indptr, csr.columns, features.data, **sampling, **scales, rescale=rescale
         )
     result: Array = sums.astype(features.dtype, copy=False)

@@ -179,7 +179,7 @@ class SumFinish:
     def on_host(self, sums: Array, behind: Behind | None, target: Array | None) -> Array:
         """What becomes of sums on the CPU."""
         params = self.params if behind is None else behind.params
-        made: Array = backends.family("cpu", "matmul").epilogue(_as_sums(sums), params)
+        made: Array = backends.family("cpu", "matmul.matmul").epilogue(_as_sums(sums), params)
         if target is None:
             return made
         target[...] = made.reshape(target.shape)

@@ -28,7 +28,7 @@ def counted(operand: CSROperand, x: Features, reduce: str) -> Array:
     """Sums or means of one-bit integers by counters."""
     assert x.packed is not None
     bipolar = x.packed.encoding == "bipolar"
-    family = backends.family("cpu", "bspmm")
+    family = backends.family("cpu", "binary.bspmm")
     sums: Array = family.count(operand.indptr, operand.indices, x.data, x.packed.width, bipolar=bipolar)
     if reduce == "sum":
         return sums

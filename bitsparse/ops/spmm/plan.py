@@ -394,7 +394,7 @@ class SpmmPlan:
             result = self._product(operand, given, data.dtype, acc, weights, heads).run(data, weights, into)
             return result.reshape(self.shape)
         with operand.checked(self._function):
-            result = backends.family("cpu", "spmm").spmm(
+            result = backends.family("cpu", "spmm.spmm").spmm(
                 operand.indptr,
                 operand.indices,
                 operand.shape,
