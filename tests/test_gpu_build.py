@@ -23,7 +23,7 @@ def up(x: Any) -> Any:
 
 
 def gpu() -> Any:
-    return backends.family("cuda:0", "build")
+    return backends.family("cuda:0", "sparse.build")
 
 
 def same(got: Any, want: Any) -> None:

@@ -84,7 +84,9 @@ def rate_of_degrees(degrees: Any, width: int, strategy: str) -> tuple[float, lis
     """
     lengths, times = np.unique(degrees[degrees > 0], return_counts=True)
     indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    starts, _ = backends.family("cpu", "sample").sample_edges(indptr, width=width, strategy=strategy, seed=0, stream=0)
+    starts, _ = backends.family("cpu", "sampling.sample").sample_edges(
+        indptr, width=width, strategy=strategy, seed=0, stream=0
+    )
     samples = np.diff(starts)
     steps = -(-samples * 20 // lengths)
     spread = np.bincount(steps, weights=times, minlength=21).cumsum()

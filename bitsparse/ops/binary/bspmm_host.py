@@ -104,7 +104,7 @@ class HostCall:
             along = params._replace(axis=-1, layout="planes")
             words = np.concatenate([part for _, part in self._chained(along, extra)] or [_no_words(rows, features)])
         if (params.axis, params.layout) != (-1, "planes"):
-            words = backends.family("cpu", "bits").repack(
+            words = backends.family("cpu", "bits.pack").repack(
                 words, self.shape, 1, axis=-1, layout="planes", to_axis=params.axis, to_layout=params.layout
             )
         return np.asarray(words)

@@ -187,7 +187,7 @@ class SumFinish:
 
     def device_chain(self, kind: str, largest: float) -> Any:
         """The chain prepared on the current device for sums of one kind, which nobody else uses at the same time."""
-        return backends.family("cuda", "matmul").DeviceEpilogue(self.params, self.shape, largest)
+        return backends.family("cuda", "matmul.matmul").DeviceEpilogue(self.params, self.shape, largest)
 
     def on_gpu(self, sums: Array, behind: Behind | None, target: Array | None) -> Array:
         """The same on the current device and stream, in a kernel behind that of the sums."""
