@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from bitsparse import interop, jit
-from bitsparse._files import open_plain, replacing
+from bitsparse._files import keep, open_plain
 from bitsparse.arrays import BitTensor
 from bitsparse.nn.binary.archive import parts_of
 from bitsparse.nn.binary.candidates import Candidate
@@ -101,10 +101,4 @@ def store(name: str | None, candidates: list[Candidate]) -> None:
     if name is None:
         return
     records = [each.record() for each in candidates]
-    path = _path(name)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as stream:
-            stream.write(json.dumps(records).encode())
-    except OSError:
-        return
+    keep(_path(name), lambda stream: stream.write(json.dumps(records).encode()))
