@@ -144,7 +144,7 @@ def test_a_lock_outlives_its_copies_in_forked_children(tmp_path: Path) -> None:
         import os, sys, warnings
         from pathlib import Path
         from bitsparse.errors import LockError
-        from bitsparse.nn.run_lock import RunLock
+        from bitsparse.nn.cluster.lock import RunLock
 
         warnings.simplefilter("ignore")
         path = Path(sys.argv[1])
@@ -206,7 +206,7 @@ import test_cluster_files as t
 
 bs.set_num_threads(1)
 expected, x, folder = t.parts()[3], t.parts()[2], Path(sys.argv[1])
-FILES = ("cluster_journal.py", "run_lock.py", "_files.py")
+FILES = ("cluster/journal.py", "cluster/lock.py", "_files.py")
 
 def forked(work):
     if not (child := os.fork()):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +13,7 @@ from bitsparse.errors import BitsparseError, DeviceError
 if TYPE_CHECKING:
     from bitsparse.datasets import GraphData
 
-__all__ = ["bit_count", "load_task", "need", "need_gpu", "positive", "progress", "save_spy"]
+__all__ = ["bit_count", "load_task", "need", "need_gpu", "positive", "save_spy"]
 
 
 def positive(text: str) -> int:
@@ -23,18 +21,6 @@ def positive(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
     return int(text)
-
-
-@contextlib.contextmanager
-def progress(total: int, unit: str) -> Iterator[Callable[[], object]]:
-    """A bar on stderr: only on a terminal, only past two seconds, only if tqdm is installed."""
-    try:
-        from tqdm import tqdm
-    except ModuleNotFoundError:
-        yield lambda: None
-        return
-    with tqdm(total=total, disable=None, delay=2, leave=False, unit=unit, file=sys.stderr) as bar:
-        yield bar.update
 
 
 def bit_count(text: str) -> int:

@@ -19,7 +19,8 @@ from contextlib import nullcontext
 from typing import Any
 
 from bitsparse import jit
-from bitsparse.cli.common import positive, progress
+from bitsparse._progress import progress
+from bitsparse.cli.common import positive
 
 __all__ = ["add_parser"]
 

@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bitsparse import jit
+from bitsparse._progress import progress
 from bitsparse.backends import host
-from bitsparse.cli.common import bit_count, load_task, need, need_gpu, positive, progress, save_spy
+from bitsparse.cli.common import bit_count, load_task, need, need_gpu, positive, save_spy
 from bitsparse.nn.lowbit.aggregate import ADJACENCIES, chosen_adjacency
 
 if TYPE_CHECKING:

@@ -20,8 +20,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bitsparse import viz
+from bitsparse._progress import progress
 from bitsparse.bench import format_table
-from bitsparse.cli.common import load_task, need, need_gpu, positive, progress
+from bitsparse.cli.common import load_task, need, need_gpu, positive
 
 if TYPE_CHECKING:
     from bitsparse.datasets import GraphData
@@ -164,5 +166,5 @@ def _plot(found: Quality, name: str, kind: str, path: str, *, only: bool) -> Non
     file = Path(path or f"{name}-{kind}-quality.png")
     if path and not only:
         file = file.with_name(f"{file.stem}-{kind}{file.suffix}")
-    found.plot()[0].figure.savefig(file, dpi=150)
+    viz.quality(found)[0].figure.savefig(file, dpi=150)
     print(f"bitsparse quality: wrote {file}", file=sys.stderr)

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bitsparse.cli.common import bit_count, need, need_gpu, positive, progress
+from bitsparse._progress import progress
+from bitsparse.cli.common import bit_count, need, need_gpu, positive
 
 if TYPE_CHECKING:
     from bitsparse.datasets import GraphData
