@@ -25,6 +25,8 @@ class Chip(NamedTuple):
     memory_bytes_per_us : float
     launch_us : float
         A kernel in a replayed graph.
+    fewer_blocks : int
+        By how much kernels' launch bounds are lower than on Hopper, as the compiler takes more registers.
     """
 
     card: Capability
@@ -34,6 +36,7 @@ class Chip(NamedTuple):
     load_bytes: float
     memory_bytes_per_us: float
     launch_us: float = 2.5
+    fewer_blocks: int = 1
 
 
 #: Matrix rates: 9.0 measured (``limits.py``), the others by their data sheets (dense int8; one-bit AND is 8 times that up to 9.0 and
@@ -43,7 +46,7 @@ CHIPS: dict[tuple[int, int], Chip] = {
     (8, 6): Chip(Capability("NVIDIA RTX A6000", 8, 6, 84, 101376, 6291456), 8192, 1024, 1700.0, 18.0, 0.54e6),
     (8, 7): Chip(Capability("Orin", 8, 7, 16, 166912, 4194304), 8192, 1024, 1300.0, 16.0, 0.18e6),
     (8, 9): Chip(Capability("NVIDIA L40S", 8, 9, 142, 101376, 100663296), 8192, 1024, 2400.0, 20.0, 0.78e6),
-    (9, 0): Chip(Capability("NVIDIA H200", 9, 0, 132, 232448, 62914560), 19400, 2430, 1850.0, 32.0, 4.2e6, 1.8),
+    (9, 0): Chip(Capability("NVIDIA H200", 9, 0, 132, 232448, 62914560), 19400, 2430, 1850.0, 32.0, 4.2e6, 1.8, 0),
     (10, 0): Chip(Capability("NVIDIA B200", 10, 0, 148, 232448, 132120576), 0, 2048, 1800.0, 32.0, 6.5e6),
     (12, 0): Chip(Capability("NVIDIA RTX PRO 6000", 12, 0, 188, 101376, 134217728), 0, 1024, 2300.0, 20.0, 1.5e6),
 }
