@@ -9,7 +9,7 @@ import numpy as np
 
 from bitsparse import jit
 from bitsparse.backends.cuda import geometry
-from bitsparse.backends.cuda.chips import RELEASED, chip_of
+from bitsparse.backends.cuda.chips import RELEASED, chip_here
 from bitsparse.backends.cuda.csr.bounds import CODES
 from bitsparse.backends.cuda.csr.schedule import Schedule
 from bitsparse.backends.cuda.csr.units import edges_of_a_warp, limits_of, units_of
@@ -213,7 +213,7 @@ class CodeSum:
         self._slot = each if weighted else each * (32 if bits == 16 else 16) // 32
         grid = -(-self.cut.warps(tuning.lanes) * 32 // _THREADS)
         across = -(-self._slices // _GRID_Y)
-        defines |= CODES.blocks(defines, chip_of(jit.capability()))
+        defines |= CODES.blocks(defines, chip_here())
         self._kernel = jit.kernel("spmm/codes.cu", "spmm_codes", defines).launch(
             (grid, -(-self._slices // across), across), _THREADS, params
         )

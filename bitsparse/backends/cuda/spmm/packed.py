@@ -9,7 +9,7 @@ import numpy as np
 
 from bitsparse import jit
 from bitsparse.backends.cuda import geometry
-from bitsparse.backends.cuda.chips import RELEASED, chip_of
+from bitsparse.backends.cuda.chips import RELEASED, chip_here
 from bitsparse.backends.cuda.csr.bounds import PACKED
 from bitsparse.backends.cuda.csr.schedule import Schedule
 from bitsparse.backends.cuda.csr.units import units_of
@@ -145,7 +145,7 @@ class PackedSum:
         params.finish = finish.struct
         grid = -(-self.cut.warps(tuning.lanes) * 32 // _THREADS)
         across = -(-self._slices // _GRID_Y)
-        defines |= PACKED.blocks(defines, chip_of(jit.capability()))
+        defines |= PACKED.blocks(defines, chip_here())
         self._kernel = jit.kernel("spmm/packed.cu", "spmm_packed", defines).launch(
             (grid, -(-self._slices // across), across), _THREADS, params
         )

@@ -10,7 +10,7 @@ import numpy as np
 
 from bitsparse import jit
 from bitsparse.backends.cuda import geometry
-from bitsparse.backends.cuda.chips import RELEASED, chip_of
+from bitsparse.backends.cuda.chips import RELEASED, chip_here
 from bitsparse.backends.cuda.csr.bounds import CSR
 from bitsparse.backends.cuda.csr.schedule import Schedule
 from bitsparse.backends.cuda.csr.units import edges_of_a_warp, units_of
@@ -214,7 +214,7 @@ class Spmm:
             defines |= finish.defines | finish.pads(tuning.lanes, self._slices * tuning.vectors, each)
         blocks = -(-self.cut.warps(tuning.lanes) * 32 // tuning.threads)
         across = -(-self._slices // _GRID_Y)
-        defines |= CSR.blocks(defines, chip_of(jit.capability()))
+        defines |= CSR.blocks(defines, chip_here())
         self._kernel = jit.kernel(_SOURCE, "spmm_csr", defines).launch(
             (blocks, -(-self._slices // across), across), tuning.threads, params
         )
