@@ -26,7 +26,7 @@ def test_from_arrays_round_trip(cls: type, name: str) -> None:
     for index in (np.int32, np.int64):
         a = cls(pattern_array(name, np.bool_), index_dtype=index, row_scale=np.ones(PATTERNS[name]()[2][0]))
         parts = {part: getattr(a, part) for part in cls.component_names}
-        again = cls.from_arrays(**parts, **a._settings(), row_scale=a.row_scale)
+        again = cls.from_arrays(**parts, **a.settings(), row_scale=a.row_scale)
         equal(again, a)
         assert again.index_dtype == index
 
