@@ -23,6 +23,7 @@ __all__ = [
     "has_derived",
     "kind_of",
     "scales_of",
+    "with_fields",
     "with_words",
     "words_to_overwrite",
     "working",
@@ -30,6 +31,7 @@ __all__ = [
 
 
 Bits = TypeVar("Bits", bound="BitTensor")
+Sparse = TypeVar("Sparse", bound="SparseArray")
 
 
 def family_of(array: BitArray) -> Family:
@@ -47,9 +49,11 @@ def assembled(cls: type[Bits], *parts: Any) -> Bits:
     return cls._make(*parts)
 
 
-def with_words(x: BitTensor, words: NDArray[Any], shape: tuple[int, ...], axis: int, layout: str) -> BitTensor:
-    """A BitTensor of other words with the bits, encoding, family, scale and offset of `x`."""
-    return x._with(words, shape, axis, layout)
+def with_words(
+    x: BitTensor, words: NDArray[Any], shape: tuple[int, ...], axis: int, layout: str, affine: Any = ()
+) -> BitTensor:
+    """A BitTensor of other words with the bits, encoding and family of `x`, and its scale and offset unless others are given."""
+    return x._with(words, shape, axis, layout, affine)
 
 
 def kind_of(x: PackedArray) -> tuple[Any, ...]:
@@ -75,6 +79,11 @@ def has_derived(x: PackedArray) -> bool:
 def words_to_overwrite(x: PackedArray) -> NDArray[Any]:
     """The words of `x` for somebody who is about to write to them: nothing derived from them is kept any longer."""
     return x._overwrite()
+
+
+def with_fields(A: Sparse, **fields: Any) -> Sparse:
+    """The array `A` with other fields, which are believed."""
+    return A._with(**fields)
 
 
 def scales_of(A: SparseArray) -> tuple[NDArray[Any] | None, NDArray[Any] | None]:
