@@ -20,6 +20,7 @@ _ON_GPU = (
     "binary.bspmm",
     "bits.pack",
     "bits.stats",
+    "csr.schedule",
     "edges.attention",
     "edges.sddmm",
     "edges.sddmm_codes",
