@@ -127,7 +127,7 @@ class KeptCall:
         self._inputs, self._result = tuple(inputs), (result[0], np.dtype(result[1]))
         self._beside = tuple((array.data.ptr, array.data.ptr + array.nbytes) for array in beside)
         self._alignment, self._in_place = alignment, in_place
-        self._space = interop.cupy_module()
+        self._space = interop.require_cupy("plan")
         self._ndarray = self._space.ndarray
         self._gpu, self._current_gpu = int(device[5:]), interop.current_gpu()
 
