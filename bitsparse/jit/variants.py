@@ -137,7 +137,7 @@ def _build() -> list[Variant]:
     table = (
         ("sparse/check.cu", "check_csr"),
         ("sparse/windows.cu", "order_windows"),
-        ("sparse/inverse.cu", "count_edges"),
+        ("sparse/inverse.cu", "count_tiles"),
         ("sparse/words.cu", "list_bits"),
     )
     both = [Variant(*name, index) for name in table for index in ((), (("BS_LARGE", 1),))]

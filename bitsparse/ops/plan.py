@@ -42,13 +42,19 @@ class Plan(Protocol):
     device: str
 
     @property
-    def dtype(self) -> np.dtype[Any]: ...
+    def dtype(self) -> np.dtype[Any]:
+        """Dtype of the result."""
+        ...
 
     @property
-    def kernel(self) -> str: ...
+    def kernel(self) -> str:
+        """Name of the kernel."""
+        ...
 
     @property
-    def nbytes(self) -> int: ...
+    def nbytes(self) -> int:
+        """Bytes kept beside the operand."""
+        ...
 
     def __call__(self, x: Any, /, *, out: Any = None) -> Any:
         """The product with `x`, in `out` if it is given."""

@@ -18,8 +18,9 @@ from bitsparse.ops.binary import letters
 from bitsparse.ops.binary.signs import Norm, as_signs, bipolar, check_array, norm_of
 from bitsparse.ops.finish import thresholds
 from bitsparse.ops.finish.epilogue import Epilogue, Operands
+from bitsparse.ops.finish.target import target_of
 from bitsparse.ops.finish.terms import operand_terms
-from bitsparse.ops.matmul.plan import multiply, target_of
+from bitsparse.ops.matmul.plan import multiply
 from bitsparse.ops.operands.places import working_with
 from bitsparse.ops.plan import KeptCall
 

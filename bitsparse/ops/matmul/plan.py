@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,15 +9,16 @@ import numpy as np
 from bitsparse import _check, backends, interop
 from bitsparse.arrays import construct
 from bitsparse.arrays.bit_tensor import BitTensor
-from bitsparse.arrays.inside import assembled, contents_of_words, family_of, kind_of, words_to_overwrite, working
+from bitsparse.arrays.inside import assembled, contents_of_words, family_of, kind_of, working
 from bitsparse.arrays.packed import kind_of_bits
 from bitsparse.backends.params import OperandParams
 from bitsparse.errors import DeviceError, DTypeError, ShapeError
 from bitsparse.interop.identity import Seen
 from bitsparse.ops.finish.epilogue import Epilogue
+from bitsparse.ops.finish.target import target_of
 from bitsparse.ops.finish.terms import operand_terms
 
-__all__ = ["MatmulPlan", "RightKind", "as_bits", "multiply", "target_of"]
+__all__ = ["MatmulPlan", "RightKind", "as_bits", "multiply"]
 
 
 class RightKind(NamedTuple):
@@ -255,50 +255,6 @@ def multiply(
     result = plan.run(b, out)
     plan.check()
     return result
-
-
-def target_of(
-    function: str,
-    epilogue: Epilogue | None,
-    out: Any,
-    shape: tuple[int, ...],
-    dtype: np.dtype[Any],
-    device: str,
-    operands: Iterable[Any],
-) -> Any:
-    """The NumPy or CuPy array behind ``out``, into which a product goes: through the epilogue, or as sums of ``dtype``.
-
-    Checked before anything is written: what it is, where it is, and that it shares no memory with the operands' arrays.
-    """
-    if epilogue is not None and epilogue.gives_bits:
-        if not isinstance(out, BitTensor):
-            raise DTypeError(
-                f"{function}: the epilogue gives bits, so out must be a BitTensor, got {type(out).__name__}; pass out=None"
-            )
-        model = epilogue.wrap(next(iter(operands))[:0], shape, interop.NUMPY, function)
-        wanted = (model.shape, model.bits, model.axis, model.layout, model.encoding)
-        found = (out.shape, out.bits, out.axis, out.layout, out.encoding)
-        if found != wanted:
-            raise ShapeError(
-                f"{function}: out is (shape, bits, axis, layout, encoding) {found}, but the result is {wanted}"
-            )
-        for name in ("scale", "offset"):
-            mine, theirs = getattr(model, name), getattr(out, name)
-            if not (mine is theirs or (mine is not None and theirs is not None and np.array_equal(mine, theirs))):
-                raise ValueError(
-                    f"{function}: out has another {name} than the epilogue writes; make it with_affine(scale, offset)"
-                )
-        words = words_to_overwrite(out)
-    else:
-        if isinstance(out, BitTensor):
-            raise DTypeError(
-                f"{function}: the result is an ordinary array, but out is a BitTensor; pass Epilogue(bits=...) or another out"
-            )
-        words = interop.writable_array(out, function)
-        _check.out_array(function, words, shape, dtype if epilogue is None else np.dtype(np.float32))
-    _check.same_device(function, (device, interop.device_of(words)))
-    _check.no_overlap(function, words, *operands)
-    return words
 
 
 def _largest(bits: int, encoding: str) -> int:
