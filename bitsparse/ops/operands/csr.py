@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,7 @@ class CSROperand:
             return int(self.indices.size)
         return int(self.indptr[-1]) if self.count is None else self.count
 
-    @property
+    @cached_property
     def device(self) -> str:
         """Where the arrays are."""
         return interop.device_of(self.indptr)
