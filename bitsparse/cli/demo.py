@@ -27,11 +27,11 @@ from bitsparse import jit
 from bitsparse._progress import progress
 from bitsparse.backends import host
 from bitsparse.cli.common import bit_count, load_task, need, need_gpu, positive, save_spy
-from bitsparse.nn.lowbit.aggregate import ADJACENCIES, chosen_adjacency
+from bitsparse.nn.lowbit.quantized import ADJACENCIES, chosen_adjacency
 
 if TYPE_CHECKING:
     from bitsparse.datasets import GraphData
-    from bitsparse.nn import GCN, Features, Propagation
+    from bitsparse.nn import Features, Graph, Network
 
 __all__ = ["add_parser"]
 
@@ -120,12 +120,12 @@ def _demo(args: argparse.Namespace) -> None:
     if args.plot is not None:
         need("matplotlib", "--plot", "viz")
     data = load_task("demo", args.graph, generate=args.generate)
-    graph, features = nn.Propagation(data.adjacency), nn.Features(data.x)
-    form = chosen_adjacency(args.adjacency or "auto", graph.pattern.shape[0], graph.pattern.nnz, args.device)
+    graph, features = nn.Graph(data.adjacency), nn.Features(data.x)
+    form = chosen_adjacency(args.adjacency or "auto", graph.nodes, graph.edges, args.device)
     settings = [_Setting(bits, []) for bits in (32, *dict.fromkeys(args.bits))]
     with progress(args.seeds * (_EPOCHS + len(settings)), "step") as advance:
         for seed in range(args.seeds):
-            model = nn.train_gcn(
+            model = nn.train(
                 graph, features, data.targets, data.train_mask, seed=seed, epochs=_EPOCHS, progress=advance
             )
             for setting in settings:
@@ -143,8 +143,8 @@ def _demo(args: argparse.Namespace) -> None:
 
 def _measure(
     setting: _Setting,
-    model: GCN,
-    graph: Propagation,
+    model: Network,
+    graph: Graph,
     features: Features,
     data: GraphData,
     adjacency: str,
@@ -157,7 +157,9 @@ def _measure(
 
     run: Callable[[], Any]
     if setting.bits == 32:
-        nbytes, run = graph.nbytes + features.nbytes + model.nbytes, lambda: model(graph, features)
+        csr = graph.matrix
+        adjacency_bytes = csr.data.nbytes + csr.indices.nbytes + csr.indptr.nbytes
+        nbytes, run = adjacency_bytes + features.nbytes + model.nbytes, lambda: model(graph, features)
     else:
         quantized = nn.quantized_gcn(model, graph, features, setting.bits, adjacency=adjacency).to_device(device)
         nbytes, run = quantized.nbytes, quantized if device == "cpu" else _finished(quantized)
