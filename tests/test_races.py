@@ -15,7 +15,7 @@ import sys, threading, time
 import numpy as np
 from scipy.sparse import csr_array
 import bitsparse as bs
-from bitsparse.backends.host import build
+from bitsparse.backends.host.sparse import build
 
 what = sys.argv[1]
 n, degree = 3000, 40

@@ -291,7 +291,7 @@ def test_disordered_rows_are_recognised() -> None:
 MEMORY = """
 import resource, sys
 import numpy as np
-from bitsparse.backends.host import build
+from bitsparse.backends.host.sparse import build
 m, degree = 200_000, 30
 rng = np.random.default_rng(0)
 near = np.sort((np.arange(m)[:, None] + rng.integers(0, 4000, (m, degree))) % m, axis=1)

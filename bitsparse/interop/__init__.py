@@ -11,15 +11,12 @@ from bitsparse.interop.cuda import (
     as_host,
     common_family,
     contiguous,
-    device_of,
     from_array,
     gpu_of,
     move,
-    namespace,
-    parse_device,
-    require_cupy,
     writable_array,
 )
+from bitsparse.interop.devices import device_of, namespace, parse_device, require_cupy
 from bitsparse.interop.host import CUPY, JAX, NUMPY, TORCH, Family, as_numpy, from_numpy, writable_numpy
 from bitsparse.interop.pinned import is_pinned, pinned_empty
 from bitsparse.interop.streams import Ready, current_gpu, is_capturing, moving, stream_at, use_stream, working_on

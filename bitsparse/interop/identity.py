@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bitsparse.interop.cuda import is_cupy
+from bitsparse.interop.devices import is_cupy
 
 __all__ = ["Contents", "Memory", "Seen", "contents_of", "memory_of"]
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bitsparse.interop.cuda import require_cupy
+from bitsparse.interop.devices import require_cupy
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor

@@ -10,6 +10,7 @@ from typing import Any
 
 from bitsparse._check import shown
 from bitsparse.errors import DTypeError
+from bitsparse.interop.devices import require_cupy
 from bitsparse.interop.host import Family
 
 __all__ = ["Ready", "current_gpu", "is_capturing", "moving", "pointer_of", "stream_at", "use_stream", "working_on"]
@@ -48,8 +49,6 @@ def use_stream(stream: Any) -> Iterator[None]:
     ...
     bitsparse.errors.DTypeError: use_stream: stream must be the address of a CUDA stream or a stream object of CuPy or PyTorch, got -1
     """
-    from bitsparse.interop.cuda import require_cupy
-
     pointer = pointer_of(stream, "use_stream")
     cupy = require_cupy("use_stream")
     _chosen.depth += 1

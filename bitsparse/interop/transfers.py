@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from bitsparse.errors import DeviceError, ShapeError
 from bitsparse.interop import streams
-from bitsparse.interop.cuda import parse_device, require_cupy
+from bitsparse.interop.devices import parse_device, require_cupy
 from bitsparse.interop.host import CUPY
 from bitsparse.interop.pinned import ALIGNMENT, Bytes, bytes_of, enqueue, is_pinned, pinned_empty
 
@@ -88,10 +88,8 @@ def _to_gpu(cupy: Any, x: NDArray[Any], device: str, later: bool) -> Any:
 class Download:
     """A result on its way back: what :meth:`Downloader.download` gives."""
 
-    def __init__(self, array: Any, out: NDArray[Any]) -> None:
-        self._array, self._out = array, out
-        self._staged: NDArray[Any] | None = None
-        self._arrived: Any = None
+    def __init__(self, array: Any, out: NDArray[Any], staged: NDArray[Any] | None = None, arrived: Any = None) -> None:
+        self._array, self._out, self._staged, self._arrived = array, out, staged, arrived
         self.seconds = 0.0
 
     def hold(self, stream: Any = None) -> None:
@@ -161,10 +159,9 @@ class Downloader:
                 f"Downloader.download: the array has shape {array.shape} and dtype {array.dtype}, but out {out.shape} and "
                 f"{out.dtype}; pass an out of the array's"
             )
-        made = Download(array, out)
         if self.device == "cpu":
             np.copyto(out, array)
-            return made
+            return Download(array, out)
         cupy = sys.modules["cupy"]
         if not array.flags.c_contiguous:
             raise ValueError(
@@ -187,17 +184,17 @@ class Downloader:
                 cupy.cuda.runtime.memcpyAsync(
                     memory.ctypes.data, array.data.ptr, array.nbytes, to_host, self._stream.ptr
                 )
-            made._arrived = cupy.cuda.Event(disable_timing=True)
-            made._arrived.record(self._stream)
-            made._staged = view(memory, 0, array.shape, array.dtype)
-        self._last[slot] = made
-        return made
+            arrived = cupy.cuda.Event(disable_timing=True)
+            arrived.record(self._stream)
+        download = Download(array, out, view(memory, 0, array.shape, array.dtype), arrived)
+        self._last[slot] = download
+        return download
 
     def close(self) -> None:
         """Wait for everything that is on its way."""
-        for made in self._last:
-            if made is not None:
-                made.wait()
+        for download in self._last:
+            if download is not None:
+                download.wait()
 
     def __enter__(self) -> Self:
         return self

@@ -12,13 +12,15 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
 
 from bitsparse.errors import DeviceError, DTypeError
 from bitsparse.interop import streams
-from bitsparse.interop.cuda import parse_device, require_cupy
+from bitsparse.interop.devices import parse_device, require_cupy
 from bitsparse.interop.host import CUPY
 from bitsparse.interop.pinned import ALIGNMENT, CHUNK_BYTES, Bytes, Chunks, bytes_of, enqueue, pinned_empty
 from bitsparse.interop.transfers import offsets_of
@@ -42,11 +44,19 @@ class Upload:
         Where each source starts.
     """
 
-    def __init__(self, owner: Uploader, slot: int, buffer: Any, nbytes: int, offsets: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        buffer: Any,
+        offsets: tuple[int, ...],
+        nbytes: int,
+        *,
+        slot: int = 0,
+        arrived: Any = None,
+        begun: Any = None,
+        free: Callable[[Any], None] | None = None,
+    ) -> None:
         self.slot, self.nbytes, self.offsets = slot, nbytes, offsets
-        self._owner, self._buffer = owner, buffer
-        self._begun: Any = None
-        self._arrived: Any = None
+        self._buffer, self._begun, self._arrived, self._free = buffer, begun, arrived, free
         self._released = False
 
     def wait(self, stream: Any = None) -> Any:
@@ -59,14 +69,15 @@ class Upload:
                 "Upload.wait: the batch was released already, and its memory may hold another; wait first"
             )
         if self._arrived is not None:
-            self._owner._stream_of(stream).wait_event(self._arrived)
+            _stream_of(self._buffer.device.id, stream).wait_event(self._arrived)
         return self._buffer[: self.nbytes]
 
     def release(self, stream: Any = None) -> None:
         """All work that reads the bytes is enqueued on the current stream (or `stream`): what follows it may overwrite them."""
         if not self._released:
             self._released = True
-            self._owner._free(self, stream)
+            if self._free is not None:
+                self._free(stream)
 
     def done(self) -> bool:
         """Whether the copy has arrived, so that page-locked sources may change."""
@@ -268,30 +279,30 @@ class Uploader:
                 with self._stream:
                     slot.buffer = cupy.empty(total + total // 8, np.uint8)
                 self.grown += 1
-            made = Upload(self, self._turn, slot.buffer, total, tuple(offsets))
-            if self.timed:
-                made._begun = cupy.cuda.Event()
-                made._begun.record(self._stream)
+            begun = cupy.cuda.Event() if self.timed else None
+            if begun is not None:
+                begun.record(self._stream)
             for offset, part in zip(offsets, parts, strict=True):
                 enqueue(cupy, slot.buffer.data.ptr + offset, part, self._stream, self._chunks)
-            made._arrived = cupy.cuda.Event(disable_timing=not self.timed)
-            made._arrived.record(self._stream)
-            self._reading = [one for one in self._reading if not one[0].done] + [(made._arrived, parts)]
-            slot.used = True
+            arrived = cupy.cuda.Event(disable_timing=not self.timed)
+            arrived.record(self._stream)
+            self._reading = [one for one in self._reading if not one[0].done] + [(arrived, parts)]
+            slot.used, number = True, self._turn
             self._turn = (self._turn + 1) % len(self._slots)
             self.moved += sum(part.size for part in parts)
-        self._give_back(parts, made._arrived)
-        return made
+        self._give_back(parts, arrived)
+        free = partial(self._free, slot)
+        return Upload(slot.buffer, tuple(offsets), total, slot=number, arrived=arrived, begun=begun, free=free)
 
     def _here(self, parts: list[Bytes], offsets: tuple[int, ...], total: int) -> Upload:
         """A batch for the CPU: the one array that came, or a buffer with all of them."""
         if len(parts) == 1:
-            return Upload(self, 0, parts[0], total, offsets)
+            return Upload(parts[0], offsets, total)
         buffer = self.staging(total)
         for offset, part in zip(offsets, parts, strict=True):
             buffer[offset : offset + part.size] = part
         self.moved += sum(part.size for part in parts)
-        return Upload(self, 0, buffer, total, offsets)
+        return Upload(buffer, offsets, total)
 
     def _give_back(self, parts: list[Bytes], event: Any) -> None:
         """Staging buffers among the sources are free once ``event`` has happened."""
@@ -303,19 +314,11 @@ class Uploader:
             self._changed.notify_all()
 
     # -- device side ------------------------------------------------------------------------------------------------
-    def _stream_of(self, stream: Any) -> Any:
-        cupy = sys.modules["cupy"]
-        if stream is None:
-            return cupy.cuda.get_current_stream(int(self.device[5:]))
-        return streams.stream_at(cupy, streams.pointer_of(stream, "Uploader"))
-
-    def _free(self, upload: Upload, stream: Any) -> None:
-        if self.device == "cpu":
-            return
-        slot = self._slots[upload.slot]
+    def _free(self, slot: _Slot, stream: Any) -> None:
+        """Later batches may overwrite a buffer once the work that is now on the current stream (or `stream`) is done."""
         with streams.working_on(self.device, CUPY):
             event = sys.modules["cupy"].cuda.Event(disable_timing=True)
-            event.record(self._stream_of(stream))
+            event.record(_stream_of(int(self.device[5:]), stream))
         with self._lock:
             slot.free, slot.used = event, False
 
@@ -337,6 +340,14 @@ class Uploader:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def _stream_of(gpu: int, stream: Any) -> Any:
+    """CuPy's current stream on a GPU, or the caller's."""
+    cupy = sys.modules["cupy"]
+    if stream is None:
+        return cupy.cuda.get_current_stream(gpu)
+    return streams.stream_at(cupy, streams.pointer_of(stream, "Uploader"))
 
 
 def _source(source: Any, number: int) -> Bytes:

@@ -152,15 +152,16 @@ def _quantized() -> list[Variant]:
     kinds: list[dict[str, int]] = [whole, {"BS_KIND": 5, "BS_VECTOR": 8}, whole | {"BS_RANDOM": 1}, eight]
     hopper = [*kinds, whole | {"BS_STREAM": 1}, eight | {"BS_BFLOAT": 1}]
     table: list[tuple[str, dict[str, int], str | None]] = [
-        ("quantized_wgmma", kind | {"BS_AHEAD": 16 if kind["BS_KIND"] == 4 else 8}, "sm_90a") for kind in hopper
+        ("wgmma", kind | {"BS_AHEAD": 16 if kind["BS_KIND"] == 4 else 8}, "sm_90a") for kind in hopper
     ]
     roomy = ("sm_80", "sm_90a", "sm_100a")
     for arch, kind in product(ARCHS, kinds):
-        table.append(
-            ("quantized_mma", kind | {"BS_BLOCKS": 2 if arch in roomy and "BS_RANDOM" not in kind else 1}, arch)
-        )
-    table += [("quantized_absmax", {"BS_KIND": kind}, None) for kind in (4, 5)]
-    return [Variant(f"{name}.cu", name, tuple(sorted(constants.items())), only) for name, constants, only in table]
+        table.append(("mma", kind | {"BS_BLOCKS": 2 if arch in roomy and "BS_RANDOM" not in kind else 1}, arch))
+    table += [("absmax", {"BS_KIND": kind}, None) for kind in (4, 5)]
+    return [
+        Variant(f"quantized/{name}.cu", f"quantized_{name}", tuple(sorted(constants.items())), only)
+        for name, constants, only in table
+    ]
 
 
 def variants() -> list[Variant]:

@@ -91,15 +91,15 @@ def _edge_codes() -> list[Variant]:
         (4, 8, 4, real | mixed | {"BS_OFFSETS": 1, "BS_HEADS": 1}),
         (8, 32, 4, real | {"BS_ROUNDS": 0, "BS_LARGE": 1}),
     ]
-    table: list[tuple[str, dict[str, int]]] = []
+    table: list[tuple[str, str, dict[str, int]]] = []
     for bits, lanes, steps, more in dots:
         constants = words | {"BS_CODES": bits, "BS_LANES": lanes, "BS_STEPS": steps, "BS_ROUNDS": 1, "BS_BLOCKS": 8}
         constants |= {"BS_LEFT": 1, "BS_RIGHT": 1} | more | ({"BS_FULL": 1} if more.get("BS_ROUNDS", 1) else {})
-        table.append(("sddmm_edges", constants))
+        table.append(("edges/sddmm_dot.cu", "sddmm_edges", constants))
     rows = words | {"BS_CODES": 8, "BS_LANES": 32, "BS_STEPS": 2}
     for extra in ({}, real, real | {"BS_COLUMNS": 1}, real | {"BS_HEADS": 1, "BS_LARGE": 1}):
-        table.append(("sddmm_codes", rows | extra))
-    return [Variant(f"{name}.cu", name, tuple(sorted(constants.items()))) for name, constants in table]
+        table.append(("edges/sddmm_codes.cu", "sddmm_codes", rows | extra))
+    return [Variant(source, name, tuple(sorted(constants.items()))) for source, name, constants in table]
 
 
 def _codes() -> list[Variant]:
@@ -168,7 +168,7 @@ def _finished() -> list[Variant]:
     csr = {"BS_KIND": 5, "BS_ACC": 0, "BS_BYTES": 16, "BS_REDUCE": 0, "BS_ROW_SCALE": 0, "BS_U": 8, "BS_V": 1}
     added, bias, norm, relu, tanh = 4, 64, 128, 256, 1024  # enum FinishStep
     found = [
-        ("spmm/csr.cu", csr | {"BS_FINISH": finish, "BS_WEIGHTS": weights} | more)
+        ("csr", csr | {"BS_FINISH": finish, "BS_WEIGHTS": weights} | more)
         for finish, weights, more in (
             *((finish, weights, {}) for finish in (2, 3) for weights in (0, 1)),
             *((1, weights, {"BS_STEPS": bias | relu}) for weights in (0, 1)),
@@ -179,11 +179,11 @@ def _finished() -> list[Variant]:
             (2, 0, {"BS_LARGE": 1}),
         )
     ]
-    found += [("spmm/windows.cu", {"BS_FINISH": finish, "BS_WEIGHTS": 0}) for finish in (2, 3)]
-    found += [("spmm/windows.cu", {"BS_FINISH": 1, "BS_WEIGHTS": 0, "BS_STEPS": bias | relu})]
+    found += [("windows", {"BS_FINISH": finish, "BS_WEIGHTS": 0}) for finish in (2, 3)]
+    found += [("windows", {"BS_FINISH": 1, "BS_WEIGHTS": 0, "BS_STEPS": bias | relu})]
     found += [
         (
-            "spmm/packed.cu",
+            "packed",
             {"BS_BIPOLAR": 1, "BS_LANE": lane, "BS_U": 8, "BS_FINISH": finish, "BS_WEIGHTS": weights} | more,
         )
         for lane, finish, weights, more in (
@@ -193,7 +193,7 @@ def _finished() -> list[Variant]:
             (4, 1, 1, {"BS_LARGE": 1}),
         )
     ]
-    return [Variant(source, source[:-3], tuple(sorted(constants.items()))) for source, constants in found]
+    return [Variant(f"spmm/{name}.cu", f"spmm_{name}", tuple(sorted(constants.items()))) for name, constants in found]
 
 
 def _windows() -> list[Variant]:

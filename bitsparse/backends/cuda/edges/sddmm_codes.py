@@ -186,7 +186,7 @@ class CodesProduct:
         dot = kind.op == "dot"
         name, threads = ("sddmm_edges", _DOT_THREADS) if dot else ("sddmm_codes", _THREADS)
         params.vectors = (params.row_bytes if dot else 4 * kind.columns) // defines["BS_VECTOR"]
-        kernel = jit.kernel(f"{name}.cu", name, defines)
+        kernel = jit.kernel("edges/sddmm_dot.cu" if dot else "edges/sddmm_codes.cu", name, defines)
         self._launch = kernel.launch(-(-params.warps // (threads // 32)), threads, params)
 
     def __call__(self, x: CodeEnds, y: CodeEnds, out: Any) -> Any:

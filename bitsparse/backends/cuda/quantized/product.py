@@ -223,7 +223,7 @@ class QuantizedProduct:
     def _launch_for(self, x: Any) -> Any:
         vector = vector_of(self._dtype, x.data.ptr, x.strides[0] if self.params.m > 1 else 0)
         if vector not in self._launches:
-            kernel = jit.kernel(f"quantized_{self.kernel}.cu", f"quantized_{self.kernel}", self.defines(vector))
+            kernel = jit.kernel(f"quantized/{self.kernel}.cu", f"quantized_{self.kernel}", self.defines(vector))
             self._launches[vector] = kernel.launch(self._grid, self._threads, self.params, shared=self._shared)
         return self._launches[vector]
 

@@ -1,0 +1,86 @@
+"""CuPy found without being imported, and the names of devices."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from typing import Any
+
+import numpy as np
+
+from bitsparse._check import shown
+from bitsparse.errors import DeviceError
+
+__all__ = ["device_of", "is_cupy", "namespace", "parse_device", "require_cupy"]
+
+
+def require_cupy(function: str) -> Any:
+    """The module cupy; a :class:`~bitsparse.errors.DeviceError` that names the package to install if it is missing."""
+    try:
+        return importlib.import_module("cupy")
+    except ImportError as error:
+        raise DeviceError(
+            f"{function}: data on a GPU needs CuPy, which cannot be imported ({error}); "
+            "install bitsparse[cuda13], or bitsparse[cuda12] for a driver of that generation"
+        ) from error
+
+
+def is_cupy(x: Any) -> bool:
+    """Whether ``x`` is a CuPy array; never imports CuPy."""
+    cupy = sys.modules.get("cupy")
+    return cupy is not None and isinstance(x, cupy.ndarray)
+
+
+def namespace(x: Any) -> Any:
+    """The module ``numpy`` or ``cupy`` that ``x`` belongs to.
+
+    Examples
+    --------
+    >>> namespace(np.zeros(3)).__name__
+    'numpy'
+    """
+    return sys.modules["cupy"] if is_cupy(x) else np
+
+
+def device_of(x: Any) -> str:
+    """``"cpu"``, or ``"cuda:0"`` and so on for a CuPy array.
+
+    Examples
+    --------
+    >>> device_of(np.zeros(3))
+    'cpu'
+    """
+    return f"cuda:{x.device.id}" if is_cupy(x) else "cpu"
+
+
+def parse_device(device: Any, function: str) -> str:
+    """``"cpu"`` or ``"cuda:N"`` from what a user wrote: ``"cuda"`` is the current GPU; PyTorch's device objects are taken as well.
+
+    Raises
+    ------
+    DeviceError
+        There is no such device here.
+
+    Examples
+    --------
+    >>> parse_device("cpu", "example")
+    'cpu'
+    """
+    text = str(device)
+    match = re.fullmatch(r"cpu|cuda(?::(\d+))?", text)
+    if match is None:
+        raise DeviceError(f"{function}: there is no backend for device {shown(text)}; choose 'cpu', 'cuda' or 'cuda:N'")
+    if text == "cpu":
+        return text
+    cupy = require_cupy(function)
+    if not cupy.cuda.is_available():
+        raise DeviceError(
+            f"{function}: device {shown(text)} was asked for, but CuPy finds no CUDA device; check the driver with "
+            f"nvidia-smi, or stay on 'cpu'"
+        )
+    count = cupy.cuda.runtime.getDeviceCount()
+    index = cupy.cuda.runtime.getDevice() if match[1] is None else int(match[1])
+    if index >= count:
+        raise DeviceError(f"{function}: device {shown(text)} was asked for, but there are {count} GPUs; count from 0")
+    return f"cuda:{index}"
