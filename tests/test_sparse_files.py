@@ -22,7 +22,7 @@ TYPES = [bs.TCTiledCSR, bs.FRDC]
 # ---- components, copies, files
 @pytest.mark.parametrize("name", PATTERNS)
 @pytest.mark.parametrize("cls", TYPES)
-def test_from_arrays_round_trip(cls: type, name: str) -> None:
+def test_from_arrays_round_trip(cls: Any, name: str) -> None:
     for index in (np.int32, np.int64):
         a = cls(pattern_array(name, np.bool_), index_dtype=index, row_scale=np.ones(PATTERNS[name]()[2][0]))
         parts = {part: getattr(a, part) for part in cls.component_names}

@@ -102,6 +102,12 @@ class EpilogueParams(NamedTuple):
     layout: str = "planes"
     function: str = "matmul"  # who asks, for messages
 
+    def joined(self, operand: OperandParams) -> EpilogueParams:
+        """The chain with what the operands of one product add to it."""
+        scales = {"row_scale": _times(self.row_scale, operand.row_scale)}
+        scales["col_scale"] = _times(self.col_scale, operand.col_scale)
+        return self._replace(**scales, row_term=operand.row_term, col_term=operand.col_term)
+
 
 class OperandParams(NamedTuple):
     """What the operands of one product add to an epilogue's chain; float32 vectors on their device, or None.
@@ -113,6 +119,13 @@ class OperandParams(NamedTuple):
     col_scale: Any = None
     row_term: tuple[Any, Any] | None = None
     col_term: tuple[Any, Any] | None = None
+
+
+def _times(mine: Any, theirs: Any) -> Any:
+    """The product of two factors, each of which may be None for 1."""
+    if mine is None or theirs is None:
+        return theirs if mine is None else mine
+    return (mine * theirs).astype(np.float32)
 
 
 class Thresholds(NamedTuple):
