@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bitsparse.nn.binary.variants import Setting
 
@@ -36,6 +36,10 @@ class Candidate(NamedTuple):
     def __str__(self) -> str:
         named = ", ".join(map(str, self.settings))
         return f"{100 * self.accuracy:6.2f} %  {self.milliseconds:9.4f} ms  {self.nbytes / 1e6:9.3f} MB  {named}"
+
+    def record(self) -> dict[str, Any]:
+        """Everything, as JSON can hold it."""
+        return self._asdict()
 
     def dominates(self, other: Candidate) -> bool:
         """Whether it is as good in all three respects and better in one, where times within the noise count as equal.

@@ -238,19 +238,15 @@ def _reading(model: BinaryModel, settings: Any, letter: str) -> tuple[Setting, .
 def _swaps(model: BinaryModel, settings: tuple[Setting, ...], layer: int) -> list[tuple[Setting, ...]]:
     """Other choices for one layer; the layers behind it read what it gives."""
     found = []
-    for variant in model.variants:
-        for scaled in (False, True) if model._scales and variant[2] == "F" else (False,):
-            changed = [*settings[:layer], Setting(variant, scaled), *settings[layer + 1 :]]
-            if layer:
-                changed[layer] = changed[layer].reading(changed[layer - 1].gives)
-            elif changed[0].reads != settings[0].reads:
-                continue
-            made = tuple(consistent(changed))
-            try:
-                model.with_settings(made)
-            except ValueError:  # the last layer's letter, or the head's
-                continue
-            found.append(made)
+    for choice in model.choices:
+        if not layer and choice.reads != settings[0].reads:
+            continue
+        made = tuple(consistent([*settings[:layer], choice, *settings[layer + 1 :]]))
+        try:
+            model.with_settings(made)
+        except ValueError:  # the last layer's letter, or the head's
+            continue
+        found.append(made)
     return list(dict.fromkeys(found))
 
 

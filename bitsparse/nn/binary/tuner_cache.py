@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from bitsparse import interop, jit
-from bitsparse._files import open_plain, replacing
+from bitsparse._files import keep, open_plain
 from bitsparse.arrays import BitTensor
+from bitsparse.nn.binary.archive import parts_of
 from bitsparse.nn.binary.candidates import Candidate
-from bitsparse.nn.binary.files import parts_of
 from bitsparse.nn.binary.network import BinaryModel
 from bitsparse.nn.binary.plan import BinaryPlan
 from bitsparse.nn.binary.variants import Setting
@@ -100,11 +100,5 @@ def store(name: str | None, candidates: list[Candidate]) -> None:
     """Keep the figures: the whole file or none. A folder that cannot be written costs the next run its time, no more."""
     if name is None:
         return
-    records = [each._asdict() for each in candidates]
-    path = _path(name)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as stream:
-            stream.write(json.dumps(records).encode())
-    except OSError:
-        return
+    records = [each.record() for each in candidates]
+    keep(_path(name), lambda stream: stream.write(json.dumps(records).encode()))
