@@ -171,7 +171,7 @@ def test_bits_are_compared(columns: int) -> None:
     from benchmarks.cases import binary_gpu
 
     floats = cupy.asarray(np.random.default_rng(0).standard_normal((5, columns), dtype=np.float32))
-    words = bs.pack_bits(floats, encoding="bipolar").words
+    words: Any = bs.pack_bits(floats, encoding="bipolar").words
     np.testing.assert_array_equal(binary_gpu.packed(floats >= 0).get(), words.get())
     assert binary_gpu.check_bits("x", words, floats) == 0
     turned = words.copy()

@@ -135,9 +135,8 @@ BS_INLINE void finish_row(const SpmmParams &p, Index row, Index count, const Sum
 #if BS_FINISH
 // The same through the chain, or as signs: BS_EACH sums from vector `start` + lane on. All lanes of a group call it together; those beyond
 // the row have vectors of `p.vectors` and more.
-BS_INLINE void finish_vector(
-    const SpmmParams &p, Index row, Index count, const Sums &sums, const Limits<BS_EACH> &limits, char *out, unsigned start, int lane, int lanes, bool last,
-    bool &strange)
+BS_INLINE void finish_vector(const SpmmParams &p, Index row, Index count, const Sums &sums, const Limits<BS_EACH> &limits, char *out,
+                             unsigned start, int lane, int lanes, bool last, bool &strange)
 {
     const unsigned vector = start + (unsigned)lane;
     float v[BS_EACH];

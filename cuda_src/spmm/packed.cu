@@ -38,16 +38,16 @@
 struct PackedParams {
     Streams streams;
     Units units;
-    const char *x;       // rows of `row_bytes`, 16-byte aligned
-    void *out;           // rows of finish.row_bytes: float32, or signs
+    const char *x; // rows of `row_bytes`, 16-byte aligned
+    void *out; // rows of finish.row_bytes: float32, or signs
     const float *values; // of the edges
     const float *col_scale;
     float *partial; // (pieces, slices, BS_LANE / 4, lanes, 4)
-    int *arrived;   // (pieces, slices): how many pieces of a row are there, at the first one's place; zeros before and after
+    int *arrived; // (pieces, slices): how many pieces of a row are there, at the first one's place; zeros before and after
     unsigned row_bytes;
-    int vectors;  // of BS_LANE features of a row
-    int slices;   // of as many vectors as a group has lanes
-    int aligned;  // whether four floats of the result can be stored at once
+    int vectors; // of BS_LANE features of a row
+    int slices; // of as many vectors as a group has lanes
+    int aligned; // whether four floats of the result can be stored at once
     Finish finish;
 };
 

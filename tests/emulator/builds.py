@@ -134,6 +134,7 @@ def compile_source(source: str, name: str, headers: dict[str, str], defines: lis
             to.parent.mkdir(parents=True, exist_ok=True)
             to.write_text(text)
         file, translated, out = Path(folder) / name, Path(folder) / "translated.cpp", Path(folder) / "kernel.so"
+        file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(source)
         macros = [f"-D__CUDA_ARCH__={_ARCH_MACROS[arch]}", *defines]
         if arch.endswith("a"):

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from bitsparse import jit
 from bitsparse.backends.cuda.bits import pack as cuda_bits
-from bitsparse.backends.cuda.csr.schedule import StreamsParams
-from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue, EpilogueStruct
+from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
 from bitsparse.backends.params import EpilogueParams, OperandParams, Thresholds, packed_words
 from bitsparse.errors import KernelError
 
@@ -48,35 +46,10 @@ _START, _EDGE, _EDGE_VECTOR, _TILE, _STORED_RATE = 4.0, 4.8e-6, 2.0e-6, 42e-6, 2
 _INTEGERS, _CHAIN, _NUMBERS_BLOCKS = 0, 2, 4
 
 
-class CountParams(ctypes.Structure):
-    """``CountParams`` of ``binary/bspmm_count.cuh``, field by field."""
-
-    _fields_ = (
-        ("streams", StreamsParams),
-        *((name, ctypes.c_void_p) for name in ("words", "out", "limits", "flips", "class_of", "partial", "arrived")),
-        *((name, ctypes.c_void_p) for name in ("order", "bounds")),
-        ("rows", ctypes.c_int64),
-        *((name, ctypes.c_int) for name in ("width", "features", "across", "slices", "bipolar", "mean")),
-        *((name, ctypes.c_int) for name in ("limit_planes", "base", "limit", "flip", "aligned", "piece_blocks")),
-    )
-
-
-class ChainParams(ctypes.Structure):
-    """The same with an epilogue."""
-
-    _fields_ = (*CountParams._fields_, ("epilogue", EpilogueStruct))
-
-
-class TileParams(ctypes.Structure):
-    """``TileParams`` of ``binary/bspmm_tiles.cu``."""
-
-    _fields_ = (("count", CountParams), ("tiles", ctypes.c_void_p), ("edges", ctypes.c_void_p))
-
-
-class TileChainParams(ctypes.Structure):
-    """The same with an epilogue."""
-
-    _fields_ = (("count", ChainParams), ("tiles", ctypes.c_void_p), ("edges", ctypes.c_void_p))
+CountParams = jit.struct("binary/bspmm_count.cuh", "CountParams")
+ChainParams = jit.struct("binary/bspmm_count.cuh", "CountParams", optional=True)
+TileParams = jit.struct("binary/bspmm_tiles.cu", "TileParams")
+TileChainParams = jit.struct("binary/bspmm_tiles.cu", "TileParams", optional=True)
 
 
 class CountTuning(NamedTuple):
