@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, interop
+from bitsparse._records import replace
 from bitsparse.arrays import FRDC, BitTensor, TCTiledCSR
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.graph.host_sums import host_sums, message_form
@@ -102,7 +103,7 @@ def _placed(parts: _Arrays, device: str) -> _Arrays:
     if parts.term is None:
         factor = np.ones(parts.degrees.size) if parts.left is None else parts.left.astype(np.float64)
         term = (parts.degrees * factor).astype(np.float32)
-        parts = parts._replace(degrees=parts.degrees.astype(np.int32), term=term)
+        parts = replace(parts, degrees=parts.degrees.astype(np.int32), term=term)
     return _Arrays(*(None if part is None else interop.move(part, device) for part in parts))
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, interop
+from bitsparse._records import as_dict
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.graph.operand import Graph
 from bitsparse.nn.features import Features
@@ -162,7 +163,7 @@ class Quality:
         return {
             "model": self.model,
             "device": self.device,
-            "cells": [_rounded(one._asdict()) for one in self.cells],
+            "cells": [_rounded(as_dict(one)) for one in self.cells],
             "rates": [_rounded(asdict(one)) for one in self.rates],
             "errors": {str(bits): round(error, 6) for bits, error in self.errors.items()},
             "chosen_bits": self.chosen_bits,

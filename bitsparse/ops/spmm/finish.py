@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
+from bitsparse._records import as_dict
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.backends.params import EpilogueParams, OperandParams
 from bitsparse.errors import DTypeError, ShapeError
@@ -215,7 +216,7 @@ class SumFinish:
                 self._ready.renew()
             self._ready.wait()
             chain, kernel = self._device[kind]
-            chain.with_operand(**(OperandParams() if behind is None else behind.operand)._asdict())
+            chain.with_operand(**as_dict(OperandParams() if behind is None else behind.operand))
             made: Array = chain.empty() if target is None else target
             kernel.run(sums, made)
         return made

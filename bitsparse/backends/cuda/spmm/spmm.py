@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from bitsparse import jit
+from bitsparse._records import replace
 from bitsparse.backends.cuda import geometry
 from bitsparse.backends.cuda.chips import RELEASED, chip_here
 from bitsparse.backends.cuda.csr.bounds import CSR
@@ -325,7 +326,7 @@ def _variants() -> list[jit.Variant]:
     found += [
         constants(tuning, kind, weights=EDGES, value16=True)
         for kind in halves
-        for tuning in (wide, few, narrow._replace(unroll=4))
+        for tuning in (wide, few, replace(narrow, unroll=4))
     ]
     found += [
         each
