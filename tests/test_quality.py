@@ -237,7 +237,7 @@ def test_the_report_refuses_what_does_not_fit(task):
 def test_times_and_pictures(task):
     found = task.quality(0, widths=[4, 8], strategies=["aes", "sfs"], bits=[32, 8])
     assert all(one.ms > 0 and one.speedup == found.full.ms / one.ms for one in found.cells)
-    axes = found.plot()
+    axes = viz.quality(found)
     assert [ax.get_title() for ax in axes[1:]] == ["sampling rate, aes", "speed on cpu"]
     assert [len(ax.get_lines()) for ax in axes] == [4, 2, 4]
     assert viz.quality(found, axes) is axes

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from bitsparse import _check, interop
 from bitsparse.arrays import exact
+from bitsparse.arrays.operators import operators
 from bitsparse.errors import DTypeError
 
 __all__ = ["BitArray"]
@@ -176,14 +177,10 @@ class BitArray(ABC):
 
     # -- operators ------------------------------------------------------------------------------------------------
     def __matmul__(self, other: Any) -> Any:
-        from bitsparse import ops
-
-        return ops.matmul(self, other)
+        return operators.matmul(self, other)
 
     def __rmatmul__(self, other: Any) -> Any:
-        from bitsparse import ops
-
-        return ops.matmul(other, self)
+        return operators.matmul(other, self)
 
     def _elementwise(self, operation: Callable[[Any, Any], Any], other: Any, name: str, swap: bool = False) -> Any:
         """Decode, compute with NumPy or CuPy, give back in the family of the ordinary operand (QGTC section 5).

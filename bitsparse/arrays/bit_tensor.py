@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
 from bitsparse.arrays import bitwise, construct, display, indexing
+from bitsparse.arrays.operators import operators
 from bitsparse.arrays.packed import Encoding, Layout, PackedArray
 from bitsparse.errors import DTypeError, ShapeError
 
@@ -93,7 +94,10 @@ class BitTensor(PackedArray):
         shape: tuple[int, ...] | None = None,
         copy: bool = False,
     ) -> None:
-        made = construct.build(arg, bits, encoding, axis, layout, shape, copy)
+        if isinstance(arg, BitTensor):
+            made = construct.from_bit_tensor(arg, bits, encoding, axis, layout, shape, copy)
+        else:
+            made = construct.build(arg, bits, encoding, axis, layout, shape)
         self._words, self._shape, self._bits, self._axis, self._layout, self._encoding, self._family = made
         inherited = arg if isinstance(arg, BitTensor) else None
         self._scale = self._affine("scale", inherited._scale if inherited is not None and scale is None else scale)
@@ -252,9 +256,7 @@ class BitTensor(PackedArray):
 
     def dequantize(self, dtype: Any = np.float32) -> Any:
         """Real values ``q * scale + offset``; see :func:`bitsparse.dequantize`."""
-        from bitsparse import ops
-
-        return ops.dequantize(self, dtype)
+        return operators.dequantize(self, dtype)
 
     def astype(self, dtype: Any) -> Any:
         """An ordinary array of ``dtype``: :meth:`dequantize` for floating dtypes, :meth:`toarray` for integers and bool."""

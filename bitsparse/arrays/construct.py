@@ -20,6 +20,7 @@ __all__ = [
     "build",
     "checked_words",
     "coordinates",
+    "from_bit_tensor",
     "holds",
     "prefix_mask",
     "smallest_dtype",
@@ -101,12 +102,8 @@ def prefix_mask(ones: int, words: int) -> NDArray[np.uint32]:
 
 
 # -- the forms of the constructor -------------------------------------------------------------------------------------
-def build(arg: Any, bits: Any, encoding: Any, axis: Any, layout: Any, shape: Any, copy: bool) -> Parts:
+def build(arg: Any, bits: Any, encoding: Any, axis: Any, layout: Any, shape: Any) -> Parts:
     """Recognise the form of ``arg`` as scipy.sparse does and pack it."""
-    from bitsparse.arrays.bit_tensor import BitTensor
-
-    if isinstance(arg, BitTensor):
-        return _from_bit_tensor(arg, bits, encoding, axis, layout, shape, copy)
     sparse = _as_sparse(arg, shape)
     if sparse is None and shape is not None:
         raise DTypeError(
@@ -275,7 +272,8 @@ def _entries_on_gpu(sparse: Any, one_bit: bool) -> tuple[Any, Any, Any]:
     return rows[at], cols[at], backend.sum_runs(data, at)
 
 
-def _from_bit_tensor(x: Any, bits: Any, encoding: Any, axis: Any, layout: Any, shape: Any, copy: bool) -> Parts:
+def from_bit_tensor(x: Any, bits: Any, encoding: Any, axis: Any, layout: Any, shape: Any, copy: bool) -> Parts:
+    """Another BitTensor, converted as asked."""
     if shape is not None and tuple(shape) != x.shape:
         raise ShapeError(f"{_FUNCTION}: shape {tuple(shape)} was asked for, but the BitTensor has shape {x.shape}")
     bits = x.bits if bits is None else _check.bit_count(_FUNCTION, bits)

@@ -221,13 +221,11 @@ class FRDC(SparseArray):
 
     # -- what the base class asks -----------------------------------------------------------------------------------
     def _pattern(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        made: tuple[NDArray[Any], NDArray[Any]] = backends.family(self.device, "sparse.build").frdc_to_csr(
-            self._indptr, self._indices, self._tiles, self._shape
-        )
-        return made
-
-    def _csr_values(self) -> None:
-        return None
+        kept: tuple[NDArray[Any], NDArray[Any]] | None = self._prepared.get("csr")
+        if kept is None:
+            build = backends.family(self.device, "sparse.build")
+            kept = self._keep("csr", lambda: build.frdc_to_csr(self._indptr, self._indices, self._tiles, self._shape))
+        return kept
 
     def _made_from(self, made: Pattern) -> Self:
         self_ = object.__new__(type(self))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import operator
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, Self
+from functools import partial
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,8 @@ from bitsparse.arrays import sparse_convert, sparse_forms
 from bitsparse.arrays.base import BitArray
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.display import human_bytes
-from bitsparse.arrays.indices import converted
+from bitsparse.arrays.indices import converted, gather
+from bitsparse.arrays.operators import operators
 from bitsparse.arrays.sparse_forms import Pattern
 from bitsparse.errors import DeviceError, DTypeError, ShapeError
 
@@ -42,7 +44,7 @@ _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 class SparseArray(BitArray):
     """Base class of :class:`bitsparse.TCTiledCSR` and :class:`bitsparse.FRDC`; users meet it only in ``isinstance``."""
 
-    __slots__ = ("__weakref__", "_col_scale", "_csr", "_family", "_prepared", "_row_scale", "_shape", "had_duplicates")
+    __slots__ = ("__weakref__", "_col_scale", "_family", "_prepared", "_row_scale", "_shape", "had_duplicates")
 
     #: Names of the component arrays.
     component_names: ClassVar[tuple[str, ...]]
@@ -51,15 +53,15 @@ class SparseArray(BitArray):
     _shape: tuple[int, int]
     _row_scale: NDArray[np.float32] | None
     _col_scale: NDArray[np.float32] | None
-    _csr: tuple[NDArray[Any], NDArray[Any]] | None
-    #: What functions prepared for this pattern (schedules, tilings) where it lies; of values only with the component they came from.
+    #: What was derived from this pattern (its index of windows, its transpose, schedules, tilings) where it lies, for all arrays that
+    #: share it; of values only with the component they came from.
     _prepared: dict[Any, Any]
 
     def _adopt(self, made: Pattern, row_scale: Any = None, col_scale: Any = None) -> None:
         """Fields that do not depend on the format; scales given beat those that the data brought along."""
         name = type(self).__name__
         self._shape, self._family, self.had_duplicates = made.shape, made.family, made.had_duplicates
-        self._csr, self._prepared = None, {}
+        self._prepared = {}
         device = interop.device_of(made.indptr)
         row_scale = made.row_scale if row_scale is None else row_scale
         col_scale = made.col_scale if col_scale is None else col_scale
@@ -69,11 +71,28 @@ class SparseArray(BitArray):
     # -- what each format knows -------------------------------------------------------------------------------------
     @abstractmethod
     def _pattern(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Canonical CSR ``(indptr, indices)``, computed anew."""
+        """Canonical CSR ``(indptr, indices)``."""
 
-    @abstractmethod
     def _csr_values(self) -> NDArray[Any] | None:
         """Values in row order, or None."""
+        return None
+
+    def _kept_arrays(self) -> tuple[NDArray[Any], ...]:
+        """What is kept of the format beside the component arrays and counts as its bytes."""
+        return ()
+
+    def _keep(self, key: Any, derive: Callable[[], Any]) -> Any:
+        """What is derived from the pattern, once for all arrays that share it, and in the order of a GPU's streams."""
+        with self._working():
+            ready = None if self.device == "cpu" else self._prepared.setdefault("ready", interop.Ready())
+            if ready is not None:
+                ready.wait()
+            kept = self._prepared.get(key)
+            if kept is None:
+                kept = self._prepared[key] = derive()
+                if ready is not None:
+                    ready.renew()
+            return kept
 
     def _components(self) -> dict[str, NDArray[Any] | None]:
         """The component arrays by name, as `from_arrays` takes them."""
@@ -92,7 +111,7 @@ class SparseArray(BitArray):
         made = self.__copy__()
         for name in (*self._components(), "row_scale", "col_scale"):
             setattr(made, f"_{name}", move(getattr(self, f"_{name}")))
-        made._csr, made._prepared = None, {}
+        made._prepared = {}
         return made
 
     # -- what it is -------------------------------------------------------------------------------------------------
@@ -118,8 +137,8 @@ class SparseArray(BitArray):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the component arrays and scales."""
-        parts = (*self._components().values(), self._row_scale, self._col_scale)
+        """Bytes of the component arrays and scales, and of a :class:`bitsparse.TCTiledCSR`'s index of windows once it is built."""
+        parts = (*self._components().values(), *self._kept_arrays(), self._row_scale, self._col_scale)
         return sum(part.nbytes for part in parts if part is not None)
 
     @property
@@ -182,15 +201,12 @@ class SparseArray(BitArray):
 
     # -- conversions ------------------------------------------------------------------------------------------------
     def csr_arrays(self) -> CSRArrays:
-        """``(indptr, indices, values)`` of the canonical CSR array, values in row order or None; the pattern is computed once and kept.
+        """``(indptr, indices, values)`` of the canonical CSR array, values in row order or None.
 
-        The scales are not applied. The values are :attr:`TCTiledCSR.data` itself; treat the pattern as read-only.
+        The scales are not applied. Those of a :class:`bitsparse.TCTiledCSR` are its members themselves; a :class:`bitsparse.FRDC` derives
+        the pattern once and keeps it. Treat it as read-only.
         """
-        if self._csr is None:
-            with interop.working_on(self.device, self._family):
-                self._csr = self._pattern()
-        with interop.working_on(self.device, self._family):
-            return *self._csr, self._csr_values()
+        return *self._pattern(), self._csr_values()
 
     def tocsr(self) -> Any:
         """The array as :class:`scipy.sparse.csr_array`, scales applied. 16-bit floats become float32, which SciPy can hold.
@@ -272,9 +288,32 @@ class SparseArray(BitArray):
 
     @property
     def T(self) -> Self:
-        """Transpose, translated anew."""
-        with interop.working_on(self.device, self._family):
-            return self._made_from(sparse_convert.transposed(self))
+        """Transpose. Its pattern is derived once and kept; where it is that of the array itself, the two share all that there is of it."""
+        turned: _Transpose = self._keep("transpose", partial(_transpose_of, self))
+        made = (self if turned.pattern is None else turned.pattern).__copy__()
+        made._row_scale, made._col_scale = self._col_scale, self._row_scale
+        made._family, made.had_duplicates = self._family, self.had_duplicates
+        values = self._csr_values()
+        if values is not None:
+            with self._working():
+                made._take_values(gather(values, turned.order))
+        return made
+
+    @property
+    def has_symmetric_pattern(self) -> bool:
+        """Whether element (i, j) is stored wherever (j, i) is; found out once.
+
+        Examples
+        --------
+        >>> bs.FRDC(np.array([[0, 1], [1, 0]])).has_symmetric_pattern, bs.FRDC(np.array([[0, 1], [0, 0]])).has_symmetric_pattern
+        (True, False)
+        """
+        turned: _Transpose = self._keep("transpose", partial(_transpose_of, self))
+        return turned.pattern is None
+
+    def _take_values(self, values: NDArray[Any]) -> None:
+        """Put values in row order into a new array of a format that has them."""
+        raise NotImplementedError
 
     def transpose(self) -> Self:
         """:attr:`T`."""
@@ -288,7 +327,7 @@ class SparseArray(BitArray):
                 part = getattr(made, f"_{name}")
                 if part is not None:
                     setattr(made, f"_{name}", part.copy())
-        made._csr, made._prepared = None, {}
+        made._prepared = {}
         return made
 
     def __copy__(self) -> Self:
@@ -304,7 +343,7 @@ class SparseArray(BitArray):
 
     # -- operators --------------------------------------------------------------------------------------------------
     def __matmul__(self, other: Any) -> Any:
-        return _operations().spmm(self, other)
+        return operators.spmm(self, other)
 
     def __rmatmul__(self, other: Any) -> Any:
         # x @ A = (A^T @ x^T)^T
@@ -319,7 +358,7 @@ class SparseArray(BitArray):
             )
         family = interop.common_family([family, self._family])
         with interop.working_on(self.device, family):
-            product = _operations().spmm(self.T, interop.contiguous(theirs.T)).T
+            product = operators.spmm(self.T, interop.contiguous(theirs.T)).T
             # NumPy's libraries adopt a transposed view, those on a GPU need not.
             return interop.from_array(product if there == "cpu" else interop.contiguous(product), family, "matmul")
 
@@ -371,6 +410,23 @@ class SparseArray(BitArray):
         """Keyword arguments of `from_arrays` besides the components and scales."""
 
 
+class _Transpose(NamedTuple):
+    """The transpose of a pattern."""
+
+    pattern: Any  # an array of that pattern without values and scales; None: the pattern is symmetric
+    order: NDArray[Any]  # entry of the array that each entry of its transpose is
+
+
+def _transpose_of(x: SparseArray) -> _Transpose:
+    indptr, indices = x._pattern()
+    turned, order = sparse_convert.transposed(indptr, indices, x.shape)
+    if x.shape[0] == x.shape[1] and all(
+        bool((one == other).all()) for one, other in ((turned.indptr, indptr), (turned.indices, indices))
+    ):
+        return _Transpose(None, order)
+    return _Transpose(x._made_from(turned._replace(family=x._family)), order)
+
+
 def rebuilt(
     cls: Any, components: Any, settings: Any, row_scale: Any, col_scale: Any, had_duplicates: Any, device: str = "cpu"
 ) -> Any:
@@ -378,10 +434,3 @@ def rebuilt(
     made = cls.from_arrays(**components, **settings, row_scale=row_scale, col_scale=col_scale)
     made.had_duplicates = bool(had_duplicates)
     return made.to_device(device)
-
-
-def _operations() -> Any:
-    # The operators stand above this layer; everything else here stays below it.
-    from bitsparse import ops
-
-    return ops

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from bitsparse import backends, interop
-from bitsparse.arrays.indices import converted, gather, rows_of
-from bitsparse.arrays.inside import family_of
+from bitsparse.arrays.indices import converted, rows_of
 from bitsparse.arrays.sparse_merge import Pattern
 from bitsparse.errors import ShapeError
 
@@ -70,24 +69,15 @@ def to_dense(x: Any) -> Any:
     return dense
 
 
-def transposed(x: Any) -> Pattern:
-    """The pattern, values and scales of the transpose."""
-    indptr, indices, values = x.csr_arrays()
-    if x.device == "cpu":
+def transposed(indptr: Any, indices: Any, shape: tuple[int, int]) -> tuple[Pattern, Any]:
+    """The transpose of a canonical pattern, and which entry of the pattern each of its entries is."""
+    if (device := interop.device_of(indices)) == "cpu":
         from scipy import sparse
 
-        numbered = sparse.csr_array((np.arange(indices.size, dtype=indices.dtype), indices, indptr), shape=x.shape)
+        numbered = sparse.csr_array((np.arange(indices.size, dtype=indices.dtype), indices, indptr), shape=shape)
         turned = numbered.tocsc()
         starts, rows, order = turned.indptr, turned.indices, turned.data
     else:
-        starts, rows, order = backends.family(x.device, "sparse.build").transpose_csr(indptr, indices, x.shape)
-    return Pattern(
-        starts.astype(indptr.dtype, copy=False),
-        rows.astype(indices.dtype, copy=False),
-        (x.shape[1], x.shape[0]),
-        None if values is None else gather(values, order),
-        x.had_duplicates,
-        x._col_scale,
-        x._row_scale,
-        family_of(x),
-    )
+        starts, rows, order = backends.family(device, "sparse.build").transpose_csr(indptr, indices, shape)
+    starts, rows = starts.astype(indptr.dtype, copy=False), rows.astype(indices.dtype, copy=False)
+    return Pattern(starts, rows, (shape[1], shape[0])), order

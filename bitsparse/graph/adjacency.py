@@ -23,7 +23,7 @@ def pattern_of(function: str, graph: Any) -> Pattern:
     else:
         made = sparse_forms.read(function, graph, None, index=None, binary=False, pattern=True)
     _check.on_cpu(function, "the graph", interop.device_of(made.indptr))
-    return made._replace(values=None)
+    return Pattern(made.indptr, made.indices, made.shape)
 
 
 def square_pattern(function: str, graph: Any) -> Pattern:

@@ -1,13 +1,14 @@
 """Graph networks on bitsparse arrays: a GCN trained in full precision, the same model on low-bit integers, and binary networks."""
 
+from bitsparse.nn.binary.candidates import Candidate
 from bitsparse.nn.binary.files import load_binary
 from bitsparse.nn.binary.functional import bmm_bspmm, bmm_bspmm_add
 from bitsparse.nn.binary.linear import BinaryLinear
-from bitsparse.nn.binary.network import BinaryGCN, BinaryModel
-from bitsparse.nn.binary.own import BinarySAGE, BinarySAINT
+from bitsparse.nn.binary.models import BinaryGCN, BinarySAGE, BinarySAINT
+from bitsparse.nn.binary.network import BinaryModel
 from bitsparse.nn.binary.plan import BinaryPlan
 from bitsparse.nn.binary.products import standardized
-from bitsparse.nn.binary.tuner import Candidate, Tuned, tune
+from bitsparse.nn.binary.tuner import Tuned, tune
 from bitsparse.nn.binary.variants import Setting
 from bitsparse.nn.cluster.report import ClusterReport
 from bitsparse.nn.cluster.run import ClusterRunner, PackedEpoch

@@ -15,8 +15,8 @@ from bitsparse.arrays.inside import family_of
 from bitsparse.backends.params import PackedFeatures
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops import Epilogue, matmul, spmm
+from bitsparse.ops.finish.target import target_of
 from bitsparse.ops.finish.terms import operand_terms
-from bitsparse.ops.matmul.plan import target_of
 
 __all__ = ["FORMS", "NORMALISATIONS", "Form", "GraphOperand", "factors", "form_for"]
 

@@ -18,7 +18,7 @@ from bitsparse.backends.cuda.packets import CodeSums
 from bitsparse.errors import ShapeError
 from bitsparse.nn.operand import Form, GraphOperand
 from bitsparse.ops import Epilogue, matmul, plan_spmm
-from bitsparse.ops.matmul.plan import target_of
+from bitsparse.ops.finish.target import target_of
 
 __all__ = ["GpuOperand", "whole_graph"]
 

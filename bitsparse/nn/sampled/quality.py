@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from bitsparse import _check, interop
 from bitsparse.errors import DTypeError, ShapeError
-from bitsparse.nn.binary.tuner_timing import call_milliseconds
 from bitsparse.nn.full.gcn import GCN
 from bitsparse.nn.full.sage import SAGE, MeanNeighbours
 from bitsparse.nn.inputs import Features, Propagation
 from bitsparse.nn.sampled.network import FULL, Layers, SampledNetwork, operand_of, plans_of
 from bitsparse.ops import choose_bits, edge_sample, quantization_error, quantize
 from bitsparse.ops.operands.places import working_with
+from bitsparse.ops.recorded import call_milliseconds
 from bitsparse.ops.sampling.sample import STRATEGIES, Strategy
 
 __all__ = [
@@ -168,12 +168,6 @@ class Quality:
             "chosen_bits": self.chosen_bits,
             "least_width": self.least_width() if any(one.strategy == "aes" for one in self.cells) else None,
         }
-
-    def plot(self, axes: Any = None) -> Any:
-        """Draw accuracy, sampling rates and speed; :func:`bitsparse.viz.quality`."""
-        from bitsparse import viz
-
-        return viz.quality(self, axes)
 
 
 def sampling_quality(

@@ -17,9 +17,9 @@ from bitsparse.ops.binary.bmm_short import ShortWay
 from bitsparse.ops.binary.signs import Norm, as_signs, bipolar, check_array, norm_of
 from bitsparse.ops.finish import thresholds
 from bitsparse.ops.finish.epilogue import Epilogue
+from bitsparse.ops.finish.target import target_of
 from bitsparse.ops.finish.terms import operand_terms
 from bitsparse.ops.matmul.matmul import matmul
-from bitsparse.ops.matmul.plan import target_of
 from bitsparse.ops.operands.places import working_with
 
 __all__ = ["BmmPlan", "checked_variant", "multiply", "rows_kernel_serves"]

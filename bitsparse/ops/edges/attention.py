@@ -11,8 +11,9 @@ from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops.edges.ways import EdgeWay
 from bitsparse.ops.operands.csr import CSROperand
 from bitsparse.ops.operands.dense import converted, native, plain_features
-from bitsparse.ops.operands.places import device_of_sparse, same_place, target_array, working_with
+from bitsparse.ops.operands.places import device_of_sparse, same_place, working_with
 from bitsparse.ops.operands.sparse import as_csr
+from bitsparse.ops.operands.target import target_array
 
 __all__ = ["attention"]
 

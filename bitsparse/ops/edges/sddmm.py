@@ -15,8 +15,9 @@ from bitsparse.ops.edges import sddmm_codes
 from bitsparse.ops.edges.ways import EdgeWay, edge_product, is_kept
 from bitsparse.ops.operands.csr import CSROperand
 from bitsparse.ops.operands.dense import Features, converted, exact_accumulator, native, plain_features
-from bitsparse.ops.operands.places import device_of_sparse, same_place, target_array, working_with
+from bitsparse.ops.operands.places import device_of_sparse, same_place, working_with
 from bitsparse.ops.operands.sparse import as_csr
+from bitsparse.ops.operands.target import target_array
 
 __all__ = ["edge_softmax", "sddmm"]
 

@@ -51,10 +51,7 @@ def _of_container(function: str, A: SparseArray) -> CSROperand:
     kept, data = A._prepared, getattr(A, "_data", None)
     ready = kept.setdefault("ready", interop.Ready())
     ready.wait()
-    if A._csr is None:
-        A._csr = A._pattern()
-        ready.renew()
-    indptr, indices = A._csr
+    indptr, indices = A._pattern()
     # Whether booleans are all true is not asked: the answer would wait for the device in every call.
     values = None if data is None else _numbers(function, data, int(indices.size))
     return CSROperand(indptr, indices, values, *scales_of(A), A.shape, prepared=kept)

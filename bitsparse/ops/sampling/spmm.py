@@ -14,8 +14,9 @@ from bitsparse.backends.params import CodeFeatures
 from bitsparse.errors import DTypeError, KernelError, ShapeError
 from bitsparse.ops.operands.csr import CSROperand
 from bitsparse.ops.operands.dense import Features, converted, native, sum_dtypes
-from bitsparse.ops.operands.places import device_of_sparse, same_place, target_array, working_with, zeros
+from bitsparse.ops.operands.places import device_of_sparse, same_place, working_with
 from bitsparse.ops.operands.sparse import as_csr
+from bitsparse.ops.operands.target import target_array, zeros
 from bitsparse.ops.sampling.gpu import DrawnSums, StoredSums
 from bitsparse.ops.sampling.sample import Strategy, sampling_of
 from bitsparse.ops.spmm.gpu import ShortWay

@@ -295,11 +295,18 @@ class GpuProducts:
         """Windows of rows on the matrix units."""
         choice = backends.family(operand.device, "spmm.choice")
         group = choice.group_of(kind.dtype)
+        translation = operand.prepared.get(("translation", height))
         tiles = _prepared(
             operand,
             "spmm.tiles",
             lambda family: family.Tiles(
-                operand.indptr, operand.indices, operand.shape, operand.nnz, rows=height, k=group
+                operand.indptr,
+                operand.indices,
+                operand.shape,
+                operand.nnz,
+                rows=height,
+                k=group,
+                translation=translation,
             ),
             group,
             height,

@@ -17,7 +17,8 @@ from bitsparse.ops.edges.ways import EdgeWay
 from bitsparse.ops.finish.epilogue import Epilogue
 from bitsparse.ops.operands.csr import CSROperand, fits_heads
 from bitsparse.ops.operands.dense import Features, as_features, converted, native, sum_dtypes, unpacked
-from bitsparse.ops.operands.places import same_place, target_array, working_with, zeros
+from bitsparse.ops.operands.places import same_place, working_with
+from bitsparse.ops.operands.target import target_array, zeros
 from bitsparse.ops.spmm.codes import CodeProducts
 from bitsparse.ops.spmm.finish import SumFinish
 from bitsparse.ops.spmm.gpu import GpuProducts, Product, ShortWay

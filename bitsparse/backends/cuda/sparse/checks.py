@@ -15,7 +15,6 @@ __all__ = [
     "FROM_END",
     "THREADS",
     "check_length",
-    "check_starts",
     "checked",
     "constants",
     "contiguous_indices",
@@ -140,16 +139,6 @@ def checked(
         )
         raise ValueError(f"{what}: {trouble}; {DAMAGED}")
     return indptr, indices, starts, int(counts[_TALLEST])
-
-
-def check_starts(what: str, starts: Any, rows: int, nnz: int) -> None:
-    """ValueError unless ``starts`` is an indptr of `rows` rows over `nnz` entries."""
-    check_length(what, starts, rows + 1)
-    found = jit.require_cupy("build").zeros(5, np.uint64)
-    params = CheckParams(starts.data.ptr, None, found.data.ptr, None, rows, 0, nnz)
-    launch("sparse/check.cu", "check_csr", starts.dtype, streaming(rows + 1), params)
-    if found.get()[_BAD_START]:
-        raise ValueError(f"{what} must start at 0, never fall and end at {nnz}; {DAMAGED}")
 
 
 def rows_of(indptr: Any, nnz: int) -> Any:

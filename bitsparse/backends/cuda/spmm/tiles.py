@@ -10,6 +10,7 @@ import numpy as np
 from bitsparse import jit
 from bitsparse.backends.cuda import geometry
 from bitsparse.backends.cuda.spmm.tiles_build import Arranged, TileStats, Windows
+from bitsparse.backends.params import Translation
 from bitsparse.errors import DTypeError, KernelError, ShapeError
 
 __all__ = ["PRECISIONS", "Arranged", "TileStats", "Tiles", "Tuning"]
@@ -166,6 +167,8 @@ class Tiles:
         16, 32 or 64.
     k : int, default 8
         8 for float32 features, 16 for 16-bit ones.
+    translation : Translation, optional
+        Of the pattern: taken as it lies if its windows have `rows` rows, else the pattern is translated here.
 
     Notes
     -----
@@ -177,11 +180,19 @@ class Tiles:
     """
 
     def __init__(
-        self, indptr: Any, indices: Any, shape: tuple[int, int], nnz: int, *, rows: int = 16, k: int = 8
+        self,
+        indptr: Any,
+        indices: Any,
+        shape: tuple[int, int],
+        nnz: int,
+        *,
+        rows: int = 16,
+        k: int = 8,
+        translation: Translation | None = None,
     ) -> None:
         cupy = self._cupy = jit.require_cupy("tiles")
         self.shape, self.nnz = (int(shape[0]), int(shape[1])), int(nnz)
-        self.windows = Windows(indptr, indices, self.shape, self.nnz, height=rows, k=k)
+        self.windows = Windows(indptr, indices, self.shape, self.nnz, height=rows, k=k, translation=translation)
         self._lock = threading.Lock()
         self._prepared: dict[tuple[Any, ...], _Prepared] = {}
         self._room: dict[int, Any] = {}
