@@ -19,6 +19,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from bitsparse import jit
+from bitsparse.backends import cuda
 from bitsparse.cli.common import positive, progress
 
 __all__ = ["add_parser"]
@@ -63,7 +64,7 @@ def _arch(text: str) -> str:
 
 def _run(args: argparse.Namespace) -> int:
     archs = list(dict.fromkeys(jit.capability().arch if arch == _NATIVE else arch for arch in args.arch))
-    chosen = jit.variants()
+    chosen = cuda.variants()
     jobs = args.jobs or len(os.sched_getaffinity(0))
     nvrtc = ".".join(map(str, jit.nvrtc_version()))
     total = sum(variant.runs_on(arch) for arch in archs for variant in chosen)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bitsparse.jit.cache import compile_kernel, nvrtc_version
-from bitsparse.jit.variants import Variant
+from bitsparse.jit.variant import Variant
 
 __all__ = ["Compiled", "compile_all"]
 

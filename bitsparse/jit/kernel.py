@@ -11,10 +11,9 @@ from bitsparse._ext import launch as _launch
 from bitsparse.errors import KernelError
 from bitsparse.jit.cache import compile_kernel
 from bitsparse.jit.device import capability, require_cupy
+from bitsparse.jit.structs import TensorMap
 
-__all__ = ["Kernel", "Launch", "TensorMap", "kernel", "tensor_map"]
-
-TensorMap = ctypes.c_uint64 * 16
+__all__ = ["Kernel", "Launch", "kernel", "tensor_map"]
 
 _ATTRIBUTE_CLUSTER, _ATTRIBUTE_DEPENDENT = 4, 6
 _SUCCESS, _OUT_OF_MEMORY = 0, 2
