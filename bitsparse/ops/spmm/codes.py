@@ -86,7 +86,7 @@ class CodeProducts:
         if x.packed is None:
             return _NOT_PACKED
         if REDUCTIONS[self._reduce].selects:
-            return f"a {self._reduce} is taken of whole integers"
+            return f"a {self._reduce}imum is taken of whole integers"
         if acc != np.int32 and not _is_float(operand, weights, acc):
             return f"sums are taken in {acc}"
         if x.packed.bits == 1:
