@@ -16,7 +16,7 @@ from bitsparse.backends.reference.matmul import matmul as reference_matmul
 
 # A GPU backend joins as ("cuda", "host") with the marker gpu.
 PAIRS = [("host", "reference")]
-MODULES = ["bits.pack", "matmul.matmul", "sparse.build", "bits.stats"]
+MODULES = sorted({case.module for case in CASES})
 
 
 def backend(name: str) -> ModuleType:

@@ -135,10 +135,10 @@ def test_pytorch_s_own_kernels_are_peers(monkeypatch: pytest.MonkeyPatch) -> Non
     before = torch.get_num_threads()
     try:
         for ready in (
-            host_torch.product(8, 8, (33, 64, 17), 1, lambda moved, threads: ({"estimate_ms": 1.0}, "measured")),
-            host_torch.product(1, 4, (33, 64, 17), 1, lambda moved, threads: ({}, "measured")),
-            host_torch.sums(16, 1, lambda moved, threads: ({}, "measured")),
-            host_torch.edge_products(16, 1, lambda moved, threads: ({}, "measured")),
+            host_torch.product(8, 8, (33, 64, 17), 1, lambda moved, threads: ((None, 1.0), "measured")),
+            host_torch.product(1, 4, (33, 64, 17), 1, lambda moved, threads: ((None, None), "measured")),
+            host_torch.sums(16, 1, lambda moved, threads: ((None, None), "measured")),
+            host_torch.edge_products(16, 1, lambda moved, threads: ((None, None), "measured")),
         ):
             assert ready.peer is not None
             ready.peer()
@@ -154,7 +154,7 @@ def test_a_peer_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(bench.Unavailable, match="the peer is PyTorch, which is not installed"):
-        host_torch.sums(16, 2, lambda moved, threads: ({}, "measured"))
+        host_torch.sums(16, 2, lambda moved, threads: ((None, None), "measured"))
 
 
 def test_no_case_matches() -> None:

@@ -141,9 +141,7 @@ def test_an_epoch_on_the_cpu(kind: Any, bits: int, monkeypatch: pytest.MonkeyPat
     made = small(nodes=300)
     monkeypatch.setattr(cases_cluster, "problem", lambda name: made)
     monkeypatch.setattr(cases_cluster, "_held", {})
-    prepared = cases_cluster.epoch(
-        kind, "small", bits, 1, lambda moved, threads: ({"estimate_ms": moved / 1e6}, "measured")
-    )
+    prepared = cases_cluster.epoch(kind, "small", bits, 1, lambda moved, threads: ((None, moved / 1e6), "measured"))
     prepared.ours()
     assert prepared.peer is not None
     prepared.peer()

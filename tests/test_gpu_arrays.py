@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import sys
 from typing import Any
 
 import numpy as np
@@ -334,6 +335,30 @@ def test_nan_on_the_way_to_bits() -> None:
     with pytest.raises(ValueError, match="NaN"):
         plan.check()
     plan.check()  # reported once
+
+
+@pytest.mark.parametrize("case", ["plain", "epilogue", "signs", "quantized"])
+def test_plans_are_compiled_when_they_are_made(monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+    """The first call of a plan, with operands as planned, asks for no kernel that is not loaded yet."""
+    loaded: dict[Any, Any] = {}
+    monkeypatch.setattr(sys.modules["bitsparse.jit.kernel"], "_loaded", loaded)
+    x, y = operands()
+    a, b = bs.BitTensor(x).to_device("cuda"), bs.BitTensor(y, axis=-2).to_device("cuda")
+    floats, weight = (cp().asarray(RNG.standard_normal(shape).astype(np.float32)) for shape in ((6, 70), (70, 5)))
+    options: dict[str, Any] = {}
+    plan: Any
+    if case == "signs":
+        plan, operand = bs.plan_bmm(weight, 6, "FFB"), floats
+    elif case == "quantized":
+        plan, operand, options = bs.plan_quantized_matmul(weight, 6), floats, {"range": 1.0}
+    else:
+        finish = bs.Epilogue(bias=np.arange(33), activation="relu") if case == "epilogue" else None
+        plan, operand = bs.plan_matmul(a, 33, bits=2, epilogue=finish), b
+    before = len(loaded)
+    plan(operand, **options)
+    assert before == len(loaded) > 0
+    assert plan.kernel
+    assert plan.nbytes >= 0
 
 
 # -- streams and other libraries --------------------------------------------------------------------------------------

@@ -20,10 +20,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def case(n: int = 60) -> tuple[nn.BinaryGCN, nn.Propagation, np.ndarray, np.ndarray, np.ndarray]:
+def case(n: int = 60) -> tuple[nn.BinaryGCN, nn.Graph, np.ndarray, np.ndarray, np.ndarray]:
     """A network with random weights and the labels it finds itself, so that its own settings are right everywhere."""
     rng = np.random.default_rng(0)
-    model, graph = gcn([33, 40, 4], rng), nn.Propagation(random_graph(n, rng))
+    model, graph = gcn([33, 40, 4], rng), nn.Graph(random_graph(n, rng))
     x = rng.normal(size=(n, 33)).astype(np.float32)
     return model, graph, x, model(graph, x).argmax(axis=1), rng.random(n) < 0.5
 
@@ -100,7 +100,7 @@ def test_figures_are_kept_for_the_same_question(folder: Path) -> None:
         {"x": x + np.float32(0.1)},
         {"labels": (labels + 1) % 4},
         {"mask": ~mask},
-        {"graph": nn.Propagation(random_graph(60, rng))},
+        {"graph": nn.Graph(random_graph(60, rng))},
         {"model": gcn([33, 40, 4], rng)},
         {"x": model.packed(x)},
     ):
@@ -123,7 +123,7 @@ def test_a_folder_that_cannot_be_written_costs_only_time(tmp_path: Path, monkeyp
 
 def test_deep_networks_are_varied_layer_by_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
-    model, graph = gcn([33, 16, 16, 16, 4], rng), nn.Propagation(random_graph(40, rng))
+    model, graph = gcn([33, 16, 16, 16, 4], rng), nn.Graph(random_graph(40, rng))
     x = rng.normal(size=(40, 33)).astype(np.float32)
     labels, mask = model(graph, x).argmax(axis=1), np.ones(40, bool)
     monkeypatch.setattr(tuner, "milliseconds", lambda plan, x: 1.0)
@@ -133,7 +133,7 @@ def test_deep_networks_are_varied_layer_by_layer(monkeypatch: pytest.MonkeyPatch
     for layer in range(4):
         assert len({each.settings[layer].variant[2] for each in tuned.candidates}) == 2
     wide = saint([33, 16, 16, 16], 4, rng)
-    found = bs.tune(wide, graph.frdc, x, labels, mask, tolerance=1.0, cache=False)
+    found = bs.tune(wide, graph.packed("frdc"), x, labels, mask, tolerance=1.0, cache=False)
     assert 15 < len(found.candidates) < len(wide.candidates()) == 128
     assert {each.settings[0].gives for each in found.candidates} == {"F", "B"}
 

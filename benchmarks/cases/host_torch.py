@@ -78,7 +78,7 @@ def product(a_bits: int, b_bits: int, shape: tuple[int, int, int], threads: int,
     moved = a.words.nbytes + b.words.nbytes + out.nbytes
     limits, rates = bounds_of(moved, threads)
     params = {"m": m, "k": k, "n": n, "a_bits": a_bits, "b_bits": b_bits, "simd": host.simd_level(), "estimate": rates}
-    return Prepared(ours, peer, f"torch {torch.__version__} _int_mm", params, moved, **limits)
+    return Prepared(ours, peer, f"torch {torch.__version__} _int_mm", params, moved, *limits)
 
 
 def csr_tensor(torch: Any, adjacency: Any) -> Any:
@@ -108,7 +108,7 @@ def sums(width: int, threads: int, bounds_of: BoundsOf) -> Prepared:
     moved = adjacency.indptr.nbytes + adjacency.indices.nbytes + adjacency.data.nbytes + x.nbytes + out.nbytes
     limits, rates = bounds_of(moved, threads)
     params = parameters(adjacency, source, rates, columns=width, mkl=torch.backends.mkl.is_available())
-    return Prepared(ours, peer, f"torch {torch.__version__} sparse.mm", params, moved, **limits)
+    return Prepared(ours, peer, f"torch {torch.__version__} sparse.mm", params, moved, *limits)
 
 
 def edge_products(width: int, threads: int, bounds_of: BoundsOf) -> Prepared:
@@ -131,4 +131,4 @@ def edge_products(width: int, threads: int, bounds_of: BoundsOf) -> Prepared:
     moved = adjacency.indptr.nbytes + adjacency.indices.nbytes + 2 * x.nbytes + out.nbytes
     limits, rates = bounds_of(moved, threads)
     params = parameters(adjacency, source, rates, columns=width, mkl=torch.backends.mkl.is_available())
-    return Prepared(ours, peer, f"torch {torch.__version__} sparse.sampled_addmm", params, moved, **limits)
+    return Prepared(ours, peer, f"torch {torch.__version__} sparse.sampled_addmm", params, moved, *limits)

@@ -70,11 +70,14 @@ def forms(case: str, name: str, features: int, letters: Any) -> Iterator[Row]:
     held = features_of(name, features)
     matrix, x = held.cell.matrix, held.bits
     frdc = bs.FRDC.from_csr_arrays(matrix.indptr, matrix.indices, matrix.shape)
-    facts = {"features": features, "rows": matrix.shape[0], "nnz": matrix.nnz, "tiles": int(frdc.tiles.size)}
+    facts: dict[str, Any] = {
+        "features": features,
+        "rows": matrix.shape[0],
+        "nnz": matrix.nnz,
+        "tiles": int(frdc.tiles.size),
+    }
     facts["output"] = "bits" if letters == "BBB" else "int32"
-    guesses = bspmm_params.estimates(
-        matrix.shape, matrix.nnz, features, tiles=facts["tiles"], output=str(facts["output"])
-    )
+    guesses = bspmm_params.estimates(matrix.shape, matrix.nnz, features, tiles=facts["tiles"], output=facts["output"])
     timed = []
     for kernel, a in (("csr", matrix.tiled), ("frdc", frdc)):
         plan = bs.plan_bspmm(a, features, letters, kernel=kernel if kernel == "frdc" else None)

@@ -73,7 +73,13 @@ def measured(only: Sequence[str]) -> Iterator[Row]:
         out = cupy.empty((size, columns), dtype)
         chosen = wgmma.choose_tiling(size, columns, blocks, *planes, 1, False, wide, step)
         for tiling in wgmma.tilings(columns, planes[1], masked=False, wide=wide, a_planes=planes[0]):
-            facts = {"m": size, "n": columns, "blocks": blocks, "a_planes": planes[0], "b_planes": planes[1]}
+            facts: dict[str, Any] = {
+                "m": size,
+                "n": columns,
+                "blocks": blocks,
+                "a_planes": planes[0],
+                "b_planes": planes[1],
+            }
             facts |= {"wide": wide, "step": step, "tiling": list(tiling)}
             if not np.isfinite(predict({}, facts)):
                 continue

@@ -10,6 +10,7 @@ Nothing is fitted but the sharing from which windows pay; the rest is a table of
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -43,7 +44,7 @@ def threshold(rows: Sequence[Row]) -> Values:
     candidates = sorted({sharing for sharing, _ in pairs})
 
     def loss(least: float) -> float:
-        return sum(np.log(times[sharing >= least] / min(times)) for (sharing, _), times in pairs.items())
+        return sum(math.log(times[sharing >= least] / min(times)) for (sharing, _), times in pairs.items())
 
     return {"windows_sharing": min([*candidates, 1e9], key=loss)}
 

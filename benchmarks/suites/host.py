@@ -119,7 +119,7 @@ def product(a_bits: int, b_bits: int, m: int, k: int, n: int, threads: int, *, s
     moved = a.words.nbytes + b.words.nbytes + out.nbytes
     limits, rates = bounds_of(moved, threads, compute_floor(a_bits, b_bits, m, k, n, threads, level))
     params = {"m": m, "k": k, "n": n, "a_bits": a_bits, "b_bits": b_bits, "simd": level, "estimate": rates}
-    return Prepared(ours, peer, f"{NUMPY} float32 @", params, moved, measure=measured_at_level, **limits)
+    return Prepared(ours, peer, f"{NUMPY} float32 @", params, moved, *limits, measure=measured_at_level)
 
 
 def block_diagonal(n: int, threads: int) -> Prepared:
@@ -156,7 +156,7 @@ def block_diagonal(n: int, threads: int) -> Prepared:
         "simd": host.simd_level(),
         "estimate": rates,
     }
-    return Prepared(ours, peer, "bitsparse, skip_zero_tiles=False", params, moved, **limits)
+    return Prepared(ours, peer, "bitsparse, skip_zero_tiles=False", params, moved, *limits)
 
 
 def pack(side: int, threads: int) -> Prepared:
@@ -177,7 +177,7 @@ def pack(side: int, threads: int) -> Prepared:
     limits, rates = bounds_of(moved, threads)
     params = {"shape": [side, side], "copy_bytes": 2 * x.nbytes, "simd": host.simd_level(), "estimate": rates}
     scale = moved / (2 * x.nbytes)
-    return Prepared(ours, peer, f"{NUMPY} copyto, scaled to our bytes", params, moved, peer_scale=scale, **limits)
+    return Prepared(ours, peer, f"{NUMPY} copyto, scaled to our bytes", params, moved, *limits, peer_scale=scale)
 
 
 def quantise(side: int, bits: int, threads: int) -> Prepared:
@@ -204,7 +204,7 @@ def quantise(side: int, bits: int, threads: int) -> Prepared:
     moved = 2 * x.nbytes + q.words.nbytes  # the range needs a pass of its own
     limits, rates = bounds_of(moved, threads)
     params = {"shape": [side, side], "bits": bits, "simd": host.simd_level(), "estimate": rates}
-    return Prepared(ours, peer, f"{NUMPY}, same formula, to uint8", params, moved, **limits)
+    return Prepared(ours, peer, f"{NUMPY}, same formula, to uint8", params, moved, *limits)
 
 
 def epilogue(a_bits: int, b_bits: int, m: int, k: int, n: int, threads: int) -> Prepared:
@@ -249,7 +249,7 @@ def epilogue(a_bits: int, b_bits: int, m: int, k: int, n: int, threads: int) -> 
         "simd": level,
         "estimate": rates,
     }
-    return Prepared(ours, peer, f"bitsparse int32, then {NUMPY} and quantize", params, moved, **limits)
+    return Prepared(ours, peer, f"bitsparse int32, then {NUMPY} and quantize", params, moved, *limits)
 
 
 def imports() -> Prepared:
@@ -295,13 +295,15 @@ def check_product(
         raise AssertionError("matmul differs from the float64 product")
 
 
-def bounds_of(moved: int, threads: int, compute_ms: float | None = None) -> tuple[dict[str, float | None], str]:
-    """``floor_ms`` and ``estimate_ms`` by name, and the rate that the estimate rests on."""
+def bounds_of(
+    moved: int, threads: int, compute_ms: float | None = None
+) -> tuple[tuple[float | None, float | None], str]:
+    """``floor_ms`` and ``estimate_ms``, and the rate that the estimate rests on."""
     rate = memory_rate(threads)
     memory_ms = moved / rate * 1e3
     if compute_ms is not None and compute_ms > memory_ms:
-        return {"floor_ms": compute_ms, "estimate_ms": compute_ms}, f"stated: instructions at {clock() / 1e9:.2f} GHz"
-    return {"floor_ms": compute_ms, "estimate_ms": memory_ms}, f"measured: memory at {rate / 1e9:.1f} GB/s"
+        return (compute_ms, compute_ms), f"stated: instructions at {clock() / 1e9:.2f} GHz"
+    return (compute_ms, memory_ms), f"measured: memory at {rate / 1e9:.1f} GB/s"
 
 
 def compute_floor(a_bits: int, b_bits: int, m: int, k: int, n: int, threads: int, simd: str) -> float | None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from bitsparse.arrays.sparse_base import SparseArray
     from bitsparse.interop import Family
     from bitsparse.interop.identity import Contents
+    from bitsparse.interop.kept import Store
 
 __all__ = [
     "assembled",
@@ -22,7 +23,10 @@ __all__ = [
     "family_of",
     "has_derived",
     "kind_of",
+    "pattern_of",
     "scales_of",
+    "store_of",
+    "values_and_scales",
     "with_fields",
     "with_words",
     "words_to_overwrite",
@@ -86,6 +90,21 @@ def with_fields(A: Sparse, **fields: Any) -> Sparse:
     return A._with(**fields)
 
 
+def pattern_of(A: SparseArray) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Canonical CSR ``(indptr, indices)`` of `A`, where they lie."""
+    return A._pattern()
+
+
 def scales_of(A: SparseArray) -> tuple[NDArray[Any] | None, NDArray[Any] | None]:
     """Row and column factors of `A` themselves, where the public members give copies."""
     return A._row_scale, A._col_scale
+
+
+def values_and_scales(A: SparseArray) -> tuple[Any, NDArray[Any] | None, NDArray[Any] | None]:
+    """The value array of `A` itself, or None, and its row and column factors."""
+    return getattr(A, "_data", None), A._row_scale, A._col_scale
+
+
+def store_of(A: SparseArray) -> Store:
+    """What is kept for the pattern of `A`, by all arrays that share it."""
+    return A._prepared

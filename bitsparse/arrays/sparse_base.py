@@ -21,6 +21,7 @@ from bitsparse.arrays.inside import assembled, scales_of, with_fields
 from bitsparse.arrays.operators import operators
 from bitsparse.arrays.sparse_forms import Pattern
 from bitsparse.errors import DeviceError, DTypeError, ShapeError
+from bitsparse.interop.kept import READY, Slot, Store
 
 __all__ = ["SparseArray"]
 
@@ -42,6 +43,10 @@ _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
+#: What formats derive from a pattern.
+DERIVED: Slot[Any] = Slot("derived")
+
+
 class SparseArray(BitArray):
     """Base class of :class:`bitsparse.TCTiledCSR` and :class:`bitsparse.FRDC`; users meet it only in ``isinstance``."""
 
@@ -56,7 +61,7 @@ class SparseArray(BitArray):
     _col_scale: NDArray[np.float32] | None
     #: What was derived from this pattern (its index of windows, its transpose, schedules, tilings) where it lies, for all arrays that
     #: share it; of values only with the component they came from.
-    _prepared: dict[Any, Any]
+    _prepared: Store
 
     def _adopt(self, made: Pattern, row_scale: Any = None, col_scale: Any = None) -> None:
         """Fields that do not depend on the format; scales given beat those that the data brought along."""
@@ -85,12 +90,12 @@ class SparseArray(BitArray):
     def _keep(self, key: Any, derive: Callable[[], Any]) -> Any:
         """What is derived from the pattern, once for all arrays that share it, and in the order of a GPU's streams."""
         with self._working():
-            ready = None if self.device == "cpu" else self._prepared.setdefault("ready", interop.Ready())
+            ready = None if self.device == "cpu" else READY.of(self._prepared, interop.Ready)
             if ready is not None:
                 ready.wait()
-            kept = self._prepared.get(key)
+            kept = DERIVED.get(self._prepared, key)
             if kept is None:
-                kept = self._prepared[key] = derive()
+                kept = DERIVED.keep(self._prepared, derive(), key)
                 if ready is not None:
                     ready.renew()
             return kept

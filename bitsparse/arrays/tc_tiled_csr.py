@@ -11,7 +11,7 @@ from bitsparse import _check, backends, interop
 from bitsparse.arrays import sparse_forms
 from bitsparse.arrays.indices import contiguous, converted, devices_of, matrix_shape
 from bitsparse.arrays.sparse_adopt import adopt_csr
-from bitsparse.arrays.sparse_base import SparseArray
+from bitsparse.arrays.sparse_base import DERIVED, SparseArray
 from bitsparse.arrays.sparse_forms import Pattern
 from bitsparse.backends.params import Translation
 
@@ -332,7 +332,7 @@ class TCTiledCSR(SparseArray):
         return self._indptr, self._indices
 
     def _kept_arrays(self) -> tuple[NDArray[Any], ...]:
-        kept: Translation | None = self._prepared.get(("translation", self._window))
+        kept: Translation | None = DERIVED.get(self._prepared, ("translation", self._window))
         return () if kept is None else (kept.cols_indptr, kept.cols, kept.edge_col)
 
     def _of_pattern(self, pattern: Pattern) -> Self:

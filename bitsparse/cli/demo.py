@@ -25,11 +25,11 @@ from bitsparse import jit
 from bitsparse._progress import progress
 from bitsparse.backends import host
 from bitsparse.cli import common
-from bitsparse.nn.lowbit.aggregate import ADJACENCIES, chosen_adjacency
+from bitsparse.nn.lowbit.quantized import ADJACENCIES, chosen_adjacency
 
 if TYPE_CHECKING:
     from bitsparse.datasets import GraphData
-    from bitsparse.nn import GCN, Features, Propagation
+    from bitsparse.nn import Features, Graph, Network
 
 __all__ = ["DESCRIPTION", "HELP", "add_options", "run"]
 
@@ -107,12 +107,12 @@ def run(args: argparse.Namespace) -> None:
     if args.plot is not None:
         common.need("matplotlib", "--plot", "viz")
     data = common.load_task(args)
-    graph, features = nn.Propagation(data.adjacency), nn.Features(data.x)
-    form = chosen_adjacency(args.adjacency or "auto", graph.pattern.shape[0], graph.pattern.nnz, args.device)
+    graph, features = nn.Graph(data.adjacency), nn.Features(data.x)
+    form = chosen_adjacency(args.adjacency or "auto", graph.nodes, graph.edges, args.device)
     settings = [_Setting(bits, []) for bits in (32, *dict.fromkeys(args.bits))]
     with progress(args.seeds * (_EPOCHS + len(settings)), "step") as advance:
         for seed in range(args.seeds):
-            model = nn.train_gcn(
+            model = nn.train(
                 graph, features, data.targets, data.train_mask, seed=seed, epochs=_EPOCHS, progress=advance
             )
             for setting in settings:
@@ -128,8 +128,8 @@ def run(args: argparse.Namespace) -> None:
 
 def _measure(
     setting: _Setting,
-    model: GCN,
-    graph: Propagation,
+    model: Network,
+    graph: Graph,
     features: Features,
     data: GraphData,
     adjacency: str,
@@ -142,7 +142,9 @@ def _measure(
 
     run: Callable[[], Any]
     if setting.bits == 32:
-        nbytes, run = graph.nbytes + features.nbytes + model.nbytes, lambda: model(graph, features)
+        csr = graph.matrix
+        adjacency_bytes = csr.data.nbytes + csr.indices.nbytes + csr.indptr.nbytes
+        nbytes, run = adjacency_bytes + features.nbytes + model.nbytes, lambda: model(graph, features)
     else:
         quantized = nn.quantized_gcn(model, graph, features, setting.bits, adjacency=adjacency).to_device(device)
         nbytes, run = quantized.nbytes, quantized if device == "cpu" else _finished(quantized)

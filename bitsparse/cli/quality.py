@@ -102,15 +102,11 @@ def _measured(kind: str, data: GraphData, args: argparse.Namespace, advance: Any
     from bitsparse import nn
 
     features = nn.Features(data.x)
-    graph: Any
-    train: Any
-    graph, train = (
-        (nn.Propagation(data.adjacency), nn.train_gcn)
-        if kind == "gcn"
-        else (nn.MeanNeighbours(data.adjacency), nn.train_sage)
-    )
-    options = {"hidden": args.hidden, "epochs": args.epochs, "progress": advance}
-    models = [train(graph, features, data.targets, data.train_mask, seed=seed, **options) for seed in range(args.seeds)]
+    graph = nn.Graph(data.adjacency, "gcn" if kind == "gcn" else "mean")
+    options: Any = {"hidden": args.hidden, "epochs": args.epochs, "progress": advance}
+    models = [
+        nn.train(graph, features, data.targets, data.train_mask, seed=seed, **options) for seed in range(args.seeds)
+    ]
     return nn.sampling_quality(
         models,
         graph,

@@ -150,10 +150,7 @@ def _network(args: argparse.Namespace, data: GraphData, x: Any) -> Network:
         return nn.load_network(args.model)
     classes = max(data.num_classes, 2) if data.labels is not None else 2
     if args.model == "gcn" and data.train_mask is not None:
-        graph = nn.Propagation(data.adjacency)
-        made = nn.train_gcn(graph, nn.Features(data.x), data.targets, data.train_mask, seed=args.seed)
-        first, second = nn.Dense(made.w1, made.b1, activation="relu"), nn.Dense(made.w2, made.b2)
-        return nn.Network("gcn", [nn.Layer((first,)), nn.Layer((second,))])
+        return nn.train(nn.Graph(data.adjacency), nn.Features(data.x), data.targets, data.train_mask, seed=args.seed)
     common.say(args, f"the weights of the {args.model} are random (seed {args.seed})")
     hidden = [args.hidden or _HIDDEN[args.model]] * (args.layers - 1)
     return nn.random_network(args.model, [x.shape[1], *hidden, classes], seed=args.seed)

@@ -174,12 +174,12 @@ class Kernel:
             probe.config.attributes[0].id = _ATTRIBUTE_CLUSTER  # also for a cluster of one
             probe.config.attributes[0].value[0:3] = [cluster, 1, 1]
             probe.config.attribute_count = 1
-            found = ctypes.c_int()
+            clusters = ctypes.c_int()
             status = _driver().cuOccupancyMaxActiveClusters(
-                ctypes.byref(found), ctypes.c_void_p(self.function), ctypes.byref(probe.config)
+                ctypes.byref(clusters), ctypes.c_void_p(self.function), ctypes.byref(probe.config)
             )
             _check(status, f"asking for the occupancy of {self.name}")
-            self._clusters[key] = found.value
+            self._clusters[key] = clusters.value
         return self._clusters[key]
 
 

@@ -25,15 +25,7 @@
 // Lanes of less than a byte share one.
 #define BS_SHARED (BS_LANE < 8)
 #define BS_CODE_BYTES (BS_SHARED ? 1 : BS_LANE / 8)
-// Blocks of a multiprocessor: what the registers suffice for, so that nothing is spilled.
-#ifndef BS_BLOCKS
-#define BS_BLOCKS_FITTING (7 - BS_MEAN - ((BS_STEPS & kTanh) != 0) - (BS_LANE > 4 && BS_FINISH != 2) - (BS_WEIGHTS == 2))
-#if defined(BS_LARGE) || __CUDA_ARCH__ != 900
-#define BS_BLOCKS (BS_BLOCKS_FITTING - 1)
-#else
-#define BS_BLOCKS BS_BLOCKS_FITTING
-#endif
-#endif
+// BS_BLOCKS: of a multiprocessor, which bounds the registers.
 
 struct PackedParams {
     Streams streams;

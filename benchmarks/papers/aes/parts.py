@@ -148,9 +148,8 @@ def trained(data: GraphData, kind: str, features: nn.Features, seed: int) -> tup
     if key not in _kept:
         if any(one[0] != data.name for one in _kept):
             _kept.clear()
-        propagation: Any = nn.Propagation(data.adjacency) if kind == "gcn" else nn.MeanNeighbours(data.adjacency)
-        train: Any = nn.train_gcn if kind == "gcn" else nn.train_sage
-        _kept[key] = propagation, train(propagation, features, data.targets, data.train_mask, seed=seed)
+        propagation = nn.Graph(data.adjacency, "gcn" if kind == "gcn" else "mean")
+        _kept[key] = propagation, nn.train(propagation, features, data.targets, data.train_mask, seed=seed)
     found: tuple[Any, Any] = _kept[key]
     return found
 

@@ -25,7 +25,7 @@ def bmm_bspmm(graph: Any, x: Any, linear: BinaryLinear, variant: str = "FBB+BBB"
 
     Parameters
     ----------
-    graph : FRDC, TCTiledCSR, Propagation, sparse array or a graph of :mod:`bitsparse.datasets` (n, n)
+    graph : FRDC, TCTiledCSR, Graph, sparse array or a graph of :mod:`bitsparse.datasets` (n, n)
         Entries count as 1. Its scales are applied where the messages are full precision.
     x : array (n, k) or one-bit BitTensor (n, k)
     linear : BinaryLinear (k, d)

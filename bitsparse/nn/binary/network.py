@@ -167,8 +167,8 @@ class BinaryModel:
 
         Parameters
         ----------
-        graph : Propagation, FRDC, TCTiledCSR, sparse array or a graph of :mod:`bitsparse.datasets`
-            A Propagation, FRDC or TCTiledCSR is taken as it is, with its scales; from another one a GCN makes
+        graph : Graph, FRDC, TCTiledCSR, sparse array or a graph of :mod:`bitsparse.datasets`
+            A Graph, FRDC or TCTiledCSR is taken as it is, with its scales; from another one a GCN makes
             ``D^-1/2 (A + I) D^-1/2``, the other models take the entries as they are.
         x : array (n, features) of float, or BitTensor (n, features)
             Packed features, as :meth:`packed` makes them, are read instead of full-precision ones; the letters of the first layer follow.

@@ -131,7 +131,7 @@ def tune(
     >>> from bitsparse import nn
     >>> rng = np.random.default_rng(0)
     >>> layers = [nn.BinaryLinear.from_weights(rng.normal(size=s)) for s in ((6, 8), (8, 2))]
-    >>> graph = nn.Propagation(sparse.csr_array(np.kron(np.eye(2), np.ones((4, 4)))))
+    >>> graph = nn.Graph(sparse.csr_array(np.kron(np.eye(2), np.ones((4, 4)))))
     >>> x, labels = rng.normal(size=(8, 6)).astype(np.float32), np.repeat([0, 1], 4)
     >>> tuned = bs.tune(nn.BinaryGCN(layers), graph, x, labels, labels >= 0, tolerance=1.0, cache=False)
     >>> len(tuned.candidates), tuned.best in tuned.pareto, tuned.plan(x).shape

@@ -7,13 +7,14 @@ from typing import Any
 from bitsparse import _check, interop
 from bitsparse.arrays.bit_tensor import BitTensor, Encoding
 from bitsparse.arrays.inside import derived_of, family_of, has_derived, kind_of
+from bitsparse.interop.kept import Slot
 from bitsparse.ops.finish.epilogue import Epilogue
 from bitsparse.ops.matmul.plan import MatmulPlan, RightKind, as_bits, multiply
 
 __all__ = ["matmul", "plan_matmul"]
 
-#: Prepared products that a left operand on a GPU keeps.
-_KEPT = 8
+#: Prepared products that a left operand on a GPU keeps, by the kind of right operands.
+_PRODUCTS: Slot[Any] = Slot("products", most=8)
 
 
 def matmul(
@@ -80,7 +81,7 @@ def matmul(
     function = "matmul"
     plain = epilogue is None and out is None and kernel is None and skip_zero_tiles is None
     if plain and isinstance(a, BitTensor) and has_derived(a) and isinstance(b, BitTensor):
-        product = derived_of(a).prepared.get(kind_of(b))
+        product = _PRODUCTS.get(derived_of(a).prepared, kind_of(b))
         if product is not None:
             return _run_prepared(product, family_of(a), b)
     left, right = as_bits(function, "a", a, -1), as_bits(function, "b", b, -2)
@@ -91,7 +92,7 @@ def matmul(
     if not plain or left is not a or left.device == "cpu":
         return multiply(function, left, right, epilogue=epilogue, out=out, kernel=kernel, skip_zero_tiles=skip)
     plan = MatmulPlan(function, left, RightKind.of(right), None, None, skip)
-    derived_of(left).prepare(kind_of(right), plan.product, _KEPT)
+    _PRODUCTS.keep(derived_of(left).prepared, plan.product, kind_of(right))
     return plan.run(right)
 
 

@@ -241,6 +241,11 @@ class SignProduct:
         self._made = cupy.cuda.Event(disable_timing=True)
         self._made.record()
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are kept beside the packed signs."""
+        return sum(part.nbytes for part in (self._flag, self._sums, *self._keep[1:], *self._means.values()))
+
     def _set_thresholds(self, thresholds: Thresholds, n: int) -> None:
         """With ``a`` the ones of a row and ``c`` those in common, ``4 c - 2 a - sums >= t`` is asked as ``2 c - a >= (t + sums) / 2``."""
         cupy, room = self._cupy, -(-n // _ITEM_COLUMNS) * _ITEM_COLUMNS

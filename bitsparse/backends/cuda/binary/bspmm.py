@@ -26,6 +26,7 @@ from bitsparse.backends.cuda.binary.bspmm_params import (
     tile_constants,
     tuning_of,
 )
+from bitsparse.backends.cuda.chips import chip_here
 from bitsparse.backends.cuda.csr.schedule import Cut, Schedule
 from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
 from bitsparse.backends.cuda.workspaces import Workspaces
@@ -204,7 +205,9 @@ class BinarySum:
 
     def _over_edges(self, schedule: Schedule, output: int) -> tuple[str, dict[str, int], tuple[int, int, int]]:
         """Name, constants and grid of the kernel over edges."""
-        tuning = self.tuning = self._tuning or tuning_of(schedule.shape[0], schedule.nnz, self.features)
+        tuning = self.tuning = self._tuning or tuning_of(
+            schedule.shape[0], schedule.nnz, self.features, chip_here().bit_sums
+        )
         piece_team = tuning.piece_team or tuning.team
         words, across, slices = shape_of_row(self.features, max(tuning.team, piece_team))
         each = (1 << tuning.planes) - 4

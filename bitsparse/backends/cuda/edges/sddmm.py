@@ -9,6 +9,7 @@ import numpy as np
 
 from bitsparse import jit
 from bitsparse.backends.cuda import geometry
+from bitsparse.backends.cuda.chips import H200, RowRates
 from bitsparse.backends.cuda.csr import vectors as edges
 from bitsparse.backends.cuda.csr.schedule import Schedule
 from bitsparse.backends.cuda.edges.sddmm_windows import DotWindows
@@ -31,8 +32,8 @@ _TWO_ROUNDS = (6, 4)
 _ROUNDS_UNROLLED = 2
 #: Edges of a row that a lane keeps between the steps of a softmax, and how many of them a row of mean length has at most.
 _KEEP, _EACH = 8, 4
-#: Columns and edges that windows of eight rows can take, edges to a column of theirs from which they pay.
-_WINDOWS_COLUMNS, _WINDOWS_EDGES, _WINDOWS_SHARING = 512, 1 << 28, 3.5
+#: Columns and edges that windows of eight rows can take.
+_WINDOWS_COLUMNS, _WINDOWS_EDGES = 512, 1 << 28
 #: Scores of a block of a softmax, blocks of a multiprocessor that are more welcome than larger ones, edges and rows of a block at least.
 _ROOM, _SOFTMAX_ROUNDS, _LEAST_SPAN = 4096, 4, 16
 #: Heads that a block has all of, else so many.
@@ -231,7 +232,7 @@ def windows_can(op: str, dtype: Any, columns: int, heads: int, shape: tuple[int,
     return op == "dot" and heads == 1 and np.dtype(dtype) == np.float32 and fits
 
 
-def windows_pay(nnz: int, entries: int) -> bool:
+def windows_pay(nnz: int, entries: int, rates: RowRates = H200.rows) -> bool:
     """Whether windows are expected to be quicker for a pattern whose windows of eight rows have so many columns together.
 
     Examples
@@ -239,7 +240,7 @@ def windows_pay(nnz: int, entries: int) -> bool:
     >>> windows_pay(24_574_995, 5_280_977), windows_pay(1_638_396, 1_630_000)
     (True, False)
     """
-    return nnz >= _WINDOWS_SHARING * max(1, entries)
+    return nnz >= rates.dots_share * max(1, entries)
 
 
 def window_product(windows: Any, indptr: Any, columns: int) -> Any:

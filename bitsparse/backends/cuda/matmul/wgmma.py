@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from bitsparse import jit
-from bitsparse.backends.cuda.chips import RELEASED
+from bitsparse.backends.cuda.chips import H200, WarpgroupRates
 from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
 from bitsparse.backends.cuda.matmul.passes import (
     BLOCK_BYTES,
@@ -115,30 +115,8 @@ def tilings(columns: int, b_planes: int, *, masked: bool, wide: bool, a_planes: 
     return found
 
 
-class Rates(NamedTuple):
-    """Figures of one chip that the estimate is made of, fitted to measured times of all tilings; see docs/kernels/matmul.md."""
-
-    clock_mhz: float = 1850.0
-    launch_us: float = 1.6
-    fill_clocks: float = 986.0  # from the first load to the first product, and from the last one to the result
-    arrive_bytes: float = 43.0  # bytes a clock that one multiprocessor takes in
-    leave_bytes: float = 4300.0  # bytes a clock that leave the L2
-    part_clocks: float = 3000.0  # adding up the parts of a tile
-    store_bytes: float = 22.8  # bytes a clock that one multiprocessor writes
-    overhead: float = 1.15  # of the products
-    multicast_clocks: float = 135.0  # what a stage waits longer for several blocks
-    memory_bytes_per_us: float = 4.2e6
-    unpack_clocks: float = 38.0  # of a scheduler, for what a warp unpacks at a time: 32 words of each plane of a digit
-    flush_bytes_per_us: float = 2.3e6  # an int64 result read and written from the registers
-    carry_clocks: float = 400.0  # from one weight to the next in the registers
-    cache_bytes: float = 45e6  # operands up to this size stay in the L2
-    kept_bytes: float = 36e6  # of a larger one so much is kept there from one product to the next
-    #: Clusters of 1, 2, 4, 8 blocks that run at the same time.
-    clusters: tuple[tuple[int, int], ...] = ((1, 132), (2, 66), (4, 30), (8, 15))
-
-
-#: An NVIDIA H200.
-RATES = Rates()
+#: Of the only chip with warpgroups.
+RATES = H200.warpgroups
 
 
 def estimate_us(
@@ -149,7 +127,7 @@ def estimate_us(
     a_planes: int,
     b_planes: int,
     batches: int,
-    rates: Rates = RATES,
+    rates: WarpgroupRates = RATES,
     *,
     wide: bool = False,
     step: int = 1,
@@ -180,7 +158,9 @@ def estimate_us(
     return rates.launch_us + max(clocks / rates.clock_mhz, memory) + again
 
 
-def unpacking_us(t: Tiling, m: int, n: int, blocks: int, b_planes: int, batches: int, rates: Rates = RATES) -> float:
+def unpacking_us(
+    t: Tiling, m: int, n: int, blocks: int, b_planes: int, batches: int, rates: WarpgroupRates = RATES
+) -> float:
     """Microseconds of unpacking the right operand, beside the product before where that leaves multiprocessors free."""
     units = batches * -(-m // (t.rows * t.mc)) * -(-n // (64 * t.nb))
     chip = dict(rates.clusters)[1]
@@ -402,7 +382,7 @@ class WgmmaProduct:
 
 def _variants() -> list[jit.Variant]:
     """The cuts of a tile for bits, bytes and signed bytes, with every way out; signed bytes with unsigned ones when they are asked for."""
-    room, found = RELEASED["sm_90a"].card.shared_bytes, []
+    room, found = H200.card.shared_bytes, []
     for wide in (False, True):
         for t in tilings(1 << 10, 4, masked=True, wide=wide, a_planes=2):
             steps = ((1, 0), (8, 0), (8, 3))

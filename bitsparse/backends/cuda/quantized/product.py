@@ -190,6 +190,7 @@ class QuantizedProduct:
         #: Streams that products were enqueued on since the flag was read.
         self._ran: dict[int, Any] = {}
         self._stream = cupy.cuda.get_current_stream
+        self._launch_for(0, k * self._dtype.itemsize)
         self._made_on = self._stream().ptr
         self._made = cupy.cuda.Event(disable_timing=True)
         self._made.record()
@@ -212,8 +213,14 @@ class QuantizedProduct:
         kind, random, whole = self._dtype.name, self._random, p.k % 4 == 0
         return constants(self.kernel, kind, vector, chip.shared_bytes, random=random, whole=whole, stream=stream)
 
-    def _launch_for(self, x: Any) -> Any:
-        vector = vector_of(self._dtype, x.data.ptr, x.strides[0] if self.params.m > 1 else 0)
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are kept beside the weights."""
+        return sum(part.nbytes for part in (self._flag, *self._keep[1:], *self._largest.values()) if part is not None)
+
+    def _launch_for(self, address: int, step: int) -> Any:
+        """The kernel for rows of activations that begin at an address and so many bytes apart; compiled when it is first wanted."""
+        vector = vector_of(self._dtype, address, step if self.params.m > 1 else 0)
         if vector not in self._launches:
             kernel = jit.kernel(f"quantized/{self.kernel}.cu", f"quantized_{self.kernel}", self.defines(vector))
             self._launches[vector] = kernel.launch(self._grid, self._threads, self.params, shared=self._shared)
@@ -256,7 +263,7 @@ class QuantizedProduct:
         with self._lock:  # what a launch points to is set here
             current = self._stream().ptr
             self._settle(current)
-            launch = self._launch_for(x)
+            launch = self._launch_for(x.data.ptr, x.strides[0])
             p.x, p.x_row, p.seed, p.stream = x.data.ptr, x.strides[0], seed & 0xFFFFFFFFFFFFFFFF, stream & 0xFFFFFFFF
             p.scale = p.largest = p.codes = p.absmax = None
             if scale is None:

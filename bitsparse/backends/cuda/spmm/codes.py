@@ -9,6 +9,8 @@ import numpy as np
 
 from bitsparse import jit
 from bitsparse.backends.cuda import geometry
+from bitsparse.backends.cuda.chips import RELEASED, chip_here
+from bitsparse.backends.cuda.csr.bounds import CODES
 from bitsparse.backends.cuda.csr.schedule import Schedule
 from bitsparse.backends.cuda.csr.units import edges_of_a_warp, limits_of, units_of
 from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
@@ -211,6 +213,7 @@ class CodeSum:
         self._slot = each if weighted else each * (32 if bits == 16 else 16) // 32
         grid = -(-self.cut.warps(tuning.lanes) * 32 // _THREADS)
         across = -(-self._slices // _GRID_Y)
+        defines |= CODES.blocks(defines, chip_here())
         self._kernel = jit.kernel("spmm/codes.cu", "spmm_codes", defines).launch(
             (grid, -(-self._slices // across), across), _THREADS, params
         )
@@ -256,7 +259,13 @@ def _variants() -> list[jit.Variant]:
     found += [constants(eight, 8, "int32"), constants(eight, 8, signed=True)]
     found += [constants(code_tuning(32, bits, weighted=True), bits, "float32") for bits in (4, 8)]
     found += [large | constants(eight, 8), large | constants(tunings[4], 4, chain=True)]
-    return jit.variants_of("spmm/codes.cu", "spmm_codes", found)
+    return [
+        variant
+        for arch, chip in RELEASED.items()
+        for variant in jit.variants_of(
+            "spmm/codes.cu", "spmm_codes", [one | CODES.blocks(one, chip) for one in found], arch
+        )
+    ]
 
 
 VARIANTS = _variants()

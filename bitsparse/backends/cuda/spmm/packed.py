@@ -9,6 +9,8 @@ import numpy as np
 
 from bitsparse import jit
 from bitsparse.backends.cuda import geometry
+from bitsparse.backends.cuda.chips import RELEASED, chip_here
+from bitsparse.backends.cuda.csr.bounds import PACKED
 from bitsparse.backends.cuda.csr.schedule import Schedule
 from bitsparse.backends.cuda.csr.units import units_of
 from bitsparse.backends.cuda.finish.floats import Behind, Finish, finish_constants
@@ -143,6 +145,7 @@ class PackedSum:
         params.finish = finish.struct
         grid = -(-self.cut.warps(tuning.lanes) * 32 // _THREADS)
         across = -(-self._slices // _GRID_Y)
+        defines |= PACKED.blocks(defines, chip_here())
         self._kernel = jit.kernel("spmm/packed.cu", "spmm_packed", defines).launch(
             (grid, -(-self._slices // across), across), _THREADS, params
         )
@@ -181,7 +184,13 @@ def _variants() -> list[jit.Variant]:
     found += [constants(narrow) | finish for finish in (finish_constants(1), finish_constants(3, pads=2))]
     found += [constants(packed_tuning(128, True), "general") | finish_constants(1)]
     found += [constants(narrow, "edge") | finish_constants(1) | {"BS_LARGE": 1}]
-    return jit.variants_of("spmm/packed.cu", "spmm_packed", found)
+    return [
+        variant
+        for arch, chip in RELEASED.items()
+        for variant in jit.variants_of(
+            "spmm/packed.cu", "spmm_packed", [one | PACKED.blocks(one, chip) for one in found], arch
+        )
+    ]
 
 
 VARIANTS = _variants()

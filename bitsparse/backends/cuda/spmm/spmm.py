@@ -10,6 +10,8 @@ import numpy as np
 
 from bitsparse import jit
 from bitsparse.backends.cuda import geometry
+from bitsparse.backends.cuda.chips import RELEASED, chip_here
+from bitsparse.backends.cuda.csr.bounds import CSR
 from bitsparse.backends.cuda.csr.schedule import Schedule
 from bitsparse.backends.cuda.csr.units import edges_of_a_warp, units_of
 from bitsparse.backends.cuda.finish.floats import ADDED, BIAS, NORM, RELU, TANH, Behind, Finish, finish_constants
@@ -212,6 +214,7 @@ class Spmm:
             defines |= finish.defines | finish.pads(tuning.lanes, self._slices * tuning.vectors, each)
         blocks = -(-self.cut.warps(tuning.lanes) * 32 // tuning.threads)
         across = -(-self._slices // _GRID_Y)
+        defines |= CSR.blocks(defines, chip_here())
         self._kernel = jit.kernel(_SOURCE, "spmm_csr", defines).launch(
             (blocks, -(-self._slices // across), across), tuning.threads, params
         )
@@ -345,7 +348,11 @@ def _variants() -> list[jit.Variant]:
         constants(narrow, "float16") | finish_constants(2, pads=0),
         large | constants(wide) | finish_constants(2, pads=0),
     ]
-    return jit.variants_of(_SOURCE, "spmm_csr", found)
+    return [
+        variant
+        for arch, chip in RELEASED.items()
+        for variant in jit.variants_of(_SOURCE, "spmm_csr", [one | CSR.blocks(one, chip) for one in found], arch)
+    ]
 
 
 VARIANTS = _variants()
