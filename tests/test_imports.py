@@ -30,8 +30,6 @@ LAYERS = [
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 #: Circles between files, to be taken apart; no other may come, and none of these may grow.
 KNOWN_CIRCLES: list[set[str]] = [
-    {f"bitsparse.nn.binary.{name}" for name in ("files", "network", "own")},
-    {f"bitsparse.nn.binary.{name}" for name in ("tuner", "tuner_cache")},
     {f"bitsparse.nn.{name}" for name in ("operand", "operand_gpu")},
 ]
 #: Never imported by `import bitsparse`.
