@@ -198,7 +198,9 @@ class BinarySum:
             raw.streams.indptr, raw.streams.indices = self.schedule.indptr.data.ptr, self._indices.data.ptr
             defines |= self.schedule.defines
         threads = THREADS if self.tuning is None else self.tuning.threads
-        self._kernel = jit.kernel(source, source.rpartition("/")[2].removesuffix(".cu"), defines).launch(grid, threads, self._argument)
+        self._kernel = jit.kernel(source, source.rpartition("/")[2].removesuffix(".cu"), defines).launch(
+            grid, threads, self._argument
+        )
         pieces = 0 if self.cut is None else self.cut.pieces
         self._workspaces = Workspaces(pieces * self._slot, np.uint32, pieces * self._params.slices)
 
