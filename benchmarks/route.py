@@ -2,8 +2,8 @@
 
 The argument is in a function if a local variable is the argument itself, an array over its memory, or an object or tuple that holds one
 of these. It enters a module when a function there that has it is called from another module, or goes on after such a call. An entry goes
-back if an earlier one led into the same module: ``back`` is ``entries`` less the number of different modules. The call is traced in a process of its own, in which nothing was called
-before; `--emulate` takes the emulator in place of a GPU.
+back if an earlier one led into the same module: ``back`` is ``entries`` less the number of different modules. The call is traced in a
+process of its own, in which nothing was called before; `--emulate` takes the emulator in place of a GPU.
 
     python benchmarks/route.py spmm --emulate
     python benchmarks/route.py bspmm --emulate --list

@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["distrust", "open_new", "open_plain", "publish", "replacing"]
+__all__ = ["distrust", "keep", "open_new", "open_plain", "publish", "replacing"]
 
 _NO_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
@@ -104,3 +104,13 @@ def distrust(found: os.stat_result) -> str | None:
     if others and not (stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX):
         return f"others may write to it (mode {stat.S_IMODE(found.st_mode):o}); run chmod go-w on it"
     return None
+
+
+def keep(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """A file of a cache, made whole or not at all; a folder that cannot be written is no reason to fail."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as stream:
+            write(stream)
+    except OSError:
+        return

@@ -33,7 +33,7 @@ def main() -> dict[int, float]:
         runner = nn.ClusterRunner(graph, model, labels=graph_of, parts_per_batch=20)
         logits = runner.run(x)
         whole = model(
-            nn.GraphOperand.from_csr(graph.indptr, graph.indices, normalisation="sum", self_loops=True),
+            nn.Graph.from_csr(graph.indptr, graph.indices, normalisation="sum", self_loops=True),
             model.quantize(x),
         )
         assert np.array_equal(logits, whole)  # graphs are parts, so that no edge is lost: batches give the same bits

@@ -17,8 +17,8 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     args = parser.parse_args(argv)
 
     data = datasets.synthetic((4000, 40_000), "communities").with_generated(features=48, classes=6).with_split()
-    graph, features = nn.Propagation(data.adjacency), nn.Features(data.x)
-    trained = nn.train_gcn(graph, features, data.targets, data.train_mask, epochs=60)
+    graph, features = nn.Graph(data.adjacency), nn.Features(data.x)
+    trained = nn.train(graph, features, data.targets, data.train_mask, epochs=60)
     network = nn.Network(
         "gcn",
         [

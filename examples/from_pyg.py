@@ -88,7 +88,7 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     found = {"full precision": network(data.adjacency, x)}
     for bits in args.bits:
         low = nn.quantize_network(network, data.adjacency, x, bits)
-        graph = nn.GraphOperand.from_csr(
+        graph = nn.Graph.from_csr(
             data.adjacency.indptr,
             data.adjacency.indices,
             normalisation=low.normalisation,

@@ -72,7 +72,7 @@ class Data:
     """A graph as PyTorch wants it."""
 
     def __init__(self, graph: datasets.GraphData) -> None:
-        self.graph, self.propagation = graph, nn.Propagation(graph.adjacency)
+        self.graph, self.propagation = graph, nn.Graph(graph.adjacency)
         self.scaled, self.plain = (_torch_csr(each) for each in (self.propagation.matrix, self.propagation.pattern))
         x = graph.x.toarray() if sparse.issparse(graph.x) else np.asarray(graph.x)
         self.x = np.ascontiguousarray(x, np.float32)

@@ -83,7 +83,7 @@ def neighbours_of(kind, adjacency):
     a = sparse.csr_array(adjacency, dtype=np.float32)
     a.data[:] = 1
     if kind == "gcn":
-        return torch_csr(nn.Propagation(adjacency).matrix)
+        return torch_csr(nn.Graph(adjacency).matrix)
     if kind == "sage":
         return torch_csr(sparse.csr_array(a / np.maximum(np.diff(a.indptr), 1).astype(np.float32)[:, None]))
     return torch_csr(sparse.csr_array(a + sparse.eye_array(a.shape[0], dtype=np.float32)))
@@ -119,7 +119,7 @@ def accuracies(data, x, network, bits):
     for each in bits:
         low = nn.quantize_network(network, data.adjacency, x, each)
         how = {"normalisation": low.normalisation, "self_loops": low.self_loops}
-        graph = nn.GraphOperand.from_csr(data.adjacency.indptr, data.adjacency.indices, **how)
+        graph = nn.Graph.from_csr(data.adjacency.indptr, data.adjacency.indices, **how)
         logits[each] = low(graph, low.quantize(x))
     right = {each: (y.argmax(axis=1) == data.targets)[data.test_mask].mean() for each, y in logits.items()}
     return {each: round(100 * float(share), 2) for each, share in right.items()}

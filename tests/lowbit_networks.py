@@ -7,7 +7,7 @@ from scipy import sparse
 
 from bitsparse import nn
 from bitsparse.backends.reference import scalar
-from bitsparse.nn.operand import GraphOperand
+from bitsparse.graph import Graph
 
 KINDS = ("gcn", "sage", "gin")
 
@@ -21,7 +21,7 @@ def random_graph(n, rng, density=0.06):
 
 
 def operand(graph, model, form="csr", device="cpu"):
-    return GraphOperand.from_csr(
+    return Graph.from_csr(
         graph.indptr,
         graph.indices,
         normalisation=model.normalisation,

@@ -42,7 +42,7 @@ def test_every_choice_of_letters(name: str) -> None:
     choices = model.candidates()
     assert len(choices) == {"gcn": 18, "deep gcn": 108, "sage": 32, "saint": 32, "dense saint": 16}[name]
     assert len({tuple(each) for each in choices}) == len(choices)
-    operand = nn.Propagation(graph) if "gcn" in name else bs.FRDC(graph)
+    operand = nn.Graph(graph) if "gcn" in name else bs.FRDC(graph)
     for settings in choices[:: 5 if name == "deep gcn" else 1]:
         chosen = model.with_settings(settings)
         assert chosen.settings == settings
@@ -58,7 +58,7 @@ def test_named_settings(way: str) -> None:
         chosen = model.with_settings(way)
         if name in ("gcn", "sage"):
             assert chosen.settings[0].variant == names[way][name]
-        close(chosen(nn.Propagation(graph) if "gcn" in name else bs.FRDC(graph), x), expected(chosen, graph, x))
+        close(chosen(nn.Graph(graph) if "gcn" in name else bs.FRDC(graph), x), expected(chosen, graph, x))
     assert [each.scaled for each in gcn([4, 4, 2], rng).settings] == [True, True]
     assert [str(each) for each in gcn([4, 4, 4, 2], rng, "binary").settings] == ["FBB+BBB", "BBB+BBB", "BBF+FBF"]
     assert nn.BinaryGCN([linear(3, 2, rng)], "binary").settings[0].variant == "FBF+FBF"
@@ -71,8 +71,8 @@ def test_forms_of_a_graph_and_kinds_of_features() -> None:
     want, means = model(graph, x), own(graph, x)
     close(want, expected(model, graph, x))
     close(means, expected(own, graph, x))
-    propagation = nn.Propagation(graph)
-    scaled = propagation.frdc.with_scales(propagation.row_scale, propagation.col_scale)
+    propagation = nn.Graph(graph)
+    scaled = propagation.packed("frdc").with_scales(propagation.row_scale, propagation.col_scale)
     tiled = bs.TCTiledCSR(propagation.pattern.astype(bool), pattern=True)
     for same in (propagation, scaled, tiled.with_scales(propagation.row_scale, propagation.col_scale)):
         assert np.array_equal(model(same, x), want)
@@ -93,7 +93,7 @@ def test_rows_are_standardized_in_front_of_every_sign(tmp_path: Path) -> None:
     rng = np.random.default_rng(12)
     graph, x = random_graph(40, rng), (rng.normal(size=(40, 33)) + 2).astype(np.float32)
     for made in (gcn([33, 20, 5], rng), sage([33, 20, 5], rng), saint([33, 20, 20], 5, rng)):
-        operand = nn.Propagation(graph) if isinstance(made, nn.BinaryGCN) else bs.FRDC(graph)
+        operand = nn.Graph(graph) if isinstance(made, nn.BinaryGCN) else bs.FRDC(graph)
         given = [made.layers, made.head] if isinstance(made, nn.BinarySAINT) else [made.layers]
         for way in ("full", "binary"):
             model = type(made)(*given, way, input_norm="rows")
@@ -159,7 +159,7 @@ def test_a_plan_holds_everything() -> None:
     for name, model in networks(rng).items():
         for way in ("full", "binary"):
             chosen = model.with_settings(way)
-            operand = nn.Propagation(graph) if "gcn" in name else bs.FRDC(graph)
+            operand = nn.Graph(graph) if "gcn" in name else bs.FRDC(graph)
             x = rng.normal(size=(2, 50, 33)).astype(np.float32)
             plan = chosen.plan(operand, x[0])
             assert plan.shape == (50, chosen.outputs) and plan.device == "cpu"
@@ -177,7 +177,7 @@ def test_a_plan_holds_everything() -> None:
 
 def test_a_kept_plan_serves_the_same_graph() -> None:
     rng = np.random.default_rng(6)
-    one, two = (nn.Propagation(random_graph(50, rng)) for _ in range(2))
+    one, two = (nn.Graph(random_graph(50, rng)) for _ in range(2))
     x, model = rng.normal(size=(50, 33)).astype(np.float32), gcn([33, 40, 7], rng)
     first = model(one, x)
     kept = model._kept
@@ -193,7 +193,7 @@ def test_results_are_of_the_callers_library() -> None:
     import torch
 
     rng = np.random.default_rng(13)
-    graph, x = nn.Propagation(random_graph(40, rng)), rng.normal(size=(40, 33)).astype(np.float32)
+    graph, x = nn.Graph(random_graph(40, rng)), rng.normal(size=(40, 33)).astype(np.float32)
     model = gcn([33, 20, 5], rng, "binary")
     plan, tensor = model.plan(graph, torch.from_numpy(x)), torch.from_numpy(x)
     out = torch.empty(40, 5)
@@ -211,7 +211,7 @@ def test_models_in_files(tmp_path: Path) -> None:
         chosen.save(tmp_path / "model.npz")
         again = nn.load_binary(tmp_path / "model.npz")
         assert type(again) is type(chosen) and again.settings == chosen.settings, name
-        operand = nn.Propagation(graph) if "gcn" in name else bs.FRDC(graph)
+        operand = nn.Graph(graph) if "gcn" in name else bs.FRDC(graph)
         assert np.array_equal(again(operand, x), chosen(operand, x))
         assert again.nbytes == chosen.nbytes
     np.savez(tmp_path / "other.npz", a=np.zeros(3))
@@ -222,7 +222,7 @@ def test_models_in_files(tmp_path: Path) -> None:
 # ---- refusals
 def test_what_is_refused() -> None:
     rng = np.random.default_rng(8)
-    graph, x = nn.Propagation(random_graph(40, rng)), rng.normal(size=(40, 33)).astype(np.float32)
+    graph, x = nn.Graph(random_graph(40, rng)), rng.normal(size=(40, 33)).astype(np.float32)
     model, own = gcn([33, 40, 7], rng), sage([33, 24, 5], rng)
     one, two = linear(33, 8, rng), linear(9, 3, rng)
     plan = model.plan(graph, x)
@@ -246,7 +246,7 @@ def test_what_is_refused() -> None:
         (bs.ShapeError, "x has 33 features but the first layer takes 9", lambda: nn.BinaryGCN([two])(graph, x)),
         (bs.ShapeError, "40 nodes but x has 39 rows", lambda: model(graph, x[1:])),
         (bs.ShapeError, "features are", lambda: model(graph, x[0])),
-        (bs.DTypeError, "graph must be a Propagation", lambda: model([[1, 0]], x)),
+        (bs.DTypeError, "graph must be a Graph", lambda: model([[1, 0]], x)),
         (bs.DTypeError, "value per edge", lambda: own(bs.TCTiledCSR(graph.matrix), x)),
         (bs.ShapeError, "needs a square array|nodes aggregate over nodes", lambda: own(bs.FRDC((40, 41)), x)),
         (bs.DTypeError, "x holds float64, but the plan is for float32", lambda: plan(x.astype(np.float64))),
@@ -275,7 +275,7 @@ def test_letters_that_meet() -> None:
 def reproduced() -> dict[str, list[float]]:
     assert DATA is not None
     data = datasets.read(DATA / "cora.npz")
-    graph, x, test = nn.Propagation(data.adjacency), data.x.toarray().astype(np.float32), data.test_mask
+    graph, x, test = nn.Graph(data.adjacency), data.x.toarray().astype(np.float32), data.test_mask
     found: dict[str, list[float]] = {"full": [], "binary": []}
     for path in TRAINED:
         model = nn.load_binary(path)

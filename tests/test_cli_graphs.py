@@ -13,7 +13,7 @@ from bitsparse import nn, viz
 from bitsparse.cli import main
 from bitsparse.cli import run as run_command
 from bitsparse.datasets import GraphData, read, synthetic
-from bitsparse.nn.lowbit.aggregate import Aggregation, chosen_adjacency
+from bitsparse.nn.lowbit.quantized import aggregation, chosen_adjacency
 
 
 @pytest.fixture
@@ -149,8 +149,8 @@ def test_convert_refuses_in_one_line(graph_file, tmp_path, capsys):
 @pytest.fixture(scope="module")
 def trained():
     data = synthetic((400, 4800), "communities", seed=2).with_generated(features=32, classes=4).with_split(per_class=15)
-    graph, features = nn.Propagation(data.adjacency), nn.Features(data.x)
-    return nn.train_gcn(graph, features, data.targets, data.train_mask, epochs=60), graph, features
+    graph, features = nn.Graph(data.adjacency), nn.Features(data.x)
+    return nn.train(graph, features, data.targets, data.train_mask, epochs=60), graph, features
 
 
 @pytest.mark.parametrize("bits", [1, 2, 3, 4, 5, 8, 12, 16])
@@ -169,9 +169,9 @@ def test_the_sparse_route_gives_the_same_bits(trained, bits):
 
 def test_the_sparse_route_makes_no_dense_adjacency(trained):
     model, graph, features = trained
-    fresh = nn.Propagation(graph.pattern)
+    fresh = nn.Graph(graph.pattern)
     nn.quantized_gcn(model, fresh, features, 4, adjacency="frdc")()
-    assert "bits" not in vars(fresh)
+    assert list(fresh._packed) == ["frdc"]
 
 
 @pytest.mark.parametrize("bits", [1, 2, 3, 8])
@@ -180,11 +180,11 @@ def test_aggregations_agree(bits):
     pattern = rng.random((60, 60)) < 0.1
     messages = bs.quantize(rng.standard_normal((60, 7)), bits, granularity="col")
     epilogue = bs.Epilogue(row_scale=rng.random(60), bias=rng.random(7), activation="relu", offset_correction=True)
-    want = Aggregation(bs.BitTensor(pattern))(messages, epilogue)
+    want = aggregation(bs.BitTensor(pattern), 7, bits, epilogue)(messages)
     for form in (bs.FRDC, bs.TCTiledCSR):
-        np.testing.assert_array_equal(Aggregation(form(pattern))(messages, epilogue), want)
+        np.testing.assert_array_equal(aggregation(form(pattern), 7, bits, epilogue)(messages), want)
     with pytest.raises(ValueError, match="offset"):
-        Aggregation(bs.FRDC(pattern))(messages, bs.Epilogue())
+        aggregation(bs.FRDC(pattern), 7, bits, bs.Epilogue())(messages)
 
 
 def test_the_form_that_auto_takes():

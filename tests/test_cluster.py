@@ -56,9 +56,7 @@ def kept(a: Any, labels: np.ndarray) -> Any:
 
 def whole(model: Any, a: Any, x: np.ndarray) -> np.ndarray:
     """The network over a whole graph."""
-    operand = nn.GraphOperand.from_csr(
-        a.indptr, a.indices, normalisation=model.normalisation, self_loops=model.self_loops
-    )
+    operand = nn.Graph.from_csr(a.indptr, a.indices, normalisation=model.normalisation, self_loops=model.self_loops)
     return np.asarray(model(operand, model.quantize(x)))
 
 
@@ -387,7 +385,7 @@ def test_operands_of_every_form(normalisation: Any, bits: int, encoding: Any) ->
     pattern = (a.toarray() != 0) | np.eye(NODES, dtype=bool)
     results = []
     for form in ("csr", "dense", "frdc", "tiled"):
-        operand = nn.GraphOperand.from_csr(a.indptr, a.indices, normalisation=normalisation, form=form)
+        operand = nn.Graph.from_csr(a.indptr, a.indices, normalisation=normalisation, self_loops=True, form=form)
         results.append(operand.aggregate(9, bits, encoding=encoding, epilogue=epilogue)(x))
         assert operand.nbytes > 0 and form in repr(operand)
     left = {"gcn": pattern.sum(axis=1) ** -0.5, "mean": 1 / pattern.sum(axis=1), "sum": np.ones(NODES)}[normalisation]

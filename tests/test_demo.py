@@ -55,12 +55,17 @@ class Trained:
         n = parts["labels"].size
         pattern = sp.csr_array((np.ones(parts["indices"].size), parts["indices"], parts["indptr"]), shape=(n, n))
         self.raw = sp.csr_array((parts["x_data"], parts["x_indices"], parts["x_indptr"]), shape=tuple(parts["x_shape"]))
-        self.graph, self.features = nn.Propagation(pattern), nn.Features(self.raw)
+        self.graph, self.features = nn.Graph(pattern), nn.Features(self.raw)
         self.labels, self.train, self.test = parts["labels"], parts["train_mask"], parts["test_mask"]
-        self.model = nn.train_gcn(self.graph, self.features, self.labels, self.train, seed=1)
+        self.model = nn.train(self.graph, self.features, self.labels, self.train, seed=1)
 
     def accuracy(self, logits: np.ndarray) -> float:
         return float((logits.argmax(axis=1) == self.labels)[self.test].mean())
+
+
+def weights(model: nn.Network) -> np.ndarray:
+    """Of the first layer."""
+    return model.layers[0].updates[0].weight
 
 
 @pytest.fixture(scope="module")
@@ -80,21 +85,21 @@ def test_the_accuracy_of_the_demo_is_that_of_the_test_nodes(tmp_path, capsys):
 
 
 # ---- inputs
-def test_propagation_is_the_normalised_adjacency_in_both_forms():
+def test_a_graph_is_the_normalised_adjacency_in_both_forms():
     pattern = sp.coo_array(([5.0, 1.0, 2.0, 1.0], ([0, 1, 1, 1], [1, 0, 1, 2])), shape=(3, 3))
-    graph = nn.Propagation(pattern)
+    graph = nn.Graph(pattern)
     with_loops = np.array([[1, 1, 0], [1, 1, 1], [0, 0, 1]])
-    np.testing.assert_array_equal(graph.bits.toarray(), with_loops)
+    np.testing.assert_array_equal(graph.packed("dense").toarray(), with_loops)
     want = with_loops / np.sqrt(np.outer(with_loops.sum(axis=1), with_loops.sum(axis=0)))
     np.testing.assert_allclose(graph.matrix.toarray(), want, rtol=1e-6)
     np.testing.assert_allclose(graph.row_scale[:, None] * with_loops * graph.col_scale, want, rtol=1e-6)
 
 
-def test_propagation_refuses_what_is_no_graph():
+def test_a_graph_refuses_what_is_no_graph():
     with pytest.raises(ShapeError, match="square"):
-        nn.Propagation(sp.csr_array((2, 3)))
+        nn.Graph(sp.csr_array((2, 3)))
     with pytest.raises(DTypeError, match=r"scipy\.sparse"):
-        nn.Propagation(np.eye(3))
+        nn.Graph(np.eye(3))
 
 
 def test_binary_features_are_exact_in_one_bit_whatever_is_asked(trained):
@@ -167,18 +172,17 @@ def test_gradient_agrees_with_differences(trained, own):
 
 
 def test_training_is_seeded_and_learns(trained):
-    again = nn.train_gcn(trained.graph, trained.features, trained.labels, trained.train, seed=1)
-    np.testing.assert_array_equal(trained.model.w1, again.w1)
-    other = nn.train_gcn(trained.graph, trained.features, trained.labels, trained.train, seed=2, epochs=3)
-    assert (other.w1 != again.w1).any()
-    assert not trained.model.b1.any()
+    again = nn.train(trained.graph, trained.features, trained.labels, trained.train, seed=1)
+    np.testing.assert_array_equal(weights(trained.model), weights(again))
+    other = nn.train(trained.graph, trained.features, trained.labels, trained.train, seed=2, epochs=3)
+    assert (weights(other) != weights(again)).any()
+    assert not trained.model.layers[0].updates[0].bias.any()
     assert trained.accuracy(trained.model(trained.graph, trained.features)) > 0.85
 
 
 def test_training_with_biases(trained):
-    model = nn.train_gcn(trained.graph, trained.features, trained.labels, trained.train, bias=True)
-    assert model.b1.any()
-    assert model.b2.any()
+    model = nn.train(trained.graph, trained.features, trained.labels, trained.train, bias=True)
+    assert all(layer.updates[0].bias.any() for layer in model.layers)
     assert trained.accuracy(nn.quantized_gcn(model, trained.graph, trained.features, 8)()) > 0.85
 
 
@@ -193,9 +197,9 @@ def test_training_refuses_what_does_not_fit(trained):
         (ValueError, "whose label is -1", (graph, features, np.full_like(labels, -1), mask)),
     ):
         with pytest.raises(error, match=message):
-            nn.train_gcn(*arguments)
+            nn.train(*arguments)
     with pytest.raises(ValueError, match="dropout"):
-        nn.train_gcn(graph, features, labels, mask, dropout=1.0)
+        nn.train(graph, features, labels, mask, dropout=1.0)
 
 
 # ---- calibration and the quantised model
@@ -376,7 +380,7 @@ def test_demo_never_falls_back_to_another_device(graph_file, capsys, monkeypatch
 
 
 def test_the_adjacency_that_auto_takes_on_a_gpu():
-    from bitsparse.nn.lowbit.aggregate import chosen_adjacency
+    from bitsparse.nn.lowbit.quantized import chosen_adjacency
 
     assert chosen_adjacency("auto", 2708, 10**4, "cuda") == "dense"
     assert chosen_adjacency("auto", 20_000, 10**5, "cuda") == "frdc"

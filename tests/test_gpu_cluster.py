@@ -13,9 +13,8 @@ from scipy import sparse
 import bitsparse as bs
 from bitsparse import _check, interop, nn
 from bitsparse.backends.cuda.packets import CodeSums
+from bitsparse.graph import gpu_sums
 from bitsparse.graph.packets import Packets
-from bitsparse.nn import operand_gpu
-from bitsparse.nn.operand_gpu import GpuOperand, whole_graph
 
 pytestmark = pytest.mark.gpu
 
@@ -84,7 +83,7 @@ def test_opened_packets(loops: bool, between: bool, normalisation: str) -> None:
     import cupy
 
     from bitsparse.backends.cuda.packets import PacketArrays
-    from bitsparse.nn.operand import factors
+    from bitsparse.graph.operand import factors
 
     a, labels, _ = example()
     packets = Packets(a, labels, parts_per_batch=4, between=between, self_loops=loops, group_nodes=90)
@@ -103,11 +102,11 @@ def test_opened_packets(loops: bool, between: bool, normalisation: str) -> None:
         found = arrays.indptr.get()
         assert np.array_equal(found[: group.nodes + 1], indptr) and (found[group.nodes :] == group.entries).all()
         assert np.array_equal(arrays.indices.get()[: group.entries], indices)
-        operand = nn.GraphOperand(indptr, indices, normalisation, loops, "csr", nodes)
+        operand = nn.Graph.of_pattern(indptr, indices, normalisation, loops, "csr")
         for mine, theirs in (
             (arrays.degrees, operand.degrees),
-            (arrays.left, operand.left),
-            (arrays.right, operand.right),
+            (arrays.left, operand.row_scale),
+            (arrays.right, operand.col_scale),
         ):
             assert (mine is None) == (theirs is None)
             if mine is not None:
@@ -125,7 +124,7 @@ LANES = [
 ]  # fmt: skip
 
 
-def full_lanes(bits: int, encoding: Any, edges: int, columns: int) -> tuple[nn.GraphOperand, bs.BitTensor]:
+def full_lanes(bits: int, encoding: Any, edges: int, columns: int) -> tuple[nn.Graph, bs.BitTensor]:
     """Rows about as long as lanes hold, over codes that are the largest in all rows of most columns."""
     top = {"unsigned": 2**bits - 1, "signed": 2 ** (bits - 1) - 1, "bipolar": 1}[encoding]
     low = {"unsigned": 0, "signed": -(2 ** (bits - 1)), "bipolar": -1}[encoding]
@@ -137,7 +136,7 @@ def full_lanes(bits: int, encoding: Any, edges: int, columns: int) -> tuple[nn.G
     indptr = np.concatenate([[0], np.cumsum(lengths)])
     indices = np.concatenate([np.arange(length) for length in lengths])
     x = bs.BitTensor(q, bits, encoding=encoding, offset=np.float32(0.25))
-    return nn.GraphOperand.from_csr(indptr, indices, normalisation="mean", self_loops=False, form="csr"), x
+    return nn.Graph.from_csr(indptr, indices, normalisation="mean", self_loops=False, form="csr"), x
 
 
 @pytest.mark.parametrize(("bits", "encoding", "edges"), LANES)
@@ -148,7 +147,7 @@ def test_sums_at_the_lanes_ends(bits: int, encoding: Any, edges: int, columns: i
     epilogue = bs.Epilogue(col_scale=0.5, bias=1.0, offset_correction=True)
     runs = [
         each.aggregate(columns, bits, encoding=encoding, epilogue=epilogue)
-        for each in (operand, whole_graph(operand, "cuda:0"))
+        for each in (operand, operand.to_device("cuda:0"))
     ]
     assert np.array_equal(runs[0](x), runs[1](x.to_device("cuda")).get())
 
@@ -159,10 +158,11 @@ def test_sums_of_a_packet_at_the_lanes_ends(bits: int, encoding: Any, edges: int
     """Of a pattern that may change in place: the kernel of packets/sums.cu, whose lanes take so many edges before they are moved."""
     operand, x = full_lanes(bits, encoding, edges, columns)
     epilogue = bs.Epilogue(col_scale=0.5, bias=1.0, offset_correction=True)
-    there = GpuOperand(whole_graph(operand, "cuda:0")._arrays, "mean", False, "csr", operand.longest)
+    there = operand.to_device("cuda:0")
+    there.fixed = False
     launched: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(operand_gpu, "CodeSums", lambda *given: launched.append(CodeSums(*given)) or launched[0])
+        patch.setattr(gpu_sums, "CodeSums", lambda *given: launched.append(CodeSums(*given)) or launched[0])
         run = there.aggregate(columns, bits, encoding=encoding, epilogue=epilogue)
         found = run(x.to_device("cuda")).get()
     assert len(launched) == 1 and launched[0]._launch is not None
@@ -174,7 +174,7 @@ def test_codes_out_into_memory_that_is_there() -> None:
     rng = np.random.default_rng(3)
     x = bs.BitTensor(rng.integers(0, 16, (NODES, 40)), 4).repack(layout="rows")
     epilogue = bs.Epilogue(bits=3, out_scale=0.5, rounding="nearest", activation="relu", axis=-1)
-    operands = [nn.GraphOperand.from_csr(a.indptr, a.indices, device=device, form="csr") for device in ("cpu", "cuda")]
+    operands = [nn.Graph.from_csr(a.indptr, a.indices, device=device, form="csr") for device in ("cpu", "cuda")]
     runs = [operand.aggregate(40, 4, epilogue=epilogue) for operand in operands]
     expected, moved = runs[0](x), x.to_device("cuda")
     out = runs[1](moved)

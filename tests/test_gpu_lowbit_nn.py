@@ -28,10 +28,11 @@ class OnGpu:
     def __init__(self, graph: Any, model: Any) -> None:
         host = operand(graph, model, "dense")
         self.nodes, self.normalisation, self.self_loops = host.nodes, host.normalisation, host.self_loops
-        self.adjacency = host._adjacency.to_device("cuda")
+        self.adjacency = host.packed().to_device("cuda")
         self.device = self.adjacency.device
-        self.left, self.right = (None if part is None else cp().asarray(part) for part in (host.left, host.right))
-        self.degrees = host.degrees * (1 if host.left is None else host.left.astype(np.float64))
+        scales = (host.row_scale, host.col_scale)
+        self.row_scale, self.col_scale = (None if part is None else cp().asarray(part) for part in scales)
+        self.degrees = host.degrees * (1 if host.row_scale is None else host.row_scale.astype(np.float64))
 
     def message_form(self, bits: int) -> dict[str, Any]:
         return {"axis": -2, "layout": "planes"}
@@ -60,7 +61,7 @@ class OnGpu:
                 if x.offset is not None:
                     scaled = x.offset.get().ravel().astype(np.float64) * epilogue.col_scale.astype(np.float64)
                     term = tuple(cp().asarray(part.astype(np.float32)) for part in (self.degrees, scaled))
-                kept.append(OperandParams(row_scale=self.left, row_term=term))
+                kept.append(OperandParams(row_scale=self.row_scale, row_term=term))
             run(x.words, out.words if isinstance(out, bs.BitTensor) else out, params, kept[0])
             return out
 
@@ -84,7 +85,7 @@ def test_the_hosts_logits(kind: str, bits: int, kernel: str, monkeypatch: pytest
     graph, full, x = setting(kind)
     model = nn.quantize_network(full, graph, x, bits)
     codes = model.quantize(cp().asarray(x))
-    assert np.array_equal(codes.words.get(), model.quantize(x).words)
+    assert np.array_equal(cp().asnumpy(codes.words), model.quantize(x).words)
     plan = model.plan(OnGpu(graph, model), codes)
     out = cp().full(plan.shape, np.nan, np.float32)
     want = logits(model, graph, x)

@@ -37,7 +37,7 @@ def networks(rng: np.random.Generator) -> dict[str, nn.BinaryModel]:
 def on_gpu(name: str, graph: Any) -> tuple[Any, Any]:
     """The graph as a model takes it, for the host and for a GPU."""
     if "gcn" in name:
-        made = nn.Propagation(graph)
+        made = nn.Graph(graph)
         return made, made
     bits = bs.FRDC(graph)
     return bits, bits.to_device("cuda")
@@ -87,7 +87,7 @@ def test_mixtures_of_precisions(name: str) -> None:
 def test_replays_read_and_write_where_they_are_told() -> None:
     rng = np.random.default_rng(5)
     plain = random_graph(50, rng)
-    graph = nn.Propagation(plain)
+    graph = nn.Graph(plain)
     first, second = (rng.normal(size=(50, 33)).astype(np.float32) for _ in range(2))
     for way in ("full", "binary"):
         model = gcn([33, 40, 7], rng, way)
@@ -116,7 +116,7 @@ def test_replays_read_and_write_where_they_are_told() -> None:
 
 def test_packed_and_half_precision_features() -> None:
     rng = np.random.default_rng(6)
-    graph, x = nn.Propagation(random_graph(50, rng)), rng.normal(size=(50, 33)).astype(np.float32)
+    graph, x = nn.Graph(random_graph(50, rng)), rng.normal(size=(50, 33)).astype(np.float32)
     for way in ("full", "binary"):
         model = gcn([33, 40, 7], rng, way)
         host, packed = model.packed(x), model.packed(cp().asarray(x))
@@ -145,7 +145,7 @@ def test_standardized_rows() -> None:
 def test_a_stream_and_a_graph_of_the_callers() -> None:
     rng = np.random.default_rng(7)
     plain, x = random_graph(50, rng), rng.normal(size=(50, 33)).astype(np.float32)
-    graph, model = nn.Propagation(plain), gcn([33, 40, 7], rng, "binary")
+    graph, model = nn.Graph(plain), gcn([33, 40, 7], rng, "binary")
     want = expected(model, plain, x)
     stream = cp().cuda.Stream(non_blocking=True)
     with stream:
@@ -200,7 +200,7 @@ def test_high_level_functions() -> None:
 
 def test_tuning() -> None:
     rng = np.random.default_rng(9)
-    graph, x = nn.Propagation(random_graph(60, rng)), rng.normal(size=(60, 33)).astype(np.float32)
+    graph, x = nn.Graph(random_graph(60, rng)), rng.normal(size=(60, 33)).astype(np.float32)
     model, there = gcn([33, 40, 4], rng), cp().asarray(x)
     labels = model(graph, x).argmax(axis=1)
     tuned = bs.tune(model, graph, there, labels, labels >= 0, candidates=["full", "binary"], cache=False)
@@ -211,7 +211,7 @@ def test_tuning() -> None:
 
 def test_what_is_refused() -> None:
     rng = np.random.default_rng(10)
-    graph, x = nn.Propagation(random_graph(40, rng)), rng.normal(size=(40, 33)).astype(np.float32)
+    graph, x = nn.Graph(random_graph(40, rng)), rng.normal(size=(40, 33)).astype(np.float32)
     model, there = gcn([33, 40, 7], rng), cp().asarray(x)
     plan = model.plan(graph, there)
     with pytest.raises(bs.DeviceError, match="cpu"):
@@ -229,10 +229,10 @@ def test_bigcn_on_cora() -> None:
     model = nn.load_binary(TRAINED[0])
     if DATA is None or not (DATA / "cora.npz").is_file():
         data, x = None, np.random.default_rng(0).random((300, 1433)).astype(np.float32)
-        graph = nn.Propagation(random_graph(300, np.random.default_rng(1)))
+        graph = nn.Graph(random_graph(300, np.random.default_rng(1)))
     else:
         data = datasets.read(DATA / "cora.npz")
-        graph, x = nn.Propagation(data.adjacency), data.x.toarray().astype(np.float32)
+        graph, x = nn.Graph(data.adjacency), data.x.toarray().astype(np.float32)
     for way, accuracy in (("full", 80.8), ("binary", 82.4)):
         each = model.with_settings(way)
         got = each(graph, cp().asarray(x)).get()

@@ -22,9 +22,9 @@ def task():
     adjacency = sp.csr_array(near | near.T)
     features = nn.Features((rng.random((n, 20)) < np.where(np.arange(20) % 3 == labels[:, None], 0.5, 0.2)) * 1.0)
     train = np.arange(n) % 5 == 0
-    graphs = nn.Propagation(adjacency), nn.MeanNeighbours(adjacency)
+    graphs = nn.Graph(adjacency), nn.Graph(adjacency, "mean")
     given = features, labels, train
-    models = nn.train_gcn(graphs[0], *given, epochs=40), nn.train_sage(graphs[1], *given, epochs=40)
+    models = nn.train(graphs[0], *given, epochs=40), nn.train(graphs[1], *given, epochs=40)
     return models, graphs, features, labels, ~train
 
 

@@ -339,10 +339,10 @@ def test_empty_shapes() -> None:
 @pytest.mark.parametrize("columns", [16, 64, 128])
 @pytest.mark.parametrize("kind", range(3))
 def test_what_is_built_ahead_is_what_is_chosen(kind: int, columns: int, weights: int) -> None:
-    from bitsparse import jit
+    from bitsparse.backends.cuda import variants
     from bitsparse.backends.cuda.spmm.tiles import constants
 
-    known = {variant.defines for variant in jit.variants() if variant.source == "spmm/tiles.cu"}
+    known = {variant.defines for variant in variants() if variant.source == "spmm/tiles.cu"}
     for height in (16, 32) if columns > 16 else (16,):
         chosen = constants(kind, height, columns, 8 if kind else 4, weights)
         assert tuple(sorted(chosen.items())) in known

@@ -15,9 +15,9 @@ from bitsparse.backends.host.matmul import bytes as steps
 from bitsparse.backends.host.matmul import matmul as host_matmul
 from bitsparse.backends.host.settings import run_on
 from bitsparse.backends.params import EpilogueParams
+from bitsparse.graph import Graph
 from bitsparse.nn.lowbit import plan as lowbit_plan
 from bitsparse.nn.lowbit.host import steps_in_bytes
-from bitsparse.nn.operand import GraphOperand
 
 LEVELS = ("scalar", "avx2", "avx512")
 
@@ -107,7 +107,7 @@ def test_networks_give_the_same_bits(kind: Any, widths: list[int], bits: int, mo
         adjacency, x = graph(nodes, rng), rng.standard_normal((nodes, widths[0])).astype(np.float32)
         model = nn.quantize_network(nn.random_network(kind, widths, seed=1), adjacency, x, bits)
         about: Any = {"normalisation": model.normalisation, "self_loops": model.self_loops, "form": "csr"}
-        operand = GraphOperand.from_csr(adjacency.indptr, adjacency.indices, **about)
+        operand = Graph.from_csr(adjacency.indptr, adjacency.indices, **about)
         codes = model.quantize(x)
         assert steps_in_bytes(model, operand, codes) is not None
         plan = model.plan(operand, codes)
@@ -126,7 +126,7 @@ def test_other_networks_take_other_steps() -> None:
     for kind, bits, form in (("sage", 4, "csr"), ("gcn", 9, "csr"), ("gcn", 4, "dense")):
         model = nn.quantize_network(nn.random_network(kind, [6, 4, 2], seed=1), adjacency, x, bits)  # type: ignore[arg-type]
         about: Any = {"normalisation": model.normalisation, "self_loops": model.self_loops, "form": form}
-        operand = GraphOperand.from_csr(adjacency.indptr, adjacency.indices, **about)
+        operand = Graph.from_csr(adjacency.indptr, adjacency.indices, **about)
         assert steps_in_bytes(model, operand, model.quantize(x)) is None
         assert np.isfinite(model(operand, model.quantize(x))).all()
 
@@ -138,9 +138,9 @@ def test_wide_perceptrons_and_wide_indices_take_other_steps() -> None:
         dense = [nn.Dense(rng.standard_normal(shape), activation="relu") for shape in ((6, inner), (inner, 4))]
         model = nn.quantize_network(nn.Network("gin", [nn.Layer(dense)]), adjacency, x, 4)
         about: Any = {"normalisation": model.normalisation, "self_loops": model.self_loops, "form": "csr"}
-        operand = GraphOperand.from_csr(adjacency.indptr, adjacency.indices, **about)
+        operand = Graph.from_csr(adjacency.indptr, adjacency.indices, **about)
         wanted = model(operand, model.quantize(x))
-        operand._indptr, operand._indices = (part.astype(index) for part in operand.pattern)
+        operand.indptr, operand.indices = (part.astype(index) for part in (operand.indptr, operand.indices))
         assert steps_in_bytes(model, operand, model.quantize(x)) is None
         assert np.array_equal(model(operand, model.quantize(x)), wanted) and np.isfinite(wanted).all()
 

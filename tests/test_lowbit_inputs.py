@@ -31,9 +31,9 @@ def case(kind: Any, bits: int) -> tuple[Any, Any, np.ndarray]:
     return a, nn.quantize_network(nn.random_network(kind, [10, 6, 3], seed=1), a, x, bits), x
 
 
-def operand(a: Any, model: Any, form: Any = "csr") -> nn.GraphOperand:
+def operand(a: Any, model: Any, form: Any = "csr") -> nn.Graph:
     how = {"normalisation": model.normalisation, "self_loops": model.self_loops}
-    return nn.GraphOperand.from_csr(a.indptr, a.indices, form=form, **how)
+    return nn.Graph.from_csr(a.indptr, a.indices, form=form, **how)
 
 
 @pytest.mark.parametrize("bits", [1, 2, 4, 8, 16])
@@ -198,7 +198,7 @@ def test_what_is_no_graph_is_refused_by_name(graph: Any) -> None:
     with pytest.raises(bs.DTypeError, match="tune_bits: the graph must be"):
         nn.tune_bits(full, graph, x, np.zeros(NODES, int), np.ones(NODES, bool))
     with pytest.raises(
-        bs.DTypeError, match=re.escape("make one with GraphOperand.from_csr(indptr, indices, normalisation='gcn'")
+        bs.DTypeError, match=re.escape("make one with Graph.from_csr(indptr, indices, normalisation='gcn'")
     ):
         model(graph, model.quantize(x))
     with pytest.raises(bs.ShapeError, match="as many rows as columns"):
@@ -247,14 +247,14 @@ def test_tensors_give_the_codes_of_arrays() -> None:
 
 def test_a_sampled_network_names_what_it_takes() -> None:
     a, _, x = case("gcn", 4)
-    graph, features = nn.Propagation(a), nn.Features(x)
-    model = nn.train_gcn(graph, features, np.arange(NODES) % 3, np.ones(NODES, bool), epochs=1)
+    graph, features = nn.Graph(a), nn.Features(x)
+    model = nn.train(graph, features, np.arange(NODES) % 3, np.ones(NODES, bool), epochs=1)
     for wrong in (bs.quantize(x, 8), x, features.quantized(8)):
         with pytest.raises(
             bs.DTypeError, match=r"SampledNetwork: features must be nn.Features, .* pass nn.Features\(x\)"
         ):
             nn.SampledNetwork(model, graph, wrong, 4)
     with pytest.raises(bs.DTypeError, match="operand must be a TCTiledCSR, got BitTensor"):
-        nn.SampledNetwork(model, graph, features, 4, operand=graph.bits)  # type: ignore[arg-type]
+        nn.SampledNetwork(model, graph, features, 4, operand=graph.packed("dense"))  # type: ignore[arg-type]
     with pytest.raises(bs.ShapeError, match=r"operand has shape \(2, 2\)"):
         nn.SampledNetwork(model, graph, features, 4, operand=bs.TCTiledCSR(np.eye(2)))

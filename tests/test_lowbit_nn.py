@@ -291,13 +291,10 @@ def points(full, data, x, bits, sample=8192):
 def test_accuracy_on_cora():
     """A GCN of Kipf and Welling's recipe, three seeds: within half a point at 8 bits, two points at 4."""
     data = datasets.read(DATA / "cora.npz")
-    graph, features = nn.Propagation(data.adjacency), nn.Features(data.x)
+    graph, features = nn.Graph(data.adjacency), nn.Features(data.x)
     x, lost = features.csr.toarray(), {8: [], 4: []}
     for seed in range(3):
-        m = nn.train_gcn(graph, features, data.targets, data.train_mask, seed=seed)
-        full = nn.Network(
-            "gcn", [nn.Layer([nn.Dense(m.w1, m.b1, activation="relu")]), nn.Layer([nn.Dense(m.w2, m.b2)])]
-        )
+        full = nn.train(graph, features, data.targets, data.train_mask, seed=seed)
         for bits, losses in lost.items():
             exact, got = points(full, data, x, bits)
             assert exact > 79

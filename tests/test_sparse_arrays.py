@@ -25,7 +25,7 @@ FORMATS = ["csr", "csc", "coo", "bsr", "lil", "dok", "dia"]
 # ---- constructor forms
 @pytest.mark.parametrize("cls", TYPES)
 @pytest.mark.parametrize("name", PATTERNS)
-def test_pattern_forms_agree(cls: type, name: str) -> None:
+def test_pattern_forms_agree(cls: Any, name: str) -> None:
     indptr, indices, shape = PATTERNS[name]()
     a = pattern_array(name, np.bool_)
     want = cls(a)

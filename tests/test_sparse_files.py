@@ -22,11 +22,11 @@ TYPES = [bs.TCTiledCSR, bs.FRDC]
 # ---- components, copies, files
 @pytest.mark.parametrize("name", PATTERNS)
 @pytest.mark.parametrize("cls", TYPES)
-def test_from_arrays_round_trip(cls: type, name: str) -> None:
+def test_from_arrays_round_trip(cls: Any, name: str) -> None:
     for index in (np.int32, np.int64):
         a = cls(pattern_array(name, np.bool_), index_dtype=index, row_scale=np.ones(PATTERNS[name]()[2][0]))
         parts = {part: getattr(a, part) for part in cls.component_names}
-        again = cls.from_arrays(**parts, **a._settings(), row_scale=a.row_scale)
+        again = cls.from_arrays(**parts, **a.settings(), row_scale=a.row_scale)
         equal(again, a)
         assert again.index_dtype == index
 
@@ -202,3 +202,14 @@ def test_sizes_of_storage() -> None:
     assert a.windows == 3
     assert a.tile_count(8) == sum(-(-int(n) // 8) for n in np.diff(a.cols_indptr))
     assert a.density == a.nnz / 45**2
+
+
+@pytest.mark.parametrize("degree", [2, 8, 40])
+def test_a_translated_pattern_takes_at_most_2_6_times_csr(degree: int) -> None:
+    """Also where hardly a column is shared in a window, and positions take two bytes."""
+    rng, nodes = np.random.default_rng(degree), 20_000
+    a = bs.TCTiledCSR.from_edges(rng.integers(0, nodes, degree * nodes), rng.integers(0, nodes, degree * nodes), nodes)
+    alone = a.nbytes
+    assert alone == a.indptr.nbytes + a.indices.nbytes
+    assert a.cols.size > 0.9 * a.nnz
+    assert a.nbytes <= 2.6 * alone

@@ -11,7 +11,7 @@ from binary_networks import gcn, random_graph, saint
 
 import bitsparse as bs
 from bitsparse import nn, viz
-from bitsparse.nn.binary import tuner
+from bitsparse.nn.binary import candidates, tuner
 
 
 @pytest.fixture(autouse=True)
@@ -20,10 +20,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def case(n: int = 60) -> tuple[nn.BinaryGCN, nn.Propagation, np.ndarray, np.ndarray, np.ndarray]:
+def case(n: int = 60) -> tuple[nn.BinaryGCN, nn.Graph, np.ndarray, np.ndarray, np.ndarray]:
     """A network with random weights and the labels it finds itself, so that its own settings are right everywhere."""
     rng = np.random.default_rng(0)
-    model, graph = gcn([33, 40, 4], rng), nn.Propagation(random_graph(n, rng))
+    model, graph = gcn([33, 40, 4], rng), nn.Graph(random_graph(n, rng))
     x = rng.normal(size=(n, 33)).astype(np.float32)
     return model, graph, x, model(graph, x).argmax(axis=1), rng.random(n) < 0.5
 
@@ -57,21 +57,21 @@ def test_times_within_the_noise_are_equal() -> None:
         nn.Candidate((), a, ms, n) for a, ms, n in ((0.75, 1.0, 9), (0.77, 1.02, 9), (0.77, 1.025, 8))
     )
     slow = nn.Candidate((), 0.9, 1.04, 9)
-    assert tuner._quickest([quick, right, small, slow]) == small
-    assert tuner.pareto_set([quick, right, small, slow]) == [small, slow]
+    assert candidates.quickest([quick, right, small, slow]) == small
+    assert candidates.pareto_set([quick, right, small, slow]) == [small, slow]
     # Noise joins no two that only a third one is close to.
     steps = [nn.Candidate((), 0.8, ms, 5) for ms in (1.0, 1.02, 1.04)]
-    assert tuner.pareto_set(steps) == steps[:2]
+    assert candidates.pareto_set(steps) == steps[:2]
 
 
 def test_times_that_differ_by_more_than_the_noise_are_not_equal() -> None:
     """The noise is 3 %, as documented: a twentieth slower is slower, whatever else is as good."""
     quick, slower = nn.Candidate((), 0.8, 1.0, 5), nn.Candidate((), 0.8, 1.05, 5)
-    assert quick.dominates(slower) and tuner.pareto_set([slower, quick]) == [quick]
+    assert quick.dominates(slower) and candidates.pareto_set([slower, quick]) == [quick]
     assert not nn.Candidate((), 0.9, 1.05, 5).dominates(quick)
-    assert tuner._quickest([nn.Candidate((), 0.9, 1.05, 5), quick]) == quick
+    assert candidates.quickest([nn.Candidate((), 0.9, 1.05, 5), quick]) == quick
     equal = nn.Candidate((), 0.9, 1.029, 5)
-    assert equal.dominates(quick) and tuner._quickest([quick, equal]) == equal
+    assert equal.dominates(quick) and candidates.quickest([quick, equal]) == equal
 
 
 def test_times_are_measured() -> None:
@@ -100,7 +100,7 @@ def test_figures_are_kept_for_the_same_question(folder: Path) -> None:
         {"x": x + np.float32(0.1)},
         {"labels": (labels + 1) % 4},
         {"mask": ~mask},
-        {"graph": nn.Propagation(random_graph(60, rng))},
+        {"graph": nn.Graph(random_graph(60, rng))},
         {"model": gcn([33, 40, 4], rng)},
         {"x": model.packed(x)},
     ):
@@ -123,7 +123,7 @@ def test_a_folder_that_cannot_be_written_costs_only_time(tmp_path: Path, monkeyp
 
 def test_deep_networks_are_varied_layer_by_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
-    model, graph = gcn([33, 16, 16, 16, 4], rng), nn.Propagation(random_graph(40, rng))
+    model, graph = gcn([33, 16, 16, 16, 4], rng), nn.Graph(random_graph(40, rng))
     x = rng.normal(size=(40, 33)).astype(np.float32)
     labels, mask = model(graph, x).argmax(axis=1), np.ones(40, bool)
     monkeypatch.setattr(tuner, "milliseconds", lambda plan, x: 1.0)
@@ -133,7 +133,7 @@ def test_deep_networks_are_varied_layer_by_layer(monkeypatch: pytest.MonkeyPatch
     for layer in range(4):
         assert len({each.settings[layer].variant[2] for each in tuned.candidates}) == 2
     wide = saint([33, 16, 16, 16], 4, rng)
-    found = bs.tune(wide, graph.frdc, x, labels, mask, tolerance=1.0, cache=False)
+    found = bs.tune(wide, graph.packed("frdc"), x, labels, mask, tolerance=1.0, cache=False)
     assert 15 < len(found.candidates) < len(wide.candidates()) == 128
     assert {each.settings[0].gives for each in found.candidates} == {"F", "B"}
 
@@ -150,7 +150,7 @@ def test_packed_features_are_tuned_with_letter_b() -> None:
 def test_a_plot() -> None:
     model, graph, x, labels, mask = case()
     tuned = bs.tune(model, graph, x, labels, mask, cache=False)
-    axes = tuned.plot()
+    axes = viz.pareto(tuned)
     assert f"18 choices on cpu, {len(tuned.pareto)} in the Pareto set" == axes.get_title()
     assert viz.pareto(tuned, axes) is axes
     axes.figure.canvas.draw()

@@ -84,7 +84,9 @@ def growth_in_fresh_process(what: str, graph: str) -> int:
         f"import sys, bitsparse; sys.path.insert(0, {str(ROOT)!r}); "
         f"from benchmarks.cases import host_build; print(host_build.growth({what!r}, {graph!r}))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{what}: the process whose memory is measured failed:\n{done.stderr}")
     return int(done.stdout)
 
 

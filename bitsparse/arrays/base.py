@@ -201,8 +201,8 @@ class BitArray(ABC):
         with interop.working_on(self.device, family):
             if name in _EXACT and exact.is_integral(mine) and exact.is_integral(theirs):
                 limits = (
-                    self._limits(mine),
-                    other._limits(theirs) if isinstance(other, BitArray) else exact.limits_of_operand(theirs),
+                    self.value_limits(mine),
+                    other.value_limits(theirs) if isinstance(other, BitArray) else exact.limits_of_operand(theirs),
                 )
                 pairs = ((mine, limits[0]), (theirs, limits[1]))
                 (left, first), (right, second) = pairs[::-1] if swap else pairs
@@ -213,7 +213,7 @@ class BitArray(ABC):
                 result = np.asarray(result)
             return interop.from_array(result, family, name)
 
-    def _limits(self, decoded: Any) -> tuple[int, int]:
+    def value_limits(self, decoded: Any) -> tuple[int, int]:
         """Between which values the integers that :meth:`decoded` gave lie."""
         return exact.limits_of_operand(decoded)
 

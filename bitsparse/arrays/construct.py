@@ -44,6 +44,10 @@ class Parts(NamedTuple):
     encoding: str
     family: interop.Family
 
+    def of(self, family: interop.Family) -> Parts:
+        """The same of another family."""
+        return self._replace(family=family)
+
 
 def smallest_dtype(bits: int, encoding: str) -> np.dtype[Any]:
     """
@@ -281,9 +285,7 @@ def from_bit_tensor(x: Any, bits: Any, encoding: Any, axis: Any, layout: Any, sh
     axis = x.axis if axis is None else _check.axis(_FUNCTION, axis, x.ndim)
     layout = _check.layout(_FUNCTION, x.layout if layout is None else layout, bits)
     if (bits, encoding) != (x.bits, x.encoding):
-        return pack(_FUNCTION, x.toarray(), bits, encoding=encoding, axis=axis, layout=layout)._replace(
-            family=family_of(x)
-        )
+        return pack(_FUNCTION, x.toarray(), bits, encoding=encoding, axis=axis, layout=layout).of(family_of(x))
     moved = x.repack(axis=axis, layout=layout)
     words = moved.words.copy() if copy and moved is x else moved.words
     return Parts(words, x.shape, bits, axis, layout, encoding, family_of(x))

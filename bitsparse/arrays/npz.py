@@ -66,7 +66,7 @@ def save_npz(
         x = x.get()  # a file is written from host memory
     if isinstance(x, SparseArray):
         _write(
-            file, _sparse_header(x), x._components() | {"row_scale": x.row_scale, "col_scale": x.col_scale}, compressed
+            file, _sparse_header(x), x.components() | {"row_scale": x.row_scale, "col_scale": x.col_scale}, compressed
         )
         return
     if not isinstance(x, BitTensor):
@@ -85,7 +85,7 @@ def save_npz(
 
 def _sparse_header(x: SparseArray) -> dict[str, Any]:
     header = {"format": _FORMAT, "type": type(x).__name__, "shape": list(x.shape), "had_duplicates": x.had_duplicates}
-    return header | {name: value for name, value in x._settings().items() if name != "shape"}
+    return header | {name: value for name, value in x.settings().items() if name != "shape"}
 
 
 def _write(file: Any, header: dict[str, Any], parts: dict[str, NDArray[Any] | None], compressed: bool) -> None:

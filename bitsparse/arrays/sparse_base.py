@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from abc import abstractmethod
 from collections.abc import Callable
-from functools import partial
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -17,9 +17,11 @@ from bitsparse.arrays.base import BitArray
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.display import human_bytes
 from bitsparse.arrays.indices import converted, gather
+from bitsparse.arrays.inside import assembled, scales_of, with_fields
 from bitsparse.arrays.operators import operators
 from bitsparse.arrays.sparse_forms import Pattern
 from bitsparse.errors import DeviceError, DTypeError, ShapeError
+from bitsparse.interop.kept import READY, Slot, Store
 
 __all__ = ["SparseArray"]
 
@@ -41,6 +43,10 @@ _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
+#: What formats derive from a pattern.
+DERIVED: Slot[Any] = Slot("derived")
+
+
 class SparseArray(BitArray):
     """Base class of :class:`bitsparse.TCTiledCSR` and :class:`bitsparse.FRDC`; users meet it only in ``isinstance``."""
 
@@ -55,7 +61,7 @@ class SparseArray(BitArray):
     _col_scale: NDArray[np.float32] | None
     #: What was derived from this pattern (its index of windows, its transpose, schedules, tilings) where it lies, for all arrays that
     #: share it; of values only with the component they came from.
-    _prepared: dict[Any, Any]
+    _prepared: Store
 
     def _adopt(self, made: Pattern, row_scale: Any = None, col_scale: Any = None) -> None:
         """Fields that do not depend on the format; scales given beat those that the data brought along."""
@@ -84,23 +90,23 @@ class SparseArray(BitArray):
     def _keep(self, key: Any, derive: Callable[[], Any]) -> Any:
         """What is derived from the pattern, once for all arrays that share it, and in the order of a GPU's streams."""
         with self._working():
-            ready = None if self.device == "cpu" else self._prepared.setdefault("ready", interop.Ready())
+            ready = None if self.device == "cpu" else READY.of(self._prepared, interop.Ready)
             if ready is not None:
                 ready.wait()
-            kept = self._prepared.get(key)
+            kept = DERIVED.get(self._prepared, key)
             if kept is None:
-                kept = self._prepared[key] = derive()
+                kept = DERIVED.keep(self._prepared, derive(), key)
                 if ready is not None:
                     ready.renew()
             return kept
 
-    def _components(self) -> dict[str, NDArray[Any] | None]:
+    def components(self) -> dict[str, NDArray[Any] | None]:
         """The component arrays by name, as `from_arrays` takes them."""
         return {name: getattr(self, f"_{name}") for name in self.component_names}
 
     @abstractmethod
-    def _made_from(self, made: Pattern) -> Self:
-        """An array of this type and settings from another pattern."""
+    def _of_pattern(self, pattern: Pattern) -> Self:
+        """An array of this type and settings of another pattern."""
 
     @classmethod
     @abstractmethod
@@ -108,10 +114,14 @@ class SparseArray(BitArray):
         """The array of a CSR pattern."""
 
     def _moved(self, move: Callable[[Any], Any]) -> Self:
+        names = (*self.component_names, "row_scale", "col_scale")
+        return self._with(prepared={}, **{name: move(getattr(self, f"_{name}")) for name in names})
+
+    def _with(self, **fields: Any) -> Self:
+        """The same array with other fields."""
         made = self.__copy__()
-        for name in (*self._components(), "row_scale", "col_scale"):
-            setattr(made, f"_{name}", move(getattr(self, f"_{name}")))
-        made._prepared = {}
+        for name, value in fields.items():
+            setattr(made, f"_{name}", value)
         return made
 
     # -- what it is -------------------------------------------------------------------------------------------------
@@ -138,7 +148,7 @@ class SparseArray(BitArray):
     @property
     def nbytes(self) -> int:
         """Bytes of the component arrays and scales, and of a :class:`bitsparse.TCTiledCSR`'s index of windows once it is built."""
-        parts = (*self._components().values(), *self._kept_arrays(), self._row_scale, self._col_scale)
+        parts = (*self.components().values(), *self._kept_arrays(), self._row_scale, self._col_scale)
         return sum(part.nbytes for part in parts if part is not None)
 
     @property
@@ -149,7 +159,8 @@ class SparseArray(BitArray):
     @abstractmethod
     def _some_index(self) -> NDArray[Any]: ...
 
-    def _scaled_dtype(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
+    def scaled_dtype(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
+        """That of values of `dtype` once the scales are applied."""
         if self._row_scale is None and self._col_scale is None:
             return dtype
         return np.dtype(np.float64 if dtype == np.float64 else np.float32)
@@ -214,7 +225,7 @@ class SparseArray(BitArray):
         On a GPU a :class:`cupyx.scipy.sparse.csr_matrix`, which holds booleans and floats only: integers of up to 16 bits and the ones
         of a pattern become float32, wider integers float64.
         """
-        with interop.working_on(self.device, self._family):
+        with self._working():
             return sparse_convert.to_matrix(self)
 
     def to_scipy(self) -> Any:
@@ -223,7 +234,7 @@ class SparseArray(BitArray):
 
     def tocoo(self) -> Any:
         """The array as :class:`scipy.sparse.coo_array`, scales applied; on a GPU as CuPy's, as :meth:`tocsr`."""
-        with interop.working_on(self.device, self._family):
+        with self._working():
             return self.tocsr().tocoo()
 
     def toarray(self, dtype: Any = None) -> Any:
@@ -235,7 +246,7 @@ class SparseArray(BitArray):
             By default :attr:`dtype`.
         """
         wanted = self.dtype if dtype is None else _check.dtype("toarray", dtype)
-        with interop.working_on(self.device, self._family):
+        with self._working():
             dense = converted(sparse_convert.to_dense(self), wanted, copy=False)
             return interop.from_array(dense, self._family, "toarray")
 
@@ -255,12 +266,11 @@ class SparseArray(BitArray):
         """
         packed = _check.axis("to_bit_tensor", axis, 2)
         layout = _check.layout("to_bit_tensor", layout, 1)
-        with interop.working_on(self.device, self._family):
+        with self._working():
             indptr, indices, values = self.csr_arrays()
             made = sparse_forms.bits_only("to_bit_tensor", Pattern(indptr, indices, self._shape, values), True)
             words = backends.family(self.device, "sparse.build").csr_to_words(made.indptr, made.indices, made.shape)
-            plain = BitTensor.from_words(words, self._shape, 1, check=False)
-            plain._family = self._family
+            plain = assembled(BitTensor, words, self._shape, 1, -1, "planes", "unsigned", self._family)
             return plain.repack(axis=packed, layout=layout)  # type: ignore[arg-type]
 
     # -- parts ------------------------------------------------------------------------------------------------------
@@ -279,24 +289,22 @@ class SparseArray(BitArray):
         array([[1. , 1. ],
                [0.5, 0.5]], dtype=float32)
         """
-        made = self.__copy__()
-        with interop.working_on(self.device, self._family):
+        with self._working():
             rows = sparse_forms.scale_vector("with_scales", "row_scale", row_scale, self._shape[0], self.device)
             cols = sparse_forms.scale_vector("with_scales", "col_scale", col_scale, self._shape[1], self.device)
-        made._row_scale, made._col_scale = rows, cols
-        return made
+        return self._with(row_scale=rows, col_scale=cols)
 
     @property
     def T(self) -> Self:
         """Transpose. Its pattern is derived once and kept; where it is that of the array itself, the two share all that there is of it."""
-        turned: _Transpose = self._keep("transpose", partial(_transpose_of, self))
-        made = (self if turned.pattern is None else turned.pattern).__copy__()
-        made._row_scale, made._col_scale = self._col_scale, self._row_scale
-        made._family, made.had_duplicates = self._family, self.had_duplicates
+        turned: _Transpose = self._keep("transpose", self._transpose)
         values = self._csr_values()
+        fields: dict[str, Any] = {"row_scale": self._col_scale, "col_scale": self._row_scale, "family": self._family}
         if values is not None:
             with self._working():
-                made._take_values(gather(values, turned.order))
+                fields["data"] = gather(values, turned.order)
+        made: Self = with_fields(self if turned.pattern is None else turned.pattern, **fields)
+        made.had_duplicates = self.had_duplicates
         return made
 
     @property
@@ -308,12 +316,17 @@ class SparseArray(BitArray):
         >>> bs.FRDC(np.array([[0, 1], [1, 0]])).has_symmetric_pattern, bs.FRDC(np.array([[0, 1], [0, 0]])).has_symmetric_pattern
         (True, False)
         """
-        turned: _Transpose = self._keep("transpose", partial(_transpose_of, self))
+        turned: _Transpose = self._keep("transpose", self._transpose)
         return turned.pattern is None
 
-    def _take_values(self, values: NDArray[Any]) -> None:
-        """Put values in row order into a new array of a format that has them."""
-        raise NotImplementedError
+    def _transpose(self) -> _Transpose:
+        indptr, indices = self._pattern()
+        turned, order = sparse_convert.transposed(indptr, indices, self._shape)
+        if self._shape[0] == self._shape[1] and all(
+            bool((one == other).all()) for one, other in ((turned.indptr, indptr), (turned.indices, indices))
+        ):
+            return _Transpose(None, order)
+        return _Transpose(self._of_pattern(replace(turned, family=self._family)), order)
 
     def transpose(self) -> Self:
         """:attr:`T`."""
@@ -321,14 +334,8 @@ class SparseArray(BitArray):
 
     def copy(self) -> Self:
         """A copy that shares nothing."""
-        made = self.__copy__()
-        with interop.working_on(self.device, self._family):
-            for name in (*self._components(), "row_scale", "col_scale"):
-                part = getattr(made, f"_{name}")
-                if part is not None:
-                    setattr(made, f"_{name}", part.copy())
-        made._prepared = {}
-        return made
+        with self._working():
+            return self._moved(lambda part: None if part is None else part.copy())
 
     def __copy__(self) -> Self:
         made = object.__new__(type(self))
@@ -365,10 +372,10 @@ class SparseArray(BitArray):
     def _elementwise(self, operation: Callable[[Any, Any], Any], other: Any, name: str, swap: bool = False) -> Any:
         """What scipy.sparse gives for the same operator: sparse results stay :class:`scipy.sparse.csr_array`. On the CPU."""
         _check.on_cpu(name, "this array", self.device)
-        mine, family = self._countable(), interop.NUMPY
+        mine, family = _countable(self), interop.NUMPY
         if isinstance(other, SparseArray):
             _check.same_device(name, (self.device, other.device))
-            theirs = other._countable()
+            theirs = _countable(other)
         elif hasattr(other, "tocsr"):
             theirs = other.tocsr()
         elif isinstance(other, (bool, int, float, complex, np.generic)):
@@ -383,30 +390,24 @@ class SparseArray(BitArray):
             return result
         return interop.from_numpy(result, interop.common_family([self._family, family]), name)
 
-    def _countable(self) -> Any:
-        """:meth:`tocsr` for arithmetic, where the ones of a pattern are int32, so that sums and differences do not wrap."""
-        csr = self.tocsr()
-        return csr.astype(np.int32) if csr.dtype == np.uint8 and self._csr_values() is None else csr
-
     def __neg__(self) -> Any:
         _check.on_cpu("negative", "this array", self.device)
-        return -self._countable()
+        return -_countable(self)
 
     # -- pickling ---------------------------------------------------------------------------------------------------
     def __reduce__(self) -> Any:
         here = self.get()
         return rebuilt, (
             type(self),
-            here._components(),
-            here._settings(),
-            here._row_scale,
-            here._col_scale,
+            here.components(),
+            here.settings(),
+            *scales_of(here),
             here.had_duplicates,
             self.device,
         )
 
     @abstractmethod
-    def _settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         """Keyword arguments of `from_arrays` besides the components and scales."""
 
 
@@ -417,14 +418,10 @@ class _Transpose(NamedTuple):
     order: NDArray[Any]  # entry of the array that each entry of its transpose is
 
 
-def _transpose_of(x: SparseArray) -> _Transpose:
-    indptr, indices = x._pattern()
-    turned, order = sparse_convert.transposed(indptr, indices, x.shape)
-    if x.shape[0] == x.shape[1] and all(
-        bool((one == other).all()) for one, other in ((turned.indptr, indptr), (turned.indices, indices))
-    ):
-        return _Transpose(None, order)
-    return _Transpose(x._made_from(turned._replace(family=x._family)), order)
+def _countable(x: SparseArray) -> Any:
+    """:meth:`SparseArray.tocsr` for arithmetic, where the ones of a pattern are int32, so that sums and differences do not wrap."""
+    csr = x.tocsr()
+    return csr.astype(np.int32) if csr.dtype == np.uint8 and x.csr_arrays()[2] is None else csr
 
 
 def rebuilt(

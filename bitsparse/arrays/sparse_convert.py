@@ -8,6 +8,7 @@ import numpy as np
 
 from bitsparse import backends, interop
 from bitsparse.arrays.indices import converted, rows_of
+from bitsparse.arrays.inside import scales_of
 from bitsparse.arrays.sparse_merge import Pattern
 from bitsparse.errors import ShapeError
 
@@ -27,12 +28,13 @@ def _scaled(x: Any, function: str) -> tuple[Any, Any, Any]:
         values = space.ones(indices.size, np.uint8)
     elif values.dtype.itemsize == 2 and values.dtype.kind not in "iu":
         values = converted(values, np.dtype(np.float32))
-    dtype = x._scaled_dtype(values.dtype)
+    dtype = x.scaled_dtype(values.dtype)
     values = values.astype(dtype, copy=False)
-    if x._row_scale is not None:
-        values = values * x._row_scale[rows_of(indptr)].astype(dtype, copy=False)
-    if x._col_scale is not None:
-        values = values * x._col_scale[indices].astype(dtype, copy=False)
+    row_scale, col_scale = scales_of(x)
+    if row_scale is not None:
+        values = values * row_scale[rows_of(indptr)].astype(dtype, copy=False)
+    if col_scale is not None:
+        values = values * col_scale[indices].astype(dtype, copy=False)
     return indptr, indices, values
 
 

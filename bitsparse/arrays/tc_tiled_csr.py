@@ -11,7 +11,7 @@ from bitsparse import _check, backends, interop
 from bitsparse.arrays import sparse_forms
 from bitsparse.arrays.indices import contiguous, converted, devices_of, matrix_shape
 from bitsparse.arrays.sparse_adopt import adopt_csr
-from bitsparse.arrays.sparse_base import SparseArray
+from bitsparse.arrays.sparse_base import DERIVED, SparseArray
 from bitsparse.arrays.sparse_forms import Pattern
 from bitsparse.backends.params import Translation
 
@@ -107,10 +107,7 @@ class TCTiledCSR(SparseArray):
     ) -> None:
         made = sparse_forms.read("TCTiledCSR", arg, shape, index=index_dtype, binary=False, pattern=pattern)
         height = getattr(arg, "window", 16) if window is None and isinstance(arg, TCTiledCSR) else window
-        self._build(made, 16 if height is None else height, pattern, row_scale, col_scale)
-
-    def _build(self, made: Pattern, window: Any, pattern: bool, row_scale: Any, col_scale: Any) -> None:
-        self._window = _check.integer("TCTiledCSR", "window", window, 1, _TALLEST)
+        self._window = _check.integer("TCTiledCSR", "window", 16 if height is None else height, 1, _TALLEST)
         device = interop.device_of(made.indptr)
         with interop.working_on(device, made.family):
             self._adopt(made, row_scale, col_scale)
@@ -140,9 +137,7 @@ class TCTiledCSR(SparseArray):
                [1, 0]], dtype=uint8)
         """
         made = sparse_forms.from_csr("from_csr_arrays", indptr, indices, shape, values, index=index_dtype)
-        self = object.__new__(cls)
-        self._build(made, window, False, row_scale, col_scale)
-        return self
+        return cls(made, window=window, row_scale=row_scale, col_scale=col_scale)
 
     @classmethod
     def from_edges(
@@ -181,9 +176,7 @@ class TCTiledCSR(SparseArray):
                [1, 0, 0]], dtype=uint8)
         """
         made = sparse_forms.from_edges("from_edges", rows, cols, shape, values, symmetric, index_dtype)
-        self = object.__new__(cls)
-        self._build(made, window, False, row_scale, col_scale)
-        return self
+        return cls(made, window=window, row_scale=row_scale, col_scale=col_scale)
 
     @classmethod
     def from_arrays(
@@ -211,9 +204,8 @@ class TCTiledCSR(SparseArray):
             (starts, columns), family = adopt_csr(function, indptr, indices, sizes)
             values, _ = sparse_forms.edge_values(function, data, columns.size)
             _check.same_device(function, devices_of(starts, values))
-        self = object.__new__(cls)
-        self._build(Pattern(starts, columns, sizes, values, family=family), height, False, row_scale, col_scale)
-        return self
+        made = Pattern(starts, columns, sizes, values, family=family)
+        return cls(made, window=height, row_scale=row_scale, col_scale=col_scale)
 
     # -- components -------------------------------------------------------------------------------------------------
     @property
@@ -272,7 +264,7 @@ class TCTiledCSR(SparseArray):
     @property
     def dtype(self) -> np.dtype[Any]:
         """That of the values (uint8 for a pattern); with scales float32, or float64 for float64 values."""
-        return self._scaled_dtype(np.dtype(np.uint8) if self._data is None else self._data.dtype)
+        return self.scaled_dtype(np.dtype(np.uint8) if self._data is None else self._data.dtype)
 
     @property
     def windows(self) -> int:
@@ -288,7 +280,7 @@ class TCTiledCSR(SparseArray):
         4
         """
         width = _check.integer("tile_count", "width", width, 1)
-        with interop.working_on(self.device, self._family):
+        with self._working():
             starts = self.cols_indptr.astype(np.int64)
             return int((-((starts[:-1] - starts[1:]) // width)).sum())
 
@@ -318,22 +310,19 @@ class TCTiledCSR(SparseArray):
                 f"with_values: the data held entries twice, which were merged into {self.nnz}, so that values in its order do not "
                 f"fit; sum the values first and build from data without repeated entries"
             )
-        made = self.__copy__()
         with sparse_forms.working_on((values, self)):
             array, family = sparse_forms.edge_values("with_values", values, self.nnz)
             _check.same_device("with_values", devices_of(self._indices, array))
-            made._data = None if array is None else _shared(array.copy())
-        made._family = interop.common_family([self._family, family])
-        return made
+            data = None if array is None else _shared(array.copy())
+        return self._with(data=data, family=interop.common_family([self._family, family]))
 
     def astype(self, dtype: Any) -> Self:
         """The same array with values of `dtype`; a pattern gets ones."""
         wanted = _check.dtype("astype", dtype)
-        made = self.__copy__()
-        with interop.working_on(self.device, self._family):
+        with self._working():
             ones = interop.namespace(self._indices).ones
-            made._data = converted(ones(self.nnz, np.float32) if self._data is None else self._data, wanted)
-        return made
+            data = ones(self.nnz, np.float32) if self._data is None else self._data
+            return self._with(data=converted(data, wanted))
 
     def _csr_values(self) -> NDArray[Any] | None:
         return self._data
@@ -343,18 +332,14 @@ class TCTiledCSR(SparseArray):
         return self._indptr, self._indices
 
     def _kept_arrays(self) -> tuple[NDArray[Any], ...]:
-        kept: Translation | None = self._prepared.get(("translation", self._window))
+        kept: Translation | None = DERIVED.get(self._prepared, ("translation", self._window))
         return () if kept is None else (kept.cols_indptr, kept.cols, kept.edge_col)
 
-    def _take_values(self, values: NDArray[Any]) -> None:
-        self._data = _shared(values)
+    def _of_pattern(self, pattern: Pattern) -> Self:
+        return type(self)(pattern, window=self._window)
 
-    def _made_from(self, made: Pattern) -> Self:
-        self_ = object.__new__(type(self))
-        self_._build(made, self._window, False, None, None)
-        return self_
-
-    def _settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
+        """Keyword arguments of :meth:`from_arrays` besides the components and scales."""
         return {"shape": self._shape, "window": self._window}
 
     def _some_index(self) -> NDArray[Any]:

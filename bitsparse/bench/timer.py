@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import NamedTuple
 
+from bitsparse.ops.recorded import time_once
+
 __all__ = ["Protocol", "time_interleaved", "time_once"]
 
 
@@ -40,20 +42,6 @@ class Protocol(NamedTuple):
     def quick(cls) -> Protocol:
         """Return a protocol for a first impression: fewer samples, otherwise the same."""
         return cls(warmup=1, repetitions=3, seconds=4.0)
-
-
-def time_once(function: Callable[[], object], calls: int = 1) -> float:
-    """Milliseconds per call of ``calls`` calls in a row.
-
-    Examples
-    --------
-    >>> time_once(lambda: None, calls=10) >= 0.0
-    True
-    """
-    start = time.perf_counter_ns()
-    for _ in range(calls):
-        function()
-    return (time.perf_counter_ns() - start) / (1e6 * calls)
 
 
 def time_interleaved(functions: Sequence[Callable[[], object]], protocol: Protocol | None = None) -> list[float]:

@@ -42,5 +42,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="bitsparse", description="Low-bit and sparse graph arrays.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for command in (demo, quality, inspect, convert, run, compile, info):
-        command.add_parser(commands)
+        name = command.__name__.rpartition(".")[2]
+        options = commands.add_parser(name, help=command.HELP, description=command.DESCRIPTION)
+        command.add_options(options)
+        options.set_defaults(run=command.run)
     return parser

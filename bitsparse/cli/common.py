@@ -3,19 +3,65 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
+import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bitsparse import jit
+from bitsparse import jit, viz
 from bitsparse.errors import BitsparseError, DeviceError
 
 if TYPE_CHECKING:
     from bitsparse.datasets import GraphData
 
-__all__ = ["bit_count", "load_task", "need", "need_gpu", "positive", "progress", "save_spy"]
+#: The graph of commands that are given none.
+DIGITS = "nearest neighbours of scikit-learn's digits"
+
+__all__ = [
+    "add_json",
+    "add_task_options",
+    "bit_count",
+    "emit",
+    "load_graph",
+    "load_task",
+    "need",
+    "need_gpu",
+    "positive",
+    "save_figure",
+    "save_spy",
+    "say",
+]
+
+
+def add_json(parser: argparse.ArgumentParser, instead_of: str = "") -> None:
+    """Declare ``--json``."""
+    parser.add_argument("--json", action="store_true", help=f"print one JSON object{instead_of}")
+
+
+def add_task_options(
+    parser: argparse.ArgumentParser, runs: str, *, needs: str = "features and labels", default: str = DIGITS
+) -> None:
+    """Declare which graph to work on, whether to make up what it lacks, and where `runs` runs."""
+    parser.add_argument(
+        "--graph",
+        metavar="FILE",
+        help=f"a graph with {needs}, in any form that `bitsparse inspect` reads (default: {default})",
+    )
+    parser.add_argument(
+        "--generate", action="store_true", help="make up features and labels, for graphs that come without them"
+    )
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help=f"where the {runs} (default: cpu)")
+
+
+def say(args: argparse.Namespace, sentence: str) -> None:
+    """A remark on stderr, which no output on stdout is mixed with."""
+    print(f"bitsparse {args.command}: {sentence}", file=sys.stderr)
+
+
+def emit(args: argparse.Namespace, facts: dict[str, Any], text: Callable[[], str]) -> None:
+    """Print what was found, with ``--json`` as one JSON object, else as text."""
+    print(json.dumps(facts) if args.json else text())
 
 
 def positive(text: str) -> int:
@@ -23,18 +69,6 @@ def positive(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
     return int(text)
-
-
-@contextlib.contextmanager
-def progress(total: int, unit: str) -> Iterator[Callable[[], object]]:
-    """A bar on stderr: only on a terminal, only past two seconds, only if tqdm is installed."""
-    try:
-        from tqdm import tqdm
-    except ModuleNotFoundError:
-        yield lambda: None
-        return
-    with tqdm(total=total, disable=None, delay=2, leave=False, unit=unit, file=sys.stderr) as bar:
-        yield bar.update
 
 
 def bit_count(text: str) -> int:
@@ -53,19 +87,23 @@ def need(module: str, option: str, extra: str) -> None:
         raise ImportError(f"{option} needs {module}, which is not installed; run: pip install 'bitsparse[{extra}]'")
 
 
-def save_spy(matrix: Any, name: str, path: str) -> Path:
-    """Draw the 8 x 128 tiles of a matrix into a file, by default ``NAME-tiles.png``."""
-    from bitsparse import viz
+def save_figure(args: argparse.Namespace, axes: Any, file: Path) -> None:
+    """Write a picture to a file, and say so."""
+    axes.figure.savefig(file, dpi=150)
+    say(args, f"wrote {file}")
 
-    file = Path(path or f"{name}-tiles.png")
+
+def save_spy(args: argparse.Namespace, matrix: Any, name: str) -> None:
+    """Draw the 8 x 128 tiles of a matrix into the file of ``--plot``, by default ``NAME-tiles.png``."""
     axes = viz.spy(matrix)
     axes.set_title(f"{name}: {axes.get_title()}", fontsize="medium")
-    axes.figure.savefig(file, dpi=150)
-    return file
+    save_figure(args, axes, Path(args.plot or f"{name}-tiles.png"))
 
 
 def need_gpu(device: str) -> None:
-    """Refuse before the training, and say what is missing."""
+    """Refuse a GPU before the training if there is none, and say what is missing."""
+    if device == "cpu":
+        return
     try:
         jit.capability()
         jit.nvrtc_version()
@@ -73,14 +111,20 @@ def need_gpu(device: str) -> None:
         raise DeviceError(f"device {device!r} is not available: {error}; or use --device cpu") from error
 
 
-def load_task(command: str, path: str | None, *, generate: bool) -> GraphData:
-    """The graph asked for, with features, labels and a split; what had to be made up is said on stderr."""
+def load_graph(args: argparse.Namespace) -> GraphData:
+    """The graph asked for, or the digits; what had to be made up is said on stderr."""
     from bitsparse import datasets
 
-    data = datasets.digits() if path is None else datasets.read(path)
-    if generate:
+    data = datasets.digits() if args.graph is None else datasets.read(args.graph)
+    if args.generate:
         data = data.with_generated()
-        print(f"bitsparse {command}: features and labels of {data.name} are made up (seed 0)", file=sys.stderr)
+        say(args, f"features and labels of {data.name} are made up (seed 0)")
+    return data
+
+
+def load_task(args: argparse.Namespace) -> GraphData:
+    """The graph asked for, with features, labels and a split."""
+    data = load_graph(args)
     for name, part in (
         ("features (x_indptr, x_indices, x_data, x_shape, or features)", data.x),
         ("labels", data.labels),
@@ -93,10 +137,7 @@ def load_task(command: str, path: str | None, *, generate: bool) -> GraphData:
         raise ValueError(f"graph {data.name!r} has labels of {data.num_classes} classes, but at least 2 are needed")
     if data.train_mask is None:
         data = data.with_split()
-        print(
-            f"bitsparse {command}: {data.name} has no masks; split at random, 20 training nodes per class (seed 0)",
-            file=sys.stderr,
-        )
+        say(args, f"{data.name} has no masks; split at random, 20 training nodes per class (seed 0)")
     for name, mask in (("train_mask", data.train_mask), ("test_mask", data.test_mask)):
         if mask is None or not mask.any():
             raise ValueError(f"graph {data.name!r}: {name} selects no node; select some")

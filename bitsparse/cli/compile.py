@@ -19,22 +19,25 @@ from contextlib import nullcontext
 from typing import Any
 
 from bitsparse import jit
-from bitsparse.cli.common import positive, progress
+from bitsparse._progress import progress
+from bitsparse.backends import cuda
+from bitsparse.cli.common import add_json, positive
 
-__all__ = ["add_parser"]
+__all__ = ["DESCRIPTION", "HELP", "add_options", "run"]
 
 _OLDEST = 80
 _NATIVE = "native"
 
 
-def add_parser(commands: Any) -> None:
-    """Declare the command."""
-    parser = commands.add_parser(
-        "compile",
-        help="compile the GPU kernels ahead of time",
-        description="Compile every GPU kernel into the cache, so that nothing is compiled at the first call. Needs NVRTC (pip install "
-        "'bitsparse[cuda13]') but no GPU. Exit code 1: a kernel spills registers.",
-    )
+HELP = "compile the GPU kernels ahead of time"
+DESCRIPTION = (
+    "Compile every GPU kernel into the cache, so that nothing is compiled at the first call. Needs NVRTC (pip install "
+    "'bitsparse[cuda13]') but no GPU. Exit code 1: a kernel spills registers."
+)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's options."""
     parser.add_argument(
         "--arch",
         type=_arch,
@@ -46,8 +49,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--jobs", type=positive, metavar="N", help="compilations at the same time (default: one for each core)"
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
-    parser.set_defaults(run=_run)
+    add_json(parser, " instead of a table")
 
 
 def _arch(text: str) -> str:
@@ -61,9 +63,10 @@ def _arch(text: str) -> str:
     return text
 
 
-def _run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
+    """Serve the command."""
     archs = list(dict.fromkeys(jit.capability().arch if arch == _NATIVE else arch for arch in args.arch))
-    chosen = jit.variants()
+    chosen = cuda.variants()
     jobs = args.jobs or len(os.sched_getaffinity(0))
     nvrtc = ".".join(map(str, jit.nvrtc_version()))
     total = sum(variant.runs_on(arch) for arch in archs for variant in chosen)

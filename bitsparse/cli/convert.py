@@ -4,32 +4,32 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
 from bitsparse._files import replacing
+from bitsparse.cli.common import say
 from bitsparse.cli.files import FORMS, form_of, load, save
 
-__all__ = ["add_input_options", "add_parser"]
+__all__ = ["DESCRIPTION", "HELP", "add_input_options", "add_options", "run"]
 
 
-def add_parser(commands: Any) -> None:
-    """Declare the command."""
-    convert = commands.add_parser(
-        "convert",
-        help="graph files from one form to another",
-        description="Read a graph (npz, TC-GNN npz, Matrix Market, Planetoid's raw files, text edge lists, or arrays that bitsparse saved) "
-        "and write it in another form.",
-        epilog="Forms: " + "; ".join(f"{form}: {what}" for form, what in FORMS.items()) + ".",
-    )
-    convert.add_argument("input", metavar="IN")
-    convert.add_argument("output", metavar="OUT", help="its name tells the form, unless --to does")
-    convert.add_argument("--to", choices=tuple(FORMS), help="form of OUT")
-    convert.add_argument("--pattern", action="store_true", help="drop the values and keep which entries there are")
-    convert.add_argument("--force", action="store_true", help="overwrite OUT")
-    add_input_options(convert)
-    convert.set_defaults(run=_convert)
+HELP = "graph files from one form to another"
+DESCRIPTION = (
+    "Read a graph (npz, TC-GNN npz, Matrix Market, Planetoid's raw files, text edge lists, or arrays that bitsparse saved) "
+    "and write it in another form."
+)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's options."""
+    parser.epilog = "Forms: " + "; ".join(f"{form}: {what}" for form, what in FORMS.items()) + "."
+    parser.add_argument("input", metavar="IN")
+    parser.add_argument("output", metavar="OUT", help="its name tells the form, unless --to does")
+    parser.add_argument("--to", choices=tuple(FORMS), help="form of OUT")
+    parser.add_argument("--pattern", action="store_true", help="drop the values and keep which entries there are")
+    parser.add_argument("--force", action="store_true", help="overwrite OUT")
+    add_input_options(parser)
 
 
 def add_input_options(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +38,8 @@ def add_input_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--symmetric", action="store_true", help="add the other direction of a text list's edges")
 
 
-def _convert(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
+    """Serve the command."""
     form = args.to or form_of(args.output)
     if os.path.lexists(args.output) and not args.force:
         raise FileExistsError(f"{args.output!r} exists already; pass --force to overwrite it")
@@ -48,10 +49,9 @@ def _convert(args: argparse.Namespace) -> None:
         save(loaded, stream, form, pattern=args.pattern)
     rows, cols = loaded.shape
     size = Path(args.output).stat().st_size
-    print(
-        f"bitsparse convert: {loaded.name} ({loaded.form}), {rows} x {cols}, {loaded.matrix.nnz} entries -> {args.output} ({form}), "
-        f"{size} bytes",
-        file=sys.stderr,
+    say(
+        args,
+        f"{loaded.name} ({loaded.form}), {rows} x {cols}, {loaded.matrix.nnz} entries -> {args.output} ({form}), {size} bytes",
     )
 
 

@@ -14,8 +14,6 @@ logits, on a GPU until it has finished. Training, calibration and the model in f
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,71 +22,61 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bitsparse import jit
+from bitsparse._progress import progress
 from bitsparse.backends import host
-from bitsparse.cli.common import bit_count, load_task, need, need_gpu, positive, progress, save_spy
-from bitsparse.nn.lowbit.aggregate import ADJACENCIES, chosen_adjacency
+from bitsparse.cli import common
+from bitsparse.nn.lowbit.quantized import ADJACENCIES, chosen_adjacency
 
 if TYPE_CHECKING:
     from bitsparse.datasets import GraphData
-    from bitsparse.nn import GCN, Features, Propagation
+    from bitsparse.nn import Features, Graph, Network
 
-__all__ = ["add_parser"]
+__all__ = ["DESCRIPTION", "HELP", "add_options", "run"]
 
 _BITS = (8, 4, 2, 1)
 _EPOCHS = 200
 _FORMS = {"dense": "as dense bits", "frdc": "as FRDC", "tiled": "as TCTiledCSR"}
 
 
-def add_parser(commands: Any) -> None:
-    """Declare the command."""
-    demo = commands.add_parser(
-        "demo",
-        help="a GCN in full precision and on 8, 4, 2 and 1 bits",
-        description="Train a two-layer GCN (2 x 16) in full precision, run the same model on low-bit integers, and "
-        "compare test accuracy (per cent), bytes of adjacency, features and weights, and milliseconds of one inference.",
-    )
-    demo.add_argument(
-        "--graph",
-        metavar="FILE",
-        help="a graph with features and labels, in any form that `bitsparse inspect` reads (default: nearest neighbours of "
-        "scikit-learn's digits)",
-    )
-    demo.add_argument(
+HELP = "a GCN in full precision and on 8, 4, 2 and 1 bits"
+DESCRIPTION = (
+    "Train a two-layer GCN (2 x 16) in full precision, run the same model on low-bit integers, and "
+    "compare test accuracy (per cent), bytes of adjacency, features and weights, and milliseconds of one inference."
+)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's options."""
+    common.add_task_options(parser, "low-bit model runs")
+    parser.add_argument(
         "--seeds",
-        type=positive,
+        type=common.positive,
         default=1,
         metavar="N",
         help="train N times, with seeds 0..N-1, and report mean and deviation",
     )
-    demo.add_argument(
+    parser.add_argument(
         "--bits",
-        type=bit_count,
+        type=common.bit_count,
         nargs="+",
         default=list(_BITS),
         metavar="B",
         help="settings beside full precision (default: 8 4 2 1)",
     )
-    demo.add_argument(
+    parser.add_argument(
         "--adjacency",
         choices=ADJACENCIES,
         help="the 1-bit adjacency as dense bits, FRDC or TCTiledCSR (default: FRDC where dense bits are large or slower); "
         "the results are the same",
     )
-    demo.add_argument(
-        "--generate", action="store_true", help="make up features and labels, for graphs that come without them"
-    )
-    demo.add_argument(
-        "--device", choices=("cpu", "cuda"), default="cpu", help="where the low-bit model runs (default: cpu)"
-    )
-    demo.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
-    demo.add_argument(
+    common.add_json(parser, " instead of a table")
+    parser.add_argument(
         "--plot",
         nargs="?",
         const="",
         metavar="FILE",
         help="also draw the adjacency's 8 x 128 tiles (default file: GRAPH-tiles.png)",
     )
-    demo.set_defaults(run=_demo)
 
 
 @dataclass
@@ -111,39 +99,37 @@ class _Setting:
         }
 
 
-def _demo(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
+    """Serve the command."""
     from bitsparse import nn
 
-    if args.device != "cpu":
-        need_gpu(args.device)
+    common.need_gpu(args.device)
     if args.plot is not None:
-        need("matplotlib", "--plot", "viz")
-    data = load_task("demo", args.graph, generate=args.generate)
-    graph, features = nn.Propagation(data.adjacency), nn.Features(data.x)
-    form = chosen_adjacency(args.adjacency or "auto", graph.pattern.shape[0], graph.pattern.nnz, args.device)
+        common.need("matplotlib", "--plot", "viz")
+    data = common.load_task(args)
+    graph, features = nn.Graph(data.adjacency), nn.Features(data.x)
+    form = chosen_adjacency(args.adjacency or "auto", graph.nodes, graph.edges, args.device)
     settings = [_Setting(bits, []) for bits in (32, *dict.fromkeys(args.bits))]
     with progress(args.seeds * (_EPOCHS + len(settings)), "step") as advance:
         for seed in range(args.seeds):
-            model = nn.train_gcn(
+            model = nn.train(
                 graph, features, data.targets, data.train_mask, seed=seed, epochs=_EPOCHS, progress=advance
             )
             for setting in settings:
                 _measure(setting, model, graph, features, data, form, args.device, first=seed == 0)
                 advance()
     if args.plot is not None:
-        _plot(data.adjacency, data.name, args.plot)
+        common.save_spy(args, data.adjacency, data.name)
     results = [setting.record() for setting in settings]
-    if args.json:
-        asked = {} if args.adjacency is None else {"adjacency": form}
-        print(json.dumps({"graph": data.name, "device": args.device, "results": results} | asked))
-    else:
-        print(_table(data, args.seeds, args.device, form, results))
+    asked = {} if args.adjacency is None else {"adjacency": form}
+    facts = {"graph": data.name, "device": args.device, "results": results} | asked
+    common.emit(args, facts, lambda: _table(data, args.seeds, args.device, form, results))
 
 
 def _measure(
     setting: _Setting,
-    model: GCN,
-    graph: Propagation,
+    model: Network,
+    graph: Graph,
     features: Features,
     data: GraphData,
     adjacency: str,
@@ -156,7 +142,9 @@ def _measure(
 
     run: Callable[[], Any]
     if setting.bits == 32:
-        nbytes, run = graph.nbytes + features.nbytes + model.nbytes, lambda: model(graph, features)
+        csr = graph.matrix
+        adjacency_bytes = csr.data.nbytes + csr.indices.nbytes + csr.indptr.nbytes
+        nbytes, run = adjacency_bytes + features.nbytes + model.nbytes, lambda: model(graph, features)
     else:
         quantized = nn.quantized_gcn(model, graph, features, setting.bits, adjacency=adjacency).to_device(device)
         nbytes, run = quantized.nbytes, quantized if device == "cpu" else _finished(quantized)
@@ -214,8 +202,3 @@ def _table(data: GraphData, seeds: int, device: str, form: str, results: list[di
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
-
-
-def _plot(adjacency: Any, name: str, path: str) -> None:
-    file = save_spy(adjacency, name, path)
-    print(f"bitsparse demo: wrote {file}", file=sys.stderr)

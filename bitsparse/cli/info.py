@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import platform
 import re
 from pathlib import Path
@@ -14,9 +13,10 @@ import numpy as np
 
 from bitsparse import jit
 from bitsparse.backends import host
+from bitsparse.cli.common import add_json, emit
 from bitsparse.errors import BitsparseError
 
-__all__ = ["add_parser"]
+__all__ = ["DESCRIPTION", "HELP", "add_options", "run"]
 
 #: Packages that some function uses, with the names of their distributions.
 _OPTIONAL = {
@@ -31,24 +31,26 @@ _OPTIONAL = {
 }
 
 
-def add_parser(commands: Any) -> None:
-    """Declare the command."""
-    info = commands.add_parser(
-        "info", help="versions, instruction sets, threads, devices", description="What bitsparse runs on."
-    )
-    info.add_argument("--json", action="store_true", help="print one JSON object")
-    info.set_defaults(run=_info)
+HELP = "versions, instruction sets, threads, devices"
+DESCRIPTION = "What bitsparse runs on."
 
 
-def _info(args: argparse.Namespace) -> None:
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's options."""
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Serve the command."""
     facts = _facts()
-    if args.json:
-        print(json.dumps(facts))
-        return
+    emit(args, facts, lambda: _report(facts))
+
+
+def _report(facts: dict[str, Any]) -> str:
     optional = ", ".join(f"{name} {version or '-'}" for name, version in facts.pop("optional").items())
     gpu = _gpu_lines(facts.pop("gpu"))
-    for name, value in (*facts.items(), *gpu, ("optional", optional)):
-        print(f"{name:<14}{', '.join(value) if isinstance(value, list) else value}")
+    lines = (*facts.items(), *gpu, ("optional", optional))
+    return "\n".join(f"{name:<14}{', '.join(value) if isinstance(value, list) else value}" for name, value in lines)
 
 
 def _facts() -> dict[str, Any]:

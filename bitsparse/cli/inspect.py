@@ -17,57 +17,53 @@ and SDDMM, 8 x 128 those of 1-bit products, where only ``before`` is visited. ``
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from typing import Any
 
 import numpy as np
 
-from bitsparse.arrays import FRDC, TCTiledCSR
-from bitsparse.cli.common import need, save_spy
+from bitsparse.arrays import FRDC
+from bitsparse.cli.common import add_json, emit, need, save_spy
 from bitsparse.cli.convert import add_input_options
 from bitsparse.cli.files import Loaded, load
 
-__all__ = ["add_parser", "statistics"]
+__all__ = ["DESCRIPTION", "HELP", "add_options", "run", "statistics"]
 
 _TILES = ((16, 8), (16, 16), (8, 128))
 _PARTS_PER_BATCH = 20
 
 
-def add_parser(commands: Any) -> None:
-    """Declare the command."""
-    inspect = commands.add_parser(
-        "inspect",
-        help="degrees, tiles and bytes of a graph file",
-        description="Degrees, tile counts before and after translation, FRDC blocks, and the bytes of every form against CSR.",
-    )
-    inspect.add_argument("file", metavar="FILE")
-    inspect.add_argument("--json", action="store_true", help="print one JSON object")
-    inspect.add_argument("--plot", metavar="FILE", help="draw the 8 x 128 tiles, shaded by fill")
-    inspect.add_argument(
+HELP = "degrees, tiles and bytes of a graph file"
+DESCRIPTION = "Degrees, tile counts before and after translation, FRDC blocks, and the bytes of every form against CSR."
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's options."""
+    parser.add_argument("file", metavar="FILE")
+    add_json(parser)
+    parser.add_argument("--plot", metavar="FILE", help="draw the 8 x 128 tiles, shaded by fill")
+    parser.add_argument(
         "--parts",
         type=int,
         metavar="P",
         help="also partition the nodes into P parts and count zero tiles of batches of 20",
     )
-    add_input_options(inspect)
-    inspect.set_defaults(run=_inspect)
+    add_input_options(parser)
 
 
-def _inspect(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
+    """Serve the command."""
     if args.plot is not None:
         need("matplotlib", "--plot", "viz")
     loaded = load(args.file, base=args.base, symmetric=args.symmetric)
     facts = statistics(loaded, args.parts)
     if args.plot is not None:
-        file = save_spy(loaded.matrix, loaded.name, args.plot)
-        print(f"bitsparse inspect: wrote {file}", file=sys.stderr)
-    print(json.dumps(facts) if args.json else _report(facts))
+        save_spy(args, loaded.matrix, loaded.name)
+    emit(args, facts, lambda: _report(facts))
 
 
 def statistics(loaded: Loaded, parts: int | None = None) -> dict[str, Any]:
     """The object that ``--json`` prints."""
-    from bitsparse.graph import tile_statistics
+    from bitsparse.graph import tile_statistics, translate
     from bitsparse.graph.adjacency import pattern_of, scipy_pattern
 
     made = pattern_of("inspect", loaded.matrix)
@@ -107,7 +103,7 @@ def statistics(loaded: Loaded, parts: int | None = None) -> dict[str, Any]:
             "csr": index_bytes,
             "csr-float32": index_bytes + 4 * entries,
             "frdc": frdc_bytes,
-            "tiled": TCTiledCSR(csr, pattern=True).nbytes,
+            "tiled": translate(csr, pattern=True).nbytes,
             "bits": rows * -(-cols // 128) * 16,
         },
         "batches": _batches(csr, parts) if parts is not None else None,

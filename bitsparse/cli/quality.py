@@ -15,19 +15,19 @@ in float32 over it, and the bytes of features that they read. The first cell is 
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bitsparse import viz
+from bitsparse._progress import progress
 from bitsparse.bench import format_table
-from bitsparse.cli.common import load_task, need, need_gpu, positive, progress
+from bitsparse.cli import common
 
 if TYPE_CHECKING:
     from bitsparse.datasets import GraphData
     from bitsparse.nn import Quality
 
-__all__ = ["add_parser"]
+__all__ = ["DESCRIPTION", "HELP", "add_options", "run"]
 
 _MODELS = ("gcn", "sage")
 _STRATEGIES = ("aes", "afs", "sfs", "uniform")
@@ -37,25 +37,21 @@ _NARROW = (32, 8, 4, 2, 1)
 _EPOCHS = 200
 
 
-def add_parser(commands: Any) -> None:
-    """Declare the command."""
-    parser = commands.add_parser(
-        "quality",
-        help="accuracy, sampling rate and speed of sampled edges and features of few bits",
-        description="Train a two-layer GCN and GraphSAGE, run them over edges sampled to several widths and on features of few bits, and "
-        "compare test accuracy (per cent), the share of the edges that is kept, and milliseconds of the aggregations.",
-    )
-    parser.add_argument(
-        "--graph",
-        metavar="FILE",
-        help="a graph with features and labels, in any form that `bitsparse inspect` reads (default: nearest neighbours of "
-        "scikit-learn's digits)",
-    )
+HELP = "accuracy, sampling rate and speed of sampled edges and features of few bits"
+DESCRIPTION = (
+    "Train a two-layer GCN and GraphSAGE, run them over edges sampled to several widths and on features of few bits, and "
+    "compare test accuracy (per cent), the share of the edges that is kept, and milliseconds of the aggregations."
+)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's options."""
+    common.add_task_options(parser, "sampled networks run")
     parser.add_argument("--model", nargs="+", choices=_MODELS, default=list(_MODELS), help="networks (default: both)")
     parser.add_argument(
         "--widths",
         nargs="+",
-        type=positive,
+        type=common.positive,
         default=list(_WIDTHS),
         metavar="W",
         help="edges per node (default: 16 to 1024)",
@@ -67,16 +63,12 @@ def add_parser(commands: Any) -> None:
         "--bits", nargs="+", type=int, choices=_NARROW, default=list(_BITS), help="of features (default: 32 8 4 2)"
     )
     parser.add_argument("--rescale", action="store_true", help="multiply sums by the edges of a node over its samples")
-    parser.add_argument("--seeds", type=positive, default=1, metavar="N", help="train N times, with seeds 0..N-1")
-    parser.add_argument("--hidden", type=positive, default=16, metavar="N", help="hidden units (default: 16)")
-    parser.add_argument("--epochs", type=positive, default=_EPOCHS, metavar="N", help=f"default: {_EPOCHS}")
     parser.add_argument(
-        "--generate", action="store_true", help="make up features and labels, for graphs that come without them"
+        "--seeds", type=common.positive, default=1, metavar="N", help="train N times, with seeds 0..N-1"
     )
-    parser.add_argument(
-        "--device", choices=("cpu", "cuda"), default="cpu", help="where the sampled networks run (default: cpu)"
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+    parser.add_argument("--hidden", type=common.positive, default=16, metavar="N", help="hidden units (default: 16)")
+    parser.add_argument("--epochs", type=common.positive, default=_EPOCHS, metavar="N", help=f"default: {_EPOCHS}")
+    common.add_json(parser, " instead of tables")
     parser.add_argument(
         "--plot",
         nargs="?",
@@ -84,15 +76,14 @@ def add_parser(commands: Any) -> None:
         metavar="FILE",
         help="also draw accuracy, rates and speed (default: GRAPH-MODEL-quality.png; of two models each has its own file)",
     )
-    parser.set_defaults(run=_quality)
 
 
-def _quality(args: argparse.Namespace) -> None:
-    if args.device != "cpu":
-        need_gpu(args.device)
+def run(args: argparse.Namespace) -> None:
+    """Serve the command."""
+    common.need_gpu(args.device)
     if args.plot is not None:
-        need("matplotlib", "--plot", "viz")
-    data = load_task("quality", args.graph, generate=args.generate)
+        common.need("matplotlib", "--plot", "viz")
+    data = common.load_task(args)
     models = list(dict.fromkeys(args.model))
     results = []
     settings = (1 + len(set(args.widths)) * len(set(args.strategies))) * len({32, *args.bits})
@@ -100,29 +91,22 @@ def _quality(args: argparse.Namespace) -> None:
         for kind in models:
             results.append(_measured(kind, data, args, advance))
             if args.plot is not None:
-                _plot(results[-1], data.name, kind, args.plot, only=len(models) == 1)
-    if args.json:
-        records = [found.record() for found in results]
-        facts = {"graph": data.name, "seeds": args.seeds, "hidden": args.hidden, "rescale": args.rescale}
-        print(json.dumps(facts | {"results": records}))
-    else:
-        print(f"{data!r}".removeprefix("GraphData(").removesuffix(")"))
-        print("\n\n".join(_table(found, args) for found in results))
+                _plot(args, results[-1], data.name, kind, only=len(models) == 1)
+    asked = {"graph": data.name, "seeds": args.seeds, "hidden": args.hidden, "rescale": args.rescale}
+    tables = [f"{data!r}".removeprefix("GraphData(").removesuffix(")")]
+    tables.append("\n\n".join(_table(found, args) for found in results))
+    common.emit(args, asked | {"results": [found.record() for found in results]}, lambda: "\n".join(tables))
 
 
 def _measured(kind: str, data: GraphData, args: argparse.Namespace, advance: Any) -> Quality:
     from bitsparse import nn
 
     features = nn.Features(data.x)
-    graph: Any
-    train: Any
-    graph, train = (
-        (nn.Propagation(data.adjacency), nn.train_gcn)
-        if kind == "gcn"
-        else (nn.MeanNeighbours(data.adjacency), nn.train_sage)
-    )
-    options = {"hidden": args.hidden, "epochs": args.epochs, "progress": advance}
-    models = [train(graph, features, data.targets, data.train_mask, seed=seed, **options) for seed in range(args.seeds)]
+    graph = nn.Graph(data.adjacency, "gcn" if kind == "gcn" else "mean")
+    options: Any = {"hidden": args.hidden, "epochs": args.epochs, "progress": advance}
+    models = [
+        nn.train(graph, features, data.targets, data.train_mask, seed=seed, **options) for seed in range(args.seeds)
+    ]
     return nn.sampling_quality(
         models,
         graph,
@@ -160,9 +144,8 @@ def _table(found: Quality, args: argparse.Namespace) -> str:
     return "\n".join(lines)
 
 
-def _plot(found: Quality, name: str, kind: str, path: str, *, only: bool) -> None:
-    file = Path(path or f"{name}-{kind}-quality.png")
-    if path and not only:
+def _plot(args: argparse.Namespace, found: Quality, name: str, kind: str, *, only: bool) -> None:
+    file = Path(args.plot or f"{name}-{kind}-quality.png")
+    if args.plot and not only:
         file = file.with_name(f"{file.stem}-{kind}{file.suffix}")
-    found.plot()[0].figure.savefig(file, dpi=150)
-    print(f"bitsparse quality: wrote {file}", file=sys.stderr)
+    common.save_figure(args, viz.quality(found)[0], file)

@@ -9,87 +9,91 @@ from __future__ import annotations
 
 import argparse
 import html
-import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bitsparse.cli.common import bit_count, need, need_gpu, positive, progress
+from bitsparse import viz
+from bitsparse._progress import progress
+from bitsparse.cli import common
 
 if TYPE_CHECKING:
     from bitsparse.datasets import GraphData
     from bitsparse.nn import ClusterReport, Network
 
-__all__ = ["add_parser", "page"]
+__all__ = ["DESCRIPTION", "HELP", "add_options", "page", "run"]
 
 _KINDS = ("gcn", "sage", "gin")
 _HIDDEN = {"gcn": 16, "sage": 64, "gin": 64}
 
 
-def add_parser(commands: Any) -> None:
-    """Declare the command."""
-    run = commands.add_parser(
-        "run",
-        help="a low-bit network over a graph in batches of parts",
-        description="Cut a graph into parts, pack batches of them, and run a low-bit network over one batch after the other; on a GPU "
-        "copies overlap with the work. Reports bytes moved, time of each stage, empty tiles and accuracy.",
-    )
-    run.add_argument(
-        "--graph",
-        metavar="FILE",
-        help="a graph with features, in any form that `bitsparse inspect` reads (default: digits)",
-    )
-    run.add_argument(
+HELP = "a low-bit network over a graph in batches of parts"
+DESCRIPTION = (
+    "Cut a graph into parts, pack batches of them, and run a low-bit network over one batch after the other; on a GPU "
+    "copies overlap with the work. Reports bytes moved, time of each stage, empty tiles and accuracy."
+)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's options."""
+    common.add_task_options(parser, "network runs", needs="features", default="digits")
+    parser.add_argument(
         "--model",
         default="gcn",
         metavar="KIND|FILE",
         help="gcn, sage or gin, or weights as nn.Network.save writes them (default: gcn, trained here if the graph has labels; the others "
         "have random weights). A file's network reads the features as they are, the others rows that are normalised to a sum of 1",
     )
-    run.add_argument("--layers", type=positive, default=3, metavar="N", help="layers of random weights (default: 3)")
-    run.add_argument("--hidden", type=positive, metavar="N", help="hidden units of them (default: 16 for gcn, else 64)")
-    run.add_argument(
-        "--bits", type=bit_count, default=8, metavar="B", help="of features, weights and activations (default: 8)"
+    parser.add_argument(
+        "--layers", type=common.positive, default=3, metavar="N", help="layers of random weights (default: 3)"
     )
-    run.add_argument(
-        "--parts", type=positive, default=1500, metavar="N", help="parts of METIS (default: 1500, or as many as nodes)"
+    parser.add_argument(
+        "--hidden", type=common.positive, metavar="N", help="hidden units of them (default: 16 for gcn, else 64)"
     )
-    run.add_argument("--batch", type=positive, default=20, metavar="N", help="parts in a batch (default: 20)")
-    run.add_argument("--between", action="store_true", help="keep the edges between parts of a batch")
-    run.add_argument(
+    parser.add_argument(
+        "--bits",
+        type=common.bit_count,
+        default=8,
+        metavar="B",
+        help="of features, weights and activations (default: 8)",
+    )
+    parser.add_argument(
+        "--parts",
+        type=common.positive,
+        default=1500,
+        metavar="N",
+        help="parts of METIS (default: 1500, or as many as nodes)",
+    )
+    parser.add_argument("--batch", type=common.positive, default=20, metavar="N", help="parts in a batch (default: 20)")
+    parser.add_argument("--between", action="store_true", help="keep the edges between parts of a batch")
+    parser.add_argument(
         "--form",
         choices=("auto", "csr", "dense", "frdc", "tiled"),
         default="auto",
         help="of a batch's adjacency (default: auto)",
     )
-    run.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where the network runs (default: cpu)")
-    run.add_argument("--seed", type=int, default=0, metavar="N", help="of parts, training and weights (default: 0)")
-    run.add_argument(
-        "--generate", action="store_true", help="make up features and labels, for graphs that come without them"
-    )
-    run.add_argument(
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of parts, training and weights (default: 0)")
+    parser.add_argument(
         "--out", metavar="FILE", help="write the logits, in node order, as .npy; the file appears when it is whole"
     )
-    run.add_argument("--resume", action="store_true", help="with --out: go on where an interrupted run ended")
-    run.add_argument("--no-cache", action="store_true", help="do not keep the parts on disk")
-    run.add_argument("--json", action="store_true", help="print one JSON object instead of text")
-    run.add_argument("--report", metavar="FILE", help="also write the report as .html or .png")
-    run.set_defaults(run=_run)
+    parser.add_argument("--resume", action="store_true", help="with --out: go on where an interrupted run ended")
+    parser.add_argument("--no-cache", action="store_true", help="do not keep the parts on disk")
+    common.add_json(parser, " instead of text")
+    parser.add_argument("--report", metavar="FILE", help="also write the report as .html or .png")
 
 
-def _run(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
+    """Serve the command."""
     from bitsparse import nn
 
     if args.report and Path(args.report).suffix not in (".html", ".png"):
         raise ValueError(f"--report {args.report} must end in .html or .png")
     if args.report and args.report.endswith(".png"):
-        need("matplotlib", "--report", "viz")
+        common.need("matplotlib", "--report", "viz")
     if args.resume and not args.out:
         raise ValueError("--resume goes with --out; name the file of the logits")
-    if args.device != "cpu":
-        need_gpu(args.device)
+    common.need_gpu(args.device)
     data = _load(args)
     # What a network of the user's was trained on stands in his file; ours are trained on rows of equal sums.
     x = nn.Features(data.x).normalized if args.model in _KINDS else data.x
@@ -115,28 +119,17 @@ def _run(args: argparse.Namespace) -> None:
     found, full = _accuracy(data, logits), _accuracy(data, network(data.adjacency, x))
     record = {"graph": data.name, "bits": args.bits, "accuracy": found, "full_accuracy": full, **report.record()}
     if args.report:
-        _write(args.report, record, report)
-        print(f"bitsparse run: wrote {args.report}", file=sys.stderr)
-    if args.json:
-        print(json.dumps(record))
-        return
-    print(report)
-    if found is not None:
-        print(f"accuracy {found:.2f} %, in full precision over the whole graph {full:.2f} %")
+        _write(args, record, report)
+    accuracy = (
+        f"\naccuracy {found:.2f} %, in full precision over the whole graph {full:.2f} %" if found is not None else ""
+    )
+    common.emit(args, record, lambda: f"{report}{accuracy}")
 
 
 def _load(args: argparse.Namespace) -> GraphData:
-    from bitsparse import datasets
-
-    data = datasets.digits() if args.graph is None else datasets.read(args.graph)
-    if args.generate:
-        data = data.with_generated()
-        print(f"bitsparse run: features and labels of {data.name} are made up (seed 0)", file=sys.stderr)
+    data = common.load_graph(args)
     if data.weights is not None:
-        print(
-            f"bitsparse run: the edge weights of {data.name} are left out; networks on bits take each edge as one",
-            file=sys.stderr,
-        )
+        common.say(args, f"the edge weights of {data.name} are left out; networks on bits take each edge as one")
     if data.x is None:
         raise ValueError(
             f"graph {data.name!r} has no features (x_indptr, x_indices, x_data, x_shape, or features), which the network reads; add them "
@@ -157,11 +150,8 @@ def _network(args: argparse.Namespace, data: GraphData, x: Any) -> Network:
         return nn.load_network(args.model)
     classes = max(data.num_classes, 2) if data.labels is not None else 2
     if args.model == "gcn" and data.train_mask is not None:
-        graph = nn.Propagation(data.adjacency)
-        made = nn.train_gcn(graph, nn.Features(data.x), data.targets, data.train_mask, seed=args.seed)
-        first, second = nn.Dense(made.w1, made.b1, activation="relu"), nn.Dense(made.w2, made.b2)
-        return nn.Network("gcn", [nn.Layer((first,)), nn.Layer((second,))])
-    print(f"bitsparse run: the weights of the {args.model} are random (seed {args.seed})", file=sys.stderr)
+        return nn.train(nn.Graph(data.adjacency), nn.Features(data.x), data.targets, data.train_mask, seed=args.seed)
+    common.say(args, f"the weights of the {args.model} are random (seed {args.seed})")
     hidden = [args.hidden or _HIDDEN[args.model]] * (args.layers - 1)
     return nn.random_network(args.model, [x.shape[1], *hidden, classes], seed=args.seed)
 
@@ -176,13 +166,13 @@ def _accuracy(data: GraphData, logits: Any) -> float | None:
     return round(100.0 * float((np.asarray(logits).argmax(axis=1) == data.targets)[mask].mean()), 4)
 
 
-def _write(path: str, record: dict[str, Any], report: ClusterReport) -> None:
-    if path.endswith(".png"):
-        from bitsparse import viz
-
-        viz.stages(report).figure.savefig(path, dpi=150)
+def _write(args: argparse.Namespace, record: dict[str, Any], report: ClusterReport) -> None:
+    file = Path(args.report)
+    if file.suffix == ".png":
+        common.save_figure(args, viz.stages(report), file)
         return
-    Path(path).write_text(page(record, report), encoding="utf-8")
+    file.write_text(page(record, report), encoding="utf-8")
+    common.say(args, f"wrote {file}")
 
 
 def page(record: dict[str, Any], report: ClusterReport) -> str:

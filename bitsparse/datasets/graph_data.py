@@ -91,20 +91,17 @@ class GraphData:
     @property
     def adjacency(self) -> Any:
         """The pattern as a csr_array of bool (duplicates, if any, remain)."""
-        from scipy import sparse
-
-        n = self.num_nodes
-        return sparse.csr_array((np.ones(self.indices.size, np.bool_), self.indices, self.indptr), shape=(n, n))
+        return self._csr(np.ones(self.indices.size, np.bool_))
 
     @property
     def weighted(self) -> Any:
         """The adjacency with its weights, a csr_array; :attr:`adjacency` if there are none."""
+        return self.adjacency if self.weights is None else self._csr(self.weights)
+
+    def _csr(self, values: NDArray[Any]) -> Any:
         from scipy import sparse
 
-        if self.weights is None:
-            return self.adjacency
-        n = self.num_nodes
-        return sparse.csr_array((self.weights, self.indices, self.indptr), shape=(n, n))
+        return sparse.csr_array((values, self.indices, self.indptr), shape=(self.num_nodes, self.num_nodes))
 
     @property
     def classes(self) -> NDArray[Any]:
@@ -146,9 +143,7 @@ class GraphData:
         """
         if self.labels is None:
             raise ValueError(f"with_split: {self.name} has no labels to split by; give labels=")
-        for key, value in (("per_class", per_class), ("val", val), ("test", test)):
-            if value < 1:
-                raise ValueError(f"with_split: {key} must be at least 1, got {value}")
+        _check_positive("with_split", per_class=per_class, val=val, test=test)
         rng = np.random.default_rng(seed)
         targets = self.targets
         order = rng.permutation(np.flatnonzero(targets >= 0))
@@ -185,14 +180,18 @@ class GraphData:
         """
         from bitsparse.graph import partition
 
-        for key, value in (("features", features), ("classes", classes)):
-            if value < 1:
-                raise ValueError(f"with_generated: {key} must be at least 1, got {value}")
+        _check_positive("with_generated", features=features, classes=classes)
         labels = np.asarray(partition(self.adjacency, min(classes, max(self.num_nodes, 1)), seed=seed), np.int32)
         rng = np.random.default_rng(seed)
         own = np.arange(features) % classes == labels[:, None]
         x = rng.random((self.num_nodes, features), dtype=np.float32) < np.where(own, np.float32(0.25), np.float32(0.05))
         return replace(self, x=x.astype(np.float32), labels=labels, train_mask=None, val_mask=None, test_mask=None)
+
+
+def _check_positive(function: str, **sizes: int) -> None:
+    for key, value in sizes.items():
+        if value < 1:
+            raise ValueError(f"{function}: {key} must be at least 1, got {value}")
 
 
 def _check_pattern(indptr: Any, indices: Any) -> None:
@@ -232,11 +231,7 @@ def _check_features(x: Any, n: int) -> None:
     dtype = getattr(x, "dtype", None)
     if len(shape) != 2 or shape[0] != n:
         raise ShapeError(f"GraphData: x has shape {tuple(shape)}, but the graph has {n} nodes; give one row per node")
-    if dtype is None or dtype.kind not in "biuf":
-        raise DTypeError(f"GraphData: x has dtype {dtype}, but real numbers are needed; convert it with astype")
-    values = x if isinstance(x, np.ndarray) else x.data
-    if dtype.kind == "f" and not np.isfinite(values).all():
-        raise ValueError("GraphData: x holds NaN or infinity; replace them, as with numpy.nan_to_num")
+    _check_real("x", dtype, x if isinstance(x, np.ndarray) else getattr(x, "data", None))
 
 
 def _check_weights(weights: Any, entries: int) -> None:
@@ -244,12 +239,14 @@ def _check_weights(weights: Any, entries: int) -> None:
         raise ShapeError(
             f"GraphData: weights has shape {np.shape(weights)}, but there are {entries} entries; give one value for each"
         )
-    if weights.dtype.kind not in "biuf":
-        raise DTypeError(
-            f"GraphData: weights has dtype {weights.dtype}, but real numbers are needed; convert it with astype"
-        )
-    if weights.dtype.kind == "f" and not np.isfinite(weights).all():
-        raise ValueError("GraphData: weights holds NaN or infinity; replace them, as with numpy.nan_to_num")
+    _check_real("weights", weights.dtype, weights)
+
+
+def _check_real(name: str, dtype: Any, values: Any) -> None:
+    if dtype is None or dtype.kind not in "biuf":
+        raise DTypeError(f"GraphData: {name} has dtype {dtype}, but real numbers are needed; convert it with astype")
+    if dtype.kind == "f" and not np.isfinite(values).all():
+        raise ValueError(f"GraphData: {name} holds NaN or infinity; replace them, as with numpy.nan_to_num")
 
 
 def _one_value_per_node(name: str, array: Any, n: int, kinds: str, kind: str) -> None:

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from bitsparse._check import brief, shown
 from bitsparse.datasets.graph_data import GraphData
-from bitsparse.datasets.sources import csr_of_pairs, node_limit
-from bitsparse.errors import DTypeError, FileFormatError, ShapeError
+from bitsparse.datasets.sources import csr_of_pairs, naming, node_limit
+from bitsparse.errors import ShapeError
 
 __all__ = ["PIECES", "read_planetoid", "safe_load"]
 
@@ -302,17 +302,11 @@ def read_planetoid(path: str | os.PathLike[str]) -> GraphData:
         if not file.is_file():
             raise FileNotFoundError(f"read_planetoid: there is no file {str(file)!r}; a graph needs all eight")
         content = file.read_bytes()
-        try:
+        with naming("read_planetoid", file):
             parts[piece] = _numbers(content) if piece == "test.index" else safe_load(content)
             _expect(piece, parts[piece], len(content))
-        except ValueError as error:
-            raise FileFormatError(f"read_planetoid: {file}: {error}") from None
-    try:
+    with naming("read_planetoid", name):
         return _assembled(parts, name)
-    except (ShapeError, DTypeError) as error:
-        raise type(error)(f"read_planetoid: {name}: {error}") from None
-    except ValueError as error:
-        raise FileFormatError(f"read_planetoid: {name}: {error}") from None
 
 
 def _found(path: Path) -> tuple[Path, str]:

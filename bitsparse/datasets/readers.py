@@ -12,7 +12,7 @@ from typing import Any
 from bitsparse._archive import Archive, opened
 from bitsparse.datasets.graph_data import GraphData
 from bitsparse.datasets.planetoid import PIECES, read_planetoid
-from bitsparse.datasets.sources import existing_file, graph_of_pairs, plain_bytes
+from bitsparse.datasets.sources import existing_file, graph_of_pairs, naming, plain_bytes
 from bitsparse.datasets.text import read_edges, read_mtx
 from bitsparse.errors import DTypeError, FileFormatError, ShapeError
 
@@ -68,17 +68,8 @@ def read_npz(path: str | os.PathLike[str]) -> GraphData:
     GraphData(pair: 2 nodes, 2 edges)
     """
     file = existing_file("read_npz", path)
-    try:
-        with opened(file) as archive:
-            return _graph(archive, file.stem)
-    except (ShapeError, DTypeError) as error:
-        raise type(error)(f"read_npz: {file}: {error}") from None
-    except MemoryError:
-        raise FileFormatError(
-            f"read_npz: {file}: its arrays do not fit in memory; use a machine with more, or a smaller graph"
-        ) from None
-    except ValueError as error:
-        raise FileFormatError(f"read_npz: {file}: {error}") from None
+    with naming("read_npz", file), opened(file) as archive:
+        return _graph(archive, file.stem)
 
 
 def recognise(path: str | os.PathLike[str]) -> str:
@@ -153,16 +144,20 @@ def read(path: str | os.PathLike[str], *, weights: bool = False, base: int = 0, 
     return read_planetoid(path) if form == "planetoid" else read_npz(path)
 
 
+def _check_vector(key: str, array: Any, kinds: str = "iu", what: str = "integers") -> None:
+    if array.ndim != 1:
+        raise ShapeError(f"{key} has shape {array.shape}, but it must be one-dimensional")
+    if array.dtype.kind not in kinds:
+        raise DTypeError(f"{key} has dtype {array.dtype}, but {what} are needed; convert it with astype")
+
+
 def _pairs(archive: Archive, name: str) -> GraphData:
     """TC-GNN's form."""
     source, target, nodes = archive["src_li"], archive.find("dst_li"), archive.find("num_nodes")
     if target is None or nodes is None:
         raise ValueError("src_li is there, but dst_li or num_nodes is missing; that form needs all three")
-    for key, array in (("src_li", source), ("dst_li", target)):
-        if array.ndim != 1:
-            raise ShapeError(f"{key} has shape {array.shape}, but it must be one-dimensional")
-        if array.dtype.kind not in "iu":
-            raise DTypeError(f"{key} has dtype {array.dtype}, but integers are needed; convert it with astype")
+    _check_vector("src_li", source)
+    _check_vector("dst_li", target)
     if nodes.size != 1 or nodes.dtype.kind not in "iu":
         raise ShapeError(f"num_nodes must be one integer, got shape {nodes.shape} of {nodes.dtype}")
     return graph_of_pairs(source, target, int(nodes.item()), name)
@@ -200,12 +195,7 @@ def _features(archive: Archive) -> Any:
         raise ValueError(f"{', '.join(missing)} missing; sparse features need all of {', '.join(_FEATURES)}")
     indptr, indices, data, shape = (archive[key] for key in _FEATURES)
     for key, array in zip(_FEATURES, (indptr, indices, data, shape), strict=True):
-        if array.ndim != 1:
-            raise ShapeError(f"{key} has shape {array.shape}, but it must be one-dimensional")
-        if key != "x_data" and array.dtype.kind not in "iu":
-            raise DTypeError(f"{key} has dtype {array.dtype}, but integers are needed; convert it with astype")
-    if data.dtype.kind not in "biuf":
-        raise DTypeError(f"x_data has dtype {data.dtype}, but real numbers are needed; convert it with astype")
+        _check_vector(key, array, *(("biuf", "real numbers") if key == "x_data" else ()))
     if shape.size != 2 or int(shape.min()) < 0:
         raise ShapeError(f"x_shape is {shape.tolist()}, but two sizes are needed, nodes and features")
     rows, cols = (int(size) for size in shape)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import os
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse._archive import most_bytes, unpacks_to
-from bitsparse._check import shown
+from bitsparse._check import brief, shown
 from bitsparse.datasets.graph_data import GraphData
-from bitsparse.errors import FileFormatError, ShapeError
+from bitsparse.errors import DTypeError, FileFormatError, ShapeError
 
-__all__ = ["csr_of_pairs", "existing_file", "graph_of_pairs", "node_limit", "plain_bytes"]
+__all__ = ["csr_of_pairs", "existing_file", "graph_of_pairs", "naming", "node_limit", "plain_bytes"]
 
 #: Nodes that a file may announce without a line for any of them, and how many more each of its entries allows.
 _FREE_NODES = 1 << 24
@@ -34,6 +36,21 @@ def existing_file(function: str, path: str | os.PathLike[str]) -> Path:
     if not file.exists():
         raise FileNotFoundError(f"{function}: there is no file {str(file)!r}; check the path")
     return file
+
+
+@contextmanager
+def naming(function: str, where: object) -> Iterator[None]:
+    """Whatever is wrong with the content of a file, an error that names the function and the file."""
+    try:
+        yield
+    except (ShapeError, DTypeError) as error:
+        raise type(error)(f"{function}: {where}: {error}") from None
+    except ValueError as error:
+        raise FileFormatError(f"{function}: {where}: {brief(error)}") from None
+    except MemoryError:
+        raise FileFormatError(
+            f"{function}: {where}: its arrays do not fit in memory; use a machine with more, or a smaller graph"
+        ) from None
 
 
 def plain_bytes(function: str, file: Path, limit: int | None = None) -> bytes:

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check
-from bitsparse._check import brief, shown
+from bitsparse._check import shown
 from bitsparse.datasets.graph_data import GraphData
-from bitsparse.datasets.sources import csr_of_pairs, existing_file, graph_of_pairs, node_limit, plain_bytes
+from bitsparse.datasets.sources import csr_of_pairs, existing_file, graph_of_pairs, naming, node_limit, plain_bytes
 from bitsparse.datasets.words import Words, blocks, floats, integers, table, words
-from bitsparse.errors import FileFormatError, ShapeError
+from bitsparse.errors import ShapeError
 
 __all__ = ["read_edges", "read_mtx"]
 
@@ -79,17 +79,13 @@ def read_mtx(path: str | os.PathLike[str], *, weights: bool = False) -> GraphDat
     function = "read_mtx"
     file = existing_file(function, path)
     content = plain_bytes(function, file)
-    try:
+    with naming(function, file):
         content = _lines(content)
         head = _announced(content)
         parsed = _parsed_pairs(content, head, weights) if head.form == "coordinate" else _parsed_dense(content, head)
         rows, cols, values = _mirrored(*parsed, head.symmetry)
         indptr, indices, kept = csr_of_pairs(rows, cols, head.size, values if weights else None)
         return GraphData(indptr=indptr, indices=indices, weights=kept, name=_stem(file))
-    except ShapeError as error:
-        raise ShapeError(f"{function}: {file}: {error}") from None
-    except (ValueError, MemoryError) as error:
-        raise FileFormatError(f"{function}: {file}: {brief(error)}") from None
 
 
 def _lines(content: bytes) -> bytes:
@@ -264,15 +260,11 @@ def read_edges(
         nodes = _check.integer(function, "nodes", nodes, 0)
     file = existing_file(function, path)
     content = plain_bytes(function, file)
-    try:
+    with naming(function, file):
         ends, values = _edges(content, weights)
         return graph_of_pairs(
             ends[:, 0] - base, ends[:, 1] - base, nodes, _stem(file), weights=values, symmetric=symmetric
         )
-    except ShapeError as error:
-        raise ShapeError(f"{function}: {file}: {error}") from None
-    except (ValueError, MemoryError) as error:
-        raise FileFormatError(f"{function}: {file}: {brief(error)}") from None
 
 
 def _edges(content: bytes, weights: bool) -> tuple[NDArray[np.int64], NDArray[np.float64] | None]:

@@ -11,17 +11,14 @@ from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
 from bitsparse.arrays import BitTensor
-from bitsparse.arrays.construct import words_shape
-from bitsparse.arrays.indices import index_array
-from bitsparse.arrays.inside import derived_of, with_words
-from bitsparse.backends.params import tile_bitmap_shape
+from bitsparse.arrays.inside import assembled, derived_of, family_of
+from bitsparse.arrays.sparse_forms import Pattern
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.graph.adjacency import square_pattern
+from bitsparse.graph.numbering import Numbered, aligned_bytes, numbered_by_part
+from bitsparse.interop import offsets_of
 
 __all__ = ["SubgraphBatch", "batch"]
-
-#: Where the parts of a buffer start: a multiple of a memory transaction on every device.
-_ALIGNMENT = 128
 
 
 @dataclass(frozen=True)
@@ -112,19 +109,21 @@ class SubgraphBatch:
         def part(name: str, like: Any) -> Any:
             return None if like is None else interop.view(buffer, self.sections[name][0], like.shape, like.dtype)
 
-        adjacency = with_words(
-            self.adjacency, part("adjacency", self.adjacency.words), self.adjacency.shape, -1, "planes"
-        )
+        adjacency = _over(self.adjacency, part("adjacency", self.adjacency.words))
         derived_of(adjacency).bitmap = part("tile_bitmap", self.tile_bitmap)
         features = self.features
         if isinstance(features, BitTensor):
-            words = part("features", features.words)
-            moved = with_words(features, words, features.shape, features.axis, features.layout)
-            moved._scale, moved._offset = part("scale", features.scale), part("offset", features.offset)
-            features = moved
+            scale, offset = part("scale", features.scale), part("offset", features.offset)
+            features = _over(features, part("features", features.words), scale, offset)
         elif features is not None:
             features = part("features", features)
         return replace(self, adjacency=adjacency, features=features, buffer=buffer[: self.nbytes])
+
+
+def _over(x: BitTensor, words: Any, scale: Any = None, offset: Any = None) -> BitTensor:
+    """The same integers, whose words, scale and offset lie elsewhere."""
+    kind = (x.shape, x.bits, x.axis, x.layout, x.encoding, family_of(x))
+    return assembled(BitTensor, words, *kind, scale, offset)
 
 
 def batch(
@@ -171,17 +170,12 @@ def batch(
     >>> two.nodes, two.adjacency.toarray().tolist(), two.features.shape, two.dropped
     (array([2, 3]), [[0, 1], [1, 0]], (2, 4), 1)
     """
-    made = square_pattern("batch", graph)
-    nodes = made.shape[0]
-    part = index_array("batch", "labels", labels)
-    if part.size != nodes:
-        raise ShapeError(f"batch: there are {part.size} labels for {nodes} nodes; pass one part for each")
-    if part.size and int(part.min()) < 0:
-        raise ValueError(f"batch: labels reach {int(part.min())}, but parts count from 0")
+    pattern = square_pattern("batch", graph)
+    parts = numbered_by_part("batch", pattern, labels)
     per_batch = _check.integer("batch", "parts_per_batch", parts_per_batch, 1)
     if features is not None:
-        features = _features(features, nodes)
-    return _batches(made.indptr, made.indices, part, features, per_batch, between, self_loops)
+        features = _features(features, pattern.shape[0])
+    return _batches(pattern, parts, features, per_batch, between, self_loops)
 
 
 def _features(features: Any, nodes: int) -> Any:
@@ -207,25 +201,22 @@ def _features(features: Any, nodes: int) -> Any:
 
 
 def _batches(
-    indptr: NDArray[Any],
-    indices: NDArray[Any],
-    part: NDArray[Any],
+    pattern: Pattern,
+    parts: Numbered,
     features: Any,
     per_batch: int,
     between: bool,
     self_loops: bool,
 ) -> Iterator[SubgraphBatch]:
-    order = np.argsort(part, kind="stable").astype(np.int64)
-    used, sizes = np.unique(part, return_counts=True)
-    bounds = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-    place = np.empty(order.size, np.int64)  # the new number of each node
-    place[order] = np.arange(order.size)
+    indptr, indices = pattern.indptr, pattern.indices
+    order, place, bounds = parts
+    sizes = np.diff(bounds)
     group_start = np.repeat(bounds[:-1], sizes)  # of the part of each new node
     group_end = np.repeat(bounds[1:], sizes)
-    for first in range(0, used.size, per_batch):
-        last = min(first + per_batch, used.size)
+    for first in range(0, sizes.size, per_batch):
+        last = min(first + per_batch, sizes.size)
         low, high = int(bounds[first]), int(bounds[last])
-        chosen = order[low:high]
+        chosen = order[low:high].astype(np.int64)
         counts = indptr[chosen + 1] - indptr[chosen]
         ends = np.cumsum(counts, dtype=np.int64)
         total = int(ends[-1]) if ends.size else 0
@@ -252,57 +243,21 @@ def _packed(
     features: Any,
 ) -> SubgraphBatch:
     """One buffer with everything, and the arrays as views of it."""
-    size = nodes.size
-    shape = (size, size)
-    wanted: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {
-        "adjacency": (words_shape(shape, 1, -1, "planes"), np.dtype(np.uint32)),
-        "tile_bitmap": (tile_bitmap_shape(size, size), np.dtype(np.uint32)),
-    }
-    own: Any = None
+    shape = (nodes.size, nodes.size)
+    pack = backends.family("cpu", "sparse.build").pack_coo
+    words = pack(rows, cols, np.ones(rows.size, np.uint8), shape, 1, axis=-1, layout="planes")
+    adjacency = BitTensor.from_words(words, shape, 1, check=False)
+    arrays = {"adjacency": words, "tile_bitmap": adjacency.tile_bitmap}
     if isinstance(features, BitTensor):
-        own = features[nodes].repack(axis=-2, layout="planes")
-        wanted["features"] = (own.words.shape, np.dtype(np.uint32))
-        for name, affine in (("scale", own.scale), ("offset", own.offset)):
-            if affine is not None:
-                wanted[name] = (affine.shape, affine.dtype)
+        features = features[nodes].repack(axis=-2, layout="planes")
+        arrays |= {"features": features.words, "scale": features.scale, "offset": features.offset}
     elif features is not None:
-        wanted["features"] = ((size, features.shape[1]), features.dtype)
-    buffer, views, sections = _allocate(wanted)
-    build = backends.family("cpu", "sparse.build")
-    views["adjacency"][...] = build.pack_coo(
-        rows, cols, np.ones(rows.size, np.uint8), shape, 1, axis=-1, layout="planes"
-    )
-    adjacency = BitTensor.from_words(views["adjacency"], shape, 1, check=False)
-    views["tile_bitmap"][...] = adjacency.tile_bitmap
-    derived_of(adjacency).bitmap = views["tile_bitmap"]
-    if own is not None:
-        words, scale, offset = own.words, own.scale, own.offset
-        own = with_words(own, views["features"], own.shape, -2, "planes")
-        views["features"][...] = words
-        own._scale, own._offset = (views.get(name) for name in ("scale", "offset"))
-        for view, affine in ((own._scale, scale), (own._offset, offset)):
-            if affine is not None:
-                view[...] = affine
-    elif features is not None:
-        own = views["features"]
-        np.take(features, nodes, axis=0, out=own)
-    return SubgraphBatch(nodes, starts, adjacency, own, adjacency.nnz, dropped, buffer, sections)
-
-
-def _allocate(
-    wanted: dict[str, tuple[tuple[int, ...], np.dtype[Any]]],
-) -> tuple[NDArray[np.uint8], dict[str, NDArray[Any]], dict[str, tuple[int, int]]]:
-    sections: dict[str, tuple[int, int]] = {}
-    end = 0
-    for name, (shape, dtype) in wanted.items():
-        length = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        sections[name] = (end, length)
-        end += -(-length // _ALIGNMENT) * _ALIGNMENT
-    raw = np.zeros(end + _ALIGNMENT, np.uint8)
-    offset = -raw.ctypes.data % _ALIGNMENT
-    buffer = raw[offset : offset + end]
-    views = {
-        name: buffer[start : start + length].view(wanted[name][1]).reshape(wanted[name][0])
-        for name, (start, length) in sections.items()
-    }
-    return buffer, views, sections
+        features = arrays["features"] = np.take(features, nodes, axis=0)
+    arrays = {name: array for name, array in arrays.items() if array is not None}
+    places, nbytes = offsets_of([array.nbytes for array in arrays.values()])
+    sections = {name: (at, arrays[name].nbytes) for name, at in zip(arrays, places, strict=True)}
+    buffer = aligned_bytes(nbytes, 128)
+    for name, array in arrays.items():
+        interop.view(buffer, sections[name][0], array.shape, array.dtype)[...] = array
+    made = SubgraphBatch(nodes, starts, adjacency, features, adjacency.nnz, dropped, buffer, sections)
+    return made.placed(buffer)

@@ -24,12 +24,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bitsparse import _check, backends
+from bitsparse import _check
 from bitsparse.arrays.bit_tensor import Layout
 from bitsparse.arrays.construct import words_shape
-from bitsparse.arrays.indices import index_array
-from bitsparse.errors import ShapeError
+from bitsparse.backends.host import packets as packing
 from bitsparse.graph.adjacency import square_pattern
+from bitsparse.graph.numbering import aligned_bytes, numbered_by_part
 
 __all__ = ["FeatureForm", "Group", "Packet", "Packets"]
 
@@ -109,7 +109,7 @@ class Packet:
     def pattern(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """The CSR arrays of the group's edges, loops first in each row."""
         data, group = self.buffer[: self.nbytes], self.group
-        indptr, indices = backends.family("cpu", "packets").expand(data, group.nodes, group.entries)
+        indptr, indices = packing.expand(data, group.nodes, group.entries)
         return indptr, indices
 
     def features(self, form: FeatureForm) -> NDArray[np.uint32]:
@@ -118,7 +118,7 @@ class Packet:
         words = np.empty(words_shape((nodes, form.columns), form.bits, -1, form.layout), np.uint32)
         source = self.buffer[self.features_at : self.features_at + nodes * form.row_bytes]
         to = words.reshape(-1).view(np.uint8)
-        backends.family("cpu", "packets").copy_runs(to, form.stride, source, form.used, form.used, nodes * form.runs)
+        packing.copy_runs(to, form.stride, source, form.used, form.used, nodes * form.runs)
         return words
 
 
@@ -169,34 +169,20 @@ class Packets:
         group_nodes: int = 1 << 16,
         function: str = "Packets",
     ) -> None:
-        made = square_pattern(function, graph)
-        nodes = made.shape[0]
-        part = index_array(function, "labels", labels)
-        if part.size != nodes:
-            raise ShapeError(f"{function}: there are {part.size} labels for {nodes} nodes; pass one part for each")
-        if part.size and int(part.min()) < 0:
-            raise ValueError(f"{function}: labels reach {int(part.min())}, but parts count from 0")
+        pattern = square_pattern(function, graph)
+        nodes = pattern.shape[0]
         if nodes > _MOST:
             raise ValueError(f"{function}: the graph has {nodes} nodes, but numbers of nodes have 32 bits; split it")
         per_batch = _check.integer(function, "parts_per_batch", parts_per_batch, 1)
         self.group_nodes = _check.integer(function, "group_nodes", group_nodes, 1)
         self.loops, self.between, self.function = bool(self_loops), bool(between), function
-        self.nodes, self.edges = nodes, int(made.indices.size)
-        self.order: NDArray[np.int32] = np.argsort(part, kind="stable").astype(np.int32)
-        self.place: NDArray[np.int32] = np.empty(nodes, np.int32)
-        self.place[self.order] = np.arange(nodes, dtype=np.int32)
-        sizes = np.unique(part, return_counts=True)[1]  # labels may be any numbers: no array is as long as the largest
-        parts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        self.parts = int(sizes.size)
+        self.nodes, self.edges = nodes, int(pattern.indices.size)
+        self.order, self.place, parts = numbered_by_part(function, pattern, labels)
+        self.parts = parts.size - 1
         self.batches: NDArray[np.int64] = np.append(parts[:-1:per_batch], nodes)
         self.blocks = self.batches if between else parts
-        self._graph = (
-            np.ascontiguousarray(made.indptr),
-            np.ascontiguousarray(made.indices),
-            self.order,
-            self.place,
-            self.blocks,
-        )
+        arrays = (np.ascontiguousarray(pattern.indptr), np.ascontiguousarray(pattern.indices))
+        self._graph = (*arrays, self.order, self.place, self.blocks)
 
     @cached_property
     def _bounds(self) -> list[tuple[int, int]]:
@@ -213,7 +199,7 @@ class Packets:
     @cached_property
     def _chunks(self) -> NDArray[np.int64]:
         """First row, rows and first block of all chunks: small blocks of one group together, large ones in pieces."""
-        most = backends.family("cpu", "packets").CHUNK_ROWS
+        most = packing.CHUNK_ROWS
         ends = {int(self.batches[last]) for _, last in self._bounds}
         chunks: list[tuple[int, int, int, int]] = []
         opened: tuple[int, int, int] | None = None
@@ -232,7 +218,7 @@ class Packets:
 
     @cached_property
     def _sizes(self) -> NDArray[np.int64]:
-        sizes: NDArray[np.int64] = backends.family("cpu", "packets").chunk_sizes(self._graph, self._chunks, self.loops)
+        sizes: NDArray[np.int64] = packing.chunk_sizes(self._graph, self._chunks, self.loops)
         return sizes
 
     @cached_property
@@ -288,7 +274,7 @@ class Packets:
         """
         table_at, stream_at, features_at, total = self.layout(group, row_bytes)
         if buffer is None:
-            buffer = _aligned(total)
+            buffer = aligned_bytes(total, 16)
         if buffer.dtype != np.uint8 or buffer.ndim != 1 or buffer.size < total or buffer.ctypes.data % 16:
             raise ValueError(
                 f"{self.function}: the buffer has {buffer.size} elements of {buffer.dtype}, but the packet needs {total} bytes at a "
@@ -306,9 +292,7 @@ class Packets:
         table[:, 2] = np.concatenate([[0], np.cumsum(sizes[:, 0])])
         table[:-1, 3], table[-1, 3] = places[:-1] // 4 << 5 | sizes[:, 2], places[-1] // 4 << 5
         table[:-1, 4], table[-1, 4] = chunks[:, 3], 0
-        backends.family("cpu", "packets").encode_chunks(
-            self._graph, chunks, self.loops, sizes, places[:-1], buffer[stream_at:features_at]
-        )
+        packing.encode_chunks(self._graph, chunks, self.loops, sizes, places[:-1], buffer[stream_at:features_at])
         return Packet(group, buffer, total, features_at, self.loops)
 
     def put_features(self, packet: Packet, first: int, words: NDArray[np.uint32], form: FeatureForm) -> None:
@@ -317,10 +301,4 @@ class Packets:
         start = packet.features_at + first * form.row_bytes
         to = packet.buffer[start : start + count * form.row_bytes]
         source = words.reshape(-1).view(np.uint8)
-        backends.family("cpu", "packets").copy_runs(to, form.used, source, form.stride, form.used, count * form.runs)
-
-
-def _aligned(nbytes: int) -> NDArray[np.uint8]:
-    raw = np.zeros(nbytes + 16, np.uint8)
-    start = -raw.ctypes.data % 16
-    return raw[start : start + nbytes]
+        packing.copy_runs(to, form.used, source, form.stride, form.used, count * form.runs)

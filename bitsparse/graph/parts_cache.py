@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ from numpy.typing import NDArray
 
 from bitsparse import jit
 from bitsparse._archive import npy
-from bitsparse._files import open_plain, replacing
+from bitsparse._files import keep, open_plain
+from bitsparse.arrays.sparse_forms import Pattern
 from bitsparse.errors import FileFormatError
 from bitsparse.graph.adjacency import square_pattern
 from bitsparse.graph.partition import partition
@@ -31,7 +33,10 @@ def graph_hash(graph: Any, function: str = "graph_hash") -> str:
     >>> graph_hash(np.eye(3)) == graph_hash((np.ones(3), (np.arange(3), np.arange(3))))
     True
     """
-    made = square_pattern(function, graph)
+    return _hash(square_pattern(function, graph))
+
+
+def _hash(made: Pattern) -> str:
     digest = hashlib.blake2b(str(made.shape).encode(), digest_size=16)
     wide = np.int64 if max(made.shape[0], made.indices.size) >= 2**31 else np.int32
     for part in (made.indptr, made.indices):
@@ -60,13 +65,13 @@ def cached_partition(
     """
     made = square_pattern("partition", graph)
     nodes = made.shape[0]
-    name = f"{graph_hash(_Csr(made))}-{parts}-{seed}-{_metis()}.npy"
+    name = f"{_hash(made)}-{parts}-{seed}-{_metis()}.npy"
     path = (Path(folder) if folder is not None else jit.cache_dir() / "parts") / name
     labels = _load(path, nodes, parts)
     if labels is not None:
         return labels, True
     labels = partition(graph, parts, seed=seed)
-    _store(path, labels)
+    keep(path, partial(np.save, arr=labels))
     return labels, False
 
 
@@ -83,25 +88,8 @@ def _load(path: Path, nodes: int, parts: int) -> NDArray[np.int32] | None:
     return labels if not nodes or 0 <= int(labels.min()) <= int(labels.max()) < parts else None
 
 
-class _Csr:
-    """A pattern as an object that holds one."""
-
-    def __init__(self, made: Any) -> None:
-        self.indptr, self.indices = made.indptr, made.indices
-
-
 def _metis() -> str:
     try:
         return f"pymetis{version('pymetis')}"
     except PackageNotFoundError:
         return "pymetis"
-
-
-def _store(path: Path, labels: NDArray[np.int32]) -> None:
-    """Whole or not at all; a folder that cannot be written is no reason to fail."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as stream:
-            np.save(stream, labels)
-    except OSError:
-        return

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Slot", "Store"]
+from bitsparse.interop.streams import Ready
+
+__all__ = ["READY", "Slot", "Store"]
 
 T = TypeVar("T")
 #: What one pattern or operand keeps. Only slots read and write it.
-Store = dict["Slot[Any]", dict[Hashable, Any]]
+Store = dict[Any, Any]
 
 
 class Slot(Generic[T]):
@@ -62,3 +64,7 @@ class Slot(Generic[T]):
     def all(self, store: Store) -> Iterable[T]:
         """Everything that is kept here."""
         return tuple(store.get(self, {}).values())
+
+
+#: When what a store keeps may be read on another stream of its GPU.
+READY: Slot[Ready] = Slot("ready")

@@ -1,27 +1,27 @@
-"""Graph networks on bitsparse arrays: a GCN trained in full precision, the same model on low-bit integers, and binary networks."""
+"""Graph networks on bitsparse arrays: described once, trained and run in full precision, on low-bit integers, in bits, over samples."""
 
+from bitsparse.graph.operand import Graph
+from bitsparse.nn.binary.candidates import Candidate
 from bitsparse.nn.binary.files import load_binary
 from bitsparse.nn.binary.functional import bmm_bspmm, bmm_bspmm_add
 from bitsparse.nn.binary.linear import BinaryLinear
-from bitsparse.nn.binary.network import BinaryGCN, BinaryModel
-from bitsparse.nn.binary.own import BinarySAGE, BinarySAINT
+from bitsparse.nn.binary.models import BinaryGCN, BinarySAGE, BinarySAINT
+from bitsparse.nn.binary.network import BinaryModel
 from bitsparse.nn.binary.plan import BinaryPlan
 from bitsparse.nn.binary.products import standardized
-from bitsparse.nn.binary.tuner import Candidate, Tuned, tune
+from bitsparse.nn.binary.tuner import Tuned, tune
 from bitsparse.nn.binary.variants import Setting
 from bitsparse.nn.cluster.report import ClusterReport
 from bitsparse.nn.cluster.run import ClusterRunner, PackedEpoch
-from bitsparse.nn.full.gcn import GCN, train_gcn
+from bitsparse.nn.features import Features
 from bitsparse.nn.full.network import Network
-from bitsparse.nn.full.sage import SAGE, MeanNeighbours, train_sage
-from bitsparse.nn.inputs import Features, Propagation
+from bitsparse.nn.full.training import train
 from bitsparse.nn.layers import Dense, Layer, LayerNorm, Neighbours
 from bitsparse.nn.lowbit.calibrate import quantize_network
 from bitsparse.nn.lowbit.network import LowBitNetwork
 from bitsparse.nn.lowbit.plan import LowBitPlan
 from bitsparse.nn.lowbit.quantized import QuantizedGCN, quantized_gcn
 from bitsparse.nn.lowbit.tuner import TunedBits, tune_bits
-from bitsparse.nn.operand import GraphOperand
 from bitsparse.nn.pyg.models import from_pyg
 from bitsparse.nn.pyg.state_dict import load_network, load_state_dict
 from bitsparse.nn.sampled.network import SampledNetwork
@@ -29,8 +29,6 @@ from bitsparse.nn.sampled.quality import Quality, QualityCell, SamplingRate, sam
 from bitsparse.nn.seeded import random_network
 
 __all__ = [
-    "GCN",
-    "SAGE",
     "BinaryGCN",
     "BinaryLinear",
     "BinaryModel",
@@ -42,16 +40,14 @@ __all__ = [
     "ClusterRunner",
     "Dense",
     "Features",
-    "GraphOperand",
+    "Graph",
     "Layer",
     "LayerNorm",
     "LowBitNetwork",
     "LowBitPlan",
-    "MeanNeighbours",
     "Neighbours",
     "Network",
     "PackedEpoch",
-    "Propagation",
     "Quality",
     "QualityCell",
     "QuantizedGCN",
@@ -72,8 +68,7 @@ __all__ = [
     "sampling_quality",
     "sampling_rate",
     "standardized",
-    "train_gcn",
-    "train_sage",
+    "train",
     "tune",
     "tune_bits",
 ]

@@ -26,6 +26,7 @@ __all__ = [
     "Neighbours",
     "Step",
     "activated",
+    "glorot",
 ]
 
 GraphKind = Literal["gcn", "sage", "gin"]
@@ -371,6 +372,12 @@ class Layer:
                 step = update.then[0]
                 return f"has {step if isinstance(step, str) else type(step).__name__} behind its activation"
         return None
+
+
+def glorot(rng: np.random.Generator, rows: int, cols: int) -> _Array:
+    """Initial weights (Glorot and Bengio 2010, Eq. 16)."""
+    limit = np.sqrt(6.0 / (rows + cols))
+    return rng.uniform(-limit, limit, (rows, cols)).astype(np.float32)
 
 
 def _floats(function: str, name: str, value: Any, ndim: int) -> _Array:

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.graph.operand import Graph
 from bitsparse.nn.layers import Neighbours
 from bitsparse.ops.spmm.spmm import spmm
 
-__all__ = ["NeighbourSums", "neighbour_pattern"]
+__all__ = ["NeighbourSums"]
+
+#: What each normalisation of a Graph, without further self loops, stands for.
+_NORMALISED = {
+    "gcn": Neighbours("sum", gcn_norm=True, self_loop=1.0),
+    "mean": Neighbours("mean"),
+    "sum": Neighbours("sum"),
+}
 
 
 class NeighbourSums:
@@ -21,8 +30,8 @@ class NeighbourSums:
     ----------
     function : str
         Whose errors are raised.
-    adjacency : scipy.sparse array (n, n)
-        ``A[i, j]`` for what i takes from j; duplicates are summed.
+    adjacency : scipy.sparse array (n, n) or Graph
+        ``A[i, j]`` for what i takes from j; duplicates are summed. The edges of a Graph have no weights, and it is normalised already.
     weighted : bool
         Whether any layer reads the values; if none does, they have to be ones.
     dtype : dtype
@@ -41,6 +50,12 @@ class NeighbourSums:
     def __init__(self, function: str, adjacency: Any, weighted: bool, dtype: Any) -> None:
         from scipy import sparse
 
+        self._function, self._dtype = function, np.dtype(dtype)
+        self._matrices: dict[Neighbours, Any] = {}
+        if isinstance(adjacency, Graph):
+            self._graph, self.nodes = adjacency, adjacency.nodes
+            return
+        self._graph = None
         if not sparse.issparse(adjacency):
             raise DTypeError(
                 f"{function}: adjacency must be a scipy.sparse array, got {type(adjacency).__name__}; wrap it in csr_array"
@@ -51,7 +66,6 @@ class NeighbourSums:
             )
         if adjacency.dtype.kind not in "biuf":
             raise DTypeError(f"{function}: adjacency has dtype {adjacency.dtype}, but weights are real; use astype")
-        self._function, self._dtype = function, np.dtype(dtype)
         values = sparse.csr_array(adjacency, dtype=np.float64, copy=True)
         values.sum_duplicates()
         if not np.isfinite(values.data).all():
@@ -62,13 +76,7 @@ class NeighbourSums:
                 f"{function}: adjacency holds {other:g}, but no layer of this network reads weights of edges; pass ones, as with "
                 "adjacency.data[:] = 1 on a copy without duplicates"
             )
-        self._values = values
-        self._made: dict[Neighbours, Any] = {}
-
-    @property
-    def nodes(self) -> int:
-        """Nodes of the graph."""
-        return int(self._values.shape[0])
+        self._values, self.nodes = values, int(values.shape[0])
 
     def reduce(self, how: Neighbours, x: Any) -> Any:
         """What every node gathers from its neighbours' ``x``."""
@@ -82,19 +90,27 @@ class NeighbourSums:
 
     def matrix(self, how: Neighbours) -> Any:
         """The csr_array to multiply by; for the maximum the edges themselves."""
-        if how not in self._made:
-            self._made[how] = self._make(how)
-        return self._made[how]
+        if how not in self._matrices:
+            self._matrices[how] = self._normalised(how) if self._graph is None else self._of_graph(self._graph, how)
+        return self._matrices[how]
 
-    def _make(self, how: Neighbours) -> Any:
-        made = self._values.copy()
+    def _of_graph(self, graph: Graph, how: Neighbours) -> Any:
+        if replace(how, weighted=False) != _NORMALISED[graph.normalisation] or graph.self_loops != how.gcn_norm:
+            raise ValueError(
+                f"{self._function}: a layer gathers with {how}, but the graph has normalisation={graph.normalisation!r} and "
+                f"self_loops={graph.self_loops}; pass the adjacency instead"
+            )
+        return graph.matrix.astype(self._dtype, copy=False)
+
+    def _normalised(self, how: Neighbours) -> Any:
+        matrix = self._values.copy()
         if not how.weighted:
-            made.data[:] = 1.0
+            matrix.data[:] = 1.0
         if how.self_loop is not None:
-            made = _with_loops(made, how.self_loop)
-        rows = np.repeat(np.arange(self.nodes), np.diff(made.indptr))
+            matrix = _with_loops(matrix, how.self_loop)
+        rows = np.repeat(np.arange(self.nodes), np.diff(matrix.indptr))
         if how.gcn_norm:
-            degrees = np.bincount(rows, made.data, minlength=self.nodes)
+            degrees = np.bincount(rows, matrix.data, minlength=self.nodes)
             if (degrees < 0).any():
                 row = int(np.argmin(degrees))
                 raise ValueError(
@@ -103,10 +119,10 @@ class NeighbourSums:
                 )
             root = np.zeros(self.nodes)
             np.divide(1.0, np.sqrt(degrees), out=root, where=degrees > 0)
-            made.data = root[rows] * made.data * root[made.indices]
+            matrix.data = root[rows] * matrix.data * root[matrix.indices]
         elif how.reduce == "mean":
-            made.data = made.data / np.diff(made.indptr)[rows]
-        return made.astype(self._dtype)
+            matrix.data = matrix.data / np.diff(matrix.indptr)[rows]
+        return matrix.astype(self._dtype)
 
 
 def _with_loops(values: Any, weight: float) -> Any:
@@ -122,22 +138,3 @@ def _with_loops(values: Any, weight: float) -> Any:
     return sparse.coo_array(
         (np.concatenate((coo.data, np.full(loops.size, weight, coo.dtype))), ends), shape=values.shape
     ).tocsr()
-
-
-def neighbour_pattern(adjacency: Any, self_loops: bool) -> Any:
-    """The edges of ``adjacency`` as ones, a csr_array of float32, with one from each node to itself if ``self_loops``.
-
-    Examples
-    --------
-    >>> from scipy import sparse
-    >>> neighbour_pattern(sparse.csr_array([[0, 1], [0, 0]]), True).toarray()
-    array([[1., 1.],
-           [0., 1.]], dtype=float32)
-    """
-    from scipy import sparse
-
-    made = sparse.csr_array(adjacency, dtype=np.float32, copy=True)
-    made.sum_duplicates()
-    made = _with_loops(made, 1.0) if self_loops else made
-    made.data[:] = 1.0
-    return made

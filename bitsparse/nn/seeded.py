@@ -7,16 +7,13 @@ from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bitsparse import _check
 from bitsparse.nn.full.network import Network
-from bitsparse.nn.layers import Dense, GraphKind, Layer
+from bitsparse.nn.layers import Dense, GraphKind, Layer, glorot
 from bitsparse.ops import BatchNorm
 
 __all__ = ["random_network"]
-
-_Array = NDArray[np.float32]
 
 
 def random_network(
@@ -44,17 +41,12 @@ def random_network(
     layers = []
     for i, (inputs, outputs) in enumerate(pairwise(widths)):
         last = i == len(widths) - 2
-
-        def glorot(rows: int, cols: int) -> _Array:
-            limit = np.sqrt(6.0 / (rows + cols))
-            return rng.uniform(-limit, limit, (rows, cols)).astype(np.float32)
-
-        dense = Dense(glorot(inputs, outputs), activation=None if last else "relu")
+        dense = Dense(glorot(rng, inputs, outputs), activation=None if last else "relu")
         if bias:
             dense = replace(dense, bias=rng.normal(scale=0.1, size=outputs).astype(np.float32))
         if batch_norm and not last:
             mean, shift = rng.normal(scale=0.1, size=(2, outputs))
             var, weight = rng.uniform(0.5, 1.5, (2, outputs))
             dense = replace(dense, batch_norm=BatchNorm(mean, var, weight, shift))
-        layers.append(Layer((dense,), own=glorot(inputs, outputs) if kind == "sage" else None))
+        layers.append(Layer((dense,), own=glorot(rng, inputs, outputs) if kind == "sage" else None))
     return Network(kind, layers)

@@ -9,13 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import interop
+from bitsparse.arrays.inside import store_of, values_and_scales
+from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.interop.kept import Slot
+from bitsparse.ops.operands.csr import CSROperand
+from bitsparse.ops.operands.sparse import as_csr
 
-__all__ = ["CALLS", "CallKey", "KeptCall", "Plan", "kind_of"]
+__all__ = ["CALLS", "CallKey", "KeptCall", "Plan", "edge_call", "learn", "learn_floats", "repeated"]
 
 Array = NDArray[Any]
 #: Shape and dtype of an array.
 ArrayKind = tuple[tuple[int, ...], np.dtype[Any]]
+#: Dtypes of arrays that kernels take as they are.
+_FLOATS = ("float32", "float64", "float16", "bfloat16")
 
 
 @runtime_checkable
@@ -178,10 +184,74 @@ class KeptCall:
         return result
 
 
-def kind_of(array: Any) -> ArrayKind:
-    """Shape and dtype of an array."""
-    return array.shape, array.dtype
-
-
 #: Calls that a pattern keeps.
-CALLS: Slot[KeptCall] = Slot("calls", most=32)
+CALLS: Slot[KeptCall] = Slot("calls", most=16)
+
+
+def repeated(A: Any, function: str, options: tuple[Hashable, ...] | None, arrays: tuple[Any, ...], out: Any) -> Any:
+    """The result of a call that is like an earlier one over the pattern of `A`; None for all others, and where `options` is None."""
+    if options is None or not isinstance(A, SparseArray):
+        return None
+    first, calls = arrays[0], store_of(A).get(CALLS)
+    if calls is None or interop.namespace(first) is np:
+        return None
+    call: KeptCall | None = calls.get(CallKey(function, options, first.shape, first.dtype, len(arrays)))
+    if call is None or (call.owner and not call.belongs_to(values_and_scales(A))) or not call.fits(arrays, out):
+        return None
+    return call(arrays, out)
+
+
+def learn(
+    A: Any, function: str, options: tuple[Hashable, ...] | None, arrays: tuple[Any, ...], call: KeptCall | None
+) -> None:
+    """Keep a call that was right with the pattern of `A`, if there is one."""
+    if call is not None and options is not None:
+        first = arrays[0]
+        CALLS.keep(store_of(A), call, CallKey(function, options, first.shape, first.dtype, len(arrays)))
+
+
+def learn_floats(
+    A: Any,
+    function: str,
+    options: tuple[Hashable, ...] | None,
+    arrays: tuple[Any, ...],
+    make: Callable[..., KeptCall | None],
+) -> None:
+    """:func:`learn` what ``make(operand, *arrays)`` gives, for a container and floating CuPy arrays that kernels take as they lie."""
+    if options is None or not isinstance(A, SparseArray) or A.device == "cpu":
+        return
+    ndarray = interop.require_cupy(function).ndarray
+    for one in arrays:
+        if one.__class__ is not ndarray or one.dtype.name not in _FLOATS or not one.size:
+            return
+        if not one.flags.c_contiguous or one.data.ptr % 16:
+            return
+    operand = as_csr(function, A)
+    if operand.order is None and operand.nnz:
+        with operand.division(function):
+            call = make(operand, *arrays)
+        learn(A, function, options, arrays, call)
+
+
+def edge_call(
+    operand: CSROperand,
+    run: Callable[..., Any],
+    arrays: tuple[Any, ...],
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    *,
+    owner: tuple[Any, ...] = (),
+    in_place: bool = False,
+) -> KeptCall:
+    """A call over one pattern with arrays like these, aligned to 16 bytes, and a result of this shape and dtype."""
+    kinds = [(array.shape, array.dtype) for array in arrays]
+    return KeptCall(
+        run,
+        kinds,
+        (shape, dtype),
+        operand.device,
+        ready=operand.ready,
+        owner=owner,
+        alignment=16,
+        in_place=in_place,
+    )

@@ -11,10 +11,7 @@ struct InverseParams {
 
 #define BS_FROM_END (1ull << 62)
 
-static __device__ __forceinline__ void report(const InverseParams &p, i64 w)
-{
-    atomicMax(p.found, BS_FROM_END - (u64)w);
-}
+static __device__ __forceinline__ void report(const InverseParams &p, i64 w) { atomicMax(p.found, BS_FROM_END - (u64)w); }
 
 // -- 4 x 4 blocks: a warp a block row ------------------------------------------------------------------------------------------------
 // Entries of each row. The block columns are right already.

@@ -1,4 +1,4 @@
-"""Binary models as ``.npz`` files: packed signs, scales, biases, input norm and settings, a few ten kilobytes."""
+"""Binary models read from ``.npz`` files."""
 
 from __future__ import annotations
 
@@ -10,56 +10,17 @@ import numpy as np
 
 from bitsparse._archive import Archive, opened, reading
 from bitsparse._check import brief, shown
-from bitsparse._files import replacing
 from bitsparse.arrays import BitTensor
+from bitsparse.nn.binary.archive import VERSION
 from bitsparse.nn.binary.linear import BinaryLinear
-from bitsparse.nn.binary.network import BinaryGCN, BinaryModel
-from bitsparse.nn.binary.own import BinarySAGE, BinarySAINT
+from bitsparse.nn.binary.models import BinaryGCN, BinarySAGE, BinarySAINT
+from bitsparse.nn.binary.network import BinaryModel
 from bitsparse.nn.binary.products import InputNorm, Norm
 from bitsparse.nn.binary.variants import Setting
 
-__all__ = ["load_binary", "parts_of", "save"]
+__all__ = ["load_binary"]
 
-_KINDS = {each.__name__: each for each in (BinaryGCN, BinarySAGE, BinarySAINT)}
-#: Of the file's layout, should it ever change.
-_VERSION = 1
-
-
-def parts_of(model: BinaryModel) -> dict[str, Any]:
-    """Every array of a model by name, on the CPU, and what else it is made from as JSON."""
-    linears = dict(enumerate(model.parts))
-    head = getattr(model, "head", None)
-    arrays: dict[str, Any] = {}
-    if isinstance(head, BinaryLinear):
-        linears[len(linears)] = head
-    elif head is not None:
-        arrays["head_weights"], arrays["head_bias"] = head
-    shapes = []
-    for i, linear in linears.items():
-        signs: Any = linear.signs.to_device("cpu")
-        arrays[f"signs_{i}"] = np.packbits(signs.toarray() > 0, axis=None)
-        shapes.append(linear.shape)
-        for name in ("scale", "bias"):
-            part = getattr(linear, name)
-            if part is not None:
-                arrays[f"{name}_{i}"] = part
-    if isinstance(model.input_norm, InputNorm):
-        arrays["norm_scale"], arrays["norm_shift"] = model.input_norm
-    about = {
-        "version": _VERSION,
-        "model": type(model).__name__,
-        "settings": [list(each) for each in model.settings],
-        "shapes": shapes,
-        "layers": model.depth,
-        "rows": model.input_norm == "rows",
-    }
-    return {"about": np.array(json.dumps(about)), **arrays}
-
-
-def save(model: BinaryModel, path: str | Path) -> None:
-    """Write a model; see :meth:`BinaryModel.save`."""
-    with replacing(path) as file:
-        np.savez_compressed(file, **parts_of(model))
+_MODELS: dict[str, type[BinaryModel]] = {each.__name__: each for each in (BinaryGCN, BinarySAGE, BinarySAINT)}
 
 
 def load_binary(path: str | Path) -> Any:
@@ -100,13 +61,15 @@ def load_binary(path: str | Path) -> Any:
             norm = InputNorm(
                 *(archive.read(f"norm_{part}", np.float32, (linears[0].shape[0],)) for part in ("scale", "shift"))
             )
-        if about["model"] == "BinaryGCN":
-            return BinaryGCN(linears, settings, input_norm=norm)
-        pairs = list(zip(linears[: 2 * about["layers"] : 2], linears[1 : 2 * about["layers"] : 2], strict=True))
-        if about["model"] == "BinarySAGE":
-            return BinarySAGE(pairs, settings, input_norm=norm)
-        head: Any = linears[-1] if len(linears) % 2 else (archive["head_weights"], archive["head_bias"])
-        return BinarySAINT(pairs, head, settings, input_norm=norm)
+        model: Any = _MODELS[about["model"]]
+        size = model.kind.weights
+        layers: list[Any] = linears[: size * about["layers"]]
+        if size > 1:
+            layers = list(zip(layers[::2], layers[1::2], strict=True))
+        head: Any = ()
+        if model is BinarySAINT:
+            head = (linears[-1] if len(linears) % 2 else (archive["head_weights"], archive["head_bias"]),)
+        return model(layers, *head, settings, input_norm=norm)
 
 
 #: What `about` holds, and of which type; models of before rows could be normalised say nothing of them.
@@ -123,7 +86,7 @@ def _about(archive: Archive) -> dict[str, Any]:
         about.setdefault("rows", False)
     if not isinstance(about, dict) or any(type(about.get(name)) is not kind for name, kind in _ABOUT.items()):
         raise ValueError(f"about must hold {', '.join(_ABOUT)}, got {shown(about)}")
-    if about["version"] != _VERSION or about["model"] not in _KINDS:
+    if about["version"] != VERSION or about["model"] not in _MODELS:
         raise ValueError(f"version {shown(about['version'])}, model {shown(about['model'])}")
     for each in about["settings"]:
         if not (isinstance(each, list) and [type(part) for part in each] == [str, bool]):
@@ -131,8 +94,8 @@ def _about(archive: Archive) -> dict[str, Any]:
     for each in about["shapes"]:
         if not (isinstance(each, list) and len(each) == 2 and all(type(size) is int and size > 0 for size in each)):
             raise ValueError(f"a linear layer has the shape {shown(each)}")
-    count, each_layer = len(about["shapes"]), 1 if about["model"] == "BinaryGCN" else 2
-    heads = count - each_layer * about["layers"]
+    count = len(about["shapes"])
+    heads = count - _MODELS[about["model"]].kind.weights * about["layers"]
     if about["layers"] < 1 or heads not in ((0, 1) if about["model"] == "BinarySAINT" else (0,)):
         raise ValueError(f"{shown(about['layers'])} layers of {count} linear ones")
     return about

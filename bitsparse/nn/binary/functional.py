@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any, Literal
 
 from bitsparse import interop
@@ -11,11 +9,11 @@ from bitsparse._check import shown
 from bitsparse.arrays import BitTensor
 from bitsparse.arrays.inside import assembled, family_of
 from bitsparse.errors import DTypeError
-from bitsparse.nn.binary.graph import Neighbours, neighbours_of
-from bitsparse.nn.binary.layers import Layer, chain, chain_and_add
+from bitsparse.nn.binary.graph import neighbours_of
+from bitsparse.nn.binary.layers import prepared
 from bitsparse.nn.binary.linear import BinaryLinear
 from bitsparse.nn.binary.plan import Workspace
-from bitsparse.nn.binary.products import Activation, checked_features
+from bitsparse.nn.binary.products import checked_features
 from bitsparse.nn.binary.variants import ADD_VARIANTS, CHAIN_VARIANTS, Setting, parse
 from bitsparse.ops.operands.places import working_with
 
@@ -27,7 +25,7 @@ def bmm_bspmm(graph: Any, x: Any, linear: BinaryLinear, variant: str = "FBB+BBB"
 
     Parameters
     ----------
-    graph : FRDC, TCTiledCSR, Propagation, sparse array or a graph of :mod:`bitsparse.datasets` (n, n)
+    graph : FRDC, TCTiledCSR, Graph, sparse array or a graph of :mod:`bitsparse.datasets` (n, n)
         Entries count as 1. Its scales are applied where the messages are full precision.
     x : array (n, k) or one-bit BitTensor (n, k)
     linear : BinaryLinear (k, d)
@@ -58,7 +56,7 @@ def bmm_bspmm(graph: Any, x: Any, linear: BinaryLinear, variant: str = "FBB+BBB"
     """
     function = "bmm_bspmm"
     (setting,) = parse(function, CHAIN_VARIANTS, [variant], 1, True)
-    return _run(function, graph, x, linear, setting, partial(chain, linear, setting))
+    return _run(function, graph, x, (linear,), setting)
 
 
 def bmm_bspmm_add(
@@ -108,19 +106,19 @@ def bmm_bspmm_add(
     (setting,) = parse(function, ADD_VARIANTS, [variant], 1, False)
     if own.shape != near.shape:
         raise ValueError(f"{function}: own has shape {own.shape} but near {near.shape}; make them equal")
-    return _run(function, graph, x, own, setting, partial(chain_and_add, own, near, setting, reduce=reduce))
+    return _run(function, graph, x, (own, near), setting, reduce)
 
 
 def _run(
     function: str,
     graph: Any,
     x: Any,
-    linear: BinaryLinear,
+    weights: tuple[BinaryLinear, ...],
     setting: Setting,
-    layer: Callable[[Neighbours, Activation, Workspace], Layer],
+    reduce: str = "sum",
 ) -> Any:
     """One layer, prepared and run once."""
-    kind = checked_features(function, x, linear.shape[0])
+    kind = checked_features(function, x, weights[0].shape[0])
     if kind.letter != setting.reads:
         found = "a BitTensor" if kind.letter == "B" else "an array"
         raise DTypeError(
@@ -130,7 +128,7 @@ def _run(
     neighbours.fit(function, kind.rows)
     room, family = Workspace(), family_of(x) if isinstance(x, BitTensor) else interop.as_array(x, function, "x")[1]
     with working_with(kind.device, x):
-        made = layer(neighbours, kind, room)
+        made = prepared(weights, setting, neighbours, kind, room, reduce=reduce)
         result = room.reserve("result", made.gives)
         room.allocate(kind.device)
         made.run(x, result())

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from bitsparse.arrays import FRDC, TCTiledCSR
 from bitsparse.errors import DTypeError, ShapeError
-from bitsparse.nn.inputs import Propagation
+from bitsparse.graph.operand import Graph
 
 __all__ = ["Neighbours", "neighbours_of"]
 
@@ -34,11 +34,11 @@ def neighbours_of(function: str, graph: Any, device: str, *, loops: bool) -> Nei
 
     Parameters
     ----------
-    graph : Propagation, FRDC, TCTiledCSR, sparse array or a graph of :mod:`bitsparse.datasets`
-        A Propagation, an FRDC or a TCTiledCSR is taken as it is, with its scales. From anything else: with `loops` the propagation of a
+    graph : Graph, FRDC, TCTiledCSR, sparse array or a graph of :mod:`bitsparse.datasets`
+        A Graph, an FRDC or a TCTiledCSR is taken as it is, with its scales. From anything else: with `loops` the propagation of a
         GCN, ``D^-1/2 (A + I) D^-1/2``; else the stored entries as they are.
     """
-    kept = getattr(graph, "_neighbours", None)
+    kept = graph.prepared if isinstance(graph, Graph) else None
     if kept is not None and device in kept:
         found: Neighbours = kept[device]
         return found
@@ -57,8 +57,9 @@ def neighbours_of(function: str, graph: Any, device: str, *, loops: bool) -> Nei
 
 
 def _made(function: str, graph: Any, loops: bool) -> Neighbours:
-    if isinstance(graph, Propagation):
-        return Neighbours(graph.frdc, graph.frdc.with_scales(graph.row_scale, graph.col_scale))
+    if isinstance(graph, Graph):
+        bits = graph.packed("frdc")
+        return Neighbours(bits, bits.with_scales(graph.row_scale, graph.col_scale))
     if isinstance(graph, (FRDC, TCTiledCSR)):
         if isinstance(graph, TCTiledCSR) and graph.data is not None:
             raise DTypeError(
@@ -69,12 +70,12 @@ def _made(function: str, graph: Any, loops: bool) -> Neighbours:
     pattern = getattr(graph, "adjacency", graph)
     if not hasattr(pattern, "tocsr"):
         raise DTypeError(
-            f"{function}: graph must be a Propagation, FRDC, TCTiledCSR, sparse array or a graph of bitsparse.datasets, got "
+            f"{function}: graph must be a Graph, FRDC, TCTiledCSR, sparse array or a graph of bitsparse.datasets, got "
             f"{type(graph).__name__}"
         )
     if loops:
         if hasattr(pattern, "get"):
             pattern = pattern.get()
-        return _made(function, Propagation(pattern), loops)
+        return _made(function, Graph(pattern), loops)
     bits = FRDC(pattern, pattern=True)
     return Neighbours(bits, bits)

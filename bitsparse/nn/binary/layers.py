@@ -18,7 +18,7 @@ from bitsparse.nn.binary.variants import Setting
 from bitsparse.ops import add
 from bitsparse.ops.binary.signs import as_signs
 
-__all__ = ["Layer", "chain", "chain_and_add", "in_turn", "joined", "packed"]
+__all__ = ["Layer", "in_turn", "joined", "packed", "prepared"]
 
 #: All steps of a network, from its input to its output.
 Steps = Callable[[Any, Any], None]
@@ -31,54 +31,44 @@ class Layer(NamedTuple):
     gives: Activation
 
 
-def chain(
-    linear: BinaryLinear,
-    setting: Setting,
-    neighbours: Neighbours,
-    x: Activation,
-    room: Workspace,
-    norm: Norm = None,
-) -> Layer:
-    """BMM+BSpMM: a product with binary weights whose result, bits or floats, is aggregated."""
-    product, message = update(linear, x, setting.message, norm)
-    total, gives = aggregate(neighbours.scaled if setting.scaled else neighbours.plain, message, setting.gives)
-    between = room.reserve("messages", message)
-    room.products += [product, total]
-
-    def run(x: Any, out: Any) -> None:
-        messages = between()
-        product(x, out=messages)
-        total(messages, out=out)
-
-    return Layer(run, gives)
-
-
-def chain_and_add(
-    own: BinaryLinear,
-    near: BinaryLinear,
+def prepared(
+    weights: Sequence[BinaryLinear],
     setting: Setting,
     neighbours: Neighbours,
     x: Activation,
     room: Workspace,
     norm: Norm = None,
     *,
-    reduce: str,
+    reduce: str = "sum",
 ) -> Layer:
-    """BMM+BSpMM+ADD: the same with a product of the node's own features added.
+    """A layer of one weight or of two.
 
-    In full precision the addition happens inside of BSpMM, in front of its sign if the result is one bit. ADD.BBF and ADD.BBB are
-    additions of signs and follow it.
+    One weight is BMM+BSpMM: its product, bits or floats, is aggregated. With weights for a node's own features in front it is
+    BMM+BSpMM+ADD: their product is added to the aggregate. In full precision that happens inside of BSpMM, in front of its sign if the
+    result is one bit. ADD.BBF and ADD.BBB are additions of signs and follow it.
     """
+    *own, near = weights
     product, message = update(near, x, setting.message, norm)
+    between = room.reserve("messages", message)
+    if not own:
+        total, gives = aggregate(neighbours.scaled if setting.scaled else neighbours.plain, message, setting.gives)
+        room.products += [product, total]
+
+        def run(x: Any, out: Any) -> None:
+            messages = between()
+            product(x, out=messages)
+            total(messages, out=out)
+
+        return Layer(run, gives)
     fused = setting.aggregate == "F"
-    beside, mine = update(own, x, setting.aggregate, norm)
+    beside, mine = update(own[0], x, setting.aggregate, norm)
     gives = Activation(setting.gives, x.rows, mine.columns, x.device)
     total, _ = aggregate(neighbours.plain, message, setting.gives if fused else "B", reduce=reduce, add=fused)
-    between, kept = room.reserve("messages", message), room.reserve("own", mine)
+    kept = room.reserve("own", mine)
     signs = None if fused else room.reserve("signs", mine)
     room.products += [product, beside, total]
 
-    def run(x: Any, out: Any) -> None:
+    def run_and_add(x: Any, out: Any) -> None:
         messages, own_part = between(), kept()
         product(x, out=messages)
         beside(x, out=own_part)
@@ -89,7 +79,7 @@ def chain_and_add(
         total(messages, out=aggregated)
         add_signs(aggregated, own_part, out)
 
-    return Layer(run, gives)
+    return Layer(run_and_add, gives)
 
 
 def add_signs(a: BitTensor, b: BitTensor, out: Any) -> None:
@@ -101,31 +91,32 @@ def add_signs(a: BitTensor, b: BitTensor, out: Any) -> None:
     out[...] = interop.as_array(add(a, b, "BBF"), "add")[0]
 
 
-def in_turn(made: Sequence[Layer], room: Workspace) -> Steps:
+def in_turn(layers: Sequence[Layer], room: Workspace) -> Steps:
     """Layers one after another. A layer's input is no longer needed when its result is written, so that one buffer holds them all."""
-    between = [room.reserve("results", each.gives) for each in made[:-1]]
+    between = [room.reserve("results", each.gives) for each in layers[:-1]]
 
     def run(x: Any, out: Any) -> None:
-        for layer, place in zip(made[:-1], between, strict=True):
+        for layer, place in zip(layers[:-1], between, strict=True):
             result = place()
             layer.run(x, result)
             x = result
-        made[-1].run(x, out)
+        layers[-1].run(x, out)
 
     return run
 
 
-def joined(made: Sequence[Layer], head: Any, room: Workspace) -> Steps:
+def joined(layers: Sequence[Layer], head: Any, room: Workspace) -> Steps:
     """Layers one after another, their results side by side (CONCAT) through a head, binary or in full precision."""
-    places = [room.reserve(f"result {i}", each.gives) for i, each in enumerate(made)]
-    first = made[0].gives
-    together = first._replace(columns=sum(each.gives.columns for each in made))
+    places = [room.reserve(f"result {i}", each.gives) for i, each in enumerate(layers)]
+    first = layers[0].gives
+    columns = sum(each.gives.columns for each in layers)
+    together = Activation(first.letter, first.rows, columns, first.device)
     whole = room.reserve("concatenated", together)
     finish = _headed(head, together, room)
 
     def run(x: Any, out: Any) -> None:
         results = []
-        for layer, place in zip(made, places, strict=True):
+        for layer, place in zip(layers, places, strict=True):
             results.append(place())
             layer.run(x, results[-1])
             x = results[-1]

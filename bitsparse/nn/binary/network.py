@@ -1,16 +1,17 @@
-"""Binary graph networks run from given weights, in any mixture of precisions (BitGNN section 3.1.2): what they share, and the GCN."""
+"""What binary graph networks share: weights, letters for each layer (BitGNN section 3.1.2), and the way from them to a plan."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 
 from bitsparse._check import shown
 from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.nn.binary import archive
 from bitsparse.nn.binary import layers as steps
 from bitsparse.nn.binary import variants as variants_of
 from bitsparse.nn.binary.graph import Neighbours, neighbours_of
@@ -18,61 +19,72 @@ from bitsparse.nn.binary.linear import BinaryLinear
 from bitsparse.nn.binary.plan import BinaryPlan, Workspace
 from bitsparse.nn.binary.products import Activation, InputNorm, Norm, checked_features
 from bitsparse.nn.binary.variants import Setting
-from bitsparse.ops import Epilogue
+from bitsparse.ops.finish.epilogue import folded
 
-__all__ = ["BinaryGCN", "BinaryModel"]
-
-_PRESETS = ("full", "binary")
+__all__ = ["BinaryModel", "Kind", "chained", "linears"]
 
 
-class BinaryModel(ABC):
+class Kind(NamedTuple):
+    """What tells one kind of binary network from another.
+
+    Attributes
+    ----------
+    variants : tuple of str
+        Of a layer: CHAIN_VARIANTS with one weight, ADD_VARIANTS with a second one for the node's own features.
+    reduce : {"sum", "mean"}
+        Over the neighbours.
+    full : Setting
+        Of every layer in the preset "full".
+    binary : tuple of four str
+        The variants in the preset "binary": of the first layer, those between, the last, and of an only one.
+    loops : bool
+        Whether a bare adjacency gets self loops.
+    """
+
+    variants: tuple[str, ...]
+    reduce: Literal["sum", "mean"]
+    full: Setting
+    binary: tuple[str, str, str, str]
+    loops: bool = False
+
+    @property
+    def weights(self) -> int:
+        """Weights of a layer."""
+        return 1 if self.variants is variants_of.CHAIN_VARIANTS else 2
+
+
+class BinaryModel:
     """What the binary models share; see :class:`BinaryGCN`."""
 
-    #: The variants of a layer.
-    variants: ClassVar[tuple[str, ...]]
-    #: Whether the graph is normalised on both sides, so that a layer may be scaled.
-    _scales: ClassVar[bool] = False
-    #: Whether a bare adjacency gets self loops.
-    _loops: ClassVar[bool] = False
+    kind: ClassVar[Kind]
 
+    layers: list[Any]
+    #: What turns the outputs of all layers into logits: a BinaryLinear, weights and bias in full precision, or None.
+    head: Any = None
     settings: list[Setting]
     input_norm: Norm
 
-    def __init__(self, input_norm: Any, settings: Any) -> None:
+    def __init__(self, layers: list[Any], settings: Any, input_norm: Any) -> None:
+        self.layers = layers
         self.input_norm = self._folded(input_norm)
         self.settings = self._settings_of(settings)
         self._kept: tuple[Any, BinaryPlan] | None = None
+        self._check_outputs()
 
-    # -- what the models say
     @property
-    @abstractmethod
+    def weights(self) -> list[tuple[BinaryLinear, ...]]:
+        """The binary weights of each layer: for the neighbours, behind those for the node's own features if there are any."""
+        return [each if isinstance(each, tuple) else (each,) for each in self.layers]
+
+    @property
     def parts(self) -> list[BinaryLinear]:
-        """All binary weights, in the order in which they are used."""
+        """All binary weights of the layers, in the order in which they are used."""
+        return [part for weights in self.weights for part in weights]
 
     @property
-    @abstractmethod
     def depth(self) -> int:
-        """Layers that aggregate."""
-
-    @abstractmethod
-    def _preset(self, name: str) -> list[Setting]:
-        """The settings behind "full" and "binary"."""
-
-    @abstractmethod
-    def _build(
-        self, neighbours: Neighbours, x: Activation, room: Workspace
-    ) -> tuple[Callable[[Any, Any], None], tuple[int, int]]:
-        """All steps as one function of input and output, and the shape of the result."""
-
-    @abstractmethod
-    def with_settings(self, settings: Any) -> Self:
-        """The same weights, computed another way: a preset, or one variant or Setting per layer."""
-
-    # -- what they share
-    @property
-    def _output_letter(self) -> str:
-        """What the last layer that aggregates hands on."""
-        return "F"
+        """Number of layers."""
+        return len(self.layers)
 
     @property
     def inputs(self) -> int:
@@ -86,14 +98,32 @@ class BinaryModel(ABC):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the weights, with scales, biases and input norm."""
+        """Bytes of the weights, with scales, biases, head and input norm."""
         norm = self.input_norm if isinstance(self.input_norm, InputNorm) else ()
-        return sum(part.nbytes for part in self.parts) + sum(part.nbytes for part in norm)
+        head = () if self.head is None else (self.head,) if isinstance(self.head, BinaryLinear) else self.head
+        return sum(int(part.nbytes) for part in (*self.parts, *norm, *head))
+
+    @property
+    def choices(self) -> list[Setting]:
+        """Every way in which one layer can be computed."""
+        return variants_of.choices(self.kind.variants, self.kind.full.scaled)
 
     def candidates(self) -> list[list[Setting]]:
-        """Every consistent choice of settings, from which :func:`bitsparse.tune` picks."""
-        first = self.settings[0].reads
-        return list(variants_of.sequences(self.variants, self.depth, first, self._output_letter, self._scales))
+        """Every consistent choice of settings, from which :func:`bitsparse.tune` picks; in front of a head all layers give one letter."""
+        first, letters = self.settings[0].reads, "FB" if isinstance(self.head, BinaryLinear) else "F"
+        return [
+            each
+            for last in letters
+            for each in variants_of.sequences(self.choices, self.depth, first, last)
+            if self.head is None or all(one.gives == last for one in each)
+        ]
+
+    def with_settings(self, settings: Any) -> Self:
+        """The same weights, computed another way: a preset, or one variant or Setting per layer."""
+        model: Any = type(self)
+        weights = (self.layers,) if self.head is None else (self.layers, self.head)
+        made: Self = model(*weights, settings, input_norm=self.input_norm)
+        return made
 
     def plan(self, graph: Any, x: Any) -> BinaryPlan:
         """Prepare the model for a graph and features like `x`, of its shape, dtype and device.
@@ -111,20 +141,24 @@ class BinaryModel(ABC):
             ``plan(x, out=None)``; on a GPU it replays one CUDA graph and allocates nothing with `out`.
         """
         kind = checked_features(self._name, x, self.inputs)
-        neighbours = neighbours_of(self._name, graph, kind.device, loops=self._loops)
+        first, *others = self.settings
+        if kind.letter != first.reads:
+            return self.with_settings([first.reading(kind.letter), *others]).plan(graph, x)
+        neighbours = neighbours_of(self._name, graph, kind.device, loops=self.kind.loops)
         neighbours.fit(self._name, kind.rows)
-        settings = list(self.settings)
-        if kind.letter != settings[0].reads:
-            settings[0] = settings[0].reading(kind.letter)
-        model = self if settings == self.settings else self.with_settings(settings)
-        return BinaryPlan(
-            self._name,
-            kind,
-            settings,
-            lambda x, room: model._build(neighbours, x, room),
-            neighbours,
-            self.nbytes,
-        )
+        build = partial(self._build, neighbours)
+        return BinaryPlan(self._name, kind, list(self.settings), build, neighbours, self.nbytes)
+
+    def _build(
+        self, neighbours: Neighbours, x: Activation, room: Workspace
+    ) -> tuple[Callable[[Any, Any], None], tuple[int, int]]:
+        """All steps as one function of input and output, and the shape of the result."""
+        layers: list[steps.Layer] = []
+        for weights, setting, norm in zip(self.weights, self.settings, self._norms, strict=True):
+            layers.append(steps.prepared(weights, setting, neighbours, x, room, norm, reduce=self.kind.reduce))
+            x = layers[-1].gives
+        run = steps.in_turn(layers, room) if self.head is None else steps.joined(layers, self.head, room)
+        return run, (x.rows, self.outputs)
 
     def __call__(self, graph: Any, x: Any) -> Any:
         """Logits of every node, ``(n, classes)`` float32, on the device and in the family of `x`.
@@ -133,8 +167,8 @@ class BinaryModel(ABC):
 
         Parameters
         ----------
-        graph : Propagation, FRDC, TCTiledCSR, sparse array or a graph of :mod:`bitsparse.datasets`
-            A Propagation, FRDC or TCTiledCSR is taken as it is, with its scales; from another one a GCN makes
+        graph : Graph, FRDC, TCTiledCSR, sparse array or a graph of :mod:`bitsparse.datasets`
+            A Graph, FRDC or TCTiledCSR is taken as it is, with its scales; from another one a GCN makes
             ``D^-1/2 (A + I) D^-1/2``, the other models take the entries as they are.
         x : array (n, features) of float, or BitTensor (n, features)
             Packed features, as :meth:`packed` makes them, are read instead of full-precision ones; the letters of the first layer follow.
@@ -164,22 +198,34 @@ class BinaryModel(ABC):
 
     def save(self, path: str | Path) -> None:
         """Write weights, biases, norm and settings to an ``.npz`` file, packed; :func:`load_binary` reads it."""
-        from bitsparse.nn.binary.files import save
-
-        save(self, path)
+        archive.save(self, path)
 
     @property
     def _name(self) -> str:
         return type(self).__name__
 
+    @property
+    def _binary(self) -> tuple[str, str, str, str]:
+        """The variants behind the preset "binary": of the first layer, those between, the last, and of an only one."""
+        return self.kind.binary
+
     def _settings_of(self, wanted: Any) -> list[Setting]:
+        if wanted == "full":
+            return [self.kind.full] * self.depth
+        if wanted == "binary":
+            first, between, last, only = map(Setting, self._binary)
+            return [first, *[between] * (self.depth - 2), last] if self.depth > 1 else [only]
         if isinstance(wanted, str):
-            if wanted not in _PRESETS:
-                raise ValueError(
-                    f"{self._name}: variants must be 'full', 'binary' or one variant per layer, got {shown(wanted)}"
-                )
-            return self._preset(wanted)
-        return variants_of.parse(self._name, self.variants, wanted, self.depth, self._scales)
+            raise ValueError(
+                f"{self._name}: variants must be 'full', 'binary' or one variant per layer, got {shown(wanted)}"
+            )
+        return variants_of.parse(self._name, self.kind.variants, wanted, self.depth, self.kind.full.scaled)
+
+    def _check_outputs(self) -> None:
+        """Refuse settings whose last layer gives what no logits are."""
+        gives = self.settings[-1].gives
+        if gives != "F":
+            raise ValueError(f"{self._name}: the last layer gives {gives}, but logits are full precision; end with F")
 
     @property
     def _norms(self) -> list[Norm]:
@@ -194,15 +240,12 @@ class BinaryModel(ABC):
             return "rows"
         if norm is None or isinstance(norm, InputNorm):
             return norm
-        fixed = Epilogue(batch_norm=norm)._fixed
-        scale, shift = (
-            np.broadcast_to(np.asarray(part, np.float32), (self.inputs,)) for part in (fixed.bn_scale, fixed.bn_shift)
-        )
+        scale, shift = (np.broadcast_to(np.asarray(part, np.float32), (self.inputs,)) for part in folded(norm))
         return InputNorm(np.ascontiguousarray(scale), np.ascontiguousarray(shift))
 
 
 def chained(name: str, parts: Sequence[BinaryLinear]) -> None:
-    """Weights whose outputs are the inputs of the next."""
+    """Refuse weights whose outputs are not the inputs of the next."""
     for i in range(1, len(parts)):
         if parts[i].shape[0] != parts[i - 1].shape[1]:
             raise ShapeError(
@@ -211,91 +254,8 @@ def chained(name: str, parts: Sequence[BinaryLinear]) -> None:
 
 
 def linears(name: str, parts: Any) -> list[BinaryLinear]:
-    made = list(parts)
-    if not made or not all(isinstance(each, BinaryLinear) for each in made):
+    """The layers as a list of BinaryLinear, at least one."""
+    layers = list(parts)
+    if not layers or not all(isinstance(each, BinaryLinear) for each in layers):
         raise DTypeError(f"{name}: layers must be BinaryLinear, at least one; make them with BinaryLinear.from_weights")
-    return made
-
-
-class BinaryGCN(BinaryModel):
-    """Graph convolutional network on signs (Bi-GCN; BitGNN Figure 1): per layer ``P (alpha sign(x) @ (sign(W) m) + b)``.
-
-    P is ``D^-1/2 (A + I) D^-1/2``, or the plain ``A + I`` where a layer is not scaled; alpha the mean magnitude of a node's features; no
-    activation follows, as the next sign is one.
-
-    Parameters
-    ----------
-    layers : sequence of BinaryLinear
-    variants : {"full", "binary"} or sequence, default "full"
-        How the layers compute. ``"full"``: full-precision aggregation throughout, Bi-GCN's own way (``"FBF+FBF"`` each, scaled).
-        ``"binary"``: BitGNN's binary aggregation, ``"FBB+BBB"`` first, ``"BBB+BBB"`` between, ``"BBF+FBF"`` last, over the plain pattern.
-        Or for each layer a variant (BMM+BSpMM; scaled where its messages are full precision), or a ``(variant, scaled)`` pair.
-    input_norm : BatchNorm or tuple, or "rows", optional
-        Batch norm of the features, in front of the first sign. With "rows" every row of full-precision numbers that a layer reads gets
-        mean 0 and deviation 1, as in the inductive networks.
-
-    Attributes
-    ----------
-    settings : list of Setting
-    input_norm : InputNorm, "rows" or None
-
-    Raises
-    ------
-    ShapeError, DTypeError, ValueError
-        Layers that do not follow each other, unknown variants, or letters that do not meet.
-
-    Examples
-    --------
-    >>> from scipy import sparse
-    >>> from bitsparse import nn
-    >>> rng = np.random.default_rng(0)
-    >>> layers = [nn.BinaryLinear.from_weights(rng.normal(size=s)) for s in ((6, 8), (8, 3))]
-    >>> model = nn.BinaryGCN(layers, "binary")
-    >>> model
-    <BinaryGCN 6 -> 3, FBB+BBB, BBF+FBF>
-    >>> graph = sparse.csr_array(np.eye(4, k=1) + np.eye(4, k=-1))
-    >>> model(graph, rng.normal(size=(4, 6)).astype(np.float32)).shape
-    (4, 3)
-    """
-
-    variants = variants_of.CHAIN_VARIANTS
-    _scales = True
-    _loops = True
-
-    def __init__(self, layers: Sequence[BinaryLinear], variants: Any = "full", *, input_norm: Any = None) -> None:
-        self.layers = linears("BinaryGCN", layers)
-        chained("BinaryGCN", self.layers)
-        super().__init__(input_norm, variants)
-        layers_end = self.settings[-1].gives
-        if layers_end != "F":
-            raise ValueError(f"BinaryGCN: the last layer gives {layers_end}, but logits are full precision; end with F")
-
-    @property
-    def parts(self) -> list[BinaryLinear]:
-        """The layers."""
-        return self.layers
-
-    @property
-    def depth(self) -> int:
-        """Number of layers."""
-        return len(self.layers)
-
-    def with_settings(self, settings: Any) -> BinaryGCN:
-        """The same weights, computed another way: a preset, or one variant or Setting per layer."""
-        return BinaryGCN(self.layers, settings, input_norm=self.input_norm)
-
-    def _preset(self, name: str) -> list[Setting]:
-        depth = self.depth
-        if name == "full":
-            return [Setting("FBF+FBF", True)] * depth
-        made = [Setting("FBB+BBB"), *[Setting("BBB+BBB")] * (depth - 2), Setting("BBF+FBF")]
-        return made if depth > 1 else [Setting("FBF+FBF")]
-
-    def _build(
-        self, neighbours: Neighbours, x: Activation, room: Workspace
-    ) -> tuple[Callable[[Any, Any], None], tuple[int, int]]:
-        made: list[steps.Layer] = []
-        for linear, setting, norm in zip(self.layers, self.settings, self._norms, strict=True):
-            made.append(steps.chain(linear, setting, neighbours, x, room, norm))
-            x = made[-1].gives
-        return steps.in_turn(made, room), (x.rows, x.columns)
+    return layers

@@ -13,6 +13,7 @@ from bitsparse.arrays.inside import assembled, family_of
 from bitsparse.errors import DTypeError, KernelError, ShapeError
 from bitsparse.nn.binary.products import Activation, activation_of, room_of, view
 from bitsparse.ops.operands.places import working_with
+from bitsparse.ops.recorded import Recorded
 
 if TYPE_CHECKING:
     from bitsparse.nn.binary.variants import Setting
@@ -88,10 +89,8 @@ class BinaryPlan:
         self._recorded: dict[tuple[int, ...], Any] = {}
         self._own: Any = None
         if self.device != "cpu":
-            from bitsparse.backends.cuda import graphs  # imported where there is a GPU
-
             self._array, self._index = interop.require_cupy(name).ndarray, int(self.device[5:])
-            self._current, self._capturing = interop.current_gpu(), graphs.is_capturing
+            self._current = interop.current_gpu()
 
     @property
     def nbytes(self) -> int:
@@ -174,7 +173,7 @@ class BinaryPlan:
                 return None
             if x.bits != 1 or x.encoding != "bipolar" or family_of(x) != interop.CUPY:
                 return None
-            read = (x.words, x._scale)
+            read = (x.words, x.scale)
         elif (
             x.__class__ is array
             and x.shape == (kind.rows, kind.columns)
@@ -188,7 +187,7 @@ class BinaryPlan:
             return None
         if array is not self._array or out.shape != self.shape or out.dtype != _FLOAT32 or not out.flags.c_contiguous:
             return None
-        if self._current() != self._index or self._capturing():
+        if self._current() != self._index or interop.is_capturing(self.device):
             return None
         return self._recorded.get(_addresses(read, out))
 
@@ -227,17 +226,16 @@ class BinaryPlan:
 
     def _on_gpu(self, data: Any, target: Any, fresh: bool, moved: bool) -> None:
         """Replay; or just run, where the caller records a graph himself or an array has to be copied first."""
-        from bitsparse.backends.cuda import graphs  # imported where there is a GPU
-
         if not isinstance(data, BitTensor) and not data.flags.c_contiguous:
             self._steps(interop.contiguous(data), target)
             return
-        if graphs.is_capturing() and not self._workspace.recordable:
+        capturing, recordable = interop.is_capturing(self.device), self._workspace.recordable
+        if capturing and not recordable:
             raise KernelError(
                 f"{self._name}: the head in full precision is multiplied by cuBLAS, which CuPy does not record in a CUDA graph; call the "
                 f"plan outside of the capture, or give the model a BinaryLinear head"
             )
-        if moved or graphs.is_capturing() or not self._workspace.recordable:
+        if moved or capturing or not recordable:
             self._steps(data, target)
             return
         into = target
@@ -251,7 +249,7 @@ class BinaryPlan:
         if found is None:
             if len(self._recorded) >= _KEPT:
                 self._recorded.pop(next(iter(self._recorded)))
-            found = self._recorded[key] = graphs.Recorded(lambda: self._steps(data, into))
+            found = self._recorded[key] = Recorded(lambda: self._steps(data, into))
         found()
         if fresh:
             target[...] = into

@@ -3,66 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import interop
+from bitsparse._progress import progress as progress_bar
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.nn.binary import tuner_cache
+from bitsparse.nn.binary.candidates import Candidate, pareto_set, quickest
 from bitsparse.nn.binary.network import BinaryModel
 from bitsparse.nn.binary.plan import BinaryPlan
-from bitsparse.nn.binary.tuner_timing import milliseconds
 from bitsparse.nn.binary.variants import Setting, consistent
+from bitsparse.ops.operands.places import working_with
+from bitsparse.ops.recorded import call_milliseconds
 
-__all__ = ["Candidate", "Tuned", "pareto_set", "tune"]
+__all__ = ["Tuned", "tune"]
 
 #: Choices that are all measured; of deeper networks one layer at a time is varied.
 _ALL = 64
-#: Times that differ by less than this share are taken for equal: so much they differ from run to run.
-_NOISE = 0.03
-
-
-class Candidate(NamedTuple):
-    """One choice of precisions and what it was measured at.
-
-    Attributes
-    ----------
-    settings : tuple of Setting
-        How each layer computes.
-    accuracy : float
-        Share of the masked nodes that are classified rightly.
-    milliseconds : float
-        Median time of a call of its plan.
-    nbytes : int
-        Graph, weights, buffers, features and logits.
-    """
-
-    settings: tuple[Setting, ...]
-    accuracy: float
-    milliseconds: float
-    nbytes: int
-
-    def __str__(self) -> str:
-        named = ", ".join(map(str, self.settings))
-        return f"{100 * self.accuracy:6.2f} %  {self.milliseconds:9.4f} ms  {self.nbytes / 1e6:9.3f} MB  {named}"
-
-    def dominates(self, other: Candidate) -> bool:
-        """Whether it is as good in all three respects and better in one, where times within the noise count as equal.
-
-        >>> a, b = Candidate((), 0.8, 1.0, 5), Candidate((), 0.8, 2.0, 5)
-        >>> a.dominates(b), b.dominates(a), a.dominates(a)
-        (True, False, False)
-        >>> Candidate((), 0.9, 1.01, 5).dominates(a), a.dominates(Candidate((), 0.8, 1.01, 5))
-        (True, False)
-        """
-        if self.accuracy < other.accuracy or self.nbytes > other.nbytes:
-            return False
-        if self.milliseconds > other.milliseconds * (1 + _NOISE):
-            return False
-        better = self.accuracy > other.accuracy or self.nbytes < other.nbytes
-        return better or self.milliseconds * (1 + _NOISE) < other.milliseconds
 
 
 class Tuned:
@@ -114,12 +76,6 @@ class Tuned:
             f"<Tuned {type(self.model).__name__} {', '.join(map(str, self.best.settings))}: accuracy {self.best.accuracy:.4f}, "
             f"{self.best.milliseconds:.4g} ms, {self.best.nbytes} bytes>"
         )
-
-    def plot(self, ax: Any = None) -> Any:
-        """Draw time against accuracy; :func:`bitsparse.viz.pareto`."""
-        from bitsparse import viz
-
-        return viz.pareto(self, ax)
 
 
 def tune(
@@ -175,7 +131,7 @@ def tune(
     >>> from bitsparse import nn
     >>> rng = np.random.default_rng(0)
     >>> layers = [nn.BinaryLinear.from_weights(rng.normal(size=s)) for s in ((6, 8), (8, 2))]
-    >>> graph = nn.Propagation(sparse.csr_array(np.kron(np.eye(2), np.ones((4, 4)))))
+    >>> graph = nn.Graph(sparse.csr_array(np.kron(np.eye(2), np.ones((4, 4)))))
     >>> x, labels = rng.normal(size=(8, 6)).astype(np.float32), np.repeat([0, 1], 4)
     >>> tuned = bs.tune(nn.BinaryGCN(layers), graph, x, labels, labels >= 0, tolerance=1.0, cache=False)
     >>> len(tuned.candidates), tuned.best in tuned.pareto, tuned.plan(x).shape
@@ -199,31 +155,10 @@ def tune(
         tuner_cache.store(key, found)
     as_given = next(each for each in found if each.settings == given)
     allowed = [each for each in found if each.accuracy >= as_given.accuracy - tolerance - 1e-12]
-    best = _quickest(allowed)
+    best = quickest(allowed)
     picked = model.with_settings(best.settings)
     plan = reference if best.settings == given else picked.plan(graph, x)
     return Tuned(found, as_given, best, picked, plan, plan.device, from_cache)
-
-
-def _quickest(candidates: Sequence[Candidate]) -> Candidate:
-    """The most accurate one of those that are quickest but for noise, then the smallest, then the quickest."""
-    least = min(each.milliseconds for each in candidates)
-    near = [each for each in candidates if each.milliseconds <= least * (1 + _NOISE)]
-    return min(near, key=lambda each: (-each.accuracy, each.nbytes, each.milliseconds))
-
-
-def pareto_set(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """Those that no other one dominates, in their order.
-
-    Examples
-    --------
-    >>> from bitsparse.nn.binary.tuner import Candidate, pareto_set
-    >>> three = [Candidate((), 0.9, 3.0, 9), Candidate((), 0.8, 1.0, 9), Candidate((), 0.7, 2.0, 9)]
-    >>> [each.accuracy for each in pareto_set(three)]
-    [0.9, 0.8]
-    """
-    every = list(candidates)
-    return [each for each in every if not any(other.dominates(each) for other in every)]
 
 
 class _Judge:
@@ -264,14 +199,14 @@ def _measured(
             plan = model.with_settings(settings).plan(graph, x)
             accuracy = judge(plan(x))
             done[settings] = Candidate(settings, accuracy, milliseconds(plan, x), plan.peak_nbytes)
-            if advance is not None:
-                advance()
+            advance()
         return done[settings]
 
     every = _all_of(model, given) if chosen is None else chosen
     starts = list(dict.fromkeys([given, *(_reading(model, name, given[0].reads) for name in ("full", "binary"))]))
     total = len(dict.fromkeys([given, *every])) if every is not None else sum(_turns(model, each) for each in starts)
-    with _shown(progress, total) as advance:
+    bar = progress_bar(total, "choice") if progress is None else nullcontext(progress)
+    with bar as advance:
         measure(given)
         if every is not None:
             for each in every:
@@ -280,6 +215,12 @@ def _measured(
             for each in starts:
                 _in_turn(model, each, measure)
     return list(done.values())
+
+
+def milliseconds(plan: BinaryPlan, x: Any) -> float:
+    """Median milliseconds of ``plan(x, out)``, after a first call; see :func:`bitsparse.ops.recorded.call_milliseconds`."""
+    with working_with(plan.device, x):
+        return call_milliseconds(partial(plan, x, plan(x)), plan.device)
 
 
 def _all_of(model: BinaryModel, given: tuple[Setting, ...]) -> list[tuple[Setting, ...]] | None:
@@ -297,19 +238,15 @@ def _reading(model: BinaryModel, settings: Any, letter: str) -> tuple[Setting, .
 def _swaps(model: BinaryModel, settings: tuple[Setting, ...], layer: int) -> list[tuple[Setting, ...]]:
     """Other choices for one layer; the layers behind it read what it gives."""
     found = []
-    for variant in model.variants:
-        for scaled in (False, True) if model._scales and variant[2] == "F" else (False,):
-            changed = [*settings[:layer], Setting(variant, scaled), *settings[layer + 1 :]]
-            if layer:
-                changed[layer] = changed[layer].reading(changed[layer - 1].gives)
-            elif changed[0].reads != settings[0].reads:
-                continue
-            made = tuple(consistent(changed))
-            try:
-                model.with_settings(made)
-            except ValueError:  # the last layer's letter, or the head's
-                continue
-            found.append(made)
+    for choice in model.choices:
+        if not layer and choice.reads != settings[0].reads:
+            continue
+        made = tuple(consistent([*settings[:layer], choice, *settings[layer + 1 :]]))
+        try:
+            model.with_settings(made)
+        except ValueError:  # the last layer's letter, or the head's
+            continue
+        found.append(made)
     return list(dict.fromkeys(found))
 
 
@@ -325,12 +262,3 @@ def _in_turn(
     for layer in range(model.depth):
         tried = [measure(each) for each in _swaps(model, best, layer)]
         best = max([measure(best), *tried], key=lambda each: (each.accuracy, -each.milliseconds)).settings
-
-
-def _shown(progress: Callable[[], object] | None, total: int) -> Any:
-    """What is called after each choice: the caller's own, or a bar's."""
-    import contextlib
-
-    from bitsparse.cli.common import progress as bar
-
-    return bar(total, "choice") if progress is None else contextlib.nullcontext(progress)

@@ -9,20 +9,18 @@ import os
 import platform
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from bitsparse import interop, jit
-from bitsparse._files import open_plain, replacing
+from bitsparse._files import keep, open_plain
 from bitsparse.arrays import BitTensor
-from bitsparse.nn.binary.files import parts_of
+from bitsparse.nn.binary.archive import parts_of
+from bitsparse.nn.binary.candidates import Candidate
 from bitsparse.nn.binary.network import BinaryModel
 from bitsparse.nn.binary.plan import BinaryPlan
 from bitsparse.nn.binary.variants import Setting
-
-if TYPE_CHECKING:
-    from bitsparse.nn.binary.tuner import Candidate
 
 __all__ = ["key", "load", "store"]
 
@@ -91,8 +89,6 @@ def load(name: str | None) -> list[Candidate] | None:
 
 
 def _candidate(record: dict[str, Any]) -> Candidate:
-    from bitsparse.nn.binary.tuner import Candidate
-
     settings = tuple(Setting(str(variant), bool(scaled)) for variant, scaled in record["settings"])
     accuracy, milliseconds, nbytes = float(record["accuracy"]), float(record["milliseconds"]), int(record["nbytes"])
     if not (0 <= accuracy <= 1 and 0 < milliseconds < math.inf and nbytes >= 0):
@@ -104,11 +100,5 @@ def store(name: str | None, candidates: list[Candidate]) -> None:
     """Keep the figures: the whole file or none. A folder that cannot be written costs the next run its time, no more."""
     if name is None:
         return
-    records = [each._asdict() for each in candidates]
-    path = _path(name)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as stream:
-            stream.write(json.dumps(records).encode())
-    except OSError:
-        return
+    records = [each.record() for each in candidates]
+    keep(_path(name), lambda stream: stream.write(json.dumps(records).encode()))

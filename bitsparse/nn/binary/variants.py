@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from bitsparse._check import shown
 
-__all__ = ["ADD_VARIANTS", "CHAIN_VARIANTS", "Setting", "consistent", "parse", "sequences"]
+__all__ = ["ADD_VARIANTS", "CHAIN_VARIANTS", "Setting", "choices", "consistent", "parse", "sequences"]
 
 #: BMM+BSpMM, as in a GCN: activation, weight and output; activation, adjacency and output.
 CHAIN_VARIANTS = tuple(f"{x}B{p}+{p}B{q}" for x, p, q in product("FB", repeat=3))
@@ -101,23 +101,26 @@ def consistent(settings: Sequence[Setting]) -> list[Setting]:
     return made
 
 
-def sequences(known: Sequence[str], layers: int, first: str, last: str, scales: bool) -> Iterator[list[Setting]]:
-    """Every consistent choice for all layers that reads `first` and gives `last`.
+def choices(known: Sequence[str], scales: bool) -> list[Setting]:
+    """Every way to compute one layer; where `scales`, full-precision messages are scaled, or not.
 
-    >>> sum(1 for _ in sequences(CHAIN_VARIANTS, 2, "F", "F", False))
+    >>> [str(s) for s in choices(["FBF+FBF", "FBB+BBF"], True)]
+    ['FBF+FBF scaled', 'FBF+FBF', 'FBB+BBF']
+    """
+    return [
+        Setting(variant, scaled)
+        for variant in known
+        for scaled in ((True, False) if scales and variant[2] == "F" else (False,))
+    ]
+
+
+def sequences(settings: Sequence[Setting], layers: int, first: str, last: str) -> Iterator[list[Setting]]:
+    """Every consistent choice among `settings` for all layers that reads `first` and gives `last`.
+
+    >>> sum(1 for _ in sequences(choices(CHAIN_VARIANTS, False), 2, "F", "F"))
     8
     """
-    for given in product("FB", repeat=layers - 1):
-        letters = (first, *given, last)
-        choices = [_between(known, a, b, scales) for a, b in pairwise(letters)]
-        yield from (list(each) for each in product(*choices))
-
-
-def _between(known: Sequence[str], reads: str, gives: str, scales: bool) -> list[Setting]:
-    found = []
-    for variant in known:
-        if variant[0] == reads and variant[-1] == gives:
-            if scales and variant[2] == "F":
-                found.append(Setting(variant, True))
-            found.append(Setting(variant, False))
-    return found
+    for between in product("FB", repeat=layers - 1):
+        letters = pairwise((first, *between, last))
+        ways = [[each for each in settings if (each.reads, each.gives) == ends] for ends in letters]
+        yield from map(list, product(*ways))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from bitsparse.graph.operand import tiles_of
 from bitsparse.graph.packets import FeatureForm, Packet, Packets
-from bitsparse.nn.operand import tiles_of
 
 __all__ = ["PackedEpoch"]
 

@@ -14,12 +14,11 @@ from bitsparse import interop
 from bitsparse.arrays import BitTensor
 from bitsparse.arrays.construct import words_shape
 from bitsparse.arrays.inside import assembled
-from bitsparse.backends.cuda.graphs import Recorded
 from bitsparse.backends.cuda.packets import PacketArrays
+from bitsparse.graph.operand import Form, Graph, factors, form_for
 from bitsparse.graph.packets import FeatureForm, Group, Packet, Packets
 from bitsparse.nn.cluster.report import ClusterReport
-from bitsparse.nn.operand import Form, factors, form_for
-from bitsparse.nn.operand_gpu import GpuOperand
+from bitsparse.ops.recorded import Recorded
 
 __all__ = ["GpuEngine", "idle_share"]
 
@@ -78,7 +77,7 @@ class _Slot:
         self._recorded[address]()
 
     def _network(self) -> Any:
-        operand: Any = GpuOperand(
+        operand = Graph.of_arrays(
             self.arrays,
             self._model.normalisation,
             self._loops,

@@ -14,11 +14,11 @@ from bitsparse import interop
 from bitsparse.arrays import BitTensor
 from bitsparse.arrays.inside import assembled
 from bitsparse.backends.host.matmul import bytes as steps_on_bytes
+from bitsparse.graph.operand import Graph, form_for
 from bitsparse.graph.packets import FeatureForm, Group, Packet, Packets
 from bitsparse.nn.cluster.report import ClusterReport
 from bitsparse.nn.lowbit.host import layers_in_bytes
 from bitsparse.nn.lowbit.network import LowBitNetwork
-from bitsparse.nn.operand import GraphOperand, form_for
 
 __all__ = ["HostEngine", "host_layers", "operand_of"]
 
@@ -78,14 +78,13 @@ class HostEngine:
         report.compute_ms = 1000 * self._seconds
 
 
-def operand_of(packet: Packet, normalisation: str, form: str) -> GraphOperand:
+def operand_of(packet: Packet, normalisation: str, form: str) -> Graph:
     """What a network aggregates over, from a packet."""
     indptr, indices = packet.pattern()
     chosen = form_for(form, packet.group.nodes, packet.group.entries)
     if packet.loops and chosen in ("frdc", "tiled"):  # those want ascending columns, and loops come first
         indices = _ascending(indptr, indices)
-    longest = int(np.diff(indptr).max(initial=0))
-    return GraphOperand(indptr, indices, normalisation, packet.loops, chosen, longest)
+    return Graph.of_pattern(indptr, indices, normalisation, packet.loops, chosen)
 
 
 def _ascending(indptr: _Array, indices: _Array) -> _Array:

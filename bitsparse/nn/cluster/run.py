@@ -18,6 +18,7 @@ from bitsparse import _check, interop
 from bitsparse.arrays import BitTensor
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.graph.adjacency import refuse_weights, square_pattern
+from bitsparse.graph.operand import FORMS, tiles_of
 from bitsparse.graph.packets import FeatureForm, Group, Packet, Packets
 from bitsparse.graph.parts_cache import cached_partition, graph_hash
 from bitsparse.nn.cluster.epoch import PackedEpoch
@@ -26,7 +27,6 @@ from bitsparse.nn.cluster.journal import ArraySink, FileSink, Sink
 from bitsparse.nn.cluster.model import ClusterModel
 from bitsparse.nn.cluster.report import ClusterReport
 from bitsparse.nn.lowbit.network import LowBitNetwork
-from bitsparse.nn.operand import FORMS, tiles_of
 
 __all__ = ["ClusterModel", "ClusterRunner", "PackedEpoch"]
 

@@ -6,21 +6,30 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, interop
 from bitsparse.errors import DTypeError, ShapeError
-from bitsparse.nn.layers import GRAPH_KINDS, Dense, GraphKind, Layer, activated
-from bitsparse.nn.neighbours import NeighbourSums, neighbour_pattern
+from bitsparse.nn.features import Features
+from bitsparse.nn.layers import GRAPH_KINDS, Dense, GraphKind, Layer
+from bitsparse.nn.neighbours import NeighbourSums
 
-__all__ = ["Dense", "Layer", "Network", "activated", "neighbour_pattern"]
+__all__ = ["Network", "Product"]
 
 #: What each kind does with the sums over neighbours, unless a layer says otherwise.
 _NORMALISATIONS: dict[str, Literal["gcn", "mean", "sum"]] = {"gcn": "gcn", "sage": "mean", "gin": "sum"}
 _Array = NDArray[np.float32]
+
+
+class Product(NamedTuple):
+    """A layer in so many words: ``aggregate(x @ weight) + x @ own + bias``, without own weights where there are none."""
+
+    own: _Array | None
+    weight: _Array
+    bias: _Array
 
 
 class Network:
@@ -59,15 +68,15 @@ class Network:
     def __init__(self, kind: GraphKind | Literal["mixed"], layers: Sequence[Layer]) -> None:
         function = "Network"
         self.kind = _check.choice(function, "kind", kind, (*GRAPH_KINDS, "mixed"))
-        found = tuple(layers)
-        if not found or not all(isinstance(layer, Layer) for layer in found):
+        stack = tuple(layers)
+        if not stack or not all(isinstance(layer, Layer) for layer in stack):
             raise DTypeError(f"{function}: layers must be one or more nn.Layer")
-        for i, (before, after) in enumerate(pairwise(found)):
+        for i, (before, after) in enumerate(pairwise(stack)):
             if before.outputs != after.inputs:
                 raise ShapeError(
                     f"{function}: layer {i} gives {before.outputs} features but layer {i + 1} takes {after.inputs}"
                 )
-        for i, layer in enumerate(found):
+        for i, layer in enumerate(stack):
             if kind == "mixed" and layer.kind is None:
                 raise ValueError(f"{function}: layer {i} has no kind, but each layer of a mixed network names its own")
             if kind != "mixed" and layer.kind not in (None, kind):
@@ -75,7 +84,7 @@ class Network:
                     f"{function}: layer {i} is of kind {_check.shown(layer.kind)} in a network of kind {_check.shown(kind)}; pass 'mixed'"
                 )
         #: With the kind and the neighbours of each written out.
-        self.layers = tuple(layer if layer.kind else _of_kind(i, layer, kind) for i, layer in enumerate(found))
+        self.layers = tuple(layer if layer.kind else _of_kind(i, layer, kind) for i, layer in enumerate(stack))
 
     def _uniform(self, what: str) -> str:
         """The kind, where all layers have the same."""
@@ -112,6 +121,24 @@ class Network:
         narrows = layer.updates[0].weight.shape[1] <= layer.updates[0].weight.shape[0]
         return self.kind == "gcn" or (self.kind == "gin" and self.self_loops and narrows)
 
+    def products(self, function: str) -> list[Product]:
+        """The layers of a GCN or GraphSAGE with relu between them, batch norm taken into the weights.
+
+        Raises
+        ------
+        ValueError
+            It is another network.
+        """
+        why = self.unusual() or (f"it is a {self.kind}" if self.kind == "gin" else None)
+        last = len(self.layers) - 1
+        for i, layer in enumerate(self.layers):
+            activation, wanted = layer.updates[0].activation, None if i == last else "relu"
+            if why is None and activation != wanted:
+                why = f"layer {i} ends in {activation}"
+        if why:
+            raise ValueError(f"{function}: {why}, but models are GCN or GraphSAGE with relu between the layers")
+        return [_product(layer) for layer in self.layers]
+
     @property
     def features(self) -> int:
         """Features that the first layer reads."""
@@ -140,10 +167,13 @@ class Network:
 
         Parameters
         ----------
-        adjacency : scipy.sparse array (n, n)
-        x : array (n, features) or sparse array
+        adjacency : scipy.sparse array (n, n) or Graph
+            A :class:`Graph` in the normalisation of all layers.
+        x : array (n, features), sparse array or Features
         """
         function = "Network"
+        if isinstance(x, Features):
+            x = x.normalized
         if not hasattr(x, "tocsr"):
             x = interop.as_host(x, function, "x")
         if x.ndim != 2 or x.shape[1] != self.features:
@@ -218,6 +248,16 @@ class Network:
             )
         with Path(path).open("wb") as file:
             np.savez_compressed(file, **held)
+
+
+def _product(layer: Layer) -> Product:
+    first = layer.updates[0]
+    bias = np.zeros(layer.outputs, np.float32) if first.bias is None else first.bias
+    if first.batch_norm is None:
+        return Product(layer.own, first.weight, bias)
+    scale, shift = first.norm
+    own, weight = (None if part is None else (part * scale).astype(np.float32) for part in (layer.own, first.weight))
+    return Product(own, weight, (bias * scale + shift).astype(np.float32))
 
 
 def _of_kind(i: int, layer: Layer, kind: Any) -> Layer:

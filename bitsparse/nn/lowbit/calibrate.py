@@ -13,7 +13,9 @@ from bitsparse.arrays import BitTensor
 from bitsparse.backends.params import GROUP_BITS
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.graph.adjacency import refuse_weights
-from bitsparse.nn.full.network import Dense, Layer, Network, activated, neighbour_pattern
+from bitsparse.graph.operand import Graph
+from bitsparse.nn.full.network import Network
+from bitsparse.nn.layers import Dense, Layer, activated
 from bitsparse.nn.lowbit.calibration import (
     column_match,
     grid_through,
@@ -24,7 +26,6 @@ from bitsparse.nn.lowbit.calibration import (
     uniform_grid,
 )
 from bitsparse.nn.lowbit.network import Aggregate, Chain, Grid, LowBitNetwork, Update
-from bitsparse.nn.operand import factors
 from bitsparse.ops import choose_bits
 
 __all__ = ["graph_and_features", "layer_bits", "quantize_network", "sample_nodes"]
@@ -206,11 +207,10 @@ class _Walk:
 
     def __init__(self, network: Network, graph: Any, features: _Array, bits: Sequence[int]) -> None:
         self.network, self.bits = network, list(bits)
-        self.pattern = neighbour_pattern(graph, network.self_loops).astype(np.float64)
-        counts = np.diff(self.pattern.indptr), np.bincount(self.pattern.indices, minlength=graph.shape[0])
-        left, right = factors(network.normalisation, *counts)
-        ones = np.ones(graph.shape[0], np.float32)
-        self.left, self.right = ((ones if part is None else part).astype(np.float64)[:, None] for part in (left, right))
+        operand = Graph(graph, network.normalisation, self_loops=network.self_loops, form="csr")
+        self.pattern = operand.pattern.astype(np.float64)
+        ones, scales = np.ones(operand.nodes, np.float32), (operand.row_scale, operand.col_scale)
+        self.left, self.right = ((ones if part is None else part).astype(np.float64)[:, None] for part in scales)
         self.full = features
         step, low = _input_grid(features, self.bits[0])
         step = _like_others(step, features)

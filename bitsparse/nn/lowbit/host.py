@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse.arrays import BitTensor
 from bitsparse.backends.host.matmul import bytes as steps_on_bytes
-from bitsparse.nn.operand import GraphOperand
+from bitsparse.graph.host_sums import Factor
+from bitsparse.graph.operand import Graph
 from bitsparse.ops.finish.terms import operand_terms
 
 if TYPE_CHECKING:
@@ -24,26 +25,17 @@ _MOST_TERMS = 1 << 16
 _Array = NDArray[Any]
 
 
-class _Sides(NamedTuple):
-    """What corrections of a sum over neighbours need of either factor."""
-
-    shape: tuple[int, int]
-    scale: Any = None
-    offset: Any = None
-    line_sums: Any = None
-
-
 def steps_in_bytes(
     network: LowBitNetwork, operand: Any, x: BitTensor
 ) -> tuple[list[Callable[[], Any]], Callable[[Any], Any]] | None:
     """All steps but the last, and the last one with its result's array; None where the network or the graph's form needs others."""
     steps = network.steps
-    if not isinstance(operand, GraphOperand) or operand.form != "csr" or not operand.nodes or not _fits_bytes(network):
+    if not isinstance(operand, Graph) or operand.form != "csr" or not operand.nodes or not _fits_bytes(network):
         return None
-    if operand.longest >= _MOST_TERMS or operand.pattern[0].dtype != np.int32:
+    if operand.longest >= _MOST_TERMS or operand.indptr.dtype != np.int32:
         return None
     nodes = operand.nodes
-    indptr, indices = (np.ascontiguousarray(part, np.int32) for part in operand.pattern)
+    indptr, indices = (np.ascontiguousarray(part, np.int32) for part in (operand.indptr, operand.indices))
     # Memory that is not zeroed can be what the plan before this one let go of; pads are written by every step.
     codes = np.empty((nodes, steps_on_bytes.row_bytes(x.shape[1])), np.uint8)
     codes[:, x.shape[1] :] = 0
@@ -99,20 +91,19 @@ def layers_in_bytes(network: LowBitNetwork) -> tuple[steps_on_bytes.Layer, ...] 
 
 def _sides_of(step: Any, shape: tuple[int, int], scale: Any, degrees: Any) -> tuple[Any, Any]:
     """Both factors of a sum over neighbours."""
-    return _Sides(shape, scale, None, degrees), _Sides(
-        shape, None, None if step.offset is None else step.offset[None, :]
-    )
+    offset = None if step.offset is None else step.offset[None, :]
+    return Factor(shape, scale, None, degrees), Factor(shape, None, offset)
 
 
 def _unpack(x: BitTensor, codes: NDArray[np.uint8]) -> None:
     codes[:, : x.shape[1]] = x.toarray()
 
 
-def _update(network: LowBitNetwork, number: int, operand: GraphOperand, codes: NDArray[np.uint8], out: _Array) -> None:
+def _update(network: LowBitNetwork, number: int, operand: Graph, codes: NDArray[np.uint8], out: _Array) -> None:
     """A product with weights."""
     step: Any = network.steps[number]
     k, n = step.weights.shape
-    rows = operand.right if step.scaled else None
+    rows = operand.col_scale if step.scaled else None
     term = None if step.constant is None else (rows, step.constant)
     params = step.chain.epilogue().params("LowBitNetwork", (operand.nodes, n))
     steps_on_bytes.product(codes, network.panels(number), k, n, params._replace(row_scale=rows, col_term=term), out)
@@ -121,7 +112,7 @@ def _update(network: LowBitNetwork, number: int, operand: GraphOperand, codes: N
 def _aggregate(
     network: LowBitNetwork,
     number: int,
-    operand: GraphOperand,
+    operand: Graph,
     indptr: NDArray[np.int32],
     indices: NDArray[np.int32],
     codes: NDArray[np.uint8],
@@ -130,7 +121,7 @@ def _aggregate(
     """Sums over neighbours."""
     step: Any = network.steps[number]
     shape = (operand.nodes, step.columns)
-    sides = _sides_of(step, shape, None if operand.left is None else operand.left[:, None], operand.degrees)
+    sides = _sides_of(step, shape, None if operand.row_scale is None else operand.row_scale[:, None], operand.degrees)
     epilogue = step.chain.epilogue()
     terms = operand_terms("LowBitNetwork", *sides, epilogue.offset_correction)
     steps_on_bytes.sums(codes, indptr, indices, step.columns, epilogue.params("LowBitNetwork", shape, terms), out)

@@ -289,7 +289,7 @@ class LowBitNetwork:
 
         Parameters
         ----------
-        operand : GraphOperand
+        operand : Graph
             The graph, with this network's `normalisation` and `self_loops`.
         x : BitTensor (nodes, features)
             From :meth:`quantize`, on the operand's device.

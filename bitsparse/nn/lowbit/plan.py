@@ -42,7 +42,7 @@ class LowBitPlan:
         function = "LowBitNetwork.plan"
         if not all(hasattr(operand, name) for name in ("nodes", "aggregate", "message_form")):
             raise DTypeError(
-                f"{function}: the graph must be a GraphOperand, got {type(operand).__name__}; make one with GraphOperand.from_csr("
+                f"{function}: the graph must be a Graph, got {type(operand).__name__}; make one with Graph.from_csr("
                 f"indptr, indices, normalisation={network.normalisation!r}, self_loops={network.self_loops})"
             )
         if not isinstance(x, BitTensor):
@@ -203,7 +203,7 @@ class LowBitPlan:
         if left.shape[1] != k:
             raise ShapeError(f"{function}: step {number} has weights of {k} rows, but reads {left.shape[1]} columns")
         shape = (self.shape[0], n)
-        rows = self._operand.right if step.scaled else None
+        rows = self._operand.col_scale if step.scaled else None
         term = None if constant is None else (rows, constant)
         params = step.chain.epilogue(**form).params(function, shape)
         sizes = 2**left.bits - 1, 2 ** (weights.bits - 1)

@@ -9,19 +9,54 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bitsparse import _check
 from bitsparse._check import shown
 from bitsparse.arrays import FRDC, BitTensor, TCTiledCSR
-from bitsparse.nn.full.gcn import GCN
-from bitsparse.nn.inputs import Features, Propagation
-from bitsparse.nn.lowbit.aggregate import Aggregation
+from bitsparse.graph.host_sums import message_form
+from bitsparse.graph.operand import Form, Graph, form_for
+from bitsparse.nn.features import Features
+from bitsparse.nn.full.network import Network
 from bitsparse.nn.lowbit.calibration import column_match, grid_through, nearest_codes, refine_codes, refit, uniform_grid
-from bitsparse.ops import Epilogue, matmul, plan_matmul
+from bitsparse.ops import Epilogue, matmul, plan_matmul, plan_spmm
 
-__all__ = ["QuantizedGCN", "quantized_gcn"]
+__all__ = ["ADJACENCIES", "QuantizedGCN", "aggregation", "chosen_adjacency", "quantized_gcn"]
 
 _Array = NDArray[np.float64]
 #: Nodes whose outputs guide the calibration; a seeded sample of larger graphs.
 _SAMPLE = 4096
+ADJACENCIES = ("dense", "frdc", "tiled", "auto")
+
+
+def chosen_adjacency(asked: str, nodes: int, edges: int, device: str = "cpu") -> Form:
+    """The form to use: what is asked for, or for ``"auto"`` FRDC where dense bits are large or slower.
+
+    Examples
+    --------
+    >>> chosen_adjacency("auto", 500_000, 10**6), chosen_adjacency("auto", 100, 900), chosen_adjacency("tiled", 100, 900)
+    ('frdc', 'dense', 'tiled')
+    """
+    form = form_for(_check.choice("quantized_gcn", "adjacency", asked, ADJACENCIES), nodes, edges, device)
+    return "frdc" if form == "csr" else form
+
+
+def aggregation(
+    adjacency: BitTensor | FRDC | TCTiledCSR, columns: int, bits: int, epilogue: Epilogue
+) -> Callable[[BitTensor], Any]:
+    """``A @ messages`` with an epilogue as a function of messages of unsigned integers, for a 1-bit A without scales and values.
+
+    The sparse forms add up the messages' codes edge by edge, in integers (:func:`spmm`), and send the sums through the same epilogue as the
+    dense product with the same corrections for offsets: equal sums, equal steps, equal results, on a CPU and on a GPU.
+
+    Examples
+    --------
+    >>> pattern = np.array([[1, 1, 0], [0, 1, 0], [1, 1, 1]], dtype=bool)
+    >>> messages, plain = bs.quantize(np.array([[0.0], [1.0], [3.0]]), 2), bs.Epilogue(offset_correction=True)
+    >>> [aggregation(form(pattern), 1, 2, plain)(messages).ravel().tolist() for form in (bs.BitTensor, bs.FRDC, bs.TCTiledCSR)]
+    [[1.0, 1.0, 4.0], [1.0, 1.0, 4.0], [1.0, 1.0, 4.0]]
+    """
+    if isinstance(adjacency, BitTensor):
+        return plan_matmul(adjacency, columns, bits=bits, epilogue=epilogue)
+    return plan_spmm(adjacency, columns, bits=bits, epilogue=epilogue)
 
 
 class QuantizedGCN:
@@ -52,16 +87,15 @@ class QuantizedGCN:
     def __init__(
         self,
         bits: int,
-        graph: Propagation,
-        aggregate: Aggregation,
+        graph: Graph,
+        adjacency: BitTensor | FRDC | TCTiledCSR,
         features: BitTensor,
         w1: BitTensor,
         w2: BitTensor,
         epilogues: tuple[Epilogue, ...],
     ) -> None:
         self.bits, self.features, self.w1, self.w2, self.epilogues = bits, features, w1, w2, epilogues
-        self.adjacency: BitTensor | FRDC | TCTiledCSR = aggregate.adjacency
-        self._graph, self._aggregate = graph, aggregate
+        self.adjacency, self._graph = adjacency, graph
         self._plans: tuple[Callable[[BitTensor], Any], ...] | None = None
 
     @property
@@ -79,11 +113,8 @@ class QuantizedGCN:
         """
         if device == self.device:
             return self
-        aggregate = self._aggregate.to_device(device)
-        features: Any = self.features.to_device(device)
-        w1: Any = self.w1.to_device(device)
-        w2: Any = self.w2.to_device(device)
-        return QuantizedGCN(self.bits, self._graph, aggregate, features, w1, w2, self.epilogues)
+        operands: list[Any] = [part.to_device(device) for part in (self.adjacency, self.features, self.w1, self.w2)]
+        return QuantizedGCN(self.bits, self._graph, *operands, self.epilogues)
 
     def __call__(self) -> Any:
         """Logits of every node, ``(n, classes)`` float32: a NumPy array, or one on the operands' device."""
@@ -98,20 +129,20 @@ class QuantizedGCN:
         update1, aggregate1, _, aggregate2 = self.epilogues
         return (
             plan_matmul(self.features, self.w1.shape[1], bits=self.w1.bits, epilogue=update1),
-            self._aggregate.plan(self.w1.shape[1], self.bits, aggregate1),
-            self._aggregate.plan(self.w2.shape[1], self.bits, aggregate2),
+            aggregation(self.adjacency, self.w1.shape[1], self.bits, aggregate1),
+            aggregation(self.adjacency, self.w2.shape[1], self.bits, aggregate2),
         )
 
     @property
     def nbytes(self) -> int:
         """Bytes of adjacency, features and weights, with their scales, offsets and biases."""
         vectors = 4 * 3 * sum(weights.shape[1] for weights in (self.w1, self.w2))  # matched slope and shift, bias
-        graph = self._aggregate.nbytes + self._graph.scales_nbytes
-        return graph + self.features.nbytes + self.w1.nbytes + self.w2.nbytes + vectors
+        scales = 4 * 2 * self._graph.nodes
+        return self.adjacency.nbytes + scales + self.features.nbytes + self.w1.nbytes + self.w2.nbytes + vectors
 
 
 def quantized_gcn(
-    model: GCN, graph: Propagation, features: Features, bits: int, *, adjacency: str = "dense"
+    model: Network, graph: Graph, features: Features, bits: int, *, adjacency: str = "dense"
 ) -> QuantizedGCN:
     """Quantise a trained GCN for one graph, with nothing but its own full-precision outputs as a guide.
 
@@ -129,8 +160,10 @@ def quantized_gcn(
 
     Parameters
     ----------
-    model : GCN
-    graph : Propagation (n, n)
+    model : Network
+        A GCN of two layers, such as :func:`train` gives.
+    graph : Graph (n, n)
+        With the normalisation "gcn".
     features : Features (n, features)
     bits : int
         1..16.
@@ -145,42 +178,49 @@ def quantized_gcn(
     Raises
     ------
     ValueError
-        `bits` out of range.
+        `bits` out of range, or the network or the graph is another one.
 
     Examples
     --------
     >>> from scipy import sparse
     >>> from bitsparse import nn
-    >>> graph = nn.Propagation(sparse.csr_array(np.kron(np.eye(2), np.ones((4, 4)))))
+    >>> graph = nn.Graph(sparse.csr_array(np.kron(np.eye(2), np.ones((4, 4)))))
     >>> x = nn.Features(np.eye(8))
-    >>> model = nn.train_gcn(graph, x, np.repeat([0, 1], 4), np.arange(8) % 4 == 0, epochs=100)
+    >>> model = nn.train(graph, x, np.repeat([0, 1], 4), np.arange(8) % 4 == 0, epochs=100)
     >>> nn.quantized_gcn(model, graph, x, bits=4)().argmax(axis=1)
     array([0, 0, 0, 0, 1, 1, 1, 1])
     """
     if not 1 <= operator.index(bits) <= 16:
         raise ValueError(f"quantized_gcn: bits must be an integer in 1..16, got {shown(bits)}")
+    if not isinstance(model, Network) or model.kind != "gcn" or len(model.layers) != 2:
+        raise ValueError(f"quantized_gcn: the model must be a GCN of two layers, got {model!r}; see quantize_network")
+    if graph.normalisation != "gcn":
+        raise ValueError(
+            f"quantized_gcn: a GCN needs a graph with normalisation 'gcn', got {graph.normalisation!r}; pass nn.Graph(adjacency)"
+        )
     return _Calibration(model, graph, features, int(bits), adjacency).run()
 
 
 class _Calibration:
     """Walks the quantised network once, product by product, beside the full-precision one."""
 
-    def __init__(self, model: GCN, graph: Propagation, features: Features, bits: int, adjacency: str) -> None:
-        self.aggregation = graph.aggregation(adjacency)
+    def __init__(self, model: Network, graph: Graph, features: Features, bits: int, adjacency: str) -> None:
+        form = chosen_adjacency(adjacency, graph.nodes, graph.edges)
+        self.adjacency: BitTensor | FRDC | TCTiledCSR = graph.packed(form)
+        self.message_form = message_form(form, bits)
         self.graph, self.features, self.bits = graph, features, bits
-        self.w1, self.b1, self.w2, self.b2 = (
-            part.astype(np.float64) for part in (model.w1, model.b1, model.w2, model.b2)
-        )
+        (_, w1, b1), (_, w2, b2) = model.products("quantized_gcn")
+        self.w1, self.b1, self.w2, self.b2 = (part.astype(np.float64) for part in (w1, b1, w2, b2))
         # A constant added to all of a node's logits changes no probability, so none is spent bits on.
         self.w2, self.b2 = self.w2 - self.w2.mean(axis=1, keepdims=True), self.b2 - self.b2.mean()
-        n = graph.pattern.shape[0]
+        n = graph.nodes
         rows = np.arange(n) if n <= _SAMPLE else np.sort(np.random.default_rng(0).choice(n, _SAMPLE, replace=False))
         near = graph.pattern[rows]
         self.near = np.unique(near.indices)
         self.rows, self.left, self.right = (
             rows,
-            graph.row_scale.astype(np.float64)[:, None],
-            graph.col_scale.astype(np.float64)[:, None],
+            _column(graph.row_scale),
+            _column(graph.col_scale),
         )
         self.pattern = near[:, self.near].astype(np.float64)
         self.sampled = graph.matrix[rows].astype(np.float64)
@@ -208,7 +248,7 @@ class _Calibration:
         w2 = self.weights(inputs, refit(inputs, self.sampled @ (full2 @ self.w2), self.w2 * self.hidden_step[:, None]))
         update2, messages = self.update(hidden, w2, full3, _softmax(full4) if self.bits <= 2 else full4)
         aggregate2 = self.logits(messages, full3)
-        return QuantizedGCN(bits, graph, self.aggregation, codes_x, w1, w2, (update1, aggregate1, update2, aggregate2))
+        return QuantizedGCN(bits, graph, self.adjacency, codes_x, w1, w2, (update1, aggregate1, update2, aggregate2))
 
     def weights(self, inputs: Any, weights: _Array) -> BitTensor:
         """Codes of a layer's weights, one step and offset per column."""
@@ -234,7 +274,7 @@ class _Calibration:
             out_offset=low[None, :],
             rounding="nearest",
             offset_correction=True,
-            **self.aggregation.message_form(self.bits),
+            **self.message_form,
         )
         return epilogue, matmul(left, weights, epilogue=epilogue)
 
@@ -259,7 +299,7 @@ class _Calibration:
             rounding="nearest",
             offset_correction=True,
         )
-        return epilogue, self.aggregation(messages, epilogue)
+        return epilogue, self.through(messages, epilogue)
 
     def logits(self, messages: BitTensor, full3: _Array) -> Epilogue:
         """Second aggregation: float32, as the softmax needs precision (QGTC section 4.5)."""
@@ -268,7 +308,15 @@ class _Calibration:
 
     def aggregated(self, messages: BitTensor) -> _Array:
         plain = Epilogue(row_scale=self.graph.row_scale, offset_correction=True)
-        return np.asarray(self.aggregation(messages, plain), dtype=np.float64)
+        return np.asarray(self.through(messages, plain), dtype=np.float64)
+
+    def through(self, messages: BitTensor, epilogue: Epilogue) -> Any:
+        """Sums of codes over neighbours, through an epilogue."""
+        return aggregation(self.adjacency, messages.shape[1], self.bits, epilogue)(messages)
+
+
+def _column(scale: Any) -> _Array:
+    return np.asarray(scale, np.float64)[:, None]
 
 
 def _softmax(logits: _Array) -> _Array:

@@ -9,10 +9,10 @@ import numpy as np
 
 from bitsparse import _check, interop
 from bitsparse.errors import ShapeError
+from bitsparse.graph.operand import Graph
 from bitsparse.nn.full.network import Network
 from bitsparse.nn.lowbit.calibrate import MAX_BITS, graph_and_features, quantize_network
 from bitsparse.nn.lowbit.network import LowBitNetwork
-from bitsparse.nn.operand import GraphOperand
 
 __all__ = ["TunedBits", "tune_bits"]
 
@@ -111,12 +111,7 @@ def tune_bits(
         return float((np.asarray(logits).argmax(axis=1) == classes)[chosen].mean())
 
     csr = graph.tocsr()
-    operand = GraphOperand.from_csr(
-        csr.indptr,
-        csr.indices,
-        normalisation=network.normalisation,
-        self_loops=network.self_loops,
-    )
+    operand = Graph(csr, network.normalisation, self_loops=network.self_loops)
     tried: dict[tuple[int, ...], float] = {}
     made: dict[tuple[int, ...], LowBitNetwork] = {}
 

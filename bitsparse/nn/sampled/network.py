@@ -12,9 +12,9 @@ import numpy as np
 from bitsparse import _check, interop
 from bitsparse.arrays import TCTiledCSR
 from bitsparse.errors import DTypeError, ShapeError
-from bitsparse.nn.full.gcn import GCN
-from bitsparse.nn.full.sage import SAGE, MeanNeighbours
-from bitsparse.nn.inputs import Features, Propagation
+from bitsparse.graph.operand import Graph
+from bitsparse.nn.features import Features
+from bitsparse.nn.full.network import Network, Product
 from bitsparse.nn.lowbit.calibration import uniform_grid
 from bitsparse.ops import plan_sampled_spmm, plan_spmm, quantize
 from bitsparse.ops.operands.places import working_with
@@ -29,29 +29,25 @@ FULL = 32
 _SAMPLE = 4096
 
 
-def operand_of(graph: Propagation | MeanNeighbours, device: str = "cpu") -> TCTiledCSR:
+def operand_of(graph: Graph, device: str = "cpu") -> TCTiledCSR:
     """The pattern of a graph with its factors per row and column, translated, on a device.
 
     Examples
     --------
     >>> from scipy import sparse
     >>> from bitsparse import nn
-    >>> operand_of(nn.MeanNeighbours(sparse.csr_array([[0, 1, 1], [1, 0, 0], [0, 0, 0]]))).toarray()
+    >>> operand_of(nn.Graph(sparse.csr_array([[0, 1, 1], [1, 0, 0], [0, 0, 0]]), "mean")).toarray()
     array([[0. , 0.5, 0.5],
            [1. , 0. , 0. ],
            [0. , 0. , 0. ]], dtype=float32)
     """
-    pattern = graph.pattern
-    made = TCTiledCSR.from_csr_arrays(
-        pattern.indptr, pattern.indices, pattern.shape, row_scale=graph.row_scale, col_scale=graph.col_scale
-    )
-    moved: TCTiledCSR = made if device == "cpu" else made.to_device(device)
-    return moved
+    operand: TCTiledCSR = graph.packed("tiled").with_scales(graph.row_scale, graph.col_scale)
+    return operand if device == "cpu" else operand.to_device(device)
 
 
 def plans_of(
     function: str,
-    model: GCN | SAGE,
+    model: Network,
     operand: TCTiledCSR,
     width: int | None,
     strategy: Strategy,
@@ -66,7 +62,7 @@ def plans_of(
         if strategy == "uniform" and seed is None:
             seed = secrets.randbits(64)  # of all layers
         make = partial(plan_sampled_spmm, operand, width=size, strategy=strategy, rescale=rescale, seed=seed)
-    return [make(n=weights.shape[1]) for _, weights, _ in model.steps]
+    return [make(n=columns) for columns in model.widths[1:]]
 
 
 class Layers:
@@ -74,7 +70,7 @@ class Layers:
 
     Attributes
     ----------
-    model : GCN or SAGE
+    model : Network
     bits : int
     device : str
     """
@@ -82,23 +78,27 @@ class Layers:
     def __init__(
         self,
         function: str,
-        model: GCN | SAGE,
-        graph: Propagation | MeanNeighbours,
+        model: Network,
+        graph: Graph,
         features: Features,
         bits: int,
         device: str,
     ) -> None:
-        kinds = {GCN: Propagation, SAGE: MeanNeighbours}
-        if not isinstance(graph, kinds.get(type(model), ())):
+        if not isinstance(model, Network) or not isinstance(graph, Graph):
             raise DTypeError(
-                f"{function}: a model of {type(model).__name__} over a graph of {type(graph).__name__}; pass a GCN with a Propagation, or "
-                f"a SAGE with MeanNeighbours"
+                f"{function}: model and graph are {type(model).__name__} and {type(graph).__name__}; pass an nn.Network and an nn.Graph"
+            )
+        self._products = model.products(function)
+        if graph.normalisation != model.normalisation:
+            raise ValueError(
+                f"{function}: a {model.kind} needs a graph with normalisation {model.normalisation!r}, got {graph.normalisation!r}; "
+                f"pass nn.Graph(adjacency, {model.normalisation!r})"
             )
         if not isinstance(features, Features):
             raise DTypeError(
                 f"{function}: features must be nn.Features, which it quantises itself, got {type(features).__name__}; pass nn.Features(x)"
             )
-        wanted = graph.pattern.shape[0], model.w1.shape[0]
+        wanted = graph.nodes, model.features
         if features.shape != wanted:
             raise ShapeError(
                 f"{function}: features have shape {features.shape}, but graph and model read {wanted}; pass those that it was trained on"
@@ -110,12 +110,12 @@ class Layers:
         self.model, self.bits, self.device = model, int(bits), device
         x = features.normalized if bits == FULL else features.rounded(self.bits)
         self._ranges = [] if bits == FULL else self._calibrated(graph, features.normalized)
-        own, weights, bias = model.steps[0]
+        own, weights, bias = self._products[0]
         #: What the first layer aggregates, and what is added to it.
         with working_with(device):
             self._first = self._stored(self._there(x @ weights), 0)
             self._more = self._there(bias if own is None else x @ own + bias)
-            self._rest = [tuple(map(self._there, step)) for step in model.steps[1:]]
+            self._rest = [Product(*map(self._there, product)) for product in self._products[1:]]
 
     def run(self, plans: Sequence[Any]) -> list[Any]:
         """What each layer aggregates, as it is stored, and the logits."""
@@ -129,18 +129,18 @@ class Layers:
                 z = z + hidden @ own
         return [*stored, z]
 
-    def _calibrated(self, graph: Propagation | MeanNeighbours, x: Any) -> list[Any]:
+    def _calibrated(self, graph: Graph, x: Any) -> list[Any]:
         """Ranges of the messages of each layer, ``(low, high)`` of shape (1, columns), from the network in full precision."""
-        matrix, found, hidden = graph.matrix, [], x
+        matrix, ranges, hidden = graph.matrix, [], x
         sample = np.random.default_rng(0).permutation(matrix.shape[0])[:_SAMPLE]
-        for own, weights, bias in self.model.steps:
+        for own, weights, bias in self._products:
             messages = hidden @ weights
             step, low = uniform_grid(messages[sample].astype(np.float64), self.bits)
             high = low + step * (2**self.bits - 1)
-            found.append(tuple(self._there(end.astype(np.float32)[None]) for end in (low, high)))
+            ranges.append(tuple(self._there(end.astype(np.float32)[None]) for end in (low, high)))
             z = matrix @ messages + bias
             hidden = np.maximum(z if own is None else z + hidden @ own, 0)
-        return found
+        return ranges
 
     def _stored(self, messages: Any, layer: int) -> Any:
         if self.bits == FULL:
@@ -163,8 +163,10 @@ class SampledNetwork:
 
     Parameters
     ----------
-    model : GCN or SAGE
-    graph : Propagation for a GCN, MeanNeighbours for a SAGE
+    model : Network
+        A GCN or GraphSAGE with relu between the layers.
+    graph : Graph
+        With the network's normalisation: "gcn" or "mean".
     features : Features
     width : int, optional
         Edges per node, as in :func:`edge_sample`; None takes all of them.
@@ -180,7 +182,7 @@ class SampledNetwork:
     Raises
     ------
     DTypeError, ShapeError, ValueError
-        Model and graph are not of a kind, sizes do not fit, or options as in :func:`sampled_spmm`.
+        Model and graph are not of a kind, the model is another network, sizes do not fit, or options as in :func:`sampled_spmm`.
 
     Notes
     -----
@@ -192,9 +194,9 @@ class SampledNetwork:
     --------
     >>> from scipy import sparse
     >>> from bitsparse import nn
-    >>> graph = nn.Propagation(sparse.csr_array(np.kron(np.eye(2), np.ones((40, 40)))))
+    >>> graph = nn.Graph(sparse.csr_array(np.kron(np.eye(2), np.ones((40, 40)))))
     >>> x, labels = nn.Features(np.eye(80)), np.repeat([0, 1], 40)
-    >>> model = nn.train_gcn(graph, x, labels, np.arange(80) % 2 == 0, epochs=50)
+    >>> model = nn.train(graph, x, labels, np.arange(80) % 2 == 0, epochs=50)
     >>> few = nn.SampledNetwork(model, graph, x, 16, bits=8)
     >>> few
     <SampledNetwork GCN aes of width 16, 8 bits, cpu>
@@ -204,8 +206,8 @@ class SampledNetwork:
 
     def __init__(
         self,
-        model: GCN | SAGE,
-        graph: Propagation | MeanNeighbours,
+        model: Network,
+        graph: Graph,
         features: Features,
         width: int | None = None,
         strategy: Strategy = "aes",
@@ -224,9 +226,9 @@ class SampledNetwork:
             raise DTypeError(
                 f"{name}: operand must be a TCTiledCSR, got {type(operand).__name__}; pass operand_of(graph, device)"
             )
-        if operand is not None and operand.shape != graph.pattern.shape:
+        if operand is not None and operand.shape != (graph.nodes, graph.nodes):
             raise ShapeError(
-                f"{name}: operand has shape {operand.shape}, but the graph has {graph.pattern.shape}; pass operand_of(graph, device)"
+                f"{name}: operand has shape {operand.shape}, but the graph has {graph.nodes} nodes; pass operand_of(graph, device)"
             )
         self.operand = operand_of(graph, place) if operand is None else operand
         self.plans: Sequence[Any] = plans_of(name, model, self.operand, width, strategy, rescale=rescale, seed=seed)
@@ -266,4 +268,4 @@ class SampledNetwork:
     def __repr__(self) -> str:
         edges = "all edges" if self.width is None else f"{self.strategy} of width {self.width}"
         bits = "float32" if self.bits == FULL else f"{self.bits} bits"
-        return f"<SampledNetwork {type(self.layers.model).__name__} {edges}, {bits}, {self.device}>"
+        return f"<SampledNetwork {self.layers.model.kind.upper()} {edges}, {bits}, {self.device}>"

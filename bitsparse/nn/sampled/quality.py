@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from bitsparse import _check, interop
 from bitsparse.errors import DTypeError, ShapeError
-from bitsparse.nn.binary.tuner_timing import call_milliseconds
-from bitsparse.nn.full.gcn import GCN
-from bitsparse.nn.full.sage import SAGE, MeanNeighbours
-from bitsparse.nn.inputs import Features, Propagation
+from bitsparse.graph.operand import Graph
+from bitsparse.nn.features import Features
+from bitsparse.nn.full.network import Network
 from bitsparse.nn.sampled.network import FULL, Layers, SampledNetwork, operand_of, plans_of
 from bitsparse.ops import choose_bits, edge_sample, quantization_error, quantize
 from bitsparse.ops.operands.places import working_with
+from bitsparse.ops.recorded import call_milliseconds
 from bitsparse.ops.sampling.sample import STRATEGIES, Strategy
 
 __all__ = [
@@ -101,7 +101,7 @@ class Quality:
     Attributes
     ----------
     model : str
-        Class of the networks.
+        Kind of the networks: "GCN" or "SAGE".
     device : str
     cells : tuple of QualityCell
         All settings; the first is full precision over all edges.
@@ -169,16 +169,10 @@ class Quality:
             "least_width": self.least_width() if any(one.strategy == "aes" for one in self.cells) else None,
         }
 
-    def plot(self, axes: Any = None) -> Any:
-        """Draw accuracy, sampling rates and speed; :func:`bitsparse.viz.quality`."""
-        from bitsparse import viz
-
-        return viz.quality(self, axes)
-
 
 def sampling_quality(
-    models: GCN | SAGE | Sequence[GCN | SAGE],
-    graph: Propagation | MeanNeighbours,
+    models: Network | Sequence[Network],
+    graph: Graph,
     features: Features,
     labels: Any,
     mask: Any,
@@ -196,9 +190,10 @@ def sampling_quality(
 
     Parameters
     ----------
-    models : GCN or SAGE, or a sequence of one kind
+    models : Network, or a sequence of networks of one kind
         Trained with different seeds; accuracies are means over them.
-    graph : Propagation for a GCN, MeanNeighbours for a SAGE
+    graph : Graph
+        With the networks' normalisation.
     features : Features
     labels : array_like (n,) of int
     mask : array_like (n,) of bool
@@ -230,9 +225,9 @@ def sampling_quality(
     --------
     >>> from scipy import sparse
     >>> from bitsparse import nn
-    >>> graph = nn.Propagation(sparse.csr_array(np.kron(np.eye(2), np.ones((40, 40)))))
+    >>> graph = nn.Graph(sparse.csr_array(np.kron(np.eye(2), np.ones((40, 40)))))
     >>> x, labels, train = nn.Features(np.eye(80)), np.repeat([0, 1], 40), np.arange(80) % 2 == 0
-    >>> model = nn.train_gcn(graph, x, labels, train, epochs=50)
+    >>> model = nn.train(graph, x, labels, train, epochs=50)
     >>> found = nn.sampling_quality(model, graph, x, labels, ~train, widths=[8, 64], bits=[32, 8], timed=False)
     >>> found.full.accuracy, found.cell("aes", 64, bits=8).loss, found.least_width()
     (100.0, 0.0, 8)
@@ -242,25 +237,21 @@ def sampling_quality(
     function = "sampling_quality"
     trained = list(models) if isinstance(models, Sequence) else [models]
     if not trained:
-        raise ValueError(f"{function}: models holds none; pass at least one trained GCN or SAGE")
-    if not isinstance(graph, (Propagation, MeanNeighbours)):
+        raise ValueError(f"{function}: models holds none; pass at least one trained network")
+    if not isinstance(graph, Graph):
         raise DTypeError(
-            f"{function}: graph is a {type(graph).__name__}; pass Propagation(adjacency) for a GCN, MeanNeighbours(adjacency) for a SAGE"
+            f"{function}: graph is a {type(graph).__name__}; pass nn.Graph(adjacency), with normalisation 'mean' for a GraphSAGE"
         )
-    sizes_of = [tuple(weights.shape for _, weights, _ in model.steps) for model in trained]
-    if len(set(sizes_of)) > 1:
-        raise ShapeError(
-            f"{function}: models have weights of shapes {sizes_of[0]} and {next(o for o in sizes_of if o != sizes_of[0])}; "
-            f"compare networks of one size"
-        )
-    truth, chosen = _masked(function, graph.pattern.shape[0], np.asarray(labels), np.asarray(mask))
+    kinds = {repr(model) for model in trained}
+    if len(kinds) > 1:
+        raise ShapeError(f"{function}: models are {' and '.join(sorted(kinds))}; compare networks of one kind and size")
+    truth, chosen = _masked(function, graph.nodes, np.asarray(labels), np.asarray(mask))
     names: list[Any] = [_check.choice(function, "strategy", one, STRATEGIES) for one in dict.fromkeys(strategies)]
     sizes = sorted({_check.integer(function, "width", one, 1) for one in widths})
     narrow = [FULL, *(one for one in dict.fromkeys(bits) if one != FULL)]
     device = interop.parse_device(device, function)
     operand = operand_of(graph, device)
-    entries = graph.pattern.nnz
-    columns = [step[1].shape[1] for step in trained[0].steps]
+    columns = trained[0].widths[1:]
     rates = [sampling_rate(graph.pattern, width, name, seed=seed) for name in names for width in sizes]
     settings: list[tuple[str | None, int | None, float]] = [(None, None, 1.0)]
     settings += [(one.strategy, one.width, one.kept) for one in rates]
@@ -286,7 +277,7 @@ def sampling_quality(
             loss = float(np.mean(np.subtract(right, found)))
             whole = cells[0].ms if cells else ms
             speedup = whole / ms if whole is not None and ms is not None else None
-            gathered = sum(round(kept * entries) * _row_bytes(wide, count) for wide in columns)
+            gathered = sum(round(kept * graph.edges) * _row_bytes(wide, count) for wide in columns)
             cells.append(
                 QualityCell(
                     name, width, count, float(np.mean(found)), float(np.std(found)), loss, ms, speedup, gathered
@@ -295,7 +286,7 @@ def sampling_quality(
             if progress is not None:
                 progress()
     errors, least = _narrowing(trained, graph, features, device)
-    return Quality(type(trained[0]).__name__, device, tuple(cells), tuple(rates), errors, least)
+    return Quality(trained[0].kind.upper(), device, tuple(cells), tuple(rates), errors, least)
 
 
 def sampling_rate(A: Any, width: int, strategy: Strategy = "aes", *, seed: int = 0) -> SamplingRate:
@@ -357,19 +348,19 @@ def _milliseconds(network: SampledNetwork) -> float:
 
 
 def _narrowing(
-    models: Sequence[GCN | SAGE], graph: Propagation | MeanNeighbours, features: Features, device: str
+    models: Sequence[Network], graph: Graph, features: Features, device: str
 ) -> tuple[dict[int, float], int | None]:
     """Errors of quantising what the first layer aggregates, and the bits that keep the accuracy by TANGO's rule."""
     errors: dict[int, list[float]] = {}
     least: list[int | None] = []
     for model in models:
-        _, weights, bias = model.steps[0]
-        made = interop.move(np.asarray(graph.matrix @ (features.normalized @ weights) + bias, np.float32), device)
+        _, weights, bias = model.products("sampling_quality")[0]
+        aggregate = interop.move(np.asarray(graph.matrix @ (features.normalized @ weights) + bias, np.float32), device)
         for count in range(2, 9):
-            codes = quantize(made, count, scheme="symmetric")
-            errors.setdefault(count, []).append(quantization_error(made, codes))
+            codes = quantize(aggregate, count, scheme="symmetric")
+            errors.setdefault(count, []).append(quantization_error(aggregate, codes))
         try:
-            least.append(choose_bits(made))
+            least.append(choose_bits(aggregate))
         except ValueError:
             least.append(None)
     means = {count: float(np.mean(found)) for count, found in errors.items()}

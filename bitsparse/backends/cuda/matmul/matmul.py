@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from bitsparse import _check, jit
-from bitsparse.backends.cuda.chips import chip_of
+from bitsparse.backends.cuda.chips import chip_here, chip_of
 from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue, epilogue
 from bitsparse.backends.cuda.matmul import mma as gemm_mma
 from bitsparse.backends.cuda.matmul import wgmma as gemm
@@ -134,17 +134,15 @@ def cost(
     """
     wide = k * ((1 << a_bits) - 1) * ((1 << b_bits) - 1) >= 1 << 31
     if kernel.startswith("planes"):
-        if on_warps(kernel) and chip_of(jit.capability()).bits == 0:
+        if on_warps(kernel) and chip_here().bits == 0:
             return math.inf
         return 1e3 * _product_us(kernel, m, n, -(-k // 1024), a_bits, b_bits, density, wide)
     a_digits, b_digits = -(-a_bits // 8), -(-b_bits // 8)
     product = _product_us(kernel, m, n, -(-k // 128), a_digits, b_digits, 1.0, wide)
     unpacked = (n * (b_digits + b_bits / 8) + (m * (a_digits + a_bits / 8) if fresh else 0)) * k
     if on_warps(kernel):
-        memory, launches = (
-            chip_of(jit.capability()).memory_bytes_per_us,
-            (2 + fresh) * chip_of(jit.capability()).launch_us,
-        )
+        chip = chip_here()
+        memory, launches = chip.memory_bytes_per_us, (2 + fresh) * chip.launch_us
     else:
         # What is left of unpacking beside the product, and more where the left operand drives everything out of the L2.
         memory = gemm.RATES.memory_bytes_per_us

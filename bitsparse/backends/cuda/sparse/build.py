@@ -12,6 +12,7 @@ import numpy as np
 
 from bitsparse import jit
 from bitsparse.backends.cuda.sparse.checks import (
+    BOTH_INDICES,
     CHUNK,
     DAMAGED,
     FROM_END,
@@ -49,25 +50,8 @@ _WARPS = THREADS // 32
 _MOST_BLOCKS = 1 << 20
 
 
-class InverseParams(ctypes.Structure):
-    """The argument of the kernels of ``sparse/inverse.cu``, field by field."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("starts", "cells", "tiles", "indptr", "indices", "found")),
-        *((name, ctypes.c_int64) for name in ("rows", "cols", "windows")),
-    )
-
-
-class BitParams(ctypes.Structure):
-    """The argument of the kernels of ``sparse/words.cu``, field by field."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("indptr", "indices", "rows_of", "cols_of", "codes", "words")),
-        *((name, ctypes.c_void_p) for name in ("counts", "columns", "found")),
-        *((name, ctypes.c_int64) for name in ("rows", "cols", "nnz", "width", "segments", "spread")),
-        ("bits", ctypes.c_int),
-        ("fields", ctypes.c_int),
-    )
+InverseParams = jit.struct("sparse/inverse.cu", "InverseParams")
+BitParams = jit.struct("sparse/words.cu", "BitParams")
 
 
 def _warps(items: int) -> int:
@@ -182,7 +166,7 @@ def frdc_to_csr(indptr: Any, indices: Any, tiles: Any, shape: tuple[int, int]) -
     return _tiles_to_csr(cupy, params, counts, found, starts.dtype)
 
 
-def _tiles_to_csr(cupy: Any, params: InverseParams, counts: Any, found: Any, dtype: Any) -> tuple[Any, Any]:
+def _tiles_to_csr(cupy: Any, params: ctypes.Structure, counts: Any, found: Any, dtype: Any) -> tuple[Any, Any]:
     rows = counts.astype(dtype, copy=False)
     params.indptr = rows.data.ptr
     launch("sparse/inverse.cu", "count_tiles", dtype, _warps(params.windows), params)
@@ -196,3 +180,9 @@ def _tiles_to_csr(cupy: Any, params: InverseParams, counts: Any, found: Any, dty
     params.indptr, params.indices = starts.data.ptr, made.data.ptr
     launch("sparse/inverse.cu", "fill_tiles", dtype, _warps(params.windows), params)
     return starts, made
+
+
+VARIANTS = [
+    *jit.variants_of("sparse/inverse.cu", "count_tiles", BOTH_INDICES),
+    *jit.variants_of("sparse/words.cu", "list_bits", BOTH_INDICES),
+]

@@ -34,14 +34,7 @@ _BLOCKS_EACH = 16
 _BAD_START, _BAD_INDEX, _FALLS, _REPEATS, _TALLEST = range(5)
 
 
-class CheckParams(ctypes.Structure):
-    """The argument of the kernels of ``sparse/check.cu``, field by field."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("indptr", "indices", "found", "starts")),
-        *((name, ctypes.c_int64) for name in ("rows", "cols", "nnz", "windows")),
-        ("window", ctypes.c_int),
-    )
+CheckParams = jit.struct("sparse/check.cu", "CheckParams")
 
 
 def constants(dtype: Any) -> dict[str, int]:
@@ -155,3 +148,8 @@ def rows_of(indptr: Any, nnz: int) -> Any:
     params = CheckParams(indptr.data.ptr, None, None, rows.data.ptr, indptr.size - 1, 0, nnz)
     launch("sparse/check.cu", "rows_of", indptr.dtype, -(-nnz // CHUNK), params)
     return rows
+
+
+#: For int32 and int64 indices.
+BOTH_INDICES: tuple[dict[str, int], ...] = ({}, {"BS_LARGE": 1})
+VARIANTS = jit.variants_of("sparse/check.cu", "check_csr", BOTH_INDICES)

@@ -22,16 +22,7 @@ _WARPS, _SHORTEST, _LONGEST = 16, 32, 1024
 _THREADS = 128
 
 
-class BuildParams(ctypes.Structure):
-    """The argument of the kernels of ``spmm/tiles_build.cu``, field by field."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("starts", "cols_indptr", "source_cols", "indptr")),
-        *((name, ctypes.c_void_p) for name in ("edge_col", "cols", "bits", "offsets", "row_counts")),
-        *((name, ctypes.c_void_p) for name in ("row_offsets", "pieces", "values", "arranged")),
-        *((name, ctypes.c_int64) for name in ("windows", "piece_count", "edges", "rows")),
-        *((name, ctypes.c_int) for name in ("heads", "bytes", "large")),
-    )
+BuildParams = jit.struct("spmm/tiles_build.cu", "BuildParams")
 
 
 class TileStats(NamedTuple):
@@ -119,7 +110,7 @@ class Windows:
             raise KernelError(f"tiles: {shape[1]} columns are more than 2**32; use kernel='csr'")
         cupy = self._cupy = jit.require_cupy("tiles")
         self.height, self.k, self._nnz = height, k, nnz
-        self._defines = {"BS_TYPE": int(k == 16), "BS_M": height // 16}
+        self._defines = constants(k, height)
         self.indptr = indptr
         if translation is None or translation.window != height:
             translation = Translation(height, *build.translate(indptr, indices, shape, height))
@@ -243,12 +234,22 @@ class Windows:
             self._launch("arrange_values", -(-self.count // (_THREADS // 32)), params)
         return Arranged(out, heads, self.key)
 
-    def _params(self, **arrays: Any) -> BuildParams:
+    def _params(self, **arrays: Any) -> ctypes.Structure:
         params = BuildParams(windows=self.windows, piece_count=self.count)
         known = {"starts": self._starts, "cols": self.cols, "bits": self.bits, "pieces": self.pieces}
         for name, array in (known | arrays).items():
             setattr(params, name, array.data.ptr)
         return params
 
-    def _launch(self, name: str, blocks: int, params: BuildParams) -> None:
+    def _launch(self, name: str, blocks: int, params: ctypes.Structure) -> None:
         jit.kernel("spmm/tiles_build.cu", name, self._defines).launch(blocks, _THREADS, params)()
+
+
+def constants(k: int, height: int) -> dict[str, int]:
+    """What ``spmm/tiles_build.cu`` is compiled with, for groups of `k` columns and windows of so many rows."""
+    return {"BS_TYPE": int(k == 16), "BS_M": height // 16}
+
+
+VARIANTS = jit.variants_of(
+    "spmm/tiles_build.cu", "place_tiles", [constants(k, height) for height in (16, 32, 64) for k in (8, 16)]
+)

@@ -25,9 +25,9 @@ from bitsparse.backends.params import EpilogueParams, OperandParams
 
 __all__ = ["CHOICES", "KERNELS", "Prepared", "cost", "epilogue", "matmul", "prepare"]
 
-#: Names that ``kernel`` may have.
+#: The kernels that can be forced by name.
 KERNELS = ("planes", "digits")
-#: Those among which costs decide.
+#: The kernels that the cost model chooses among.
 CHOICES = KERNELS
 
 Array = NDArray[Any]

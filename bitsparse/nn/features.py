@@ -1,4 +1,4 @@
-"""What a graph network reads, in full precision and in bits: the normalised adjacency and the node features."""
+"""Features of nodes as networks read them: rows normalised, in full precision and quantised."""
 
 from __future__ import annotations
 
@@ -8,128 +8,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bitsparse.arrays import FRDC, BitTensor, TCTiledCSR
+from bitsparse.arrays import BitTensor
 from bitsparse.errors import DTypeError, ShapeError
-from bitsparse.nn.lowbit.aggregate import Aggregation, chosen_adjacency
 from bitsparse.ops import quantize
 
-__all__ = ["Features", "Propagation", "square_coo"]
+__all__ = ["Features"]
 
 #: Bytes of features that are dense at one time while they are quantised.
 _CHUNK_BYTES = 1 << 26
 #: Shares of a row's maximum tried as the upper end of its range.
 _CLIPS = np.linspace(0.15, 1.0, 35)
-
-
-def square_coo(function: str, adjacency: Any) -> Any:
-    """The positions of a graph's edges; errors in the name of `function` for what is no square scipy.sparse array."""
-    from scipy import sparse
-
-    if not sparse.issparse(adjacency):
-        raise DTypeError(
-            f"{function}: adjacency must be a scipy.sparse array, got {type(adjacency).__name__}; wrap it in csr_array"
-        )
-    if adjacency.ndim != 2 or adjacency.shape[0] != adjacency.shape[1]:
-        raise ShapeError(f"{function}: adjacency has shape {adjacency.shape}, but a graph needs a square array; pad it")
-    return adjacency.tocoo()
-
-
-class Propagation:
-    """The GCN propagation ``D^-1/2 (A + I) D^-1/2`` (Kipf and Welling 2017, Eq. 2), as a CSR array and as bits with scales.
-
-    Every stored position counts as one edge, whatever its value; self loops that are there already stay single. For a directed graph the
-    left factor is made of row sums and the right one of column sums, which is the same thing for a symmetric one.
-
-    Parameters
-    ----------
-    adjacency : sparse array (n, n)
-        Any scipy.sparse format.
-
-    Attributes
-    ----------
-    pattern : csr_array (n, n) of float32
-        ``A + I`` with all values 1.
-    row_scale, col_scale : ndarray (n,) of float32
-        The diagonals of the left and the right ``D^-1/2``.
-
-    Raises
-    ------
-    ShapeError
-        `adjacency` is not square.
-
-    Examples
-    --------
-    >>> from scipy import sparse
-    >>> from bitsparse import nn
-    >>> graph = nn.Propagation(sparse.csr_array([[0, 1], [1, 0]]))
-    >>> graph.matrix.toarray().round(3)
-    array([[0.5, 0.5],
-           [0.5, 0.5]], dtype=float32)
-    >>> graph.bits.shape, graph.bits.bits
-    ((2, 2), 1)
-    """
-
-    def __init__(self, adjacency: Any) -> None:
-        from scipy import sparse
-
-        coo = square_coo("Propagation", adjacency)
-        n = coo.shape[0]
-        loops = np.arange(n, dtype=coo.coords[0].dtype)
-        ends = (np.concatenate((coo.coords[0], loops)), np.concatenate((coo.coords[1], loops)))
-        pattern = sparse.coo_array((np.ones(ends[0].size, np.float32), ends), shape=(n, n)).tocsr()
-        pattern.data[:] = 1.0
-        self.pattern = pattern
-        self.row_scale: NDArray[np.float32] = (1.0 / np.sqrt(pattern.sum(axis=1, dtype=np.float64))).astype(np.float32)
-        self.col_scale: NDArray[np.float32] = (1.0 / np.sqrt(pattern.sum(axis=0, dtype=np.float64))).astype(np.float32)
-        #: What binary networks aggregate over, by device; see :mod:`bitsparse.nn.binary.graph`.
-        self._neighbours: dict[str, Any] = {}
-
-    @cached_property
-    def matrix(self) -> Any:
-        """``D^-1/2 (A + I) D^-1/2`` as a csr_array of float32."""
-        scaled = self.pattern.copy()
-        scaled.data = np.repeat(self.row_scale, np.diff(scaled.indptr)) * self.col_scale[scaled.indices]
-        return scaled
-
-    @cached_property
-    def bits(self) -> BitTensor:
-        """``A + I`` as a 1-bit BitTensor; the scales stay outside the bits (QGTC section 3.2)."""
-        pattern = self.pattern
-        return BitTensor((np.ones(pattern.nnz, np.bool_), pattern.indices, pattern.indptr), bits=1, shape=pattern.shape)
-
-    @cached_property
-    def frdc(self) -> FRDC:
-        """``A + I`` in 4 x 4 bit blocks, without scales: memory in proportion to the edges."""
-        pattern = self.pattern
-        return FRDC.from_csr_arrays(pattern.indptr, pattern.indices, pattern.shape)
-
-    @cached_property
-    def tiled(self) -> TCTiledCSR:
-        """``A + I`` translated, without values and scales."""
-        pattern = self.pattern
-        return TCTiledCSR.from_csr_arrays(pattern.indptr, pattern.indices, pattern.shape)
-
-    def aggregation(self, adjacency: str = "dense") -> Aggregation:
-        """``A + I`` as ``"dense"`` bits, ``"frdc"``, ``"tiled"``, or ``"auto"``: sparse where dense bits are large or slower."""
-        form = chosen_adjacency(adjacency, self.pattern.shape[0], self.pattern.nnz)
-        if form == "dense":
-            return Aggregation(self.bits)
-        return Aggregation(self.frdc if form == "frdc" else self.tiled)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the CSR form."""
-        return _csr_bytes(self.matrix)
-
-    @property
-    def scales_nbytes(self) -> int:
-        """Bytes of the two scales."""
-        return self.row_scale.nbytes + self.col_scale.nbytes
-
-    @property
-    def bits_nbytes(self) -> int:
-        """Bytes of the dense bits and their two scales."""
-        return self.bits.nbytes + self.scales_nbytes
 
 
 class Features:
@@ -199,7 +87,8 @@ class Features:
     @property
     def nbytes(self) -> int:
         """Bytes of `normalized`."""
-        return int(self.normalized.nbytes) if self._dense else _csr_bytes(self.csr)
+        csr = self.csr
+        return int(self.normalized.nbytes if self._dense else csr.data.nbytes + csr.indices.nbytes + csr.indptr.nbytes)
 
     def quantized(self, bits: int) -> BitTensor:
         """The normalised features in at most ``bits`` bits, with one scale per row that holds the normalisation as well.
@@ -239,11 +128,11 @@ class Features:
 
             dense = self.quantized(bits).dequantize()
             return dense if self._dense else sparse.csr_array(dense)
-        made, top = self.csr.copy(), np.float32(2**used - 1)
-        lengths = np.diff(made.indptr)
+        rounded, top = self.csr.copy(), np.float32(2**used - 1)
+        lengths = np.diff(rounded.indptr)
         codes = np.minimum(np.rint(self._raw.data.astype(np.float32) / np.repeat(high, lengths) * top), top)
-        made.data = codes * np.repeat(high / top * self.row_factor, lengths)
-        return made
+        rounded.data = codes * np.repeat(high / top * self.row_factor, lengths)
+        return rounded
 
     def _ranges(self, bits: int) -> tuple[NDArray[np.float32], NDArray[np.float32], int]:
         """Lower and upper end of each row, and the bits to store."""
@@ -268,7 +157,3 @@ class Features:
             best = np.where(total < least, (step * top).astype(np.float32), best)
             least = np.minimum(total, least)
         return np.zeros(n, np.float32), best, bits
-
-
-def _csr_bytes(matrix: Any) -> int:
-    return int(matrix.data.nbytes + matrix.indices.nbytes + matrix.indptr.nbytes)

@@ -1,0 +1,98 @@
+"""Sums of codes over the neighbours in a graph on a GPU, whose arrays have fixed addresses and may be written over between calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from bitsparse import _check, interop
+from bitsparse.arrays import BitTensor
+from bitsparse.arrays.inside import family_of
+from bitsparse.arrays.packed import Encoding
+from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
+from bitsparse.backends.cuda.packets import CodeSums
+from bitsparse.graph.host_sums import same_codes
+from bitsparse.ops import Epilogue, matmul, plan_spmm
+from bitsparse.ops.finish.target import target_of
+
+if TYPE_CHECKING:
+    from bitsparse.graph.operand import Graph
+
+__all__ = ["device_sums"]
+
+_INT32 = np.dtype(np.int32)
+
+
+def device_sums(
+    graph: Graph, columns: int, bits: int, encoding: str, epilogue: Epilogue, scaled: bool
+) -> Callable[..., Any]:
+    """``run(x, out=None)`` of :meth:`bitsparse.graph.Graph.aggregate`."""
+    function = "aggregate"
+    bits = _check.bit_count(function, bits, high=16)
+    shape = (graph.nodes, columns)
+    acc = _check.accumulator(function, graph.longest, max(map(abs, _check.limits_of(bits, encoding))), 1)
+    if acc != _INT32:
+        raise ValueError(
+            f"{function}: sums of {graph.longest} codes of {bits} bits may need more than 32 bits; pass fewer bits or smaller parts"
+        )
+    if epilogue.row_scale is not None:
+        raise ValueError(f"{function}: factors of rows are the graph's on a GPU; pass an Epilogue without row_scale")
+    params = epilogue.params(function, shape)
+    form = graph.message_form(bits)
+    sums: Callable[[BitTensor, Any], Any] | None = None
+    offset: Any = None
+
+    def behind(x: BitTensor) -> dict[str, Any]:
+        """What scales and offsets of graph and codes add to the epilogue."""
+        term = None
+        if x.offset is not None:
+            if not epilogue.offset_correction:
+                raise ValueError(f"{function}: the codes have an offset; pass Epilogue(offset_correction=True)")
+            own = 1.0 if params.col_scale is None else interop.move(params.col_scale, graph.device)
+            none = interop.require_cupy(function).zeros(columns, np.float64)
+            rows = graph.term if scaled else graph.degrees.astype(np.float32)
+            term = rows, ((x.offset.astype(np.float64) * own) + none).astype(np.float32).reshape(-1)
+        col_scale = None if x.scale is None else x.scale.reshape(-1 if x.scale.size > 1 else ())
+        return {"row_scale": graph.row_scale if scaled else None, "col_scale": col_scale, "row_term": term}
+
+    def run(x: BitTensor, out: Any = None) -> Any:
+        nonlocal sums, offset
+        same_codes(function, x, shape, bits, encoding)
+        _check.same_device(function, (graph.device, x.device))
+        target = None if out is None else target_of(function, epilogue, out, shape, acc, graph.device, (x.words,))
+        codes = x.repack(**form)
+        if sums is None or offset is not x.offset:
+            sums, offset = _sums_of(graph, columns, bits, encoding, params, behind(x)), x.offset
+        result = sums(codes, target)
+        return epilogue.wrap(result, shape, family_of(x), function) if target is None else out
+
+    return run
+
+
+def _sums_of(
+    graph: Graph, columns: int, bits: int, encoding: str, params: Any, behind: dict[str, Any]
+) -> Callable[[BitTensor, Any], Any]:
+    if graph.form == "csr" and not graph.fixed:
+        layout = graph.message_form(bits)["layout"]
+        in_place = CodeSums(graph.indptr, graph.indices, columns, bits, encoding, layout, params, behind)
+        return lambda codes, out: in_place(codes.words, out)
+    shape = (graph.nodes, columns)
+    integers = interop.require_cupy("aggregate").empty(shape, _INT32)
+    product = (
+        partial(matmul, graph.packed())
+        if graph.form == "dense"
+        else plan_spmm(graph.packed(), columns, bits=bits, encoding=cast(Encoding, encoding))
+    )
+    chain = DeviceEpilogue(params, shape).with_operand(**behind)
+    finish = chain.on(_INT32)
+
+    def run(codes: BitTensor, out: Any) -> Any:
+        product(codes.with_affine(), out=integers)
+        target = chain.empty() if out is None else out
+        finish.run(integers, target)
+        return target
+
+    return run

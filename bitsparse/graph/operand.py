@@ -1,0 +1,411 @@
+"""The graph of a network: a pattern, the factors of its normalisation, and sums of codes over neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import _check, interop
+from bitsparse.arrays import FRDC, BitTensor, TCTiledCSR
+from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.graph.host_sums import host_sums, message_form
+from bitsparse.ops import Epilogue
+
+__all__ = ["FORMS", "NORMALISATIONS", "Form", "Graph", "Normalisation", "factors", "form_for", "tiles_of"]
+
+Form = Literal["csr", "dense", "frdc", "tiled"]
+FORMS = ("csr", "dense", "frdc", "tiled", "auto")
+Normalisation = Literal["gcn", "mean", "sum"]
+NORMALISATIONS = ("gcn", "mean", "sum")
+#: "auto" multiplies dense bits where they take no more bytes than this, and
+_DENSE_BYTES = 1 << 26
+#: on a CPU where at least one in so many positions holds an edge,
+_DENSE_ABOVE = 64
+#: on a GPU by the estimated microseconds of both: of a call, for each byte of dense bits, for each edge (the rates of an H200's memory and
+#: of gathered rows).
+_DENSE_US, _BYTE_US, _SPARSE_US, _EDGE_US = 5.0, 1 / 4.0e6, 8.0, 1 / 1.1e5
+
+_Array = NDArray[Any]
+
+
+def form_for(asked: str, nodes: int, edges: int, device: str = "cpu") -> Form:
+    """The form to use: what is asked for, or for ``"auto"`` dense bits where they are small and quicker, else CSR.
+
+    Examples
+    --------
+    >>> form_for("auto", 100, 900), form_for("auto", 10_000, 40_000), form_for("tiled", 100, 900)
+    ('dense', 'csr', 'tiled')
+    >>> form_for("auto", 2708, 10**4), form_for("auto", 2708, 10**4, "cuda")
+    ('csr', 'dense')
+    """
+    _check.choice("form_for", "form", asked, FORMS)
+    if asked != "auto":
+        return asked  # type: ignore[return-value]
+    size = nodes * -(-nodes // 8)
+    if not nodes or size > _DENSE_BYTES:
+        return "csr"
+    if device == "cpu":
+        return "dense" if edges * _DENSE_ABOVE >= nodes * nodes else "csr"
+    return "csr" if _SPARSE_US + edges * _EDGE_US < _DENSE_US + size * _BYTE_US else "dense"
+
+
+def factors(normalisation: str, degrees: _Array, columns: _Array | None) -> tuple[_Array | None, _Array | None]:
+    """Factors of rows and columns, float32 from one float64 computation: ``D^-1/2`` on both sides, ``1 / D``, or none.
+
+    Examples
+    --------
+    >>> factors("mean", np.array([0, 2]), None)
+    (array([0. , 0.5], dtype=float32), None)
+    """
+    if normalisation == "sum":
+        return None, None
+    rows = _inverse(degrees, root=normalisation == "gcn")
+    return rows, None if columns is None or normalisation != "gcn" else _inverse(columns, root=True)
+
+
+def _inverse(degrees: _Array, *, root: bool) -> NDArray[np.float32]:
+    """``1 / sqrt(d)`` or ``1 / d``; 0 where there is no edge."""
+    d = np.maximum(degrees, 1).astype(np.float64)
+    value = 1.0 / (np.sqrt(d) if root else d)
+    return np.where(degrees > 0, value, 0.0).astype(np.float32)
+
+
+class _Arrays(NamedTuple):
+    """The arrays of a graph, as :class:`bitsparse.backends.cuda.packets.PacketArrays` names them."""
+
+    indptr: Any
+    indices: Any
+    degrees: Any
+    left: Any
+    right: Any
+    term: Any = None
+
+
+def _host_arrays(indptr: _Array, indices: _Array, normalisation: str) -> _Arrays:
+    degrees = np.diff(indptr).astype(np.int64)
+    ends = np.bincount(indices, minlength=degrees.size) if normalisation == "gcn" else None
+    return _Arrays(indptr, indices, degrees, *factors(normalisation, degrees, ends))
+
+
+def _placed(parts: _Arrays, device: str) -> _Arrays:
+    """The arrays on a device."""
+    if device == "cpu" == interop.device_of(parts.indptr):
+        return parts
+    if parts.indices.dtype != np.int32:
+        raise ValueError(
+            f"Graph: {parts.indices.size} edges need 64-bit indices, which sums on a GPU do not take; run it in batches (ClusterRunner)"
+        )
+    if parts.term is None:
+        factor = np.ones(parts.degrees.size) if parts.left is None else parts.left.astype(np.float64)
+        term = (parts.degrees * factor).astype(np.float32)
+        parts = parts._replace(degrees=parts.degrees.astype(np.int32), term=term)
+    return _Arrays(*(None if part is None else interop.move(part, device) for part in parts))
+
+
+class Graph:
+    """A graph as networks sum over it: its pattern, the factors of a normalisation, where it lies and in which form.
+
+    Every stored position is one edge, whatever its value. Every form gives the same sums of codes, which are integers, and sends them
+    through the same epilogue: equal results, bit for bit.
+
+    Parameters
+    ----------
+    adjacency : sparse array (n, n)
+        Any scipy.sparse format; ``A[i, j]`` for what i takes from j. :meth:`from_csr` takes plain arrays.
+    normalisation : {"gcn", "mean", "sum"}
+        ``D^-1/2 A D^-1/2`` (Kipf and Welling 2017, Eq. 2), ``D^-1 A`` or ``A``, with the degrees of this very pattern. For a directed graph
+        the left factor of ``"gcn"`` is made of row sums and the right one of column sums.
+    self_loops : bool, optional
+        Put an edge from each node to itself into the pattern where there is none; by default only for ``"gcn"``.
+    form : {"auto", "csr", "dense", "frdc", "tiled"}
+        How sums of codes read it: as CSR, dense bits, :class:`bitsparse.FRDC` or :class:`bitsparse.TCTiledCSR`; ``"auto"`` takes dense bits
+        where they are small and quicker, else CSR.
+    device : str, default "cpu"
+
+    Attributes
+    ----------
+    nodes, edges : int
+    device : str
+    normalisation : {"gcn", "mean", "sum"}
+    self_loops : bool
+        Whether an edge from every node to itself was put into the pattern.
+    form : {"csr", "dense", "frdc", "tiled"}
+    indptr, indices : ndarray
+        CSR arrays of the pattern, self loops included, on the device.
+    degrees : ndarray of int64 (int32 on a GPU), shape (nodes,)
+        Edges of each row.
+    row_scale, col_scale : ndarray of float32, shape (nodes,), or None
+        What sums of a row, and messages of a node, are multiplied by.
+    longest : int
+        No row has more edges.
+
+    Raises
+    ------
+    ShapeError, DTypeError, ValueError, DeviceError
+        The adjacency is no square sparse array, or an option is unknown.
+
+    Examples
+    --------
+    >>> from scipy import sparse
+    >>> from bitsparse import nn
+    >>> graph = nn.Graph(sparse.csr_array([[0, 1], [1, 0]]))
+    >>> graph.matrix.toarray().round(3)
+    array([[0.5, 0.5],
+           [0.5, 0.5]], dtype=float32)
+    >>> nn.Graph(sparse.csr_array([[0, 1, 1], [1, 0, 0], [0, 0, 0]]), "mean").matrix.toarray()
+    array([[0. , 0.5, 0.5],
+           [1. , 0. , 0. ],
+           [0. , 0. , 0. ]], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        adjacency: Any,
+        normalisation: Normalisation = "gcn",
+        *,
+        self_loops: bool | None = None,
+        form: Literal["auto", "csr", "dense", "frdc", "tiled"] = "auto",
+        device: str = "cpu",
+    ) -> None:
+        from scipy import sparse
+
+        if not sparse.issparse(adjacency):
+            raise DTypeError(
+                f"Graph: adjacency must be a scipy.sparse array, got {type(adjacency).__name__}; wrap it in csr_array"
+            )
+        if adjacency.ndim != 2 or adjacency.shape[0] != adjacency.shape[1]:
+            raise ShapeError(f"Graph: adjacency has shape {adjacency.shape}, but a graph needs a square array; pad it")
+        csr = adjacency.tocsr()
+        self._prepare("Graph", csr.indptr, csr.indices, normalisation, self_loops, form, device)
+
+    @classmethod
+    def from_csr(
+        cls,
+        indptr: Any,
+        indices: Any,
+        *,
+        normalisation: Normalisation = "gcn",
+        self_loops: bool | None = None,
+        form: Literal["auto", "csr", "dense", "frdc", "tiled"] = "auto",
+        device: str = "cpu",
+    ) -> Graph:
+        """A graph from the arrays of a CSR pattern on the CPU; options as of the class.
+
+        Raises
+        ------
+        ShapeError, DTypeError, ValueError, DeviceError
+            The arrays are no square pattern, or an option is unknown.
+
+        Examples
+        --------
+        >>> from bitsparse import nn
+        >>> graph = nn.Graph.from_csr(np.array([0, 1, 2, 2]), np.array([1, 0]), normalisation="mean", self_loops=True)
+        >>> codes = bs.pack_bits(np.array([[3, 0], [1, 2], [2, 2]]), bits=2).repack(layout="rows")
+        >>> graph.aggregate(2, 2, epilogue=bs.Epilogue())(codes)
+        array([[2., 1.],
+               [2., 1.],
+               [2., 2.]], dtype=float32)
+        """
+        function = "Graph.from_csr"
+        starts, columns = (
+            interop.as_host(value, function, name) for name, value in (("indptr", indptr), ("indices", indices))
+        )
+        if starts.ndim != 1 or columns.ndim != 1 or not starts.size:
+            raise ShapeError(
+                f"{function}: indptr and indices have shapes {starts.shape} and {columns.shape}; pass vectors"
+            )
+        if starts.dtype.kind not in "iu" or columns.dtype.kind not in "iu":
+            raise DTypeError(f"{function}: indptr and indices are {starts.dtype} and {columns.dtype}; pass integers")
+        self = cls.__new__(cls)
+        self._prepare(function, starts, columns, normalisation, self_loops, form, device)
+        return self
+
+    @classmethod
+    def of_pattern(cls, indptr: _Array, indices: _Array, normalisation: str, self_loops: bool, form: Form) -> Graph:
+        """A graph on the CPU from a pattern as it is, unchecked; `self_loops` says whether they are in it."""
+        parts = _host_arrays(indptr, indices, normalisation)
+        return cls.of_arrays(parts, normalisation, self_loops, form, int(parts.degrees.max(initial=0)), fixed=True)
+
+    @classmethod
+    def of_arrays(
+        cls, arrays: Any, normalisation: str, self_loops: bool, form: Form, longest: int, *, fixed: bool = False
+    ) -> Graph:
+        """A graph over arrays that are there, on any device, unchecked.
+
+        Parameters
+        ----------
+        arrays
+            With `indptr`, `indices`, `degrees`, `left`, `right` and, on a GPU, `term` (degrees times `left`), as
+            :class:`bitsparse.backends.cuda.packets.PacketArrays` has them. Rows may be fewer than nodes; the others are empty.
+        normalisation, self_loops, form, longest
+            As the attributes. All forms but CSR copy the pattern as it is when it is first summed over.
+        fixed : bool
+            The pattern stays as it is, so that its long rows can be shared out; else it may be written over between calls.
+        """
+        self = cls.__new__(cls)
+        self._set(arrays, normalisation, self_loops, form, longest, fixed)
+        return self
+
+    def _prepare(
+        self,
+        function: str,
+        starts: _Array,
+        columns: _Array,
+        normalisation: str,
+        loops: bool | None,
+        form: str,
+        device: str,
+    ) -> None:
+        _check.choice(function, "normalisation", normalisation, NORMALISATIONS)
+        loops = normalisation == "gcn" if loops is None else bool(loops)
+        target = interop.parse_device(device, function)
+        starts, columns = canonical(function, starts, columns, loops)
+        wanted = form_for(form, starts.size - 1, columns.size, target)
+        parts = _host_arrays(starts, columns, normalisation)
+        longest = int(parts.degrees.max(initial=0))
+        self._set(_placed(parts, target), normalisation, loops, wanted, longest, True)
+
+    def _set(self, arrays: Any, normalisation: str, self_loops: bool, form: Form, longest: int, fixed: bool) -> None:
+        self.indptr, self.indices, self.degrees = arrays.indptr, arrays.indices, arrays.degrees
+        self.row_scale, self.col_scale, self.term = arrays.left, arrays.right, arrays.term
+        self.normalisation, self.self_loops, self.form = normalisation, self_loops, form
+        self.nodes, self.edges, self.longest = int(arrays.indptr.size) - 1, int(arrays.indices.size), longest
+        self.device, self.fixed = interop.device_of(arrays.indptr), fixed
+        self._packed: dict[Form, Any] = {}
+        #: What networks prepared for this graph, by device.
+        self.prepared: dict[str, Any] = {}
+
+    def to_device(self, device: str) -> Graph:
+        """The same graph on a device; itself if it is there already.
+
+        Raises
+        ------
+        DeviceError, ValueError
+            There is no such device, or it is a GPU and the graph has 64-bit indices.
+        """
+        target = interop.parse_device(device, "Graph.to_device")
+        if target == self.device:
+            return self
+        parts = _Arrays(self.indptr, self.indices, self.degrees, self.row_scale, self.col_scale, self.term)
+        moved = _placed(parts, target)
+        return Graph.of_arrays(moved, self.normalisation, self.self_loops, self.form, self.longest, fixed=True)
+
+    # -- in full precision --------------------------------------------------------------------------------------------
+    @cached_property
+    def pattern(self) -> Any:
+        """The pattern on the CPU, a csr_array of float32 ones."""
+        from scipy import sparse
+
+        indptr, indices = (interop.move(part, "cpu") for part in (self.indptr, self.indices))
+        return sparse.csr_array((np.ones(indices.size, np.float32), indices, indptr), shape=(self.nodes, self.nodes))
+
+    @cached_property
+    def matrix(self) -> Any:
+        """The pattern with its factors multiplied in, a csr_array of float32 on the CPU."""
+        scaled = self.pattern.copy()
+        rows, columns = (
+            None if part is None else interop.move(part, "cpu") for part in (self.row_scale, self.col_scale)
+        )
+        if rows is not None:
+            scaled.data = np.repeat(rows, np.diff(scaled.indptr))
+        if columns is not None:
+            scaled.data = scaled.data * columns[scaled.indices]
+        return scaled
+
+    # -- on codes -----------------------------------------------------------------------------------------------------
+    def message_form(self, bits: int) -> dict[str, Any]:
+        """Packed axis and layout of codes that :meth:`aggregate` reads without converting them."""
+        return message_form(self.form, bits)
+
+    def aggregate(
+        self, columns: int, bits: int, *, encoding: str = "unsigned", epilogue: Epilogue, scaled: bool = True
+    ) -> Callable[..., Any]:
+        """Sums of codes over neighbours, through an epilogue: ``run(x, out=None)``.
+
+        On a GPU, from the second call on, nothing is allocated with `out`, and the host waits for nothing.
+
+        Parameters
+        ----------
+        columns, bits, encoding
+            Of the codes, a BitTensor (nodes, columns) in :meth:`message_form` (others are converted).
+        epilogue : Epilogue
+            Of the sums; with ``offset_correction`` an offset of the codes counts once per edge. On a GPU without `row_scale`.
+        scaled : bool, default True
+            Multiply by `row_scale`, as the scale of the left operand of a product.
+        """
+        bits = _check.bit_count("aggregate", bits)
+        code = _check.encoding("aggregate", encoding, bits)
+        if self.device == "cpu":
+            return host_sums(self, columns, bits, code, epilogue, scaled)
+        from bitsparse.graph.gpu_sums import device_sums  # imported where there is a GPU
+
+        return device_sums(self, columns, bits, code, epilogue, scaled)
+
+    def packed(self, form: Form | None = None) -> Any:
+        """The pattern without factors as a BitTensor, FRDC or TCTiledCSR (for ``"csr"`` too); by default of its own form. Kept."""
+        form = form or self.form
+        if form not in self._packed:
+            self._packed[form] = self._pack(form)
+        return self._packed[form]
+
+    def _pack(self, form: Form) -> BitTensor | FRDC | TCTiledCSR:
+        shape = (self.nodes, self.nodes)
+        if self.device != "cpu":
+            entries = int(self.indptr[-1])
+            ones = interop.require_cupy("Graph").ones(entries, np.bool_)
+            parts = (ones, self.indices[:entries], self.indptr)
+            if form == "dense":
+                return FRDC(parts, shape=shape).to_bit_tensor()
+            return (FRDC if form == "frdc" else TCTiledCSR)(parts, shape=shape)
+        if form == "dense":
+            return BitTensor((np.ones(self.edges, np.bool_), self.indices, self.indptr), bits=1, shape=shape)
+        return (FRDC if form == "frdc" else TCTiledCSR).from_csr_arrays(self.indptr, self.indices, shape)
+
+    def tiles(self) -> tuple[int, int]:
+        """How many 8 x 128 tiles the pattern has, and how many of them hold an edge."""
+        return tiles_of(*(interop.move(part, "cpu") for part in (self.indptr, self.indices)))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the pattern in its form and of the factors."""
+        stored = (self.indptr, self.indices) if self.form == "csr" else (self.packed(),)
+        return sum(int(part.nbytes) for part in (*stored, self.row_scale, self.col_scale) if part is not None)
+
+    def __repr__(self) -> str:
+        loops = " with loops" if self.self_loops else ""
+        return (
+            f"<Graph {self.nodes} nodes, {self.edges} edges{loops}, {self.normalisation}, {self.form} on {self.device}>"
+        )
+
+
+def canonical(function: str, starts: _Array, columns: _Array, loops: bool) -> tuple[_Array, _Array]:
+    """Canonical CSR arrays of one dtype, duplicates merged, with an edge from each node to itself if asked."""
+    from scipy import sparse
+
+    nodes = starts.size - 1
+    if columns.size and not 0 <= int(columns.min()) <= int(columns.max()) < nodes:
+        raise ValueError(
+            f"{function}: indices reach {int(columns.min())}..{int(columns.max())}, but there are {nodes} nodes; check the pattern"
+        )
+    ones = np.ones(columns.size, np.bool_)
+    pattern = sparse.csr_array((ones, columns, starts), shape=(nodes, nodes))
+    if loops:
+        pattern = pattern + sparse.eye_array(nodes, dtype=np.bool_, format="csr")
+    if not pattern.has_canonical_format:
+        pattern = pattern.copy() if not loops else pattern
+        pattern.sum_duplicates()
+    wide = np.dtype(np.int64) if max(nodes, pattern.nnz) >= 2**31 else np.dtype(np.int32)
+    return pattern.indptr.astype(wide, copy=False), pattern.indices.astype(wide, copy=False)
+
+
+def tiles_of(indptr: _Array, indices: _Array) -> tuple[int, int]:
+    """8 x 128 tiles of a square pattern, and those that hold an edge."""
+    nodes = indptr.size - 1
+    across = -(-nodes // 128)
+    rows = np.repeat(np.arange(nodes, dtype=np.int64), np.diff(indptr))
+    used = np.unique((rows // 8) * across + indices // 128).size
+    return -(-nodes // 8) * across, int(used)

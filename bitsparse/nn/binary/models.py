@@ -1,0 +1,196 @@
+"""The binary networks of BitGNN: GCN, GraphSAGE and GraphSAINT on signs (Figures 1 and 2), run from given weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bitsparse import interop
+from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.nn.binary.linear import BinaryLinear
+from bitsparse.nn.binary.network import BinaryModel, Kind, chained, linears
+from bitsparse.nn.binary.variants import ADD_VARIANTS, CHAIN_VARIANTS, Setting
+
+__all__ = ["BinaryGCN", "BinarySAGE", "BinarySAINT"]
+
+
+class BinaryGCN(BinaryModel):
+    """Graph convolutional network on signs (Bi-GCN; BitGNN Figure 1): per layer ``P (alpha sign(x) @ (sign(W) m) + b)``.
+
+    P is ``D^-1/2 (A + I) D^-1/2``, or the plain ``A + I`` where a layer is not scaled; alpha the mean magnitude of a node's features; no
+    activation follows, as the next sign is one.
+
+    Parameters
+    ----------
+    layers : sequence of BinaryLinear
+    variants : {"full", "binary"} or sequence, default "full"
+        How the layers compute. ``"full"``: full-precision aggregation throughout, Bi-GCN's own way (``"FBF+FBF"`` each, scaled).
+        ``"binary"``: BitGNN's binary aggregation, ``"FBB+BBB"`` first, ``"BBB+BBB"`` between, ``"BBF+FBF"`` last, over the plain pattern.
+        Or for each layer a variant (BMM+BSpMM; scaled where its messages are full precision), or a ``(variant, scaled)`` pair.
+    input_norm : BatchNorm or tuple, or "rows", optional
+        Batch norm of the features, in front of the first sign. With "rows" every row of full-precision numbers that a layer reads gets
+        mean 0 and deviation 1, as in the inductive networks.
+
+    Attributes
+    ----------
+    settings : list of Setting
+    input_norm : InputNorm, "rows" or None
+
+    Raises
+    ------
+    ShapeError, DTypeError, ValueError
+        Layers that do not follow each other, unknown variants, or letters that do not meet.
+
+    Examples
+    --------
+    >>> from scipy import sparse
+    >>> from bitsparse import nn
+    >>> rng = np.random.default_rng(0)
+    >>> layers = [nn.BinaryLinear.from_weights(rng.normal(size=s)) for s in ((6, 8), (8, 3))]
+    >>> model = nn.BinaryGCN(layers, "binary")
+    >>> model
+    <BinaryGCN 6 -> 3, FBB+BBB, BBF+FBF>
+    >>> graph = sparse.csr_array(np.eye(4, k=1) + np.eye(4, k=-1))
+    >>> model(graph, rng.normal(size=(4, 6)).astype(np.float32)).shape
+    (4, 3)
+    """
+
+    kind = Kind(
+        CHAIN_VARIANTS, "sum", Setting("FBF+FBF", True), ("FBB+BBB", "BBB+BBB", "BBF+FBF", "FBF+FBF"), loops=True
+    )
+
+    def __init__(self, layers: Sequence[BinaryLinear], variants: Any = "full", *, input_norm: Any = None) -> None:
+        parts = linears("BinaryGCN", layers)
+        chained("BinaryGCN", parts)
+        super().__init__(parts, variants, input_norm)
+
+
+class BinarySAGE(BinaryModel):
+    """GraphSAGE on signs (BitGNN Figure 2): per layer ``X W1 + mean_j X_j W2``, each product as in :class:`BinaryGCN`.
+
+    Parameters
+    ----------
+    layers : sequence of (BinaryLinear, BinaryLinear)
+        Weights for a node's own features, and for the mean over its neighbours.
+    variants : {"full", "binary"} or sequence, default "full"
+        BMM+BSpMM+ADD for each layer. ``"full"``: ``"FBF+FBF+FFF"``; ``"binary"``: ``"FBB+BBF+FFB"`` first, ``"BBB+BBF+FFB"`` between,
+        ``"BBF+FBF+FFF"`` last. ADD.BBF and ADD.BBB add the signs of aggregate and own features.
+    input_norm : BatchNorm or tuple, or "rows", optional
+        As in :class:`BinaryGCN`.
+
+    Examples
+    --------
+    >>> from scipy import sparse
+    >>> from bitsparse import nn
+    >>> rng = np.random.default_rng(0)
+    >>> pair = lambda k, n: tuple(nn.BinaryLinear.from_weights(rng.normal(size=(k, n))) for _ in range(2))
+    >>> model = nn.BinarySAGE([pair(6, 8), pair(8, 3)], "binary")
+    >>> graph = sparse.csr_array(np.eye(4, k=1) + np.eye(4, k=-1))
+    >>> model(graph, rng.normal(size=(4, 6)).astype(np.float32)).shape
+    (4, 3)
+    """
+
+    kind = Kind(
+        ADD_VARIANTS, "mean", Setting("FBF+FBF+FFF"), ("FBB+BBF+FFB", "BBB+BBF+FFB", "BBF+FBF+FFF", "FBF+FBF+FFF")
+    )
+
+    def __init__(self, layers: Sequence[Any], variants: Any = "full", *, input_norm: Any = None) -> None:
+        super().__init__(_pairs("BinarySAGE", layers), variants, input_norm)
+
+
+class BinarySAINT(BinaryModel):
+    """GraphSAINT's network on signs: layers ``X W1 + sum_j X_j W2``, the outputs of all layers side by side, and a linear head.
+
+    Parameters
+    ----------
+    layers : sequence of (BinaryLinear, BinaryLinear)
+        As in :class:`BinarySAGE`.
+    head : BinaryLinear, or tuple of arrays (weights, bias)
+        From all layers' outputs to classes. Arrays are multiplied in full precision, which takes layers that give F.
+    variants : {"full", "binary"} or sequence, default "full"
+        BMM+BSpMM+ADD for each layer; all give the same letter. ``"full"``: ``"FBF+FBF+FFF"``; ``"binary"``: ``"FBB+BBF+FFB"`` first, then
+        ``"BBB+BBF+FFB"`` (with a full-precision head FFF at the end of both, which keeps what the head reads in full precision).
+    input_norm : BatchNorm or tuple, or "rows", optional
+        As in :class:`BinaryGCN`.
+
+    Examples
+    --------
+    >>> from scipy import sparse
+    >>> from bitsparse import nn
+    >>> rng = np.random.default_rng(0)
+    >>> linear = lambda k, n: nn.BinaryLinear.from_weights(rng.normal(size=(k, n)))
+    >>> model = nn.BinarySAINT([(linear(6, 8), linear(6, 8)), (linear(8, 8), linear(8, 8))], linear(16, 3))
+    >>> graph = sparse.csr_array(np.eye(4, k=1) + np.eye(4, k=-1))
+    >>> model(graph, rng.normal(size=(4, 6)).astype(np.float32)).shape
+    (4, 3)
+    """
+
+    kind = Kind(
+        ADD_VARIANTS, "sum", Setting("FBF+FBF+FFF"), ("FBB+BBF+FFB", "BBB+BBF+FFB", "BBB+BBF+FFB", "FBB+BBF+FFB")
+    )
+
+    def __init__(self, layers: Sequence[Any], head: Any, variants: Any = "full", *, input_norm: Any = None) -> None:
+        self.head = head if isinstance(head, BinaryLinear) else _dense(head)
+        pairs = _pairs("BinarySAINT", layers)
+        super().__init__(pairs, variants, input_norm)
+        width = sum(own.shape[1] for own, _ in pairs)
+        if self.head_shape[0] != width:
+            raise ShapeError(
+                f"BinarySAINT: the layers have {width} outputs together, but the head takes {self.head_shape[0]} inputs; make them equal"
+            )
+
+    @property
+    def head_shape(self) -> tuple[int, int]:
+        """(inputs, outputs) of the head."""
+        shape = self.head.shape if isinstance(self.head, BinaryLinear) else self.head[0].shape
+        return (int(shape[0]), int(shape[1]))
+
+    @property
+    def outputs(self) -> int:
+        """Logits of a node."""
+        return self.head_shape[1]
+
+    @property
+    def _binary(self) -> tuple[str, str, str, str]:
+        return self.kind.binary if isinstance(self.head, BinaryLinear) else ("FBB+BBF+FFF",) * 4
+
+    def _check_outputs(self) -> None:
+        letters = {each.gives for each in self.settings}
+        if len(letters) != 1 or ("B" in letters and not isinstance(self.head, BinaryLinear)):
+            raise ValueError(
+                f"BinarySAINT: the layers give {', '.join(each.gives for each in self.settings)}, but the head reads one letter from all"
+                f"{'' if isinstance(self.head, BinaryLinear) else ', F with full-precision weights'}; change the variants"
+            )
+
+
+def _pairs(name: str, layers: Sequence[Any]) -> list[tuple[BinaryLinear, BinaryLinear]]:
+    """Layers of two weights, for the node's own features and for its neighbours': ``X W1 + reduce_j X_j W2``."""
+    pairs = [tuple(each) for each in layers]
+    if not pairs or any(len(each) != 2 for each in pairs):
+        raise ValueError(f"{name}: layers must be pairs (own weights, neighbours' weights), at least one")
+    own, near = (linears(name, (each[i] for each in pairs)) for i in (0, 1))
+    for i, (one, other) in enumerate(zip(own, near, strict=True)):
+        if one.shape != other.shape:
+            raise ShapeError(
+                f"{name}: the weights of layer {i} have shapes {one.shape} and {other.shape}; make them equal"
+            )
+    chained(name, own)
+    return list(zip(own, near, strict=True))
+
+
+def _dense(head: Any) -> tuple[Any, Any]:
+    """Weights and bias of a full-precision head."""
+    if not isinstance(head, (tuple, list)) or len(head) != 2:
+        raise DTypeError(f"BinarySAINT: head must be a BinaryLinear or (weights, bias), got {type(head).__name__}")
+    weights = np.ascontiguousarray(interop.as_host(head[0], "BinarySAINT", "head weights"), np.float32)
+    if weights.ndim != 2:
+        raise ShapeError(
+            f"BinarySAINT: the head's weights have shape {weights.shape}, but weights are (inputs, outputs)"
+        )
+    bias = np.zeros(weights.shape[1], np.float32) if head[1] is None else head[1]
+    bias = np.ascontiguousarray(interop.as_host(bias, "BinarySAINT", "head bias"), np.float32)
+    if bias.shape != weights.shape[1:]:
+        raise ShapeError(f"BinarySAINT: the head has {weights.shape[1]} outputs but a bias of shape {bias.shape}")
+    return weights, bias
