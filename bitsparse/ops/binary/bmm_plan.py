@@ -260,7 +260,7 @@ class BmmPlan:
     def nbytes(self) -> int:
         """Bytes that the plan keeps beside the words of `w`."""
         own = 0 if self._right.words is self._w.words else self._right.words.nbytes
-        return own + sum(product.nbytes for product in self._products.values())
+        return int(own) + sum(int(product.nbytes) for product in self._products.values())
 
     def explain(self) -> str:
         """What runs, in a few lines."""
