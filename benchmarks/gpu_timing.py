@@ -7,8 +7,10 @@ divided by the number of calls. A cold time comes from a graph whose calls take 
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from statistics import median
 from typing import Any
@@ -21,8 +23,6 @@ from bitsparse.backends.cuda.matmul import matmul as cuda_matmul
 from bitsparse.bench import Machine, Unavailable
 from bitsparse.interop import stream_at
 
-#: Operations a second of the one-bit and the byte matrix unit, bytes a second of the memory, all measured by ``limits.py`` on an H200.
-BIT_RATE, BYTE_RATE, MEMORY_RATE = 15.4e15, 1.93e15, 4.0e12
 COLD_BYTES = 256 << 20
 #: Replays of what stands beside the two sides compared.
 REPETITIONS = 9
@@ -50,10 +50,20 @@ def wall_ms(make: Callable[[], object], repetitions: int) -> float:
 def machine(threads: int, commit: str | None) -> Machine:
     """Describe this machine for the records."""
     cupy = jit.require_cupy("the GPU suites")
-    driver = cupy.cuda.runtime.driverGetVersion()
-    runtime = cupy.cuda.runtime.runtimeGetVersion()
-    name = jit.capability().name
-    return Machine("cuda", threads, commit, name, f"CUDA {driver // 1000}.{driver % 1000 // 10}", str(runtime))
+    newest = cupy.cuda.runtime.driverGetVersion()
+    driver = f"{driver_version()} (CUDA {newest // 1000}.{newest % 1000 // 10})"
+    here = Machine("cuda", threads, commit, jit.capability().name, driver, str(cupy.cuda.runtime.runtimeGetVersion()))
+    return replace(here, versions=here.versions | {"cupy": cupy.__version__})
+
+
+def driver_version() -> str:
+    """The version of NVIDIA's driver as its own tool tells it."""
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        lines = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
+    except OSError:
+        lines = []
+    return f"driver {lines[0] if lines else 'unknown'}"
 
 
 def torch_module() -> Any:
@@ -156,14 +166,6 @@ def encoding_of(bits: int) -> str:
 def estimates_us(m: int, k: int, n: int, a_bits: int, b_bits: int) -> dict[str, float]:
     """What the library expects of each kernel in a prepared product, whose left operand has been unpacked already."""
     return {name: cuda_matmul.cost(name, m, n, k, a_bits, b_bits) / 1e3 for name in CHOICE}
-
-
-def floor_ms(kernel: str, m: int, k: int, n: int, a_bits: int, b_bits: int, moved: int) -> float:
-    """The larger of operations over the matrix unit's rate and bytes over the memory's."""
-    products, rate = (
-        (a_bits * b_bits, BIT_RATE) if kernel == "planes" else (-(-a_bits // 8) * -(-b_bits // 8), BYTE_RATE)
-    )
-    return max(2.0 * m * k * n * products / rate, moved / MEMORY_RATE) * 1e3
 
 
 class Int8Product:

@@ -1,4 +1,4 @@
-"""What the matrix units and the memory of the GPU at hand give: the ceilings behind ``floor_ms`` and the cost model.
+"""What the matrix units and the memory of the GPU at hand give: the rates behind ``estimate_ms`` and the cost model.
 
 python3 benchmarks/limits.py [--json FILE]
 
@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import json
+import importlib
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,9 @@ from typing import Any
 import numpy as np
 
 from bitsparse import jit
-from bitsparse.bench import format_table
+from bitsparse.bench import Record, format_table, program_commit
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 class LimitsParams(ctypes.Structure):
@@ -112,7 +115,7 @@ def memory() -> list[tuple[str, float, str]]:
             params = MemoryParams(table.data.ptr, picks.data.ptr, out.data.ptr, count, row_bytes // 16)
             gather = jit.kernel("limits/memory.cu", "gather_rows").launch(chip.multiprocessors * 8, 256, params)
             rate = count / milliseconds(gather) / 1e6
-            found.append((f"gather of {row_bytes} B rows, {rows} rows ({rate * row_bytes:.0f} GB/s)", rate, "G rows/s"))
+            found.append((f"gather of {row_bytes} B rows, {rows} rows", rate, "G rows/s"))
     return found
 
 
@@ -126,10 +129,12 @@ def main() -> None:
     print(chip["name"] + "\n")
     print(format_table(("path", "rate", "unit"), [(name, f"{rate:.0f}", unit) for name, rate, unit in rates]))
     if options.json:
-        lines = (
-            json.dumps({"path": name, "rate": rate, "unit": unit, "gpu": chip["name"]}) for name, rate, unit in rates
-        )
-        options.json.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        # Only after bitsparse: the folder that is searched now holds its sources too, without the compiled part.
+        sys.path.insert(0, str(ROOT))
+        timing: Any = importlib.import_module("benchmarks.gpu_timing")
+        here = timing.machine(1, program_commit(ROOT))
+        records = (Record.counted("limits", name, {"rate": rate, "unit": unit}, here) for name, rate, unit in rates)
+        options.json.write_text("".join(record.to_json() + "\n" for record in records), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("\n".join(case.name for case in cases))
         return 0
 
-    machine = suite.machine(options.threads, bench.git_commit(HERE))
+    machine = suite.machine(options.threads, bench.program_commit(HERE.parent))
     protocol = bench.Protocol.quick() if options.quick else bench.Protocol()
     records = []
     failed = 0

@@ -31,7 +31,8 @@ What `bitsparse inspect` counts on public graphs; made by `python benchmarks/til
   many are left once the columns of each window of 16 rows are condensed, and the share saved. TC-GNN reports 67 % on average.
 - **Fill** is the mean share of a 16 x 8 tile that holds entries, before and after.
 - **FRDC** blocks are 4 x 4; the format pays where one holds many entries.
-- **Bytes** are those of the whole container as a pattern, in units of CSR without values (int32).
+- **Bytes** are those of the whole container as a pattern, in units of CSR without values (int32); TCTiledCSR with its index of windows,
+  the CSR array included.
 - **Zero 8 x 128 tiles**: the share that a 1-bit product skips, of the whole adjacency and of block-diagonal batches of {per_batch} parts
   (QGTC Fig. 8). Parts are those of METIS with seed 0, of about {per_part} nodes, at most {most}; for sets of graphs (PROTEINS_full, DD,
   COLLAB) they are the graphs.

@@ -14,11 +14,11 @@ from bitsparse.graph.adjacency import pattern_of
 
 __all__ = ["pareto", "quality", "spy", "stages", "tile_fill"]
 
-#: Words looked at in one go.
+#: How many words are looked at in one step, which bounds the memory that this takes.
 _CHUNK_WORDS = 1 << 22
 #: Cells of a picture along its longer side: where an array has more tiles, each cell stands for several.
 _CELLS = 512
-#: Lines of features in 8, 4, 2, 1 bits.
+#: Line styles for features of 8, 4, 2 and 1 bits.
 _DASHES = ("--", "-.", ":", (0, (5, 1)))
 _BITS_SET = np.array([value.bit_count() for value in range(256)], dtype=np.uint8)
 
@@ -87,11 +87,11 @@ def _picture_of_bits(x: BitTensor) -> _Picture:
 
 def _picture_of_entries(x: Any) -> _Picture:
     """Counts entries per tile from the CSR pattern: memory in proportion to the entries, whatever the shape."""
-    made = pattern_of("spy", x)
-    rows, cols = made.shape
+    pattern = pattern_of("spy", x)
+    rows, cols = pattern.shape
     tiles = (-(-rows // TILE_ROWS), -(-cols // TILE_COLS))
-    numbers = np.repeat(np.arange(rows, dtype=np.int64) // TILE_ROWS * tiles[1], np.diff(made.indptr))
-    numbers += made.indices // TILE_COLS
+    numbers = np.repeat(np.arange(rows, dtype=np.int64) // TILE_ROWS * tiles[1], np.diff(pattern.indptr))
+    numbers += pattern.indices // TILE_COLS
     numbers.sort()
     first = np.flatnonzero(np.concatenate([[True], numbers[1:] != numbers[:-1]])) if numbers.size else numbers
     counts = np.diff(first, append=numbers.size)
@@ -200,8 +200,8 @@ def pareto(tuned: Any, ax: Any = None) -> Any:
     >>> from types import SimpleNamespace
     >>> from bitsparse import nn, viz
     >>> one, two = nn.Candidate((), 0.81, 0.2, 900), nn.Candidate((), 0.80, 0.1, 500)
-    >>> found = SimpleNamespace(candidates=[one, two], pareto=[one, two], reference=one, best=two, device="cpu")
-    >>> viz.pareto(found).get_title()
+    >>> tuned = SimpleNamespace(candidates=[one, two], pareto=[one, two], reference=one, best=two, device="cpu")
+    >>> viz.pareto(tuned).get_title()
     '2 choices on cpu, 2 in the Pareto set'
     """
     ax = _axes("pareto", ax)
@@ -239,7 +239,7 @@ def pareto(tuned: Any, ax: Any = None) -> Any:
     return ax
 
 
-def quality(found: Any, axes: Any = None) -> Any:
+def quality(measured: Any, axes: Any = None) -> Any:
     """Draw what :func:`bitsparse.nn.sampling_quality` measured: accuracy by width, sampling rates of the nodes, speed by width.
 
     Strategies are lines in float32; other bits are dashed lines of the first strategy, and so are the sampling rates drawn. The dotted
@@ -247,7 +247,7 @@ def quality(found: Any, axes: Any = None) -> Any:
 
     Parameters
     ----------
-    found : Quality
+    measured : Quality
     axes : sequence of three matplotlib.axes.Axes, optional
         Where to draw; by default on a new figure (``axes[0].figure``), which no window shows.
 
@@ -276,27 +276,27 @@ def quality(found: Any, axes: Any = None) -> Any:
         figure.clear()
         figure.set_size_inches(15.0, 4.6)
         axes = figure.subplots(1, 3)
-    strategies = list(dict.fromkeys(one.strategy for one in found.rates))
-    narrow = sorted({one.bits for one in found.cells if one.bits < 32}, reverse=True)
+    strategies = list(dict.fromkeys(one.strategy for one in measured.rates))
+    narrow = sorted({one.bits for one in measured.cells if one.bits < 32}, reverse=True)
     lines: list[tuple[str, int, str, Any]] = [(name, 32, f"C{i}", "-") for i, name in enumerate(strategies)]
     for bits, style in zip(narrow, _DASHES, strict=False):
         lines += [(name, bits, "C0", style) for name in strategies[:1]]
     for name, bits, color, style in lines:
-        chosen = [one for one in found.cells if (one.strategy, one.bits) == (name, bits)]
+        chosen = [one for one in measured.cells if (one.strategy, one.bits) == (name, bits)]
         label = f"{name}, {'float32' if bits == 32 else f'{bits} bits'}"
         widths = [one.width for one in chosen]
         axes[0].plot(widths, [one.accuracy for one in chosen], style, color=color, marker=".", label=label)
         if all(one.speedup is not None for one in chosen):
             axes[2].plot(widths, [one.speedup for one in chosen], style, color=color, marker=".", label=label)
-    for i, rate in enumerate(one for one in found.rates if one.strategy == strategies[0]):
+    for i, rate in enumerate(one for one in measured.rates if one.strategy == strategies[0]):
         steps = np.linspace(0, 100, len(rate.cdf))
         label = f"W = {rate.width}, {100 * rate.kept:.0f} % kept"
         axes[1].step(steps, rate.cdf, where="post", color=f"C{i}", label=label)
-    axes[0].axhline(found.full.accuracy, color="0.5", linestyle=":")
+    axes[0].axhline(measured.full.accuracy, color="0.5", linestyle=":")
     axes[2].axhline(1.0, color="0.5", linestyle=":")
-    axes[0].set_title(f"{found.model}, all edges: {found.full.accuracy:.2f} %")
+    axes[0].set_title(f"{measured.model}, all edges: {measured.full.accuracy:.2f} %")
     axes[1].set_title(f"sampling rate, {strategies[0]}" if strategies else "sampling rate")
-    axes[2].set_title(f"speed on {found.device}")
+    axes[2].set_title(f"speed on {measured.device}")
     for ax, x, y in (
         (axes[0], "width", "accuracy in per cent"),
         (axes[1], "sampling rate of a node, per cent", "share of the nodes"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -65,11 +66,12 @@ def as_letter(x: np.ndarray, letter: str) -> np.ndarray:
     return signs(x) if letter == "B" else x
 
 
-def expected(model: nn.BinaryModel, graph: sp.csr_array, x: np.ndarray, packed: bool = False) -> np.ndarray:
+def expected(model: Any, graph: sp.csr_array, x: np.ndarray, packed: bool = False) -> np.ndarray:
     """Logits of the model. Packed input keeps its magnitudes as a scale, so that nothing changes but a letter."""
     x = x.astype(np.float64)
-    if isinstance(model.input_norm, tuple):
-        x = x * model.input_norm.scale.astype(np.float64) + model.input_norm.shift
+    norm: Any = model.input_norm
+    if not isinstance(norm, str | None):
+        x = x * norm.scale.astype(np.float64) + norm.shift
     if isinstance(model, nn.BinaryGCN):
         return _gcn(model, graph, x)
     plain = graph.toarray().astype(np.float64)

@@ -127,12 +127,6 @@ def specs() -> Iterator[Spec]:
                 f"{label}-w{window}",
                 lambda get=get, window=window: ((*get(), window), {}),
             )
-            yield (
-                "sparse.build",
-                "translated_to_csr",
-                f"{label}-w{window}",
-                lambda get=get, window=window: ((*build.translate(*get(), window), get()[2], window), {}),
-            )
         for window, width in ((16, 1), (16, 8), (16, 16), (4, 4), (7, 128), (8, 1 << 20)):
             yield (
                 "sparse.build",

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from cases import CASES, ROUNDED, Case, same, tile_bitmap_of, words_of
 
-from bitsparse.backends import reference
 from bitsparse.backends.reference.bits import pack as reference_bits
+from bitsparse.backends.reference.matmul import matmul as reference_matmul
 
 # A GPU backend joins as ("cuda", "host") with the marker gpu.
 PAIRS = [("host", "reference")]
-MODULES = ["bits.pack", "matmul.matmul", "sparse.build", "bits.stats"]
+MODULES = sorted({case.module for case in CASES})
 
 
 def backend(name: str) -> ModuleType:
@@ -105,7 +105,7 @@ def test_reference_matmul_against_python_integers() -> None:
     backend("reference")
     rng = np.random.default_rng(3)
     a_codes, b_codes = rng.integers(0, 1 << 31, (3, 2), np.uint64), rng.integers(0, 1 << 31, (4, 2), np.uint64)
-    got = reference.matmul.matmul.matmul(
+    got = reference_matmul.matmul(
         words_of(a_codes, 31, "planes"),
         words_of(b_codes, 31, "planes"),
         k=2,

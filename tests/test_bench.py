@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from bitsparse import bench
@@ -22,6 +23,7 @@ FIELDS = [
     "peer_ms",
     "ratio",
     "floor_ms",
+    "estimate_ms",
     "bytes",
     "device",
     "gpu",
@@ -29,6 +31,8 @@ FIELDS = [
     "cuda",
     "threads",
     "commit",
+    "date",
+    "versions",
 ]
 TINY = bench.Protocol(warmup=1, repetitions=3, seconds=1.0, sample_ms=0.01, pause=0.0)
 HERE = bench.Machine(device="cpu", threads=2, commit=None)
@@ -49,11 +53,15 @@ def test_a_record_has_the_agreed_fields() -> None:
     def count(side: str) -> None:
         calls[side] += 1
 
-    ready = bench.Prepared(lambda: count("ours"), lambda: count("peer"), "a peer", {"m": 1}, 8, floor_ms=0.5)
+    ready = bench.Prepared(
+        lambda: count("ours"), lambda: count("peer"), "a peer", {"m": 1}, 8, floor_ms=0.5, estimate_ms=0.75
+    )
     record = json.loads(one_record(ready).to_json())
     assert list(record) == FIELDS
     assert record["ratio"] == record["peer_ms"] / record["ours_ms"]
     assert (record["params"], record["bytes"], record["gpu"]) == ({"m": 1}, 8, None)
+    assert (record["floor_ms"], record["estimate_ms"]) == (0.5, 0.75)
+    assert record["versions"]["numpy"] == np.__version__
     assert min(calls.values()) >= 5  # one to warm up, one to estimate, three rounds
 
 
@@ -68,7 +76,7 @@ def test_a_case_without_a_peer() -> None:
     assert (record.peer_ms, record.ratio) == (None, None)
     table = bench.format_table(bench.HEADINGS, [bench.record_row(record)])
     assert table.splitlines()[0].split()[0] == "case"
-    assert table.splitlines()[2].split()[2:] == ["-", "-", "-", "-"]
+    assert table.splitlines()[2].split()[2:] == ["-", "-", "-", "-", "-"]
 
 
 def test_timing_takes_turns() -> None:
@@ -98,6 +106,55 @@ def test_the_host_suite_has_its_cases() -> None:
     }
     assert promised <= set(names)
     assert len(set(names)) == len(names)
+
+
+def test_the_host_suite_runs_where_no_folder_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")
+    names = run("--suite", "host", "--list").stdout.split()
+    assert "translate-COLLAB" in names
+    monkeypatch.syspath_prepend(str(RUN.parent.parent))
+    from benchmarks.cases import host_build
+
+    # The cases that measure memory do it in a process of their own, which imports the cases again.
+    assert host_build.growth_in_fresh_process("frdc", "pubmed") >= 0
+    with pytest.raises(RuntimeError, match=r"the process whose memory is measured failed:(.|\n)*nowhere"):
+        host_build.growth_in_fresh_process("frdc", "nowhere")
+
+
+@pytest.mark.torch
+def test_pytorch_s_own_kernels_are_peers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(RUN.parent.parent))
+    import scipy.sparse
+    import torch
+
+    from benchmarks.cases import host_torch
+
+    graph = scipy.sparse.random_array((50, 50), density=0.1, format="csr", dtype=np.float32, random_state=0)
+    graph.data[:] = 1
+    monkeypatch.setattr(host_torch, "artist", lambda: (graph, "made"))
+    before = torch.get_num_threads()
+    try:
+        for ready in (
+            host_torch.product(8, 8, (33, 64, 17), 1, lambda moved, threads: ((None, 1.0), "measured")),
+            host_torch.product(1, 4, (33, 64, 17), 1, lambda moved, threads: ((None, None), "measured")),
+            host_torch.sums(16, 1, lambda moved, threads: ((None, None), "measured")),
+            host_torch.edge_products(16, 1, lambda moved, threads: ((None, None), "measured")),
+        ):
+            assert ready.peer is not None
+            ready.peer()
+            assert (ready.peer_name or "").startswith(f"torch {torch.__version__} ")
+            assert torch.get_num_threads() == 1  # as many as ours have
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_peer_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(RUN.parent.parent))
+    from benchmarks.cases import host_torch
+
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(bench.Unavailable, match="the peer is PyTorch, which is not installed"):
+        host_torch.sums(16, 2, lambda moved, threads: ((None, None), "measured"))
 
 
 def test_no_case_matches() -> None:

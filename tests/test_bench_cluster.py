@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -140,7 +141,7 @@ def test_an_epoch_on_the_cpu(kind: Any, bits: int, monkeypatch: pytest.MonkeyPat
     made = small(nodes=300)
     monkeypatch.setattr(cases_cluster, "problem", lambda name: made)
     monkeypatch.setattr(cases_cluster, "_held", {})
-    prepared = cases_cluster.epoch(kind, "small", bits, 1, lambda moved, threads: (moved / 1e6, "stated"))
+    prepared = cases_cluster.epoch(kind, "small", bits, 1, lambda moved, threads: ((None, moved / 1e6), "measured"))
     prepared.ours()
     assert prepared.peer is not None
     prepared.peer()
@@ -172,29 +173,88 @@ def test_wrong_logits_are_found() -> None:
         cluster_ours.same_classes("case", 8, out, -out)
 
 
-def test_floors(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_peer_gets_groups_and_graphs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from benchmarks.peers import pyg_cluster
+    from benchmarks.suites import cluster as suite_cluster
+
+    class Epoch:
+        """Notes what is asked for; gathers and scatters cannot be captured."""
+
+        def __init__(self, problem: Any, kind: Any, weights: Any, way: str, parts: int) -> None:
+            self.way, self.parts, self.nbytes = way, parts, 10 * parts
+
+        def __call__(self, out: list[Any]) -> None:
+            out.append((self.way, self.parts))
+
+        def captured(self, out: list[Any]) -> Any:
+            if self.way == "edges":
+                raise RuntimeError("not permitted\nwhile capturing")
+            return lambda: out.append((self.way, self.parts, "replayed"))
+
+    monkeypatch.setattr(pyg_cluster, "Epoch", Epoch)
+    out: list[Any] = []
+    weights: Any = None
+    variants = pyg_cluster.variants_of(small(), "gcn", weights, 2, 6, out)
+    assert [variant.name for variant in variants] == [
+        *("sparse", "sparse replayed", "sparse grouped", "sparse grouped replayed"),
+        *("sparse32", "sparse32 replayed", "sparse32 grouped", "sparse32 grouped replayed"),
+        *("edges", "edges grouped"),
+    ]
+    for variant in variants[2:4]:
+        variant.call()
+    assert out == [("sparse", 6), ("sparse", 6, "replayed")]
+    assert variants[2].nbytes == 60
+    assert capsys.readouterr().err.splitlines()[0] == "PyTorch Geometric, edges: not captured, not permitted"
+    # Batches that are one group already are not made twice.
+    assert len(pyg_cluster.variants_of(small(), "gcn", weights, 2, 2, out)) == 5
+    # 1500 parts are 75 batches: 19 groups have four of them, one has all.
+    made: Any = SimpleNamespace(labels=np.arange(1500))
+    assert [suite_cluster.parts_of_group(made, groups) for groups in (1, 19, 75)] == [1500, 80, 20]
+
+
+def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     from benchmarks.suites import cluster as suite_cluster
 
     monkeypatch.setattr(suite_cluster, "link_rate", lambda: 50e9)
     made = small()
     edges = made.kept_edges + made.nodes
-    ms, why = suite_cluster.floor_of(made, "gcn", 1, 50_000_000)
-    assert (ms, why.startswith("measured: pinned copy at 50.0 GB/s")) == (pytest.approx(1.0), True)
-    ms, why = suite_cluster.floor_of(made, "gin", 8, 0)
-    assert ms == pytest.approx(1e3 * edges * (2 / 155e9 + 64 / 9e12))  # 9, 64 and 5 columns
+    limits, why = suite_cluster.bounds_of(made, "gcn", 1, 50_000_000)
+    assert (limits.estimate_ms, why.startswith("measured: pinned copy at 50.0 GB/s")) == (pytest.approx(1.0), True)
+    assert limits.floor_ms == pytest.approx(1e3 * 50e6 / 63.1e9)
+    limits, why = suite_cluster.bounds_of(made, "gin", 8, 0)
+    assert limits.floor_ms == 0.0
+    assert limits.estimate_ms == pytest.approx(1e3 * edges * (2 / 155e9 + 64 / 9e12))  # 9, 64 and 5 columns
     assert "gathers" in why
+
+
+def test_the_share_of_kernels_is_of_the_epoch_that_was_timed() -> None:
+    from benchmarks.suites import cluster as suite_cluster
+
+    report = SimpleNamespace(copy_ms=1.0, compute_ms=3.0, idle_share=0.2, seconds=0.004)
+    found = suite_cluster.stages(report)
+    assert found == {"copy_ms": 1.0, "compute_ms": 3.0, "idle": 0.2, "timed_ms": 4.0, "computing": 0.75}
+    report.compute_ms = None
+    assert suite_cluster.stages(report)["computing"] is None
 
 
 # ---- the summary
 def record(case: str, ours: float, peer: float | None, **params: Any) -> dict[str, Any]:
-    found = {"suite": "cluster", "case": case, "params": params, "ours_ms": ours, "peer_ms": peer, "floor_ms": 0.1}
+    found = {
+        "suite": "cluster",
+        "case": case,
+        "params": params,
+        "ours_ms": ours,
+        "peer_ms": peer,
+        "floor_ms": 0.05,
+        "estimate_ms": 0.1,
+    }
     found |= {"ratio": None if peer is None else peer / ours, "gpu": "a GPU", "driver": "CUDA 13.0"}
     return found | {"peer": "torch_geometric 1, torch 2, sparse"}
 
 
 def epoch_record(kind: str, graph: str, bits: int, ours: float, peer: float, **more: Any) -> dict[str, Any]:
     params = {"kind": kind, "graph": graph, "bits": bits, "moved": 100 * bits, "plain_bytes": 2000, "peer_moved": 1600}
-    params |= {"merged_ms": peer / 2, "idle": 0.1, "source": f"synthetic {graph}", "nodes": 10, "kept_edges": 20}
+    params |= {"launched_ms": peer / 2, "idle": 0.1, "source": f"synthetic {graph}", "nodes": 10, "kept_edges": 20}
     return record(f"cluster-{kind}-{graph}-b{bits}", ours, peer, **(params | {"pack_ms": 1.0} | more))
 
 
@@ -235,7 +295,7 @@ def test_the_bars() -> None:
         "cluster-gin-products-b1": pytest.approx(20.0),
         "cluster-gin-products-b8": pytest.approx(2.0),
     }
-    assert found["  its batches merged, 300 parts each"].cells["cluster-gcn-ppi-b1"] == 4.0
+    assert found["  its batches launched one by one"].cells["cluster-gcn-ppi-b1"] == 4.0
 
 
 def test_the_summary_prints_the_suite(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from bitsparse import jit
+from bitsparse.backends import cuda as backends_cuda
 from bitsparse.cli import main
 from bitsparse.jit import cache as jit_cache
 from bitsparse.jit import device as jit_device
@@ -111,7 +112,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
 def test_every_variant_of_an_architecture_becomes_a_row(compiler, capsys, folder):
     code, out, err = run(capsys, "compile", "--arch", "sm_90a", "--jobs", "1")
     assert (code, err) == (0, "")
-    chosen = [variant for variant in jit.variants() if variant.runs_on("sm_90a")]
+    chosen = [variant for variant in backends_cuda.variants() if variant.runs_on("sm_90a")]
     head, blank, headings, *rows, end, summary = out.splitlines()
     assert head == f"NVRTC 13.0, {len(chosen)} variants for sm_90a, into {folder}"
     assert headings.split() == ["arch", "source", "registers", "spilled", "bytes", "s", "constants"]
@@ -128,7 +129,9 @@ def test_all_architectures_by_default_and_only_what_each_can_run(compiler, capsy
     found = json.loads(out)
     assert list(found) == ["nvrtc", "cache", "seconds", "spilling", "kernels"]
     kernels = found["kernels"]
-    wanted = [(arch, v.source, dict(v.defines)) for arch in jit.ARCHS for v in jit.variants() if v.runs_on(arch)]
+    wanted = [
+        (arch, v.source, dict(v.defines)) for arch in jit.ARCHS for v in backends_cuda.variants() if v.runs_on(arch)
+    ]
     assert [(kernel["arch"], kernel["source"], kernel["constants"]) for kernel in kernels] == wanted
     names = ["arch", "source", "function", "constants", "registers", "spilled_bytes", "cubin_bytes", "seconds"]
     assert all(list(kernel) == names for kernel in kernels)
@@ -221,7 +224,7 @@ def test_info_without_a_gpu(compiler, capsys, folder):
     facts = json.loads(run(capsys, "info", "--json")[1])
     gpu = facts["gpu"]
     assert (facts["devices"], gpu["cupy"], gpu["nvrtc"], gpu["cuda"]) == (["cpu"], "14.0.0", "13.0", None)
-    assert gpu["cubins"] == sum(variant.runs_on("sm_80") for variant in jit.variants())
+    assert gpu["cubins"] == sum(variant.runs_on("sm_80") for variant in backends_cuda.variants())
     assert gpu["cache"] == str(folder)
     assert "finds no CUDA device" in gpu["missing"][0]
 

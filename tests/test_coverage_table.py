@@ -53,6 +53,8 @@ def right_of_pack(got: bs.BitTensor, x: np.ndarray, bits: int) -> bool:
 
 
 RIGHT = np.random.default_rng(1).integers(-2, 2, (140, 5))
+SIGNS = np.where(RIGHT >= 0, 1.0, -1.0).astype(np.float32)
+BELOW_FLOAT64 = ("float16", "bfloat16", "float32")
 ROWS = {
     "pack_bits": Row(lambda x, b, f: bs.pack_bits(x, b, **f), integers_only, right_of_pack),
     "BitTensor": Row(lambda x, b, f: bs.BitTensor(x, b, **f), integers_only, right_of_pack),
@@ -150,8 +152,6 @@ GRAPH = sparse.csr_array((np.random.default_rng(3).random((6, 9)) < 0.5).astype(
 SQUARE = sparse.csr_array((np.random.default_rng(4).random((9, 9)) < 0.4).astype(np.int8))
 EDGES = SQUARE.nnz
 EDGE_ROW = np.repeat(np.arange(9), np.diff(SQUARE.indptr))
-SIGNS = np.where(RIGHT >= 0, 1.0, -1.0).astype(np.float32)
-BELOW_FLOAT64 = ("float16", "bfloat16", "float32")
 
 
 def floats(dtype: str, bits: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -219,7 +220,8 @@ def test_other_graph_layers_are_refused_by_name(models, kind):
 
 def refusals(models):
     """(what it is, a model, what is said)"""
-    torch, pyg, free, conv = models.torch, models.pyg, models.Free, models.conv
+    pyg: Any = models.pyg
+    torch, free, conv = models.torch, models.Free, models.conv
 
     class Mine(pyg.GCNConv):
         def forward(self, x, edge_index):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import sys
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,10 @@ def cp() -> Any:
     import cupy
 
     return cupy
+
+
+def address(there: Any) -> int:
+    return int(there.data.ptr)
 
 
 def same(there: Any, here: Any) -> None:
@@ -181,7 +186,7 @@ def test_what_a_bit_tensor_knows_and_does() -> None:
     same(there.astype(np.float32), here.astype(np.float32))
     assert (there.to_scipy() != here.tocsr()).nnz == 0
     words = bs.BitTensor.from_words(there.words, there.shape, 3)
-    assert words.words.data.ptr == there.words.data.ptr
+    assert address(words.words) == address(there.words)
 
 
 def test_bad_input() -> None:
@@ -332,6 +337,30 @@ def test_nan_on_the_way_to_bits() -> None:
     plan.check()  # reported once
 
 
+@pytest.mark.parametrize("case", ["plain", "epilogue", "signs", "quantized"])
+def test_plans_are_compiled_when_they_are_made(monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+    """The first call of a plan, with operands as planned, asks for no kernel that is not loaded yet."""
+    loaded: dict[Any, Any] = {}
+    monkeypatch.setattr(sys.modules["bitsparse.jit.kernel"], "_loaded", loaded)
+    x, y = operands()
+    a, b = bs.BitTensor(x).to_device("cuda"), bs.BitTensor(y, axis=-2).to_device("cuda")
+    floats, weight = (cp().asarray(RNG.standard_normal(shape).astype(np.float32)) for shape in ((6, 70), (70, 5)))
+    options: dict[str, Any] = {}
+    plan: Any
+    if case == "signs":
+        plan, operand = bs.plan_bmm(weight, 6, "FFB"), floats
+    elif case == "quantized":
+        plan, operand, options = bs.plan_quantized_matmul(weight, 6), floats, {"range": 1.0}
+    else:
+        finish = bs.Epilogue(bias=np.arange(33), activation="relu") if case == "epilogue" else None
+        plan, operand = bs.plan_matmul(a, 33, bits=2, epilogue=finish), b
+    before = len(loaded)
+    plan(operand, **options)
+    assert before == len(loaded) > 0
+    assert plan.kernel
+    assert plan.nbytes >= 0
+
+
 # -- streams and other libraries --------------------------------------------------------------------------------------
 def test_streams_and_capture() -> None:
     cupy = cp()
@@ -390,7 +419,7 @@ def test_torch() -> None:
     same_bits(bs.quantize(half.cuda(), 4), bs.quantize(half, 4))
     words = torch.zeros((5, 1, 4), dtype=torch.int32, device="cuda")
     adopted = bs.BitTensor.from_words(words, (5, 100), 1)
-    assert adopted.words.data.ptr == words.data_ptr()
+    assert address(adopted.words) == words.data_ptr()
     out = torch.full((70, 33), -1, dtype=torch.int32, device="cuda")
     assert bs.matmul(a, b, out=out) is out
     np.testing.assert_array_equal(out.cpu().numpy(), x @ y)

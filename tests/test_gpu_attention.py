@@ -222,9 +222,9 @@ def test_public_functions() -> None:
 
 
 def test_usual_shapes_are_compiled_ahead() -> None:
-    from bitsparse import jit
+    from bitsparse.backends.cuda import variants
 
-    listed = {(found.function, found.defines) for found in jit.variants()}
+    listed = {(found.function, found.defines) for found in variants()}
     for dtype, columns, heads, cosine in (
         *(
             ("float32", columns, heads, False)

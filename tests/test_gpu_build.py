@@ -81,7 +81,6 @@ def test_tall_windows(window: int) -> None:
         want = reference.translate(*pattern, window)
         got = gpu().translate(*map(up, pattern), window)
         same(got, want)
-        same(gpu().translated_to_csr(*got, pattern[2], window), pattern[:2])
 
 
 # ---- orders
@@ -161,7 +160,7 @@ def test_messages_name_the_place() -> None:
         backend.tile_starts(starts, up(indices), shape, 16, 12)
 
 
-@pytest.mark.parametrize("what", ["csr", "frdc", "translated", "words"])
+@pytest.mark.parametrize("what", ["csr", "frdc", "words"])
 def test_damaged_arrays_are_refused_as_on_the_host(what: str) -> None:
     """A call raises ValueError where the host's does, or gives the same arrays."""
     from bitsparse.backends.host.sparse import build as host
@@ -176,7 +175,6 @@ def test_damaged_arrays_are_refused_as_on_the_host(what: str) -> None:
         name, more = {
             "csr": ("translate", (shape, window)),
             "frdc": ("frdc_to_csr", (shape,)),
-            "translated": ("translated_to_csr", (shape, window)),
             "words": ("words_to_csr", (shape, np.dtype(np.int32))),
         }[what]
         try:

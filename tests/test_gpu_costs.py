@@ -7,6 +7,7 @@ import math
 import pytest
 
 from bitsparse import jit
+from bitsparse.backends.cuda import variants
 from bitsparse.backends.cuda.matmul import mma as gemm_mma
 from bitsparse.backends.cuda.matmul import wgmma as gemm
 from bitsparse.backends.cuda.matmul.matmul import KERNELS, cost
@@ -105,9 +106,7 @@ def test_passes_of_an_int64_result(planes: tuple[int, int], step: int) -> None:
 def test_every_tiling_fits_every_chip(arch: str) -> None:
     """Shared memory of all blocks of a multiprocessor: 100 KB on 8.6, 8.9 and 12.0, of which each block takes 1 KB more than it asks."""
     room = {"sm_80": 166912, "sm_90a": 232448, "sm_100a": 232448}.get(arch, 101376)
-    built = {
-        variant.defines for variant in jit.variants() if variant.source == "matmul/mma.cu" and variant.runs_on(arch)
-    }
+    built = {variant.defines for variant in variants() if variant.source == "matmul/mma.cu" and variant.runs_on(arch)}
     for tile in gemm_mma.tiles_of(room):
         needs = tile.stages * tile.stage_bytes + 128
         assert needs <= room

@@ -12,6 +12,9 @@ from sparse_inputs import graphs
 from test_gpu_bits import empty, raw, to_device, to_host
 
 import bitsparse as bs
+from bitsparse.arrays.inside import store_of
+from bitsparse.ops.edges.products import EDGE_PRODUCTS
+from bitsparse.ops.plan import CALLS
 
 pytestmark = pytest.mark.gpu
 
@@ -126,7 +129,7 @@ def test_rows_that_share_columns_go_through_windows() -> None:
     want = bs.sddmm(BLOCKS, x, y)
     x, y = to_device(x), to_device(y)
     got = bs.sddmm(a, x, y)
-    kinds = {type(product).__name__ for product in a._prepared["edge products"].values()}
+    kinds = {type(product).__name__ for product in EDGE_PRODUCTS.all(store_of(a))}
     assert kinds == {"DotWindows"}
     np.testing.assert_allclose(to_host(got), want, rtol=1e-4, atol=1e-4)
     out = empty(want.shape, np.float32)
@@ -141,7 +144,7 @@ def test_rows_that_share_columns_go_through_windows() -> None:
     assert np.array_equal(raw(out).get(), raw(got).get())
     # Sums, heads and other dtypes go edge by edge.
     np.testing.assert_allclose(to_host(bs.sddmm(a, x, y, op="add")), bs.sddmm(BLOCKS, to_host(x), to_host(y), op="add"))
-    assert {type(product).__name__ for product in a._prepared["edge products"].values()} == {
+    assert {type(product).__name__ for product in EDGE_PRODUCTS.all(store_of(a))} == {
         "DotWindows",
         "EdgeProduct",
     }
@@ -152,8 +155,8 @@ def test_no_more_calls_than_a_few_are_kept() -> None:
     for columns in range(1, 40):
         x = to_device(np.ones((A.shape[0], columns), np.float32))
         assert float(bs.sddmm(a, x)[0]) == columns
-    assert len(a._prepared["edge ways"]) <= 16
-    assert len(a._prepared["edge products"]) <= 16
+    assert len(CALLS.all(store_of(a))) <= 16
+    assert len(EDGE_PRODUCTS.all(store_of(a))) <= 16
 
 
 def test_containers_of_one_pattern_share_what_is_kept() -> None:

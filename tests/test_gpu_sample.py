@@ -12,9 +12,11 @@ import scipy.sparse as sp
 from sparse_inputs import graphs, pattern
 
 import bitsparse as bs
+from bitsparse.arrays.inside import store_of
 from bitsparse.backends.host.sampling import sample as host
 from bitsparse.backends.params import CodeFeatures
 from bitsparse.backends.reference.bits.pack import codes_to_values, codes_to_words
+from bitsparse.ops.sampling.sample import DRAWINGS
 
 pytestmark = pytest.mark.gpu
 
@@ -394,7 +396,7 @@ def test_what_a_pattern_keeps() -> None:
     assert np.array_equal(bs.sampled_spmm(A, x, 9).get(), first.get())
     for width in range(1, 20):
         bs.sampled_spmm(A, x, width)
-    assert len(A._prepared["drawings"]) <= 8
+    assert len(DRAWINGS.all(store_of(A))) <= 8
 
 
 def test_columns_of_cupys_matrices_and_empty_operands() -> None:

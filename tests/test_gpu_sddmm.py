@@ -290,9 +290,9 @@ def test_the_same_bits_every_time_and_nothing_prepared_twice() -> None:
 
 
 def test_usual_shapes_are_compiled_ahead() -> None:
-    from bitsparse import jit
+    from bitsparse.backends.cuda import variants
 
-    listed = {(found.function, found.defines) for found in jit.variants()}
+    listed = {(found.function, found.defines) for found in variants()}
     for dtype, width, heads in (
         *(("float32", width, 1) for width in (16, 32, 64, 128, 256, 512)),
         *((name, width, 1) for name in ("float16", "bfloat16") for width in (64, 128, 256)),

@@ -11,8 +11,10 @@ from sparse_inputs import graphs, pattern, same
 from test_gpu_bits import empty, raw, to_host
 
 import bitsparse as bs
+from bitsparse.arrays.inside import store_of
 from bitsparse.backends.cuda.csr.schedule import Schedule
 from bitsparse.backends.cuda.edges import sddmm_codes as cuda
+from bitsparse.ops.edges.sddmm_codes import CODE_CALLS, CODE_PRODUCTS
 
 pytestmark = pytest.mark.gpu
 
@@ -179,7 +181,7 @@ def test_a_product_is_prepared_once_and_captured() -> None:
             graph.launch(stream)
         stream.synchronize()
         assert np.array_equal(raw(out).get(), raw(want).get())
-    assert len(there._prepared["edge products of codes"]) == 2
+    assert len(CODE_PRODUCTS.all(store_of(there))) == 2
 
 
 def test_variants_agree() -> None:
@@ -208,7 +210,7 @@ def test_later_calls_give_the_same() -> None:
                 check(A, x, y, op, there)
         check(A, x, None, op, there)
         check(A, codes(rng, (81, 20), 8, "signed"), x, op, there)
-    assert len(there._prepared["code ways"]) == 6
+    assert len(CODE_CALLS.all(store_of(there))) == 6
     far = bs.TCTiledCSR(A, index_dtype=np.int64).to_device("cuda")
     check(A, x, y, "dot", far)
 

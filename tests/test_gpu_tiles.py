@@ -339,10 +339,31 @@ def test_empty_shapes() -> None:
 @pytest.mark.parametrize("columns", [16, 64, 128])
 @pytest.mark.parametrize("kind", range(3))
 def test_what_is_built_ahead_is_what_is_chosen(kind: int, columns: int, weights: int) -> None:
-    from bitsparse import jit
+    from bitsparse.backends.cuda import variants
     from bitsparse.backends.cuda.spmm.tiles import constants
 
-    known = {variant.defines for variant in jit.variants() if variant.source == "spmm/tiles.cu"}
+    known = {variant.defines for variant in variants() if variant.source == "spmm/tiles.cu"}
     for height in (16, 32) if columns > 16 else (16,):
         chosen = constants(kind, height, columns, 8 if kind else 4, weights)
         assert tuple(sorted(chosen.items())) in known
+
+
+@pytest.mark.parametrize("name", ["cliques", "hub", "nothing"])
+def test_an_array_s_translation_is_taken_as_it_lies(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tiles are those of the pattern, and nothing is translated again; also where positions take two bytes."""
+    import cupy
+
+    import bitsparse as bs
+    from bitsparse.backends.cuda.sparse import build
+    from bitsparse.backends.cuda.spmm.tiles import Tiles
+
+    a = graph(name)
+    want = plan(a, 16, "float32").windows
+    there = bs.TCTiledCSR.from_csr_arrays(cupy.asarray(a.indptr), cupy.asarray(a.indices), a.shape)
+    assert there.edge_col.dtype == (np.uint16 if name == "hub" else np.uint8)
+    translation = there.translation
+    monkeypatch.setattr(build, "translate", None)
+    made = Tiles(there.indptr, there.indices, a.shape, a.nnz, rows=16, k=8, translation=translation).windows
+    assert there.translation is translation
+    for part in ("cols", "bits", "pieces", "splits"):
+        assert np.array_equal(getattr(made, part).get(), getattr(want, part).get())

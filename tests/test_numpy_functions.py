@@ -74,7 +74,8 @@ def test_what_has_a_meaning_works(kind: str) -> None:
     dense = held.toarray()
     assert np.array_equal(np.dot(CODES, held), CODES @ dense)
     assert (np.shape(held), np.ndim(held), np.size(held)) == ((3, 3), 2, 9)
-    assert np.array_equal(np.transpose(held).toarray(), dense.T)
+    transposed: Any = np.transpose(held)
+    assert np.array_equal(transposed.toarray(), dense.T)
     assert type(np.copy(held)) is type(held)
     if kind != "BitTensor":
         assert np.array_equal(np.dot(held, CODES), dense @ CODES)

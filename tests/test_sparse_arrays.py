@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import ml_dtypes
@@ -24,7 +25,7 @@ FORMATS = ["csr", "csc", "coo", "bsr", "lil", "dok", "dia"]
 # ---- constructor forms
 @pytest.mark.parametrize("cls", TYPES)
 @pytest.mark.parametrize("name", PATTERNS)
-def test_pattern_forms_agree(cls: type, name: str) -> None:
+def test_pattern_forms_agree(cls: Any, name: str) -> None:
     indptr, indices, shape = PATTERNS[name]()
     a = pattern_array(name, np.bool_)
     want = cls(a)
@@ -358,9 +359,11 @@ def test_every_round_trip(x: np.ndarray, window: int) -> None:
     equal(bs.FRDC(bits.to_bit_tensor()), bits)
     equal(bs.FRDC(bs.TCTiledCSR(bits)), bits)
     assert np.array_equal(tiled.with_values(np.arange(tiled.nnz)).csr_arrays()[2], np.arange(tiled.nnz))
-    window_of = np.repeat(np.arange(tiled.windows), np.diff(tiled.edge_indptr))
-    rows = window_of * window + tiled.edge_row
-    cols = tiled.cols[tiled.cols_indptr[window_of] + tiled.edge_col] if tiled.nnz else tiled.cols
-    assert np.array_equal(x[rows, cols], tiled.data[tiled.perm])
-    key = np.lexsort((tiled.edge_row, cols, window_of))
-    assert np.array_equal(key, np.arange(tiled.nnz))
+    rows = np.repeat(np.arange(tiled.shape[0]), np.diff(tiled.indptr))
+    cols = tiled.cols[tiled.cols_indptr[rows // window] + tiled.edge_col] if tiled.nnz else tiled.cols
+    assert np.array_equal(cols, tiled.indices)
+    assert np.array_equal(x[rows, cols], tiled.data)
+    for first, end in pairwise(tiled.cols_indptr):
+        assert np.all(np.diff(tiled.cols[first:end]) > 0)
+    assert tiled.has_symmetric_pattern == bits.has_symmetric_pattern
+    assert tiled.has_symmetric_pattern == (x.shape[0] == x.shape[1] and np.array_equal(x != 0, (x != 0).T))

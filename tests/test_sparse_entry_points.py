@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from sparse_inputs import pattern
@@ -44,7 +46,7 @@ def call_spmm(indptr: np.ndarray, indices: np.ndarray | None, **changes) -> np.n
         "offset": None,
         "out": np.zeros(ROWS * WIDTH * 4, np.uint8),
     } | changes
-    out = given.pop("out")
+    out: Any = given.pop("out")
     order = ("shape", "nnz", "load")
     head = [given.pop(name) for name in order]
     spmm_ext.spmm(

@@ -12,7 +12,7 @@ from scipy import sparse
 
 import bitsparse as bs
 
-torch = pytest.importorskip("torch")
+torch: Any = pytest.importorskip("torch")
 pytestmark = [
     pytest.mark.torch,
     # PyTorch's own modules use the parts of it that it deprecates.

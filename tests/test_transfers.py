@@ -24,7 +24,7 @@ def test_one_array_is_not_copied() -> None:
 
 
 def test_several_are_laid_one_after_the_other() -> None:
-    parts = [np.arange(5, dtype=np.int16), np.zeros((0, 3), np.float64), np.eye(3, dtype=np.float32)]
+    parts: list[np.ndarray] = [np.arange(5, dtype=np.int16), np.zeros((0, 3), np.float64), np.eye(3, dtype=np.float32)]
     with interop.Uploader("cpu", slots=1) as up:
         for _ in range(3):
             batch = up.upload(*parts)

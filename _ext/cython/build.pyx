@@ -17,8 +17,6 @@ cdef extern from "sparse/build.h":
         BS_BUILD_DUPLICATE
         BS_BUILD_WIDE
         BS_BUILD_COLUMNS
-        BS_BUILD_EDGES
-        BS_BUILD_PERM
         BS_BUILD_TILE
     enum:
         BS_SPREAD
@@ -27,20 +25,12 @@ cdef extern from "sparse/build.h":
     int bs_csr_check_i64(const int64_t *, const int64_t *, int64_t, int64_t, int64_t, int, int64_t *) nogil
     int bs_window_counts_i32(const int32_t *, const int32_t *, int64_t, int64_t, int, int, int, int32_t *, int, int64_t *) nogil
     int bs_window_counts_i64(const int64_t *, const int64_t *, int64_t, int64_t, int, int, int, int64_t *, int, int64_t *) nogil
-    int bs_translate_i32(const int32_t *, const int32_t *, int64_t, int64_t, int, int, const int32_t *, int32_t *, uint8_t *,
-                         int32_t *, int32_t *, int) nogil
-    int bs_translate_i64(const int64_t *, const int64_t *, int64_t, int64_t, int, int, const int64_t *, int64_t *, uint8_t *,
-                         int32_t *, int64_t *, int) nogil
+    int bs_translate_i32(const int32_t *, const int32_t *, int64_t, int64_t, int, int, const int32_t *, int32_t *, void *,
+                         int, int) nogil
+    int bs_translate_i64(const int64_t *, const int64_t *, int64_t, int64_t, int, int, const int64_t *, int64_t *, void *,
+                         int, int) nogil
     int bs_frdc_i32(const int32_t *, const int32_t *, int64_t, int64_t, int, const int32_t *, int32_t *, uint16_t *, int) nogil
     int bs_frdc_i64(const int64_t *, const int64_t *, int64_t, int64_t, int, const int64_t *, int64_t *, uint16_t *, int) nogil
-    int bs_tiled_counts_i32(const int32_t *, const int32_t *, const int32_t *, const uint8_t *, const int32_t *, int64_t, int64_t,
-                            int, int32_t *, int, int64_t *) nogil
-    int bs_tiled_counts_i64(const int64_t *, const int64_t *, const int64_t *, const uint8_t *, const int32_t *, int64_t, int64_t,
-                            int, int64_t *, int, int64_t *) nogil
-    int bs_tiled_fill_i32(const int32_t *, const int32_t *, const int32_t *, const uint8_t *, const int32_t *, const int32_t *,
-                          int64_t, int, const int32_t *, int32_t *, int, int64_t *) nogil
-    int bs_tiled_fill_i64(const int64_t *, const int64_t *, const int64_t *, const uint8_t *, const int32_t *, const int64_t *,
-                          int64_t, int, const int64_t *, int64_t *, int, int64_t *) nogil
     int bs_blocks_counts_i32(const int32_t *, const int32_t *, const uint16_t *, int64_t, int64_t, int32_t *, int, int64_t *) nogil
     int bs_blocks_counts_i64(const int64_t *, const int64_t *, const uint16_t *, int64_t, int64_t, int64_t *, int, int64_t *) nogil
     void bs_blocks_fill_i32(const int32_t *, const int32_t *, const uint16_t *, int64_t, const int32_t *, int32_t *, int) nogil
@@ -109,8 +99,6 @@ cdef object _complain(int code, int64_t where, str what):
         BS_BUILD_UNSORTED: f"column indices of row {where} are not ascending",
         BS_BUILD_DUPLICATE: f"row {where} holds the same column twice",
         BS_BUILD_COLUMNS: f"columns of window {where} are not ascending within the shape",
-        BS_BUILD_EDGES: f"edges of window {where} are out of range or not sorted by column and row",
-        BS_BUILD_PERM: f"perm contradicts the edges of window {where}",
         BS_BUILD_TILE: f"block row {where} holds an empty tile or bits beyond the shape",
     }[code]
     return ValueError(f"{what}: {text}; the arrays are damaged or belong to another shape")
@@ -218,33 +206,29 @@ def tile_starts(const unsigned char[::1] indptr, const unsigned char[::1] indice
 
 
 def translate(const unsigned char[::1] indptr, const unsigned char[::1] indices, bint wide, rows, cols, window, spread, threads):
-    """(cols_indptr, cols, edge_row, edge_col, perm) of windows of `window` rows."""
+    """(cols_indptr, cols, edge_col) of windows of `window` rows; edge_col is uint8, uint16 or int32, the smallest that holds it."""
     indptr = _own(indptr)
     cdef int64_t m, n
-    cdef int code, height, far, t
+    cdef int code, height, far, t, item
     _between("window", window, 1, BS_WINDOW_MAX)
     _between("spread", spread, -1, 62)
     _canonical("translate", indptr, indices, wide, rows, cols, threads)
     height, far, t, m, n = window, spread, threads, rows, cols
-    index = np.int64 if wide else np.int32
-    nnz = indices.shape[0] // (8 if wide else 4)
     starts = _cell_starts(indptr, indices, wide, rows, cols, height, 0, far, t, "translate")
-    columns, perm = np.empty(int(starts[starts.size - 1]), index), np.empty(nnz, index)
-    edge_row, edge_col = np.empty(nnz, np.uint8), np.empty(nnz, np.int32)
-    cdef unsigned char[::1] b_starts = _bytes(starts), b_columns = _bytes(columns), b_perm = _bytes(perm)
-    cdef unsigned char[::1] b_row = edge_row, b_col = _bytes(edge_col)
+    most = int(np.diff(starts).max(initial=0))
+    edge_col = np.empty(indices.shape[0] // (8 if wide else 4), np.uint8 if most <= 1 << 8 else np.uint16 if most <= 1 << 16 else np.int32)
+    columns, item = np.empty(int(starts[starts.size - 1]), starts.dtype), edge_col.itemsize
+    cdef unsigned char[::1] b_starts = _bytes(starts), b_columns = _bytes(columns), b_col = _bytes(edge_col)
     with nogil:
         if wide:
             code = bs_translate_i64(<const int64_t *>_at(indptr), <const int64_t *>_at(indices), m, n, height, far,
-                                    <const int64_t *>_at(b_starts), <int64_t *>_at(b_columns), <uint8_t *>_at(b_row),
-                                    <int32_t *>_at(b_col), <int64_t *>_at(b_perm), t)
+                                    <const int64_t *>_at(b_starts), <int64_t *>_at(b_columns), _at(b_col), item, t)
         else:
             code = bs_translate_i32(<const int32_t *>_at(indptr), <const int32_t *>_at(indices), m, n, height, far,
-                                    <const int32_t *>_at(b_starts), <int32_t *>_at(b_columns), <uint8_t *>_at(b_row),
-                                    <int32_t *>_at(b_col), <int32_t *>_at(b_perm), t)
+                                    <const int32_t *>_at(b_starts), <int32_t *>_at(b_columns), _at(b_col), item, t)
     if code != BS_BUILD_OK:
         raise _complain(code, 0, "translate")
-    return starts, columns, edge_row, edge_col, perm
+    return starts, columns, edge_col
 
 
 def frdc(const unsigned char[::1] indptr, const unsigned char[::1] indices, bint wide, rows, cols, spread, threads):
@@ -268,51 +252,6 @@ def frdc(const unsigned char[::1] indptr, const unsigned char[::1] indices, bint
     if code != BS_BUILD_OK:
         raise _complain(code, 0, "frdc")
     return starts, blocks, tiles
-
-
-def untranslate(const unsigned char[::1] cols_indptr, const unsigned char[::1] columns, const unsigned char[::1] edge_indptr,
-                const unsigned char[::1] edge_row, const unsigned char[::1] edge_col, const unsigned char[::1] perm, bint wide,
-                rows, cols, window, threads):
-    """(indptr, indices) of the CSR array that was translated."""
-    cols_indptr, columns, edge_indptr = _own(cols_indptr), _own(columns), _own(edge_indptr)
-    edge_row, edge_col, perm = _own(edge_row), _own(edge_col), _own(perm)
-    cdef int64_t m, n, where = 0
-    cdef int code, height, t, item = 8 if wide else 4
-    _sizes(rows, cols, wide, threads)
-    _between("window", window, 1, BS_WINDOW_MAX)
-    nnz, windows = _length("edge_row", edge_row, 1), -(-rows // window)
-    _holds("edge_col", edge_col, 4, nnz)
-    _holds("perm", perm, item, nnz)
-    _check_indptr("cols_indptr", cols_indptr, wide, windows, _length("cols", columns, item))
-    _check_indptr("edge_indptr", edge_indptr, wide, windows, nnz)
-    height, t, m, n = window, threads, rows, cols
-    index = np.int64 if wide else np.int32
-    indptr, indices = np.zeros(rows + 1, index), np.empty(nnz, index)
-    cdef unsigned char[::1] b_indptr = _bytes(indptr), b_indices = _bytes(indices)
-    with nogil:
-        if wide:
-            code = bs_tiled_counts_i64(<const int64_t *>_at(cols_indptr), <const int64_t *>_at(columns),
-                                       <const int64_t *>_at(edge_indptr), <const uint8_t *>_at(edge_row),
-                                       <const int32_t *>_at(edge_col), m, n, height, <int64_t *>_at(b_indptr), t, &where)
-            if code == BS_BUILD_OK:
-                bs_starts_i64(<int64_t *>_at(b_indptr), m)
-                code = bs_tiled_fill_i64(<const int64_t *>_at(cols_indptr), <const int64_t *>_at(columns),
-                                         <const int64_t *>_at(edge_indptr), <const uint8_t *>_at(edge_row),
-                                         <const int32_t *>_at(edge_col), <const int64_t *>_at(perm), m, height,
-                                         <const int64_t *>_at(b_indptr), <int64_t *>_at(b_indices), t, &where)
-        else:
-            code = bs_tiled_counts_i32(<const int32_t *>_at(cols_indptr), <const int32_t *>_at(columns),
-                                       <const int32_t *>_at(edge_indptr), <const uint8_t *>_at(edge_row),
-                                       <const int32_t *>_at(edge_col), m, n, height, <int32_t *>_at(b_indptr), t, &where)
-            if code == BS_BUILD_OK:
-                bs_starts_i32(<int32_t *>_at(b_indptr), m)
-                code = bs_tiled_fill_i32(<const int32_t *>_at(cols_indptr), <const int32_t *>_at(columns),
-                                         <const int32_t *>_at(edge_indptr), <const uint8_t *>_at(edge_row),
-                                         <const int32_t *>_at(edge_col), <const int32_t *>_at(perm), m, height,
-                                         <const int32_t *>_at(b_indptr), <int32_t *>_at(b_indices), t, &where)
-    if code != BS_BUILD_OK:
-        raise _complain(code, where, "TCTiledCSR")
-    return indptr, indices
 
 
 def unfrdc(const unsigned char[::1] block_indptr, const unsigned char[::1] blocks, const unsigned char[::1] tiles, bint wide, rows,

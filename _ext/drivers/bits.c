@@ -257,8 +257,16 @@ int bs_pack(bs_run_on on, const void *values, int dtype, int how, const bs_packe
 void bs_quantize(bs_run_on on, const void *x, int dtype, int wide, bs_operand offset, bs_operand divisor, const bs_quantizer *q,
                  uint64_t seed, uint32_t stream, const bs_packed *to)
 {
-    job j = {.k = bs_table(on.level), .values = x, .dtype = dtype, .wide = wide, .first = offset, .second = divisor, .quantizer = q,
-             .seed = seed, .stream = stream, .to = to};
+    job j = {.k = bs_table(on.level),
+             .values = x,
+             .dtype = dtype,
+             .wide = wide,
+             .first = offset,
+             .second = divisor,
+             .quantizer = q,
+             .seed = seed,
+             .stream = stream,
+             .to = to};
     encode(on, &j);
 }
 
@@ -270,8 +278,8 @@ void bs_unpack(bs_run_on on, const bs_packed *from, int encoding, int dtype, voi
 
 void bs_dequantize(bs_run_on on, const bs_packed *from, int encoding, bs_operand scale, bs_operand offset, int dtype, void *values)
 {
-    job j = {.k = bs_table(on.level), .values = values, .dtype = dtype, .encoding = encoding, .first = scale, .second = offset,
-             .from = from};
+    job j = {
+        .k = bs_table(on.level), .values = values, .dtype = dtype, .encoding = encoding, .first = scale, .second = offset, .from = from};
     decode(on, &j);
 }
 

@@ -171,9 +171,10 @@ static int same_for_columns(const bs_operand *o) { return !o->data || !o->col_st
 static int is_simple(const bs_epilogue *e)
 {
     const bs_operand *term = e->row_term[0].data ? e->row_term : e->col_term;
-    return (e->result == BS_RESULT_FLOAT || is_plain(e) || is_divided(e)) && !(e->row_term[0].data && e->col_term[0].data) && !e->bn_scale.data &&
-           !e->bn_shift.data && (e->activation == BS_IDENTITY || e->activation == BS_RELU) && same_for_columns(&e->row_scale) &&
-           same_for_columns(&term[0]) && same_for_rows(&e->col_scale) && same_for_rows(&e->bias) && same_for_rows(&term[1]);
+    return (e->result == BS_RESULT_FLOAT || is_plain(e) || is_divided(e)) && !(e->row_term[0].data && e->col_term[0].data) &&
+           !e->bn_scale.data && !e->bn_shift.data && (e->activation == BS_IDENTITY || e->activation == BS_RELU) &&
+           same_for_columns(&e->row_scale) && same_for_columns(&term[0]) && same_for_rows(&e->col_scale) && same_for_rows(&e->bias) &&
+           same_for_rows(&term[1]);
 }
 
 static void fill(float *to, const bs_operand *o, size_t n, float none)

@@ -52,8 +52,8 @@ static void requantise(const bs_kernels *k, const bs_epilogue *e, size_t b, size
         half = room + index % 8;
     }
     float offset[BS_TILE], divisor[BS_TILE];
-    k->quantize_float(v, row_values(&e->offset, b, row, col, n, offset), row_values(&e->divisor, b, row, col, n, divisor), n,
-                      &e->quantizer, half, codes);
+    k->quantize_float(v, row_values(&e->offset, b, row, col, n, offset), row_values(&e->divisor, b, row, col, n, divisor), n, &e->quantizer,
+                      half, codes);
 }
 
 /* A result past this many bytes will not be found in a cache by whoever reads it next. */

@@ -89,8 +89,7 @@ static void correct_rows(const planes_job *j, const bs_out_tile *tile, size_t fi
         /* The sums of a bipolar operand are of values 2 bit - 1: they lack k against those of its bits. With both bipolar,
          * -(sum a + k) - (sum b + k) + k. */
         const int64_t constant = both ? -(int64_t)p->k : 0;
-        const int64_t of_row =
-            constant - (j->a_sums ? j->a_sums[(size_t)p->a_index[tile->batch] * p->m + tile->r0 + first + r] : 0);
+        const int64_t of_row = constant - (j->a_sums ? j->a_sums[(size_t)p->a_index[tile->batch] * p->m + tile->r0 + first + r] : 0);
         const int64_t *of_col = j->b_sums ? j->b_sums + (size_t)p->b_index[tile->batch] * p->n + tile->c0 : NULL;
         for (size_t c = 0; c < tile->cols; c++)
             acc[c] = (int64_t)((uint64_t)acc[c] + (uint64_t)of_row - (uint64_t)(of_col ? of_col[c] : 0));
@@ -138,8 +137,8 @@ static void multiply_tile(const planes_job *j, const uint64_t *panels, bs_out_ti
         size_t t = start;
         do /* the first pass, empty if there is nothing to add, also clears acc */
             for (size_t r = 0; r < count; r += BS_MICRO_ROWS)
-                multiply_block(j, panels, tile->batch, tile->r0 + first + r, tile->cols, t, bs_min(t + PASS_TILES, tiles),
-                               t == start, acc + r * BS_TILE);
+                multiply_block(j, panels, tile->batch, tile->r0 + first + r, tile->cols, t, bs_min(t + PASS_TILES, tiles), t == start,
+                               acc + r * BS_TILE);
         while ((t += PASS_TILES) < tiles);
         finish(j, tile, first, count, acc);
     }

@@ -80,7 +80,7 @@ static void load_features(const network_job *j, const network_room *r, size_t fi
     const size_t row_bytes = n->run * (n->planes ? (size_t)n->bits : 1);
     const uint8_t *from = n->packet.features + first * row_bytes;
     (n->planes ? j->k->planes_to_bytes : j->k->fields_to_bytes)(from, n->packet.end, n->run, n->bits, n->columns, nodes,
-                                                               bs_bytes_width(n->columns), r->codes[0]);
+                                                                bs_bytes_width(n->columns), r->codes[0]);
 }
 
 static void put_vector(bs_operand *o, const network_room *r, int which)
@@ -133,7 +133,8 @@ static int run_piece(network_job *j, size_t unit, network_room *r)
         const size_t row = p->table[BS_CHUNK_WORDS * c];
         if (row < first || row > last)
             return BS_PACKET_DAMAGED;
-        const int status = bs_packet_rows(j->k, p, c, first, last, zeros, &entry, r->indptr + (row - first), r->degrees + (row - first), &r->packet);
+        const int status =
+            bs_packet_rows(j->k, p, c, first, last, zeros, &entry, r->indptr + (row - first), r->degrees + (row - first), &r->packet);
         if (status != BS_PACKET_OK)
             return status;
     }

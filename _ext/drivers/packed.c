@@ -37,7 +37,8 @@ void bs_get_row(const bs_kernels *k, const bs_packed *p, size_t batch, size_t ro
     get_line(k, p, outer_words(p, batch, row), c0, n, codes);
 }
 
-void bs_put_tile(const bs_kernels *k, const bs_packed *p, size_t batch, size_t r0, size_t c0, size_t rows, size_t cols, const uint32_t *tile)
+void bs_put_tile(const bs_kernels *k, const bs_packed *p, size_t batch, size_t r0, size_t c0, size_t rows, size_t cols,
+                 const uint32_t *tile)
 {
     if (p->axis == -1) {
         for (size_t r = 0; r < rows; r++)

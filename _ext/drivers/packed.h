@@ -25,7 +25,8 @@ void bs_put_row(const bs_kernels *k, const bs_packed *p, size_t batch, size_t ro
 void bs_get_row(const bs_kernels *k, const bs_packed *p, size_t batch, size_t row, size_t c0, size_t n, uint32_t *codes);
 
 /* A tile of codes[BS_TILE][BS_TILE] at (r0, c0), multiples of 128; for axis == -1 its rows are zero up to the next multiple of 128. */
-void bs_put_tile(const bs_kernels *k, const bs_packed *p, size_t batch, size_t r0, size_t c0, size_t rows, size_t cols, const uint32_t *tile);
+void bs_put_tile(const bs_kernels *k, const bs_packed *p, size_t batch, size_t r0, size_t c0, size_t rows, size_t cols,
+                 const uint32_t *tile);
 void bs_get_tile(const bs_kernels *k, const bs_packed *p, size_t batch, size_t r0, size_t c0, size_t rows, size_t cols, uint32_t *tile);
 
 /* A vector that broadcasts over a logical array: strides in elements, 0 where it is constant. */

@@ -21,21 +21,21 @@ static int by_value(const void *a, const void *b)
 
 /* The local numbers of columns that stay, one after the other; how many. The largest column is left in *largest. Without branches: which
  * edges stay cannot be foretold. */
-#define GATHER(name, type)                                                                                                               \
-    static size_t name(const type *columns, size_t count, size_t nodes, const int32_t *place, int64_t low, int64_t high, int64_t base,   \
-                       uint32_t *to, uint64_t *largest)                                                                                  \
-    {                                                                                                                                    \
-        size_t kept = 0;                                                                                                                 \
-        uint64_t most = 0;                                                                                                               \
-        for (size_t e = 0; e < count; e++) {                                                                                             \
-            const uint64_t column = (uint64_t)__atomic_load_n(columns + e, __ATOMIC_RELAXED);                                            \
-            const int64_t c = column < nodes ? place[column] : -1;                                                                       \
-            most = column > most ? column : most;                                                                                        \
-            to[kept] = (uint32_t)(c - base);                                                                                             \
-            kept += (c >= low) & (c < high);                                                                                             \
-        }                                                                                                                                \
-        *largest = most;                                                                                                                 \
-        return kept;                                                                                                                     \
+#define GATHER(name, type)                                                                                                                 \
+    static size_t name(const type *columns, size_t count, size_t nodes, const int32_t *place, int64_t low, int64_t high, int64_t base,     \
+                       uint32_t *to, uint64_t *largest)                                                                                    \
+    {                                                                                                                                      \
+        size_t kept = 0;                                                                                                                   \
+        uint64_t most = 0;                                                                                                                 \
+        for (size_t e = 0; e < count; e++) {                                                                                               \
+            const uint64_t column = (uint64_t)__atomic_load_n(columns + e, __ATOMIC_RELAXED);                                              \
+            const int64_t c = column < nodes ? place[column] : -1;                                                                         \
+            most = column > most ? column : most;                                                                                          \
+            to[kept] = (uint32_t)(c - base);                                                                                               \
+            kept += (c >= low) & (c < high);                                                                                               \
+        }                                                                                                                                  \
+        *largest = most;                                                                                                                   \
+        return kept;                                                                                                                       \
     }
 GATHER(gather_narrow, int32_t)
 GATHER(gather_wide, int64_t)
@@ -56,8 +56,9 @@ static int64_t columns_of(const bs_packet_job *job, size_t row, int64_t low, int
         s->columns = more, s->room = room;
     }
     uint64_t largest;
-    const size_t count = a->wide ? gather_wide((const int64_t *)a->indices + first, edges, a->cols, job->place, low, high, base, s->columns, &largest)
-                                 : gather_narrow((const int32_t *)a->indices + first, edges, a->cols, job->place, low, high, base, s->columns, &largest);
+    const size_t count =
+        a->wide ? gather_wide((const int64_t *)a->indices + first, edges, a->cols, job->place, low, high, base, s->columns, &largest)
+                : gather_narrow((const int32_t *)a->indices + first, edges, a->cols, job->place, low, high, base, s->columns, &largest);
     if (edges && largest >= a->cols)
         return -2;
     *left += (int64_t)(edges - count);
@@ -86,10 +87,7 @@ typedef struct {
     int status;
 } work;
 
-static void fail(work *w, int status)
-{
-    __atomic_store_n(&w->status, status, __ATOMIC_RELAXED);
-}
+static void fail(work *w, int status) { __atomic_store_n(&w->status, status, __ATOMIC_RELAXED); }
 
 static size_t head_bits(uint64_t longest, int *code)
 {
@@ -168,10 +166,7 @@ static int put(writer *w, uint32_t value, int bits)
     return 1;
 }
 
-static int put_last(writer *w)
-{
-    return w->filled == 0 || put(w, 0, 8 - w->filled);
-}
+static int put_last(writer *w) { return w->filled == 0 || put(w, 0, 8 - w->filled); }
 
 static void encode_chunk(void *context, size_t c, int thread)
 {
@@ -236,8 +231,7 @@ int bs_packet_sizes(int threads, const bs_packet_job *job, int64_t *sizes)
     return over_chunks(threads, &w, size_chunk);
 }
 
-int bs_packet_encode(int threads, const bs_packet_job *job, const int64_t *sizes, const int64_t *starts, uint8_t *stream,
-                     size_t bytes)
+int bs_packet_encode(int threads, const bs_packet_job *job, const int64_t *sizes, const int64_t *starts, uint8_t *stream, size_t bytes)
 {
     work w = {.job = job, .known = sizes, .starts = starts, .stream = stream, .bytes = bytes};
     return over_chunks(threads, &w, encode_chunk);

@@ -18,7 +18,7 @@ enum bs_packet_status { BS_PACKET_OK, BS_PACKET_MEMORY, BS_PACKET_PATTERN, BS_PA
 typedef struct {
     bs_csr csr;
     const int32_t *order, *place; /* the node with each new number, and the reverse */
-    const int64_t *blocks;        /* where blocks start, in new numbers; an edge stays if both its ends lie in one */
+    const int64_t *blocks; /* where blocks start, in new numbers; an edge stays if both its ends lie in one */
     size_t block_count;
     const int64_t *chunks; /* (count, 4): first row, rows, block of the first row, span: nodes of the largest block */
     size_t chunk_count;
@@ -28,7 +28,6 @@ typedef struct {
 /* (count, 4) per chunk: entries (loops included), bytes of the stream, code, edges that left. */
 int bs_packet_sizes(int threads, const bs_packet_job *job, int64_t *sizes);
 /* The streams, each from `starts[chunk]` on, as large and coded as `sizes` says. */
-int bs_packet_encode(int threads, const bs_packet_job *job, const int64_t *sizes, const int64_t *starts, uint8_t *stream,
-                     size_t bytes);
+int bs_packet_encode(int threads, const bs_packet_job *job, const int64_t *sizes, const int64_t *starts, uint8_t *stream, size_t bytes);
 
 #endif

@@ -32,7 +32,7 @@ BS_FN void mark_odd(range_job *j, int finite)
     {                                                                                                                                      \
         T room[BS_CHUNK];                                                                                                                  \
         *lo = (T)INFINITY;                                                                                                                 \
-        *hi = (T)-INFINITY;                                                                                                                \
+        *hi = (T) - INFINITY;                                                                                                              \
         for (size_t i = 0; i < n; i += BS_CHUNK) {                                                                                         \
             const size_t count = bs_min(BS_CHUNK, n - i);                                                                                  \
             const T *x = (const T *)j->x + start + i;                                                                                      \
@@ -51,7 +51,7 @@ BS_FN void mark_odd(range_job *j, int finite)
         range_job *j = context;                                                                                                            \
         int finite = 1;                                                                                                                    \
         for (size_t r = unit * 64; r < bs_min(unit * 64 + 64, j->batch * j->rows); r++)                                                    \
-            range_of_line_##SUFFIX(j, r * j->cols, bs_min(j->cols, j->total - r * j->cols), (T *)j->lo + r, (T *)j->hi + r, &finite);                                      \
+            range_of_line_##SUFFIX(j, r * j->cols, bs_min(j->cols, j->total - r * j->cols), (T *)j->lo + r, (T *)j->hi + r, &finite);      \
         mark_odd(j, finite);                                                                                                               \
     }                                                                                                                                      \
     static void range_columns_##SUFFIX(void *context, size_t unit, int thread)                                                             \
@@ -64,7 +64,7 @@ BS_FN void mark_odd(range_job *j, int finite)
         int finite = 1;                                                                                                                    \
         for (size_t c = 0; c < n; c++) {                                                                                                   \
             lo[c] = (T)INFINITY;                                                                                                           \
-            hi[c] = (T)-INFINITY;                                                                                                          \
+            hi[c] = (T) - INFINITY;                                                                                                        \
         }                                                                                                                                  \
         for (size_t r = 0; r < j->rows; r++) {                                                                                             \
             const size_t start = (b * j->rows + r) * j->cols + c0;                                                                         \
@@ -97,8 +97,8 @@ DEFINE_RANGES(double, double, load_double, BS_F64)
 /* BS_PER_TENSOR reads the array as lines of BS_RANGE_LINE elements, whose ranges need room in lo and hi; the answer is the first. */
 int bs_calibrate(bs_run_on on, const void *x, int dtype, size_t batch, size_t rows, size_t cols, int granularity, void *lo, void *hi)
 {
-    range_job j = {.k = bs_table(on.level), .x = x, .dtype = dtype, .batch = batch, .rows = rows, .cols = cols, .lo = lo, .hi = hi,
-                   .finite = 1};
+    range_job j = {
+        .k = bs_table(on.level), .x = x, .dtype = dtype, .batch = batch, .rows = rows, .cols = cols, .lo = lo, .hi = hi, .finite = 1};
     const int wide = dtype == BS_F64;
     j.total = batch * rows * cols;
     if (granularity == BS_PER_COL) {
@@ -217,8 +217,14 @@ static void sum_lines(void *context, size_t unit, int thread)
 
 void bs_code_sums(bs_run_on on, const uint32_t *words, size_t lines, int bits, int encoding, size_t k, size_t width, int64_t *sums)
 {
-    words_job j = {.k = bs_table(on.level), .words = words, .lines = lines, .width = width, .length = k, .bits = bits,
-                   .encoding = encoding, .sums = sums};
+    words_job j = {.k = bs_table(on.level),
+                   .words = words,
+                   .lines = lines,
+                   .width = width,
+                   .length = k,
+                   .bits = bits,
+                   .encoding = encoding,
+                   .sums = sums};
     bs_parallel(sum_lines, &j, bs_ceil_div(lines, LINE_UNIT), on.threads);
 }
 

@@ -28,10 +28,8 @@ static row_plan plan_row(const bs_sampler *s, int64_t nnz)
 static int64_t start_of(const bs_sampler *s, const row_plan *p, size_t row, int64_t k)
 {
     switch (s->strategy) {
-    case BS_SAMPLE_AES:
-        return k * AES_PRIME % (p->nnz - p->run + 1);
-    case BS_SAMPLE_AFS:
-        return k * AFS_PRIME % p->nnz;
+    case BS_SAMPLE_AES: return k * AES_PRIME % (p->nnz - p->run + 1);
+    case BS_SAMPLE_AFS: return k * AFS_PRIME % p->nnz;
     case BS_SAMPLE_UNIFORM: {
         /* stratum k of count, and 64 random bits scaled to its length */
         const int64_t low = (int64_t)((__int128)k * p->nnz / p->count), high = (int64_t)((__int128)(k + 1) * p->nnz / p->count);
@@ -40,8 +38,7 @@ static int64_t start_of(const bs_sampler *s, const row_plan *p, size_t row, int6
         const uint64_t draw = (uint64_t)w1 << 32 | w0;
         return low + (int64_t)((unsigned __int128)draw * (uint64_t)(high - low) >> 64);
     }
-    default:
-        return 0;
+    default: return 0;
     }
 }
 
@@ -104,7 +101,8 @@ static void edges_unit(void *context, size_t unit, int thread)
     const size_t r0 = unit * r->per_unit, r1 = bs_min(r0 + r->per_unit, r->a->rows);
     for (size_t row = r0; row < r1; row++) {
         size_t first, count;
-        const int64_t from = __atomic_load_n(r->starts + row, __ATOMIC_RELAXED), to = __atomic_load_n(r->starts + row + 1, __ATOMIC_RELAXED);
+        const int64_t from = __atomic_load_n(r->starts + row, __ATOMIC_RELAXED),
+                      to = __atomic_load_n(r->starts + row + 1, __ATOMIC_RELAXED);
         const int there = bs_row(r->a, row, &first, &count);
         const row_plan p = plan_row(r->sampler, there ? (int64_t)count : 0);
         const int64_t n = p.count * p.run;

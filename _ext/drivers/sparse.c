@@ -36,10 +36,7 @@ const bs_spmm_kernels *bs_spmm_table(int level)
 DEFINE_LONGEST(32)
 DEFINE_LONGEST(64)
 
-int64_t bs_longest_row(const bs_csr *a)
-{
-    return a->wide ? longest64(a->indptr, a->rows, a->nnz) : longest32(a->indptr, a->rows, a->nnz);
-}
+int64_t bs_longest_row(const bs_csr *a) { return a->wide ? longest64(a->indptr, a->rows, a->nnz) : longest32(a->indptr, a->rows, a->nnz); }
 
 int bs_rows_copy(bs_csr *own, const bs_csr *a, int64_t *longest)
 {

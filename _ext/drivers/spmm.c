@@ -43,17 +43,14 @@ size_t bs_spmm_acc_bytes(int load)
     return acc == ACC_F32 || acc == ACC_I32 ? 4 : 8;
 }
 
-size_t bs_spmm_out_bytes(int load)
-{
-    return load == BS_X_F16 || load == BS_X_BF16 ? 2 : bs_spmm_acc_bytes(load);
-}
+size_t bs_spmm_out_bytes(int load) { return load == BS_X_F16 || load == BS_X_BF16 ? 2 : bs_spmm_acc_bytes(load); }
 
 size_t bs_spmm_x_bits(int load, int field_bits)
 {
     static const unsigned char bits[BS_SPMM_LOADS] = {
-        [BS_X_F32] = 32, [BS_X_F16] = 16, [BS_X_BF16] = 16, [BS_X_I8_F32] = 8, [BS_X_U8_F32] = 8, [BS_X_I16_F32] = 16,
-        [BS_X_U16_F32] = 16, [BS_X_F64] = 64, [BS_X_I8_I32] = 8, [BS_X_U8_I32] = 8, [BS_X_I16_I32] = 16, [BS_X_U16_I32] = 16,
-        [BS_X_I32_I64] = 32, [BS_X_U32_I64] = 32, [BS_X_I64] = 64,
+        [BS_X_F32] = 32,     [BS_X_F16] = 16,     [BS_X_BF16] = 16,    [BS_X_I8_F32] = 8,   [BS_X_U8_F32] = 8,
+        [BS_X_I16_F32] = 16, [BS_X_U16_F32] = 16, [BS_X_F64] = 64,     [BS_X_I8_I32] = 8,   [BS_X_U8_I32] = 8,
+        [BS_X_I16_I32] = 16, [BS_X_U16_I32] = 16, [BS_X_I32_I64] = 32, [BS_X_U32_I64] = 32, [BS_X_I64] = 64,
     };
     return bits[load] ? bits[load] : (size_t)field_bits;
 }

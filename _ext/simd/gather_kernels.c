@@ -92,11 +92,9 @@ static void decode(const bs_features *x, const uint32_t *word, size_t words, flo
         else
             decode_as(word, words, 1, BS_UNSIGNED, q);
         return;
-    DECODE_BITS(2)
-    DECODE_BITS(4)
-    case 8:
-        decode_bytes((const uint8_t *)word, 4 * words, x->encoding == BS_SIGNED, q);
-        return;
+        DECODE_BITS(2)
+        DECODE_BITS(4)
+    case 8: decode_bytes((const uint8_t *)word, 4 * words, x->encoding == BS_SIGNED, q); return;
     }
 }
 

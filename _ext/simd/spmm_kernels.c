@@ -176,6 +176,7 @@ LOCATE(64)
 #define ENTRY(kind) {run_##kind##_sum, run_##kind##_weighted, run_##kind##_max}
 const bs_spmm_kernels BS_JOIN2(bs_spmm_kernels, BS_ISA) = {
     .vector_bytes = VECTOR_BYTES,
+    // clang-format off: a table by kind of features
     .run = {
         [BS_X_F32] = ENTRY(f32), [BS_X_F16] = ENTRY(f16), [BS_X_BF16] = ENTRY(bf16),
         [BS_X_I8_F32] = ENTRY(i8_f32), [BS_X_U8_F32] = ENTRY(u8_f32), [BS_X_I16_F32] = ENTRY(i16_f32),
@@ -184,12 +185,16 @@ const bs_spmm_kernels BS_JOIN2(bs_spmm_kernels, BS_ISA) = {
         [BS_X_U16_I32] = ENTRY(u16_i32), [BS_X_FIELD_I32] = ENTRY(field_i32),
         [BS_X_I32_I64] = ENTRY(i32_i64), [BS_X_U32_I64] = ENTRY(u32_i64), [BS_X_I64] = ENTRY(i64),
     },
+    // clang-format on
     .locate32 = locate32,
     .locate64 = locate64,
-    .sddmm = {
-        [BS_SD_F32] = {dot_f32, add_f32, mul_f32}, [BS_SD_F64] = {dot_f64, add_f64, mul_f64},
-        [BS_SD_I32] = {dot_i32, add_i32, mul_i32}, [BS_SD_I64] = {dot_i64, add_i64, mul_i64},
-    },
+    .sddmm =
+        {
+            [BS_SD_F32] = {dot_f32, add_f32, mul_f32},
+            [BS_SD_F64] = {dot_f64, add_f64, mul_f64},
+            [BS_SD_I32] = {dot_i32, add_i32, mul_i32},
+            [BS_SD_I64] = {dot_i64, add_i64, mul_i64},
+        },
     .exp_f32 = exp_f32,
     .exp_f64 = exp_f64,
     .max_f32 = max_f32,

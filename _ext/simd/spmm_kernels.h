@@ -9,10 +9,23 @@
 
 /* How a feature is read and what it is summed in. Fields are integers of 1, 2 or 4 bits side by side. */
 enum bs_spmm_load {
-    BS_X_F32, BS_X_F16, BS_X_BF16, BS_X_I8_F32, BS_X_U8_F32, BS_X_I16_F32, BS_X_U16_F32, BS_X_FIELD_F32,
+    BS_X_F32,
+    BS_X_F16,
+    BS_X_BF16,
+    BS_X_I8_F32,
+    BS_X_U8_F32,
+    BS_X_I16_F32,
+    BS_X_U16_F32,
+    BS_X_FIELD_F32,
     BS_X_F64,
-    BS_X_I8_I32, BS_X_U8_I32, BS_X_I16_I32, BS_X_U16_I32, BS_X_FIELD_I32,
-    BS_X_I32_I64, BS_X_U32_I64, BS_X_I64,
+    BS_X_I8_I32,
+    BS_X_U8_I32,
+    BS_X_I16_I32,
+    BS_X_U16_I32,
+    BS_X_FIELD_I32,
+    BS_X_I32_I64,
+    BS_X_U32_I64,
+    BS_X_I64,
     BS_SPMM_LOADS
 };
 enum bs_spmm_op { BS_SUM, BS_WEIGHTED_SUM, BS_WEIGHTED_MAX, BS_SPMM_OPS };

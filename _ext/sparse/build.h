@@ -17,8 +17,6 @@ enum bs_build_status {
     BS_BUILD_DUPLICATE,   /* indices of row *where are ascending, but repeat */
     BS_BUILD_WIDE,        /* window *where has more unique columns than an int32 counts */
     BS_BUILD_COLUMNS,     /* columns of window *where are not ascending or out of range */
-    BS_BUILD_EDGES,       /* edges of window *where are out of range or out of order */
-    BS_BUILD_PERM,        /* perm contradicts the edges of window *where */
     BS_BUILD_TILE,        /* a tile of block row *where is zero or has bits beyond the shape */
 };
 
@@ -29,31 +27,27 @@ enum bs_build_status {
 /* Tallest window: a row in a window is one bit of a 16-bit mask. */
 #define BS_WINDOW_MAX 16
 
-#define BS_BUILD_FUNCTIONS(I, SUFFIX) \
-    /* Sorted, unique and in range? */ \
-    int bs_csr_check_##SUFFIX(const I *indptr, const I *indices, int64_t rows, int64_t cols, int64_t nnz, int threads, int64_t *where); \
-    /* Non-empty tiles of `window` rows by 2^shift columns in each window into counts[0..windows): unique columns with shift 0. */ \
-    int bs_window_counts_##SUFFIX(const I *indptr, const I *indices, int64_t rows, int64_t cols, int window, int shift, int spread, \
-                                  I *counts, int threads, int64_t *where); \
-    int bs_translate_##SUFFIX(const I *indptr, const I *indices, int64_t rows, int64_t cols, int window, int spread, \
-                              const I *cols_indptr, I *columns, uint8_t *edge_row, int32_t *edge_col, I *perm, int threads); \
-    int bs_frdc_##SUFFIX(const I *indptr, const I *indices, int64_t rows, int64_t cols, int spread, const I *block_indptr, \
-                         I *block_indices, uint16_t *tiles, int threads); \
-    /* Back to CSR: first the edges of each row into counts[0..rows) with all checks, then, knowing indptr, the indices. */ \
-    int bs_tiled_counts_##SUFFIX(const I *cols_indptr, const I *columns, const I *edge_indptr, const uint8_t *edge_row, \
-                                 const int32_t *edge_col, int64_t rows, int64_t cols, int window, I *counts, int threads, int64_t *where); \
-    int bs_tiled_fill_##SUFFIX(const I *cols_indptr, const I *columns, const I *edge_indptr, const uint8_t *edge_row, \
-                               const int32_t *edge_col, const I *perm, int64_t rows, int window, const I *indptr, I *indices, int threads, \
-                               int64_t *where); \
-    int bs_blocks_counts_##SUFFIX(const I *block_indptr, const I *block_indices, const uint16_t *tiles, int64_t rows, int64_t cols, \
-                                  I *counts, int threads, int64_t *where); \
-    void bs_blocks_fill_##SUFFIX(const I *block_indptr, const I *block_indices, const uint16_t *tiles, int64_t rows, const I *indptr, \
-                                 I *indices, int threads); \
-    /* One bit per element, `width` words to a row. */ \
-    void bs_csr_to_words_##SUFFIX(const I *indptr, const I *indices, int64_t rows, int64_t width, uint32_t *words, int threads); \
-    void bs_words_counts_##SUFFIX(const uint32_t *words, int64_t rows, int64_t width, I *counts, int threads); \
-    void bs_words_fill_##SUFFIX(const uint32_t *words, int64_t rows, int64_t width, const I *indptr, I *indices, int threads); \
-    /* Counts in data[0..length) to starts in data[0..length], in place. Returns their sum; beyond I the starts are meaningless. */ \
+#define BS_BUILD_FUNCTIONS(I, SUFFIX)                                                                                                      \
+    /* Sorted, unique and in range? */                                                                                                     \
+    int bs_csr_check_##SUFFIX(const I *indptr, const I *indices, int64_t rows, int64_t cols, int64_t nnz, int threads, int64_t *where);    \
+    /* Non-empty tiles of `window` rows by 2^shift columns in each window into counts[0..windows): unique columns with shift 0. */         \
+    int bs_window_counts_##SUFFIX(const I *indptr, const I *indices, int64_t rows, int64_t cols, int window, int shift, int spread,        \
+                                  I *counts, int threads, int64_t *where);                                                                 \
+    /* Columns of each window, and of each entry its column's position among them, as an integer of `bytes` (1, 2, 4) bytes. */            \
+    int bs_translate_##SUFFIX(const I *indptr, const I *indices, int64_t rows, int64_t cols, int window, int spread, const I *cols_indptr, \
+                              I *columns, void *edge_col, int bytes, int threads);                                                         \
+    int bs_frdc_##SUFFIX(const I *indptr, const I *indices, int64_t rows, int64_t cols, int spread, const I *block_indptr,                 \
+                         I *block_indices, uint16_t *tiles, int threads);                                                                  \
+    /* Back to CSR: first the edges of each row into counts[0..rows) with all checks, then, knowing indptr, the indices. */                \
+    int bs_blocks_counts_##SUFFIX(const I *block_indptr, const I *block_indices, const uint16_t *tiles, int64_t rows, int64_t cols,        \
+                                  I *counts, int threads, int64_t *where);                                                                 \
+    void bs_blocks_fill_##SUFFIX(const I *block_indptr, const I *block_indices, const uint16_t *tiles, int64_t rows, const I *indptr,      \
+                                 I *indices, int threads);                                                                                 \
+    /* One bit per element, `width` words to a row. */                                                                                     \
+    void bs_csr_to_words_##SUFFIX(const I *indptr, const I *indices, int64_t rows, int64_t width, uint32_t *words, int threads);           \
+    void bs_words_counts_##SUFFIX(const uint32_t *words, int64_t rows, int64_t width, I *counts, int threads);                             \
+    void bs_words_fill_##SUFFIX(const uint32_t *words, int64_t rows, int64_t width, const I *indptr, I *indices, int threads);             \
+    /* Counts in data[0..length) to starts in data[0..length], in place. Returns their sum; beyond I the starts are meaningless. */        \
     int64_t bs_starts_##SUFFIX(I *data, int64_t length);
 
 BS_BUILD_FUNCTIONS(int32_t, i32)

@@ -5,7 +5,7 @@
   among copies of the input that together exceed 256 MB.
 - The peer is ``torch.Tensor.copy_`` of a float32 array, scaled to the bytes that the case reads and writes (``params.peer_copied`` says
   how many were copied).
-- ``floor_ms`` is the bytes read and written over 4 TB/s.
+- ``estimate_ms`` is the bytes read and written over 4 TB/s.
 - Every result is compared with the host backend's on a part of the input before anything is timed.
 """
 
@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.gpu_timing import COLD_BYTES, MEMORY_RATE, REPETITIONS, ours_graph, replay, torch_graph, torch_module
+from benchmarks.ceilings import bounds
+from benchmarks.gpu_timing import COLD_BYTES, REPETITIONS, ours_graph, replay, torch_graph, torch_module
 from bitsparse import jit
 from bitsparse.backends.cuda.bits import pack as cuda_bits
 from bitsparse.backends.host.bits import pack as host_bits
@@ -126,9 +127,14 @@ def calibrate(rows: int, cols: int, granularity: str) -> Prepared:
     def peer() -> None:
         (torch.aminmax(array) if dim is None else torch.aminmax(array, dim=dim)).min.sum().item()
 
-    floor, params = 1e3 * x.nbytes / MEMORY_RATE, {"shape": [rows, cols], "granularity": granularity, "wall": True}
+    params = {"shape": [rows, cols], "granularity": granularity, "wall": True}
     return Prepared(
-        lambda: cuda_bits.calibrate(x, granularity), peer, f"torch {torch.__version__} aminmax", params, x.nbytes, floor
+        lambda: cuda_bits.calibrate(x, granularity),
+        peer,
+        f"torch {torch.__version__} aminmax",
+        params,
+        x.nbytes,
+        *bounds(x.nbytes),
     )
 
 
@@ -158,8 +164,9 @@ def beside_a_copy(call: Callable[[Any], object], source: Any, out: Any) -> Prepa
         times = replay([ours, peer], protocol.repetitions)
         return times[0] / calls, times[1] / calls * moved / (2 * left.numel() * 4)
 
-    floor = 1e3 * moved / MEMORY_RATE
-    return Prepared(lambda: None, None, f"torch {torch.__version__} copy_", params, moved, floor, measure=measure)
+    return Prepared(
+        lambda: None, None, f"torch {torch.__version__} copy_", params, moved, *bounds(moved), measure=measure
+    )
 
 
 def _generator() -> Any:

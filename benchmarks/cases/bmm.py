@@ -2,7 +2,7 @@
 
 ``bmm-{letters}-{m}x{k}x{n}`` is ``plan(x, out=y)`` of ``bitsparse.plan_bmm`` with packed weights and float32 activations. The peer is
 ``torch.mm`` of the same float32 activations and float32 weights with TF32 allowed, for bits out followed by our sign-and-pack: it does not
-binarise its operands. ``floor_ms`` is the bytes of activations, weights and result at the rate of the memory for reading;
+binarise its operands. ``estimate_ms`` is the bytes of activations, weights and result at the rate of the memory for reading;
 ``params.fp32_ms`` is the peer without TF32.
 """
 
@@ -16,12 +16,11 @@ import numpy as np
 import bitsparse as bs
 from benchmarks.cases.binary_gpu import check_bits, explained, function, poison, torch_product
 from benchmarks.cases.sparse_gpu import Timed, in_turns
+from benchmarks.ceilings import READ_RATE, bounds
 from benchmarks.gpu_timing import torch_graph, torch_module
 from bitsparse import jit
 from bitsparse.bench import Case, Prepared, Protocol
 
-#: Bytes a second that the memory gives to a reader.
-READ_RATE = 4.5e12
 #: Rows, contraction and columns: Reddit's features (BitGNN's Table 2), and those of Planetoid's graphs.
 SHAPES = ((232_965, 602, 128), (2_708, 1_433, 64), (3_327, 3_703, 64), (19_717, 500, 64), (89_250, 500, 256))
 LETTERS = ("FBB", "FBF")
@@ -64,10 +63,8 @@ def product(letters: str, m: int, k: int, n: int) -> Prepared:
 
     def measure(protocol: Protocol) -> tuple[float, float]:
         ms, peer_ms, params["fp32_ms"] = in_turns(sides, protocol.repetitions)
-        params["share"] = floor / ms
         return ms, peer_ms
 
     moved = int(x.nbytes + packed.nbytes + out.nbytes)
-    floor = 1e3 * moved / READ_RATE
     name = f"torch {torch.__version__} mm, TF32" + (", then sign and pack" if letters[2] == "B" else "")
-    return Prepared(lambda: None, None, name, params, moved, floor, measure=measure)
+    return Prepared(lambda: None, None, name, params, moved, *bounds(moved, rate=READ_RATE), measure=measure)

@@ -5,7 +5,7 @@
 with an :class:`bitsparse.Epilogue` behind it that scales, adds a bias, applies relu and writes as many bits again, packed along the
 features (compared with the host's on a part of the rows); ``codes-spmm-int{bits}-weighted-...`` has a float32 weight on every edge, so
 that the sums are float32. The peer is our own product of the same pattern (and weights) with float32 features, so the ratio is what
-narrow features bring; graphs have more than a million edges. ``floor_ms`` is that of suite ``spmm`` for rows of so many bytes.
+narrow features bring; graphs have more than a million edges. ``estimate_ms`` is that of suite ``spmm`` for rows of so many bytes.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.cases.products import SYNTHETIC, floors
+from benchmarks.cases.products import SYNTHETIC
 from benchmarks.cases.sparse_gpu import Cell, Timed, cell_of, check, in_turns
+from benchmarks.ceilings import gather_bounds
 from bitsparse import jit
 from bitsparse.bench import Case, Prepared, Protocol
 
@@ -81,16 +82,15 @@ def sums(name: str, columns: int, bits: int, form: str = "") -> Prepared:
     row_bytes = int(codes.words.shape[-1]) * 4
     written = int(out.nbytes)
     moved = int(matrix.pattern_bytes + codes.words.nbytes + written + (0 if values is None else values.nbytes))
-    floor, more = floors(matrix.nnz, row_bytes, matrix.shape[1], moved, matrix.reuse)
+    limits, more = gather_bounds(matrix.nnz, row_bytes, matrix.shape[1], moved, matrix.reuse)
     params = matrix.facts() | more | {"D": columns, "bits": bits, "form": form or "sums", "plan": plan.explain()}
     params["replayed"] = ours.replayed and peer.replayed
 
     def measure(protocol: Protocol) -> tuple[float, float]:
         ms, float_ms = in_turns([ours, peer], protocol.repetitions)
-        params["share"] = floor / ms
         return ms, float_ms
 
-    return Prepared(lambda: None, None, peer.name, params, moved, floor, measure=measure)
+    return Prepared(lambda: None, None, peer.name, params, moved, *limits, measure=measure)
 
 
 def epilogue_of(indptr: Any, columns: int, bits: int) -> Any:

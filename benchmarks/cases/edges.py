@@ -19,10 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.cases.sparse_gpu import NO_REUSE, Cell, Matrix, Timed, cell_of, in_turns
+from benchmarks.cases.sparse_gpu import Cell, Matrix, Timed, cell_of, in_turns
+from benchmarks.ceilings import gather_bounds
 from benchmarks.gpu_timing import torch_graph, torch_module
 from benchmarks.peers.cusparse import SDDMM_FORMS, SampledProduct
-from benchmarks.peers.field import GRAPHS, MEMORY_RATE, field_ms, gather_ms
+from benchmarks.peers.field import GRAPHS, field_ms
 from bitsparse import jit
 from bitsparse.bench import Case, Prepared, Protocol, Unavailable
 
@@ -82,21 +83,18 @@ def dots(name: str, columns: int) -> Prepared:
         raise RuntimeError(f"{case}: no sampled product of cuSPARSE is right")
     vendor = min(zip(in_turns(peers, 5), peers, strict=True), key=lambda pair: pair[0])[1]
     moved = int(matrix.pattern_bytes + x.nbytes + y.nbytes + out.nbytes)
-    gather, compulsory = gather_ms(matrix.nnz, 4 * columns, matrix.shape[1]), 1e3 * moved / MEMORY_RATE
-    floor = max(gather, compulsory) if matrix.reuse < NO_REUSE else compulsory
+    limits, more = gather_bounds(matrix.nnz, 4 * columns, matrix.shape[1], moved, matrix.reuse)
     params = matrix.facts() | {"D": columns, "precision": "fp32", "error": error, "replayed": ours.replayed}
-    params |= {"vendor": vendor.name, "gather_ms": gather, "compulsory_ms": compulsory}
-    params |= {"gathered": 4 * columns * matrix.nnz, "flops": 2 * matrix.nnz * columns}
+    params |= more | {"vendor": vendor.name, "flops": 2 * matrix.nnz * columns}
 
     def measure(protocol: Protocol) -> tuple[float, float]:
         ms, vendor_ms = in_turns([ours, vendor], protocol.repetitions)
-        params["share"] = floor / ms
         found = field_ms(name, columns, "fp32", vendor_ms, op="sddmm") if matrix.is_file else None
         if found is not None:
             params.update(field_ms=found[0], field_ratio=found[0] / ms, field=found[1])
         return ms, vendor_ms
 
-    return Prepared(lambda: None, None, vendor.name, params, moved, floor, measure=measure)
+    return Prepared(lambda: None, None, vendor.name, params, moved, *limits, measure=measure)
 
 
 def edge_rows(matrix: Matrix) -> Any:
@@ -180,17 +178,15 @@ def attention(
     params |= {"precision": "fp32", "replayed": mine.replayed, "peer_replayed": peer.replayed}
     matrix = cell.matrix
     moved = int(matrix.pattern_bytes + 2 * x.nbytes + more_bytes)
-    gather, compulsory = gather_ms(matrix.nnz, 4 * cell.columns, matrix.shape[1]), 1e3 * moved / MEMORY_RATE
-    floor = max(gather, compulsory) if matrix.reuse < NO_REUSE else compulsory
-    params |= {"gather_ms": gather, "compulsory_ms": compulsory, "gathered": 4 * cell.columns * matrix.nnz}
+    limits, more = gather_bounds(matrix.nnz, 4 * cell.columns, matrix.shape[1], moved, matrix.reuse)
+    params |= more
 
     def measure(protocol: Protocol) -> tuple[float, float]:
         times = in_turns([mine, peer], protocol.repetitions)
-        params["share"] = floor / times[0]
         return times[0], times[1]
 
     name = f"torch {torch.__version__}, scatter softmax and CSR products"
-    return Prepared(lambda: None, None, name, params, moved, floor, measure=measure)
+    return Prepared(lambda: None, None, name, params, moved, *limits, measure=measure)
 
 
 class PyTorch:

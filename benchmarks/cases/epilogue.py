@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.gpu_timing import BIT_RATE, MEMORY_RATE, REPETITIONS, ours_graph, random_words, replay
+from benchmarks.ceilings import bounds
+from benchmarks.gpu_timing import REPETITIONS, ours_graph, random_words, replay
 from bitsparse import jit
 from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
 from bitsparse.backends.cuda.matmul.matmul import Product
@@ -85,5 +86,5 @@ def fused(m: int, k: int, n: int, axis: int | None) -> Prepared:
         return ours / CALLS, peer / CALLS
 
     moved = int(a.nbytes + b.nbytes + out.nbytes)
-    floor = max(2.0 * m * k * n / BIT_RATE, moved / MEMORY_RATE) * 1e3
-    return Prepared(lambda: None, None, "bitsparse, two kernels", params, moved, floor, measure=measure)
+    limits = bounds(moved, bit_operations=2.0 * m * k * n)
+    return Prepared(lambda: None, None, "bitsparse, two kernels", params, moved, *limits, measure=measure)

@@ -21,8 +21,8 @@ import bitsparse as bs
 from benchmarks.cases.binary_gpu import check_bits, explained, function, poison
 from benchmarks.cases.binary_gpu import let_go as let_go_of_features
 from benchmarks.cases.sparse_gpu import Timed, drop_all, in_turns, matrix_of
+from benchmarks.ceilings import bounds, gather_bounds
 from benchmarks.gpu_timing import wall_ms
-from benchmarks.peers.field import MEMORY_RATE, gather_ms
 from bitsparse import jit
 from bitsparse.bench import Case, Prepared, Protocol
 from bitsparse.datasets import synthetic_csr
@@ -88,17 +88,16 @@ def papers(index: str, size: Any = SIZE) -> Prepared:
     params["replayed"] = ours.replayed
     params["held_gb"] = cupy.get_default_memory_pool().used_bytes() / 1e9
     moved = int(indptr.nbytes + indices.nbytes + x.nbytes + out.nbytes)
-    gather, compulsory = gather_ms(entries, WIDTH // 8, nodes), 1e3 * moved / MEMORY_RATE
-    params |= {"gather_ms": gather, "compulsory_ms": compulsory}
+    limits, more = gather_bounds(entries, WIDTH // 8, nodes, moved, reuse=1.0)
+    params |= more
 
     def measure(protocol: Protocol) -> tuple[float, None]:
         (ms,) = in_turns([ours], protocol.repetitions)
-        params["share"] = gather / ms
         if index == "int64":
             let_go()
         return ms, None
 
-    return Prepared(lambda: None, None, None, params, moved, max(gather, compulsory), measure=measure)
+    return Prepared(lambda: None, None, None, params, moved, *limits, measure=measure)
 
 
 class CSR:
@@ -158,4 +157,4 @@ def conversion(name: str) -> Prepared:
         return wall_ms(build, min(REPETITIONS, protocol.repetitions)), host_ms
 
     peer = None if host_ms is None else "bitsparse on the CPU"
-    return Prepared(lambda: None, None, peer, params, moved, 1e3 * moved / MEMORY_RATE, measure=measure)
+    return Prepared(lambda: None, None, peer, params, moved, *bounds(moved), measure=measure)

@@ -11,7 +11,6 @@ import numpy as np
 from benchmarks.cases.sparse_gpu import (
     DTYPES,
     KINDS,
-    NO_REUSE,
     Cell,
     Timed,
     cell_of,
@@ -20,11 +19,12 @@ from benchmarks.cases.sparse_gpu import (
     narrow,
     vendor_product,
 )
-from benchmarks.peers.field import MEMORY_RATE, field_ms, gather_ms
+from benchmarks.ceilings import gather_bounds
+from benchmarks.peers.field import field_ms
 from bitsparse import jit
 from bitsparse.bench import Prepared, Protocol
 
-__all__ = ["SYNTHETIC", "WIDTHS", "floors", "planned", "product", "run_plan"]
+__all__ = ["SYNTHETIC", "WIDTHS", "kernel_of", "planned", "product", "run_plan"]
 
 WIDTHS = (16, 64, 128, 256)
 SYNTHETIC = tuple(f"{size}-{kind}" for size in ("reddit", "products") for kind in KINDS)
@@ -41,14 +41,13 @@ def product(name: str, columns: int, precision: str, *, pattern: bool = False) -
     matrix = cell.matrix
     row_bytes = columns * (4 if DTYPES[precision] == "float32" else 2)
     params["flops"] = 2 * matrix.nnz * columns
-    floor, more = floors(matrix.nnz, row_bytes, matrix.shape[1], moved, matrix.reuse)
+    limits, more = gather_bounds(matrix.nnz, row_bytes, matrix.shape[1], moved, matrix.reuse)
     params |= more
 
     def measure(protocol: Protocol) -> tuple[float, float | None]:
         sides = [side for side in dict.fromkeys([ours, live, vendor, scale_by]) if side is not None]
         times = dict(zip(sides, in_turns(sides, protocol.repetitions), strict=True))
         ms = times[ours]
-        params["share"] = floor / ms
         if live is not None:
             params["live_ms"] = times[live]
         if scale_by is not None:
@@ -59,7 +58,7 @@ def product(name: str, columns: int, precision: str, *, pattern: bool = False) -
         return ms, None if vendor is None else times[vendor]
 
     peer = None if vendor is None else vendor.name
-    return Prepared(lambda: None, None, peer, params, moved, floor, measure=measure)
+    return Prepared(lambda: None, None, peer, params, moved, *limits, measure=measure)
 
 
 def planned(
@@ -91,14 +90,10 @@ def run_plan(
     error = check(case, precision, out, reference, matrix.root)
     ours = Timed(partial(plan, x, out=out), case)
     params = matrix.facts() | {"D": cell.columns, "precision": precision, "error": error, "replayed": ours.replayed}
-    text = plan.explain()
-    named = re.search(r"kernel (\w+)", text)
-    return ours, params | {"kernel": named and named[1], "plan": text, "out_bytes": out.nbytes}
+    return ours, params | {"kernel": kernel_of(plan), "plan": plan.explain(), "out_bytes": out.nbytes}
 
 
-def floors(edges: int, row_bytes: int, rows: int, moved: int, reuse: float) -> tuple[float, dict[str, Any]]:
-    """``floor_ms`` of a gather, and what a record says of it."""
-    gather, compulsory = gather_ms(edges, row_bytes, rows), 1e3 * moved / MEMORY_RATE
-    gathers = reuse < NO_REUSE and gather > compulsory
-    facts = {"gather_ms": gather, "compulsory_ms": compulsory, "gathered": edges * row_bytes}
-    return (gather if gathers else compulsory), facts | {"floor": "gather" if gathers else "bytes"}
+def kernel_of(plan: Any) -> str | None:
+    """The kernel that a plan says it takes."""
+    named = re.search(r"kernel (\w+)", plan.explain())
+    return named and named[1]

@@ -13,8 +13,8 @@ is there):
 - ``composed``: float32, scale given, ours in two steps, as :func:`bitsparse.quantize` and :func:`bitsparse.matmul`; the peer is the kernel
   that quantises while it loads.
 
-``floor_ms`` is the larger of the bytes of activations, weights and result over the rate of a copy (4.0 TB/s) and the operations over that
-of the byte matrix unit.
+``estimate_ms`` is the larger of the bytes of activations, weights and result over the rate of a copy (4.0 TB/s) and the operations
+over that of the byte matrix unit.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ import numpy as np
 import bitsparse as bs
 from benchmarks.cases.binary_gpu import explained, poison, torch_product
 from benchmarks.cases.sparse_gpu import Timed, in_turns
-from benchmarks.gpu_timing import BYTE_RATE, MEMORY_RATE, torch_graph, torch_module
+from benchmarks.ceilings import Bounds, bounds
+from benchmarks.gpu_timing import torch_graph, torch_module
 from bitsparse import jit
 from bitsparse.bench import Case, Prepared, Protocol
 
@@ -97,14 +98,15 @@ def product(shape: tuple[int, int, int], form: str) -> Prepared:
     params |= {"replayed": ours.replayed, "peer_replayed": peer.replayed} | explained(plan)
     moved = int(x.nbytes + weights.nbytes + out.nbytes) + (m * k * bits // 8 if form == "operands" else 0)
     read = int(x.nbytes) if form == "found" else 0
-    floor = 1e3 * max((moved + read) / MEMORY_RATE, 2.0 * m * n * k / BYTE_RATE)
+    limits = bounds(moved, byte_operations=2.0 * m * n * k)
+    again = bounds(moved + read, byte_operations=2.0 * m * n * k)  # the range is found by a pass of its own
+    limits = Bounds(limits.floor_ms, again.estimate_ms)
 
     def measure(protocol: Protocol) -> tuple[float, float]:
         ms, peer_ms = in_turns([ours, peer], protocol.repetitions)
-        params["share"] = floor / ms
         return ms, peer_ms
 
-    return Prepared(lambda: None, None, name, params, moved, floor, measure=measure)
+    return Prepared(lambda: None, None, name, params, moved, *limits, measure=measure)
 
 
 def exact(x: bs.BitTensor, w: bs.BitTensor) -> Any:

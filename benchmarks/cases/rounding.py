@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.cases.bits import CHECKED, beside_a_copy
-from benchmarks.gpu_timing import MEMORY_RATE
+from benchmarks.ceilings import bounds
 from bitsparse import jit
 from bitsparse.backends.cuda.bits import pack as cuda_bits
 from bitsparse.backends.cuda.bits import stats as cuda_stats
@@ -91,7 +91,7 @@ def beside_cupy(rows: int, cols: int) -> Prepared:
 
     moved = x.nbytes + out.nbytes
     peer_name = f"cupy {cupy.__version__} random, floor, clip, astype"
-    return Prepared(lambda: None, None, peer_name, params, moved, 1e3 * moved / MEMORY_RATE, measure=measure)
+    return Prepared(lambda: None, None, peer_name, params, moved, *bounds(moved), measure=measure)
 
 
 def in_rows(functions: list[Callable[[], Any]], repetitions: int) -> list[float]:
@@ -118,4 +118,4 @@ def fingerprint() -> Prepared:
     if cuda_stats.content_sum(x[:CHECKED]) != host_stats.content_sum(x[:CHECKED].get()):
         raise AssertionError("fingerprint: it differs from the host's")
     params = {"shape": [8192, 8192], "wall": True}
-    return Prepared(lambda: cuda_stats.content_sum(x), None, None, params, x.nbytes, 1e3 * x.nbytes / MEMORY_RATE)
+    return Prepared(lambda: cuda_stats.content_sum(x), None, None, params, x.nbytes, *bounds(x.nbytes))

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.cases.products import floors
 from benchmarks.cases.sparse_gpu import Cell, Matrix, Timed, cell_of, check, hold, in_turns, vendor_product
+from benchmarks.ceilings import gather_bounds
 from benchmarks.peers.cusparse import SparseProduct
 from benchmarks.peers.field import entries, vendor_ms
 from bitsparse import jit
@@ -76,8 +76,10 @@ def sampled(name: str, columns: int, strategy: Any, width: int, *, bits: int | N
     against = vendor if name.startswith("proteins39") else exact
     distinct = sample.distinct
     row_bytes = columns * 4 if bits is None else -(-columns * bits // 128) * 16
-    moved = matrix.shape[1] * row_bytes + matrix.shape[0] * columns * 4 + distinct * 4 + int(matrix.indptr.nbytes)
-    floor, more = floors(distinct, row_bytes, matrix.shape[1], moved, matrix.reuse)
+    # Rows of features that no sampled edge fetches need not be read.
+    fetched = int(cupy.unique(sample.tocsr().indices).size)
+    moved = fetched * row_bytes + matrix.shape[0] * columns * 4 + distinct * 4 + int(matrix.indptr.nbytes)
+    limits, more = gather_bounds(distinct, row_bytes, matrix.shape[1], moved, matrix.reuse)
     params = (
         matrix.facts()
         | more
@@ -98,7 +100,7 @@ def sampled(name: str, columns: int, strategy: Any, width: int, *, bits: int | N
         chosen = [side for side in dict.fromkeys([*sides, *forced.values(), exact, vendor]) if side is not None]
         times = dict(zip(chosen, in_turns(chosen, protocol.repetitions), strict=True))
         ms = times[sides[0]]
-        params.update(drawn_ms=times[sides[1]], exact_ms=times[exact], share=floor / ms)
+        params.update(drawn_ms=times[sides[1]], exact_ms=times[exact])
         params.update((kernel, times[side]) for kernel, side in forced.items())
         if vendor is not None:
             params["vendor_fp32_ms"] = times[vendor]
@@ -110,7 +112,7 @@ def sampled(name: str, columns: int, strategy: Any, width: int, *, bits: int | N
         return ms, None if against is None else times[against]
 
     return Prepared(
-        lambda: None, None, None if against is None else against.name, params, moved, floor, measure=measure
+        lambda: None, None, None if against is None else against.name, params, moved, *limits, measure=measure
     )
 
 

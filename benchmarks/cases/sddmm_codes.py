@@ -2,7 +2,7 @@
 
 ``sddmm-int{bits}-{graph}-D{D}`` is :func:`bitsparse.sddmm` of two BitTensors with a scale each into a given float32 array: dot products of
 ``bits``-bit integers, scaled when they are complete. ``sddmm-int8-add-{graph}-D{D}`` adds two differently scaled ends element by element.
-The peer is the same call of our own with the real values in float32; both are compared with float64. The floor counts bytes as suite
+The peer is the same call of our own with the real values in float32; both are compared with float64. The estimate counts bytes as suite
 ``spmm`` does: the gathers of packed rows, or what must be moved at least.
 """
 
@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.cases.edges import edge_rows, exact_dots
-from benchmarks.cases.sparse_gpu import NO_REUSE, Timed, cell_of, in_turns
-from benchmarks.peers.field import GRAPHS, MEMORY_RATE, gather_ms
+from benchmarks.cases.sparse_gpu import Timed, cell_of, in_turns
+from benchmarks.ceilings import gather_bounds
+from benchmarks.peers.field import GRAPHS
 from bitsparse import jit
 from bitsparse.bench import Case, Prepared, Protocol
 
@@ -65,18 +66,15 @@ def codes(name: str, columns: int, bits: int, op: Any) -> Prepared:
         sides.append(Timed(call, what))
     row_bytes = int(ends[0].words.shape[-1]) * 4
     moved = int(matrix.pattern_bytes + sum(end.words.nbytes for end in ends) + 4 * np.prod(shape))
-    gather, compulsory = gather_ms(matrix.nnz, row_bytes, matrix.shape[1]), 1e3 * moved / MEMORY_RATE
-    floor = max(gather, compulsory) if matrix.reuse < NO_REUSE else compulsory
-    params = matrix.facts() | {"D": columns, "bits": bits, "op": op, "error": max(errors)}
-    params |= {"gather_ms": gather, "compulsory_ms": compulsory, "gathered": row_bytes * matrix.nnz}
+    limits, more = gather_bounds(matrix.nnz, row_bytes, matrix.shape[1], moved, matrix.reuse)
+    params = matrix.facts() | more | {"D": columns, "bits": bits, "op": op, "error": max(errors)}
     params["replayed"] = all(side.replayed for side in sides)
 
     def measure(protocol: Protocol) -> tuple[float, float]:
         ms, float_ms = in_turns(sides, protocol.repetitions)
-        params["share"] = floor / ms
         return ms, float_ms
 
-    return Prepared(lambda: None, None, sides[1].name, params, moved, floor, measure=measure)
+    return Prepared(lambda: None, None, sides[1].name, params, moved, *limits, measure=measure)
 
 
 def _error(matrix: Any, x: Any, y: Any, op: str, out: Any) -> float:

@@ -41,8 +41,6 @@ KINDS = ("power_law", "communities")
 DTYPES = {"fp32": "float32", "tf32": "float32", "3xtf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 #: The largest error of a right result, in units of the square root of the row's edges: features are about 1 in size, weights 1/2 to 3/2.
 TOLERANCE = {"fp32": 2e-5, "tf32": 1.5e-2, "3xtf32": 5e-5, "fp16": 5e-3, "bf16": 3e-2}
-#: Below so many edges for each column that a window of 16 rows touches, rows are hardly used twice: gathering is the limit.
-NO_REUSE = 1.25
 #: Calls in one graph, and the milliseconds that they should fill if they are fewer.
 MOST_CALLS, FILL_MS = 20, 1.0
 _ROWS = 1 << 18

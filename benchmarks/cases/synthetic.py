@@ -18,8 +18,8 @@ import numpy as np
 import bitsparse as bs
 from benchmarks.cases.products import run_plan
 from benchmarks.cases.sparse_gpu import cell_of, in_turns, matrix_of
+from benchmarks.ceilings import bounds
 from benchmarks.gpu_timing import wall_ms
-from benchmarks.peers.field import MEMORY_RATE
 from bitsparse import jit
 from bitsparse.bench import Case, Prepared, Protocol
 
@@ -63,7 +63,7 @@ def translation(name: str) -> Prepared:
         return wall_ms(build, min(REPETITIONS, protocol.repetitions)), host_ms
 
     peer = None if host_ms is None else "bitsparse on the CPU"
-    return Prepared(lambda: None, None, peer, params, moved, 1e3 * moved / MEMORY_RATE, measure=measure)
+    return Prepared(lambda: None, None, peer, params, moved, *bounds(moved), measure=measure)
 
 
 def scaled(name: str, columns: int) -> Prepared:
@@ -88,5 +88,4 @@ def scaled(name: str, columns: int) -> Prepared:
         ms, peer_ms = in_turns([ours, peer], protocol.repetitions)
         return ms, peer_ms
 
-    floor = 1e3 * moved / MEMORY_RATE
-    return Prepared(lambda: None, None, "bitsparse with weights", params, moved, floor, measure=measure)
+    return Prepared(lambda: None, None, "bitsparse with weights", params, moved, *bounds(moved), measure=measure)

@@ -3,11 +3,12 @@
 - ``transfer-{pageable|pinned}-{name}``: from the call of ``BitTensor.to_device("cuda")`` to the arrival of the last byte, by the clock of
   the host, against the same for float32 through ``torch.Tensor.to``; both from ordinary memory, or both from page-locked memory (PyTorch's
   copy is then ``non_blocking``). Quantising, and page-locking, are not timed. ``params.ours_f32_ms`` is float32 through our own copy, and
-  ``params.cupy_f32_ms`` through ``cupy.asarray``. ``floor_ms`` is the bytes over the rate of one large page-locked copy in the same run
-  (``params.link_gbs``).
+  ``params.cupy_f32_ms`` through ``cupy.asarray``. ``estimate_ms`` is the bytes over the rate of one large page-locked copy in the same run
+  (``params.link_gbs``), ``floor_ms`` over that of PCIe 5 with 16 lanes.
 - ``overlap-{name}``: batches of packed features through :class:`bitsparse.interop.Uploader` while the device works on the batch
   before, a product that takes about as long as the copy. The time is that of the whole; the peer is the same with one copy, then one
-  product, at a time. ``params.copies_ms`` and ``params.work_ms`` are each alone; perfect overlap costs their larger one.
+  product, at a time. ``params.copies_ms`` and ``params.work_ms`` are each alone; perfect overlap costs their larger one,
+  which over ours is ``params.hidden``.
 - The words on the device are compared with those on the host before anything is timed.
 """
 
@@ -21,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.ceilings import LINK_PEAK
 from benchmarks.gpu_timing import torch_module
 from bitsparse import interop, jit
 from bitsparse.bench import Case, Prepared, Protocol
@@ -129,9 +131,9 @@ def transfer(name: str, pinned: bool) -> Prepared:
         params.update({key: times[key] for key in ("ours_f32_ms", "cupy_f32_ms")})
         return times["ours"], times["peer"]
 
-    floor = 1e3 * q.nbytes / link_rate()
+    limits = 1e3 * q.nbytes / LINK_PEAK, 1e3 * q.nbytes / link_rate()
     peer_name = f"torch {torch.__version__} Tensor.to of float32"
-    return Prepared(lambda: None, None, peer_name, params, q.nbytes, floor, measure=measure)
+    return Prepared(lambda: None, None, peer_name, params, q.nbytes, *limits, measure=measure)
 
 
 def overlap(name: str) -> Prepared:
@@ -184,8 +186,8 @@ def overlap(name: str) -> Prepared:
     def measure(protocol: Protocol) -> tuple[float, float]:
         sides = [together, one_by_one, copies, lambda: work(each * BATCHES)]
         times = walls(sides, min(9, protocol.repetitions))
-        params.update(copies_ms=times[2], work_ms=times[3], share=max(times[2:]) / times[0])
+        params.update(copies_ms=times[2], work_ms=times[3], hidden=max(times[2:]) / times[0])
         return times[0], times[1]
 
-    floor = 1e3 * q.nbytes / link_rate()
-    return Prepared(lambda: None, None, "one after the other", params, q.nbytes, floor, measure=measure)
+    limits = 1e3 * q.nbytes / LINK_PEAK, 1e3 * q.nbytes / link_rate()
+    return Prepared(lambda: None, None, "one after the other", params, q.nbytes, *limits, measure=measure)

@@ -48,7 +48,7 @@ def run(
     options = parser.parse_args(arguments)
     if options.repetitions < 1:
         parser.error(f"--repetitions is {options.repetitions}, must be at least 1")
-    commit = bench.git_commit(BENCHMARKS)
+    commit = bench.program_commit(BENCHMARKS.parent)
     records: list[Record] = []
     if options.records.is_file():
         records = [json.loads(line) for line in options.records.read_text(encoding="utf-8").splitlines()]

@@ -1,24 +1,104 @@
-"""Tables in Markdown, and records by the table or figure that they belong to."""
+"""What the documents of the five papers share: sections by table or figure, tables of one line a record, and what stands in a cell.
+
+A table is a list of columns, each a heading and what makes a cell of a record.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["by_part", "table"]
+__all__ = [
+    "Columns",
+    "Record",
+    "Rows",
+    "by_part",
+    "document",
+    "lines",
+    "ms",
+    "name_of",
+    "of_params",
+    "ratio",
+    "table",
+    "taken_on",
+    "times",
+]
 
-_Rows = list[dict[str, Any]]
+Record = dict[str, Any]
+Rows = list[Record]
+Columns = Sequence[tuple[str, Callable[[Record], str]]]
 
 
-def by_part(records: Iterable[dict[str, Any]]) -> dict[str, _Rows]:
+def document(head: str, sections: Mapping[str, tuple[str, Callable[[Rows], str]]], records: Iterable[Record]) -> str:
+    """All the sections, by part with title and text, that have records."""
+    rows = by_part(records)
+    return "\n".join(
+        [head, *(f"## {title}\n\n{text(rows[part])}" for part, (title, text) in sections.items() if part in rows)]
+    )
+
+
+def by_part(records: Iterable[Record]) -> dict[str, Rows]:
     """The records of each table or figure."""
-    found: dict[str, _Rows] = {}
+    found: dict[str, Rows] = {}
     for record in records:
         found.setdefault(record["params"]["part"], []).append(record)
     return found
+
+
+def taken_on(rows: Rows, what: str = "Measured", *more: str) -> str:
+    """A sentence that says where the numbers are from."""
+    return f"{what}: {', '.join((rows[0]['gpu'], rows[0]['driver'], *more))}.\n\n"
+
+
+# ---- tables
+def lines(rows: Rows, columns: Columns, left: int = 0) -> str:
+    """A table of one line a record."""
+    return table([heading for heading, _ in columns], ([cell(row) for _, cell in columns] for row in rows), left)
 
 
 def table(headings: Sequence[str], body: Iterable[Sequence[str]], left: int = 0) -> str:
     """A table, flush right but for the first ``left`` columns."""
     rule = ["---"] * left + ["---:"] * (len(headings) - left)
     return "\n".join(f"| {' | '.join(line)} |" for line in (headings, rule, *body)) + "\n"
+
+
+# ---- cells
+def name_of(record: Record) -> str:
+    """The graph's name, with a mark for a stand-in."""
+    params = record["params"]
+    return str(params["graph"]) + ("" if params["source"].endswith(".npz") else " *")
+
+
+def of_params(name: str, form: str = "{}") -> Callable[[Record], str]:
+    """A parameter in some form, or a dash where there is none."""
+
+    def cell(record: Record) -> str:
+        value = record["params"].get(name)
+        return "-" if value is None else form.format(value)
+
+    return cell
+
+
+def ms(name: str) -> Callable[[Record], str]:
+    """Milliseconds: a field of the record, or else a parameter; a dash where there is neither."""
+
+    def cell(record: Record) -> str:
+        value = record.get(name, record["params"].get(name))
+        return "-" if value is None else f"{value:.4f}"
+
+    return cell
+
+
+def ratio(record: Record) -> str:
+    """The peer's time over ours."""
+    return "-" if record["ratio"] is None else f"{record['ratio']:.2f}x"
+
+
+def times(over: str, below: str = "ours_ms") -> Callable[[Record], str]:
+    """How many times as long one takes as another, both as :func:`ms` finds them."""
+
+    def cell(record: Record) -> str:
+        top, bottom = (record.get(name, record["params"].get(name)) for name in (over, below))
+        return "-" if top is None or bottom is None else f"{top / bottom:.2f}x"
+
+    return cell

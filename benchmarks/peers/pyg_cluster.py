@@ -8,12 +8,17 @@ computed, and its logits are written into the rows of one array on the GPU, in t
   made on the GPU;
 - ``sparse32``: the same with int32 indices, half of their bytes;
 - ``edges``: ``edge_index`` as a loader gives it (int64, two numbers an edge); layers gather and scatter.
+
+Every way runs in four variants: batches as they are or as many of them together as in a group of ours (``grouped``), launched one by one or
+the whole epoch, copies included, captured once as one CUDA graph (``replayed``).
 """
 
 from __future__ import annotations
 
+import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +27,7 @@ from benchmarks.cases.cluster_problems import Batch, Kind, Problem
 from benchmarks.gpu_timing import torch_module
 from benchmarks.peers.pyg import geometric
 
-__all__ = ["WAYS", "Epoch", "Weights", "plain_bytes"]
+__all__ = ["WAYS", "Epoch", "Variant", "Weights", "plain_bytes", "variants_of"]
 
 WAYS = ("sparse", "sparse32", "edges")
 #: A weight (inputs, outputs) and a bias for each layer.
@@ -103,6 +108,20 @@ class Epoch:
                 out.index_copy_(0, here.nodes, self._logits(here))
         return out
 
+    def captured(self, out: Any) -> Callable[[], object]:
+        """The whole epoch as one CUDA graph that writes `out`; call it to replay."""
+        torch = torch_module()
+        warm = torch.cuda.Stream()
+        warm.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(warm):
+            self(out)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self(out)
+        replay: Callable[[], object] = graph.replay
+        return replay
+
     def _copied(self, held: _Held, stream: Any) -> tuple[_Held, Any]:
         torch = torch_module()
 
@@ -134,6 +153,29 @@ class Epoch:
         for i, layer in enumerate(self.layers):
             y = layer(y if i == 0 else y.relu_(), graph, **weight)
         return y
+
+
+class Variant(NamedTuple):
+    """A way to run an epoch: its name, one call of it, and the bytes that it copies."""
+
+    name: str
+    call: Callable[[], object]
+    nbytes: int
+
+
+def variants_of(problem: Problem, kind: Kind, weights: Weights, parts: int, group: int, out: Any) -> list[Variant]:
+    """Every way with `parts` parts a batch and with `group`, launched and replayed; all write `out`."""
+    found = []
+    for way in WAYS:
+        for together in dict.fromkeys((parts, group)):
+            epoch = Epoch(problem, kind, weights, way, together)
+            name = way if together == parts else f"{way} grouped"
+            found.append(Variant(name, partial(epoch, out), epoch.nbytes))
+            try:
+                found.append(Variant(f"{name} replayed", epoch.captured(out), epoch.nbytes))
+            except RuntimeError as error:
+                print(f"PyTorch Geometric, {name}: not captured, {error}".splitlines()[0], file=sys.stderr)
+    return found
 
 
 def layers_of(kind: Kind, weights: Weights, device: str) -> list[Any]:

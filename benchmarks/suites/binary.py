@@ -11,9 +11,9 @@ Where this suite differs from the protocol of ``run.py``:
 - Counters are compared with exact sums, bits with their signs; bits of float sums may differ where the sum is nearer to 0 than float32
   sums are exact (``params.differ`` counts those).
 - Both sides are replayed as CUDA graphs in turns (see ``suites/spmm.py``).
-- ``params.gather_ms`` is the measured limit of the card for fetching a row of features for each edge, at one bit a feature
-  or four bytes; ``floor_ms`` is the larger of it and ``compulsory_ms`` where rows are hardly used twice, else the second;
-  ``params.share`` is it over ours.
+- ``params.gather_ms`` is what fetching a row of features for each edge takes at the measured rate of the card, at one bit a feature
+  or four bytes; ``estimate_ms`` is the larger of it and ``compulsory_ms`` where rows are hardly used twice, else the second.
+  Rows that stay in a cache can beat it; ``floor_ms`` (``ceilings.py``) they cannot.
 - ``bmm-...``, ``papers-...``, ``frdc-...``, ``gcn-...``: see the files ``cases_*_gpu.py`` that they come from.
 
 ``python3 benchmarks/summary.py FILE`` makes means and worst cells of the records.
@@ -39,8 +39,8 @@ from benchmarks.cases.binary_gpu import (
     spmm_and_pack,
     spmm_plan,
 )
-from benchmarks.cases.products import floors
 from benchmarks.cases.sparse_gpu import KINDS, Timed, check, in_turns, vendor_product
+from benchmarks.ceilings import gather_bounds
 from benchmarks.gpu_timing import machine
 from bitsparse import jit
 from bitsparse.bench import Case, Prepared, Protocol
@@ -108,12 +108,12 @@ def aggregation(letters: str, name: str, columns: int, *, frdc: bool = False) ->
         peers.append(vendor)
     row_bytes = 4 * columns if letters[0] == "F" else -(-columns // 8)
     moved = int(matrix.pattern_bytes + x.nbytes + out.nbytes + (0 if values is None else values.nbytes))
-    floor, more = floors(matrix.nnz, row_bytes, matrix.shape[1], moved, matrix.reuse)
+    limits, more = gather_bounds(matrix.nnz, row_bytes, matrix.shape[1], moved, matrix.reuse)
     params |= more
 
     def measure(protocol: Protocol) -> tuple[float, float | None]:
         ms, *others = in_turns([ours, *peers], protocol.repetitions)
-        params.update(share=floor / ms, vendor_ms=vendor and vendor.ms)
+        params["vendor_ms"] = vendor and vendor.ms
         if peers and peers[0] is vendor:
             params["vendor_ms"] = others[0]
         if len(others) > 1:
@@ -121,7 +121,7 @@ def aggregation(letters: str, name: str, columns: int, *, frdc: bool = False) ->
         return ms, others[0] if others else None
 
     name_of_peer = peers[0].name if peers else None
-    return Prepared(lambda: None, None, name_of_peer, params, moved, floor, measure=measure)
+    return Prepared(lambda: None, None, name_of_peer, params, moved, *limits, measure=measure)
 
 
 def checked(case: str, letters: str, features: Features, out: Any, values: Any) -> dict[str, Any]:

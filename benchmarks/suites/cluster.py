@@ -8,16 +8,18 @@ Where this suite differs from the protocol of ``run.py``:
   shown apart (``params.pack_ms``). Edges between parts are not there, on neither side. See ``cases/cluster_problems.py`` for graphs,
   widths and parts.
 - The peer is PyTorch Geometric in float32 with the same weights on the same batches, which lie in pinned memory; a batch is copied while
-  the one before is computed (``peers/pyg_cluster.py``). Of its ways to hand over edges the fastest counts, whose name is ``params.way``;
-  ``params.ways_ms`` has them all. ``params.merged_ms`` is the fastest way with 300 parts a batch, judged nowhere.
+  the one before is computed (``peers/pyg_cluster.py``). It gets what ours has: batches in groups of ours, and the epoch in one CUDA graph.
+  The fastest variant counts, whose name is ``params.way``; ``params.ways_ms`` has them all. ``params.launched_ms`` is the fastest of those
+  whose batches are launched one by one, as loaders do.
 - Both sides are timed by the clock, from an idle GPU to an idle GPU, in turns; the median of 7 epochs counts (3 with ``--quick``).
 - ``params.moved`` are the bytes that an epoch of ours copies to the GPU, ``params.peer_moved`` those of the way that counts, and
   ``params.plain_bytes`` those of ``edge_index`` (int64) and float32 features alone, with which bytes are compared.
 - By events, in an epoch of its own: ``params.idle`` is the share of the time from the first kernel to the last in which the GPU neither
-  computes nor copies; ``params.computing`` are the milliseconds in which kernels run over those of an epoch, copies not counted.
+  computes nor copies; ``params.computing`` are the milliseconds in which kernels run over those of that very epoch (``timed_ms``).
 - Logits must be bit for bit the CPU's for the first batch, and numbers everywhere; with 8 bits they must be near the peer's.
-- ``floor_ms`` is the larger of two times: the bytes over the rate at which a large pinned array is copied here, and the measured limits
-  of the card for fetching a row of a layer's narrower side for each edge, of all layers.
+- ``estimate_ms`` is the larger of two times: the bytes over the rate at which a large pinned array is copied here, and what fetching a
+  row of a layer's narrower side for each edge takes at the card's measured rates, of all layers. ``floor_ms`` is the bytes over the rate
+  of PCIe 5 with 16 lanes.
 - ``cluster-pack-products-b{bits}``: the time of packing an epoch on the host; no peer. Say ``--threads 16`` to use 16 cores.
 
 ``python3 benchmarks/summary.py FILE`` makes means and worst cells of the records.
@@ -34,6 +36,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.cases.cluster_ours import (
     checked,
@@ -45,16 +48,15 @@ from benchmarks.cases.cluster_ours import (
     weights_of,
 )
 from benchmarks.cases.cluster_problems import BITS, GRAPHS, KINDS, PARTS_PER_BATCH, Kind, Problem, problem
+from benchmarks.ceilings import LINK_PEAK, Bounds
 from benchmarks.gpu_timing import machine, torch_module
 from benchmarks.peers.pyg import version
-from benchmarks.peers.pyg_cluster import WAYS, Epoch, plain_bytes
+from benchmarks.peers.pyg_cluster import WAYS, Variant, plain_bytes, variants_of
 from bitsparse import jit
 from bitsparse.bench import Case, Prepared, Protocol
 
 __all__ = ["cases", "machine"]
 
-#: Parts of a batch of the peer's other variant.
-MERGED = 300
 EPOCHS, WAY_EPOCHS, PACKS = 7, 2, 3
 PACKED = "products"
 #: Rows a second and bytes a second that the card gathers, whichever is reached first.
@@ -77,12 +79,12 @@ def epoch(kind: Kind, name: str, bits: int) -> Prepared:
     """An epoch of ours against one of PyTorch Geometric."""
     cupy = jit.require_cupy("suite cluster")
     case, made = f"cluster-{kind}-{name}-b{bits}", problem(name)
-    peer = peer_of(made, kind)
     model = model_of(made, kind, bits)
     runner = runner_of(made, model, "cuda")
     start = time.perf_counter()
     packed = runner.pack(made.features)
     params: dict[str, Any] = {"pack_ms": 1e3 * (time.perf_counter() - start)}
+    peer = peer_of(made, kind, len(packed.packets))
     out = cupy.full((made.nodes, made.classes), np.nan, np.float32)
     runner.run_packed(packed, out=out)
     logits = out.get()
@@ -92,30 +94,28 @@ def epoch(kind: Kind, name: str, bits: int) -> Prepared:
     params |= {
         "packed": packed.facts(),
         "moved": int(packed.nbytes),
-        "way": peer.best.way,
+        "way": peer.best.name,
         "peer_moved": peer.best.nbytes,
     }
     params["plain_bytes"] = plain_bytes(made.nodes, made.kept_edges, made.columns)
     runner.run_packed(packed, out=out, timed=True)
     params |= stages(runner.report)
-    floor, params["floor"] = floor_of(made, kind, bits, int(packed.nbytes))
+    limits, params["estimate"] = bounds_of(made, kind, bits, int(packed.nbytes))
 
     def measure(protocol: Protocol) -> tuple[float, float]:
         ours, theirs = in_turns(
-            [partial(runner.run_packed, packed, out=out), partial(peer.best, peer.out)],
+            [partial(runner.run_packed, packed, out=out), peer.best.call],
             min(protocol.repetitions, EPOCHS),
         )
-        if params["compute_ms"] is not None:
-            params["computing"] = params["compute_ms"] / ours
         return ours, theirs
 
     return Prepared(
         lambda: None,
         None,
-        f"{version()}, {peer.best.way}",
+        f"{version()}, {peer.best.name}",
         params,
         int(packed.nbytes) + out.nbytes,
-        floor,
+        *limits,
         measure=measure,
     )
 
@@ -143,41 +143,44 @@ def packing(bits: int) -> Prepared:
 
 
 class Peer:
-    """PyTorch Geometric on a problem: its fastest way, the logits, and what a record says of the others."""
+    """PyTorch Geometric on a problem: its fastest variant, the logits, and what a record says of the others."""
 
-    def __init__(self, made: Problem, kind: Kind) -> None:
+    def __init__(self, made: Problem, kind: Kind, groups: int) -> None:
         torch = torch_module()
-        self.key = (made.name, kind)
+        self.key = (made.name, kind, groups)
         weights = weights_of(network_of(kind, tuple(made.widths(kind))))
         self.out = torch.empty((made.nodes, made.classes), device="cuda")
-        epochs = {way: Epoch(made, kind, weights, way, PARTS_PER_BATCH) for way in WAYS}
-        results = {}
-        for way, one in epochs.items():
-            self.out.fill_(float("nan"))
-            one(self.out)
-            results[way] = self.out.cpu().numpy()
-        self.logits = results[WAYS[0]]
-        spread = float(self.logits.std())
-        for way, found in results.items():
-            error = float(np.abs(found - self.logits).max())
-            if not error <= 1e-3 * max(spread, 1e-30):
-                raise AssertionError(f"PyTorch Geometric, {way}: logits differ from {WAYS[0]} by {error:.1e}")
-        times = fastest({way: partial(timed, partial(one, self.out)) for way, one in epochs.items()}, WAY_EPOCHS)
-        self.best = epochs[min(times, key=times.__getitem__)]
-        del epochs, one
-        merged = Epoch(made, kind, weights, self.best.way, MERGED)
-        merged_ms = fastest({"": partial(timed, partial(merged, self.out))}, WAY_EPOCHS)[""]
-        self.facts = {"ways_ms": times, "merged_ms": merged_ms}
+        variants = variants_of(made, kind, weights, PARTS_PER_BATCH, parts_of_group(made, groups), self.out)
+        self.logits = self._logits(variants[0])
+        for variant in variants[1:]:
+            error = float(np.abs(self._logits(variant) - self.logits).max())
+            if not error <= 1e-3 * max(float(self.logits.std()), 1e-30):
+                raise AssertionError(f"PyTorch Geometric, {variant.name}: logits differ from {WAYS[0]} by {error:.1e}")
+        times = fastest({variant.name: partial(timed, variant.call) for variant in variants}, WAY_EPOCHS)
+        self.best = min(variants, key=lambda variant: times[variant.name])
+        self.facts = {"ways_ms": times, "launched_ms": min(times[way] for way in WAYS), "groups": groups}
+
+    def _logits(self, variant: Variant) -> NDArray[np.float32]:
+        self.out.fill_(float("nan"))
+        variant.call()
+        found: NDArray[np.float32] = self.out.cpu().numpy()
+        return found
+
+
+def parts_of_group(made: Problem, groups: int) -> int:
+    """Parts that lie in so many groups of whole batches."""
+    batches = -(-(int(made.labels.max()) + 1) // PARTS_PER_BATCH)
+    return PARTS_PER_BATCH * -(-batches // groups)
 
 
 _held: list[Peer] = []
 
 
-def peer_of(made: Problem, kind: Kind) -> Peer:
-    """The peer on a problem; held until another is asked for."""
-    if not _held or _held[0].key != (made.name, kind):
+def peer_of(made: Problem, kind: Kind, groups: int) -> Peer:
+    """The peer on a problem, with as many groups as ours; held until another is asked for."""
+    if not _held or _held[0].key != (made.name, kind, groups):
         release()
-        _held.append(Peer(made, kind))
+        _held.append(Peer(made, kind, groups))
     return _held[0]
 
 
@@ -232,11 +235,13 @@ def packed_facts(made: Problem, packed: Any) -> dict[str, Any]:
 def stages(report: Any) -> dict[str, Any]:
     """What a timed epoch says of its stages."""
     names = {"copy_ms": "copy_ms", "compute_ms": "compute_ms", "idle": "idle_share"}
-    return {name: getattr(report, attribute, None) for name, attribute in names.items()}
+    found = {name: getattr(report, attribute, None) for name, attribute in names.items()}
+    computing = None if found["compute_ms"] is None else found["compute_ms"] / (1e3 * report.seconds)
+    return found | {"timed_ms": 1e3 * report.seconds, "computing": computing}
 
 
-def floor_of(made: Problem, kind: Kind, bits: int, moved: int) -> tuple[float, str]:
-    """Milliseconds that no epoch of these bytes and sums can beat, and which of the two it is."""
+def bounds_of(made: Problem, kind: Kind, bits: int, moved: int) -> tuple[Bounds, str]:
+    """Bounds of an epoch of these bytes and sums, and on which of the two the estimate rests."""
     copy = 1e3 * moved / link_rate()
     widths, entries = made.widths(kind), made.kept_edges + made.nodes
     gather = 0.0
@@ -244,7 +249,8 @@ def floor_of(made: Problem, kind: Kind, bits: int, moved: int) -> tuple[float, s
         row_bytes = -(-min(before, after) * bits // 8)
         gather += 1e3 * max(entries / ROW_RATE, entries * row_bytes / GATHER_RATE)
     rate = f"measured: pinned copy at {link_rate() / 1e9:.1f} GB/s"
-    return (copy, rate) if copy >= gather else (gather, "measured: gathers of three layers")
+    why = rate if copy >= gather else "measured: gathers of three layers"
+    return Bounds(1e3 * moved / LINK_PEAK, max(copy, gather)), why
 
 
 @cache

@@ -21,8 +21,8 @@ The general protocol is in ``run.py``. In this suite:
   without its zero-tile bitmap.
 - ``overhead-...``, ``pack-...``, ``requant-...`` and the like: see the modules of ``cases/`` that they come from.
 
-``floor_ms`` is the larger of operations over the measured rate of the one-bit matrix unit (15.4e15 a second, or 1.93e15 for bytes) and
-the bytes of operands and result over 4 TB/s; warm replays of small operands may go below the second.
+``estimate_ms`` is the larger of operations over the measured rate of the one-bit matrix unit (15.4e15 a second, or 1.93e15 for bytes) and
+the bytes of operands and result over 4 TB/s; warm replays of small operands may go below the second. ``floor_ms``: see ``ceilings.py``.
 """
 
 from __future__ import annotations
@@ -34,15 +34,14 @@ from typing import Any
 import numpy as np
 
 from benchmarks.cases import bits, epilogue, overhead
+from benchmarks.ceilings import bounds, product_bounds
 from benchmarks.gpu_timing import (
-    MEMORY_RATE,
     REPETITIONS,
     Int8Product,
     accumulator,
     cold_copies,
     encoding_of,
     estimates_us,
-    floor_ms,
     machine,
     ours_graph,
     random_words,
@@ -56,9 +55,6 @@ from bitsparse.backends.cuda.matmul.matmul import Product
 from bitsparse.bench import Case, Prepared, Protocol
 
 __all__ = ["cases", "machine"]
-
-#: Files with further cases of the suite.
-MORE = ("cases_bits_gpu", "cases_epilogue_gpu", "cases_overhead_gpu")
 
 
 def cases(threads: int) -> list[Case]:
@@ -125,8 +121,8 @@ def product(a_bits: int, b_bits: int, m: int, k: int, n: int, *, brief: bool = F
 
     moved = a.nbytes + b.nbytes + out.nbytes
     name = f"torch {torch.__version__} _int_mm" + ("" if int8.digits == (1, 1) else " on 8-bit digits")
-    floor = floor_ms(kernel, m, k, n, a_bits, b_bits, moved)
-    return Prepared(lambda: None, None, name, params, moved, floor, measure=measure)
+    limits = product_bounds(kernel, m, k, n, a_bits, b_bits, moved)
+    return Prepared(lambda: None, None, name, params, moved, *limits, measure=measure)
 
 
 def cold(a: Any, b: Any, out: Any, kind: dict[str, Any], int8: Int8Product) -> tuple[float, float]:
@@ -164,8 +160,7 @@ def block_diagonal(size: int, n: int, blocks: int) -> Prepared:
         return ours / 20, peer / 20
 
     moved = a.nbytes // blocks + b.nbytes + out.nbytes
-    floor = 1e3 * moved / MEMORY_RATE
-    return Prepared(lambda: None, None, "bitsparse without the bitmap", params, moved, floor, measure=measure)
+    return Prepared(lambda: None, None, "bitsparse without the bitmap", params, moved, *bounds(moved), measure=measure)
 
 
 def fp8_ms(left: Any, right: Any, calls: int) -> float:

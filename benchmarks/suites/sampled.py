@@ -10,7 +10,7 @@ Where this suite differs from the protocol of ``run.py`` it does as suite ``spmm
   AES-SpMM is public), times cuSPARSE's float32 time here over the table's; ``params.field_ratio`` is that over ours.
 - ``proteins39`` is the synthetic graph of that name with 39 561 252 stored entries, as AES-SpMM counts them; the peer is the fastest
   right product of cuSPARSE of all edges.
-- ``params.kept`` is the share of the edges that are drawn, repeats counted, ``params.distinct`` of those that are read; ``floor_ms`` is
+- ``params.kept`` is the share of the edges that are drawn, repeats counted, ``params.distinct`` of those that are read; ``estimate_ms`` is
   that of suite ``spmm`` for the latter.
 - The other cases stand in modules of their own in ``cases/``: sums of packed integers over all edges, products of packed integers per
   edge, products with quantisation on the way, copies to the GPU, stochastic rounding.

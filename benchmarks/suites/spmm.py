@@ -16,9 +16,10 @@ Where this suite differs from the protocol of ``run.py``:
   not be captured and was called one after another instead.
 - ``params.field_ms`` is the best correct entry of ``field-h200.csv`` for this graph, width and precision, times cuSPARSE's float32 time
   here over the table's; ``params.field_ratio`` is that over ours. See ``peers/field.py`` for which entry meets which precision.
-- ``params.gather_ms`` is the measured limit of the card for fetching a row of features per edge; ``params.compulsory_ms`` reading
-  all operands and writing the result once at 4 TB/s. ``floor_ms`` is the larger of both where rows are hardly used twice
-  (``params.reuse`` below 1.25 edges for each column that a window of 16 rows touches), else the second; ``params.share`` is it over ours.
+- ``params.gather_ms`` is what fetching a row of features per edge takes at the measured rate of the card; ``params.compulsory_ms``
+  reading all operands and writing the result once at 4 TB/s. ``estimate_ms`` is the larger of both where rows are hardly used twice
+  (``params.reuse`` below 1.25 edges for each column that a window of 16 rows touches), else the second. Rows that stay in a cache can
+  beat it, by up to 1.7 times; ``floor_ms`` (``ceilings.py``) they cannot.
 - The other cases stand in ``cases/edges.py`` and ``cases/synthetic.py``.
 
 ``python3 benchmarks/summary.py FILE`` makes means and worst cells of the records.

@@ -1,4 +1,33 @@
-from typing import Any
+import numpy as np
+from numpy.typing import NDArray
 
-def sddmm(*args: Any) -> None: ...
-def edge_softmax(*args: Any) -> None: ...
+Bytes = NDArray[np.uint8]
+#: SIMD level and threads.
+RunOn = tuple[int, int]
+
+def sddmm(
+    on: RunOn,
+    indptr: Bytes,
+    indices: Bytes,
+    wide: bool,
+    shape: tuple[int, ...],
+    nnz: int,
+    dtype: int,
+    op: int,
+    x: Bytes,
+    y: Bytes,
+    heads: int,
+    width: int,
+    out: Bytes,
+) -> None: ...
+def edge_softmax(
+    on: RunOn,
+    indptr: Bytes,
+    wide: bool,
+    rows: int,
+    nnz: int,
+    double_precision: bool,
+    scores: Bytes,
+    heads: int,
+    out: Bytes,
+) -> None: ...

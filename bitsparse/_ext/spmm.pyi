@@ -1,7 +1,50 @@
-from typing import Any
+import numpy as np
+from numpy.typing import NDArray
+
+Bytes = NDArray[np.uint8]
+#: SIMD level and threads.
+RunOn = tuple[int, int]
 
 SEGMENT: int
 
-def longest_row(*args: Any) -> int: ...
-def spmm(*args: Any) -> None: ...
-def attention(*args: Any) -> None: ...
+def longest_row(indptr: Bytes, wide: bool, rows: int, nnz: int) -> int: ...
+def spmm(
+    on: RunOn,
+    indptr: Bytes,
+    indices: Bytes | None,
+    wide: bool,
+    shape: tuple[int, ...],
+    nnz: int,
+    load: int,
+    reduce_max: bool,
+    mean: bool,
+    x: Bytes,
+    layout: tuple[int, int, int, int, int],
+    bits: int,
+    encoding: int,
+    values: Bytes | None,
+    value_heads: int,
+    row_scale: Bytes | None,
+    col_scale: Bytes | None,
+    affine: int,
+    scale: Bytes | None,
+    offset: Bytes | None,
+    out: Bytes,
+    slice_blocks: int,
+) -> None: ...
+def attention(
+    on: RunOn,
+    indptr: Bytes,
+    indices: Bytes | None,
+    wide: bool,
+    shape: tuple[int, ...],
+    nnz: int,
+    load: int,
+    x: Bytes,
+    layout: tuple[int, int, int, int, int],
+    source: Bytes,
+    target: Bytes,
+    slope: float,
+    out: Bytes,
+    slice_blocks: int,
+) -> None: ...

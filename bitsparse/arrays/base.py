@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from bitsparse import _check, interop
 from bitsparse.arrays import exact
+from bitsparse.arrays.operators import operators
 from bitsparse.errors import DTypeError
 
 __all__ = ["BitArray"]
@@ -176,14 +177,10 @@ class BitArray(ABC):
 
     # -- operators ------------------------------------------------------------------------------------------------
     def __matmul__(self, other: Any) -> Any:
-        from bitsparse import ops
-
-        return ops.matmul(self, other)
+        return operators.matmul(self, other)
 
     def __rmatmul__(self, other: Any) -> Any:
-        from bitsparse import ops
-
-        return ops.matmul(other, self)
+        return operators.matmul(other, self)
 
     def _elementwise(self, operation: Callable[[Any, Any], Any], other: Any, name: str, swap: bool = False) -> Any:
         """Decode, compute with NumPy or CuPy, give back in the family of the ordinary operand (QGTC section 5).
@@ -204,8 +201,8 @@ class BitArray(ABC):
         with interop.working_on(self.device, family):
             if name in _EXACT and exact.is_integral(mine) and exact.is_integral(theirs):
                 limits = (
-                    self._limits(mine),
-                    other._limits(theirs) if isinstance(other, BitArray) else exact.limits_of_operand(theirs),
+                    self.value_limits(mine),
+                    other.value_limits(theirs) if isinstance(other, BitArray) else exact.limits_of_operand(theirs),
                 )
                 pairs = ((mine, limits[0]), (theirs, limits[1]))
                 (left, first), (right, second) = pairs[::-1] if swap else pairs
@@ -216,7 +213,7 @@ class BitArray(ABC):
                 result = np.asarray(result)
             return interop.from_array(result, family, name)
 
-    def _limits(self, decoded: Any) -> tuple[int, int]:
+    def value_limits(self, decoded: Any) -> tuple[int, int]:
         """Between which values the integers that :meth:`decoded` gave lie."""
         return exact.limits_of_operand(decoded)
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
 from bitsparse.arrays import bitwise, construct, display, indexing
+from bitsparse.arrays.operators import operators
 from bitsparse.arrays.packed import Encoding, Layout, PackedArray
 from bitsparse.errors import DTypeError, ShapeError
 
@@ -93,11 +94,14 @@ class BitTensor(PackedArray):
         shape: tuple[int, ...] | None = None,
         copy: bool = False,
     ) -> None:
-        made = construct.build(arg, bits, encoding, axis, layout, shape, copy)
+        if isinstance(arg, BitTensor):
+            made = construct.from_bit_tensor(arg, bits, encoding, axis, layout, shape, copy)
+        else:
+            made = construct.build(arg, bits, encoding, axis, layout, shape)
         self._words, self._shape, self._bits, self._axis, self._layout, self._encoding, self._family = made
         inherited = arg if isinstance(arg, BitTensor) else None
-        self._scale = self._affine("scale", inherited._scale if inherited is not None and scale is None else scale)
-        self._offset = self._affine("offset", inherited._offset if inherited is not None and offset is None else offset)
+        self._scale = self._affine("scale", inherited.scale if inherited is not None and scale is None else scale)
+        self._offset = self._affine("offset", inherited.offset if inherited is not None and offset is None else offset)
         self._contents_kept = self._derived_kept = self._kind_kept = None
 
     @classmethod
@@ -205,9 +209,7 @@ class BitTensor(PackedArray):
     def _moved(self, move: Callable[[Any], Any]) -> BitTensor:
         # The small ones first: copies of ordinary memory would wait behind that of the words.
         scale, offset = move(self._scale), move(self._offset)
-        made = self._with(move(self._words), self._shape, self._axis, self._layout)
-        made._scale, made._offset = scale, offset
-        return made
+        return self._with(move(self._words), self._shape, self._axis, self._layout, (scale, offset))
 
     def toarray(self, dtype: Any = None) -> Any:
         """The stored integers as an ordinary array (`scale` and `offset` are not applied; see :meth:`dequantize`).
@@ -247,14 +249,13 @@ class BitTensor(PackedArray):
             return self.dequantize()
         return self.toarray(np.int64 if construct.smallest_dtype(self._bits, self._encoding) == np.uint32 else np.int32)
 
-    def _limits(self, decoded: Any) -> tuple[int, int]:
+    def value_limits(self, decoded: Any) -> tuple[int, int]:
+        """Of all values of these bits and encoding."""
         return _check.limits_of(self._bits, self._encoding)
 
     def dequantize(self, dtype: Any = np.float32) -> Any:
         """Real values ``q * scale + offset``; see :func:`bitsparse.dequantize`."""
-        from bitsparse import ops
-
-        return ops.dequantize(self, dtype)
+        return operators.dequantize(self, dtype)
 
     def astype(self, dtype: Any) -> Any:
         """An ordinary array of ``dtype``: :meth:`dequantize` for floating dtypes, :meth:`toarray` for integers and bool."""
@@ -299,32 +300,30 @@ class BitTensor(PackedArray):
             )
         return self._with(words, self._shape, to_axis, to_layout)
 
-    def _with(self, words: NDArray[np.uint32], shape: tuple[int, ...], axis: int, layout: str) -> BitTensor:
-        return BitTensor._make(
-            words, shape, self._bits, axis, layout, self._encoding, self._family, self._scale, self._offset
-        )
+    def _with(
+        self, words: NDArray[np.uint32], shape: tuple[int, ...], axis: int, layout: str, affine: Any = ()
+    ) -> BitTensor:
+        """Other words with the same bits and encoding, and the same scale and offset unless others are given."""
+        scale, offset = affine or (self._scale, self._offset)
+        return self._make(words, shape, self._bits, axis, layout, self._encoding, self._family, scale, offset)
 
     def copy(self) -> BitTensor:
         """A copy that shares nothing."""
         with self._working():
-            made = self._with(self._words.copy(), self._shape, self._axis, self._layout)
-            made._scale = None if self._scale is None else self._scale.copy()
-            made._offset = None if self._offset is None else self._offset.copy()
-        return made
+            affine = tuple(None if part is None else part.copy() for part in (self._scale, self._offset))
+            return self._with(self._words.copy(), self._shape, self._axis, self._layout, affine)
 
     def with_affine(self, scale: Any = None, offset: Any = None) -> BitTensor:
         """The same words with other affine parameters; None removes one."""
-        made = self._with(self._words, self._shape, self._axis, self._layout)
-        made._scale, made._offset = made._affine("scale", scale), made._affine("offset", offset)
-        return made
+        affine = self._affine("scale", scale), self._affine("offset", offset)
+        return self._with(self._words, self._shape, self._axis, self._layout, affine)
 
     @property
     def mT(self) -> BitTensor:
         """Last two axes swapped: a view of the same words with the other packed axis."""
         shape = (*self._shape[:-2], self._shape[-1], self._shape[-2])
-        made = self._with(self._words, shape, -3 - self._axis, self._layout)
-        made._scale, made._offset = _swapped(self._scale), _swapped(self._offset)
-        return made
+        affine = _swapped(self._scale), _swapped(self._offset)
+        return self._with(self._words, shape, -3 - self._axis, self._layout, affine)
 
     @property
     def T(self) -> BitTensor:

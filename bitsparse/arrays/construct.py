@@ -20,6 +20,7 @@ __all__ = [
     "build",
     "checked_words",
     "coordinates",
+    "from_bit_tensor",
     "holds",
     "prefix_mask",
     "smallest_dtype",
@@ -42,6 +43,10 @@ class Parts(NamedTuple):
     layout: str
     encoding: str
     family: interop.Family
+
+    def of(self, family: interop.Family) -> Parts:
+        """The same of another family."""
+        return self._replace(family=family)
 
 
 def smallest_dtype(bits: int, encoding: str) -> np.dtype[Any]:
@@ -101,12 +106,8 @@ def prefix_mask(ones: int, words: int) -> NDArray[np.uint32]:
 
 
 # -- the forms of the constructor -------------------------------------------------------------------------------------
-def build(arg: Any, bits: Any, encoding: Any, axis: Any, layout: Any, shape: Any, copy: bool) -> Parts:
+def build(arg: Any, bits: Any, encoding: Any, axis: Any, layout: Any, shape: Any) -> Parts:
     """Recognise the form of ``arg`` as scipy.sparse does and pack it."""
-    from bitsparse.arrays.bit_tensor import BitTensor
-
-    if isinstance(arg, BitTensor):
-        return _from_bit_tensor(arg, bits, encoding, axis, layout, shape, copy)
     sparse = _as_sparse(arg, shape)
     if sparse is None and shape is not None:
         raise DTypeError(
@@ -275,7 +276,8 @@ def _entries_on_gpu(sparse: Any, one_bit: bool) -> tuple[Any, Any, Any]:
     return rows[at], cols[at], backend.sum_runs(data, at)
 
 
-def _from_bit_tensor(x: Any, bits: Any, encoding: Any, axis: Any, layout: Any, shape: Any, copy: bool) -> Parts:
+def from_bit_tensor(x: Any, bits: Any, encoding: Any, axis: Any, layout: Any, shape: Any, copy: bool) -> Parts:
+    """Another BitTensor, converted as asked."""
     if shape is not None and tuple(shape) != x.shape:
         raise ShapeError(f"{_FUNCTION}: shape {tuple(shape)} was asked for, but the BitTensor has shape {x.shape}")
     bits = x.bits if bits is None else _check.bit_count(_FUNCTION, bits)
@@ -283,9 +285,7 @@ def _from_bit_tensor(x: Any, bits: Any, encoding: Any, axis: Any, layout: Any, s
     axis = x.axis if axis is None else _check.axis(_FUNCTION, axis, x.ndim)
     layout = _check.layout(_FUNCTION, x.layout if layout is None else layout, bits)
     if (bits, encoding) != (x.bits, x.encoding):
-        return pack(_FUNCTION, x.toarray(), bits, encoding=encoding, axis=axis, layout=layout)._replace(
-            family=family_of(x)
-        )
+        return pack(_FUNCTION, x.toarray(), bits, encoding=encoding, axis=axis, layout=layout).of(family_of(x))
     moved = x.repack(axis=axis, layout=layout)
     words = moved.words.copy() if copy and moved is x else moved.words
     return Parts(words, x.shape, bits, axis, layout, encoding, family_of(x))

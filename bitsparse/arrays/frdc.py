@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -11,7 +12,7 @@ from bitsparse import backends, interop
 from bitsparse.arrays import sparse_forms
 from bitsparse.arrays.indices import matrix_shape
 from bitsparse.arrays.sparse_adopt import adopt_blocks
-from bitsparse.arrays.sparse_base import SparseArray
+from bitsparse.arrays.sparse_base import DERIVED, SparseArray
 from bitsparse.arrays.sparse_forms import Pattern
 from bitsparse.arrays.tc_tiled_csr import TCTiledCSR
 
@@ -88,13 +89,9 @@ class FRDC(SparseArray):
         index_dtype: Any = None,
     ) -> None:
         made = sparse_forms.read("FRDC", arg, shape, index=index_dtype, binary=True, pattern=pattern)
-        self._build(made, pattern, row_scale, col_scale)
-
-    def _build(self, made: Pattern, pattern: bool, row_scale: Any, col_scale: Any) -> None:
-        with interop.working_on(interop.device_of(made.indptr), made.family):
-            made = sparse_forms.bits_only("FRDC", made, pattern)._replace(had_duplicates=False)
         device = interop.device_of(made.indptr)
         with interop.working_on(device, made.family):
+            made = replace(sparse_forms.bits_only("FRDC", made, pattern), had_duplicates=False)
             self._adopt(made, row_scale, col_scale)
             self._indptr, self._indices, self._tiles = backends.family(device, "sparse.build").frdc(
                 made.indptr, made.indices, made.shape
@@ -123,13 +120,10 @@ class FRDC(SparseArray):
         array([[0, 1],
                [1, 0]], dtype=uint8)
         """
-        function = "from_csr_arrays"
         made = sparse_forms.from_csr(
-            function, indptr, indices, shape, values, index=index_dtype, binary=True, pattern=pattern
+            "from_csr_arrays", indptr, indices, shape, values, index=index_dtype, binary=True, pattern=pattern
         )
-        self = object.__new__(cls)
-        self._build(made, pattern, row_scale, col_scale)
-        return self
+        return cls(made, pattern=pattern, row_scale=row_scale, col_scale=col_scale)
 
     @classmethod
     def from_edges(
@@ -152,9 +146,7 @@ class FRDC(SparseArray):
                [1, 0, 0]], dtype=uint8)
         """
         made = sparse_forms.from_edges("from_edges", rows, cols, shape, None, symmetric, index_dtype)
-        self = object.__new__(cls)
-        self._build(made, False, row_scale, col_scale)
-        return self
+        return cls(made, row_scale=row_scale, col_scale=col_scale)
 
     @classmethod
     def from_arrays(
@@ -213,7 +205,7 @@ class FRDC(SparseArray):
     @property
     def dtype(self) -> np.dtype[Any]:
         """uint8, or float32 with scales."""
-        return self._scaled_dtype(np.dtype(np.uint8))
+        return self.scaled_dtype(np.dtype(np.uint8))
 
     def astype(self, dtype: Any) -> TCTiledCSR:
         """The same array as a :class:`bitsparse.TCTiledCSR` with values of `dtype`, since bits hold none."""
@@ -221,20 +213,17 @@ class FRDC(SparseArray):
 
     # -- what the base class asks -----------------------------------------------------------------------------------
     def _pattern(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        made: tuple[NDArray[Any], NDArray[Any]] = backends.family(self.device, "sparse.build").frdc_to_csr(
-            self._indptr, self._indices, self._tiles, self._shape
-        )
-        return made
+        kept: tuple[NDArray[Any], NDArray[Any]] | None = DERIVED.get(self._prepared, "csr")
+        if kept is None:
+            build = backends.family(self.device, "sparse.build")
+            kept = self._keep("csr", lambda: build.frdc_to_csr(self._indptr, self._indices, self._tiles, self._shape))
+        return kept
 
-    def _csr_values(self) -> None:
-        return None
+    def _of_pattern(self, pattern: Pattern) -> Self:
+        return type(self)(pattern)
 
-    def _made_from(self, made: Pattern) -> Self:
-        self_ = object.__new__(type(self))
-        self_._build(made, False, None, None)
-        return self_
-
-    def _settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
+        """Keyword arguments of :meth:`from_arrays` besides the components and scales."""
         return {"shape": self._shape}
 
     def _some_index(self) -> NDArray[Any]:

@@ -30,17 +30,18 @@ def _picked(x: Any, keys: tuple[Any, ...]) -> Any:
     kept = sum(not isinstance(one, int) for one in batch_keys)
     words = words[(slice(None),) * kept + (_placed(outer_key, words),)]
     shape = _matrix_shape(words.shape[:kept], words.shape[kept], x.shape[x.axis], x.axis)
-    made = with_words(x, interop.aligned(words), shape, x.axis, x.layout)
-    made._scale = made._offset = None
+    made = with_words(x, interop.aligned(words), shape, x.axis, x.layout, (None, None))
     length = x.shape[x.axis]
     if not (isinstance(packed_key, slice) and packed_key.indices(length) == (0, length, 1)):
         values, _ = interop.as_array(made.toarray(), _FUNCTION)
         packed_key = _placed(packed_key, values)
         values = values[..., packed_key] if x.axis == -1 else values[..., packed_key, :]
         parts = construct.pack(_FUNCTION, values, x.bits, encoding=x.encoding, axis=x.axis, layout=x.layout)
-        made = with_words(x, parts.words, parts.shape, x.axis, x.layout)
-    made._scale, made._offset = _index_affine(x.scale, keys), _index_affine(x.offset, keys)
-    return made
+        words, shape = parts.words, parts.shape
+    else:
+        words, shape = made.words, made.shape
+    affine = _index_affine(x.scale, keys), _index_affine(x.offset, keys)
+    return with_words(x, words, shape, x.axis, x.layout, affine)
 
 
 def _placed(key: Any, beside: Any) -> Any:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from bitsparse.arrays.sparse_base import SparseArray
     from bitsparse.interop import Family
     from bitsparse.interop.identity import Contents
+    from bitsparse.interop.kept import Store
 
 __all__ = [
     "assembled",
@@ -22,7 +23,11 @@ __all__ = [
     "family_of",
     "has_derived",
     "kind_of",
+    "pattern_of",
     "scales_of",
+    "store_of",
+    "values_and_scales",
+    "with_fields",
     "with_words",
     "words_to_overwrite",
     "working",
@@ -30,6 +35,7 @@ __all__ = [
 
 
 Bits = TypeVar("Bits", bound="BitTensor")
+Sparse = TypeVar("Sparse", bound="SparseArray")
 
 
 def family_of(array: BitArray) -> Family:
@@ -47,9 +53,11 @@ def assembled(cls: type[Bits], *parts: Any) -> Bits:
     return cls._make(*parts)
 
 
-def with_words(x: BitTensor, words: NDArray[Any], shape: tuple[int, ...], axis: int, layout: str) -> BitTensor:
-    """A BitTensor of other words with the bits, encoding, family, scale and offset of `x`."""
-    return x._with(words, shape, axis, layout)
+def with_words(
+    x: BitTensor, words: NDArray[Any], shape: tuple[int, ...], axis: int, layout: str, affine: Any = ()
+) -> BitTensor:
+    """A BitTensor of other words with the bits, encoding and family of `x`, and its scale and offset unless others are given."""
+    return x._with(words, shape, axis, layout, affine)
 
 
 def kind_of(x: PackedArray) -> tuple[Any, ...]:
@@ -77,6 +85,26 @@ def words_to_overwrite(x: PackedArray) -> NDArray[Any]:
     return x._overwrite()
 
 
+def with_fields(A: Sparse, **fields: Any) -> Sparse:
+    """The array `A` with other fields, which are believed."""
+    return A._with(**fields)
+
+
+def pattern_of(A: SparseArray) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Canonical CSR ``(indptr, indices)`` of `A`, where they lie."""
+    return A._pattern()
+
+
 def scales_of(A: SparseArray) -> tuple[NDArray[Any] | None, NDArray[Any] | None]:
     """Row and column factors of `A` themselves, where the public members give copies."""
     return A._row_scale, A._col_scale
+
+
+def values_and_scales(A: SparseArray) -> tuple[Any, NDArray[Any] | None, NDArray[Any] | None]:
+    """The value array of `A` itself, or None, and its row and column factors."""
+    return getattr(A, "_data", None), A._row_scale, A._col_scale
+
+
+def store_of(A: SparseArray) -> Store:
+    """What is kept for the pattern of `A`, by all arrays that share it."""
+    return A._prepared

@@ -15,14 +15,16 @@ from bitsparse._check import brief, shown
 from bitsparse.arrays import construct
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.frdc import FRDC
+from bitsparse.arrays.indices import matrix_shape
+from bitsparse.arrays.npz_version2 import TRANSLATION, csr_of_translation
 from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.arrays.tc_tiled_csr import TCTiledCSR
 from bitsparse.errors import DTypeError
 
 __all__ = ["load_npz", "save_npz"]
 
-#: Version 2: the values of a TCTiledCSR stand in the order of its CSR array, before in that of its edges.
-_FORMAT = "bitsparse-2"
+#: Version 3: a TCTiledCSR is a CSR array; version 2 holds its translation instead, and is still read.
+_FORMAT, _BEFORE = "bitsparse-3", "bitsparse-2"
 #: The header is a short JSON text; a longer one is not ours.
 _MAX_HEADER = 65536
 
@@ -64,7 +66,7 @@ def save_npz(
         x = x.get()  # a file is written from host memory
     if isinstance(x, SparseArray):
         _write(
-            file, _sparse_header(x), x._components() | {"row_scale": x.row_scale, "col_scale": x.col_scale}, compressed
+            file, _sparse_header(x), x.components() | {"row_scale": x.row_scale, "col_scale": x.col_scale}, compressed
         )
         return
     if not isinstance(x, BitTensor):
@@ -83,7 +85,7 @@ def save_npz(
 
 def _sparse_header(x: SparseArray) -> dict[str, Any]:
     header = {"format": _FORMAT, "type": type(x).__name__, "shape": list(x.shape), "had_duplicates": x.had_duplicates}
-    return header | {name: value for name, value in x._settings().items() if name != "shape"}
+    return header | {name: value for name, value in x.settings().items() if name != "shape"}
 
 
 def _write(file: Any, header: dict[str, Any], parts: dict[str, NDArray[Any] | None], compressed: bool) -> None:
@@ -142,10 +144,15 @@ def _read_bit_tensor(archive: Archive, header: dict[str, Any]) -> BitTensor:
 def _read_sparse(archive: Archive, header: dict[str, Any]) -> TCTiledCSR | FRDC:
     cls = _SPARSE[header["type"]]
     sizes = _check.shape("load_npz", header["shape"])
-    missing = set(cls.component_names) - archive.names - {"data"}
+    translated = header["type"] == "TCTiledCSR" and header["format"] == _BEFORE
+    names = (*TRANSLATION, "data") if translated else cls.component_names
+    missing = set(names) - archive.names - {"data"}
     if missing:
         raise ValueError(f"{', '.join(sorted(missing))} missing; the file is damaged")
-    parts = _read_present(archive, cls.component_names, None)
+    parts = _read_present(archive, names, None)
+    if translated:
+        indptr, indices = csr_of_translation(parts, matrix_shape("load_npz", sizes), header["window"])
+        parts = {"indptr": indptr, "indices": indices} | {name: parts[name] for name in ("data",) if name in parts}
     scales = _read_present(archive, ("row_scale", "col_scale"), np.dtype(np.float32))
     settings = {name: header[name] for name in _FIELDS[header["type"]] if name not in ("shape", "had_duplicates")}
     made = cls.from_arrays(**parts, shape=sizes, **settings, **scales)  # type: ignore[arg-type]
@@ -165,7 +172,11 @@ def _read_header(archive: Archive) -> dict[str, Any]:
         header = json.loads(archive.text("header", _MAX_HEADER))
     except (json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"the header is not JSON ({brief(error)}); the file is damaged") from None
-    if not isinstance(header, dict) or header.get("format") != _FORMAT or header.get("type") not in list(_FIELDS):
+    if (
+        not isinstance(header, dict)
+        or header.get("format") not in [_FORMAT, _BEFORE]
+        or header.get("type") not in list(_FIELDS)
+    ):
         found = header.get("format") if isinstance(header, dict) else header
         raise ValueError(
             f"format {shown(found)} is not {_FORMAT!r}; the file comes from another program or a newer release"

@@ -10,40 +10,33 @@ from bitsparse import _check, backends, interop
 from bitsparse.arrays.indices import devices_of, index_array, index_dtype
 from bitsparse.errors import DTypeError
 
-__all__ = ["adopt_blocks", "adopt_translated"]
+__all__ = ["adopt_blocks", "adopt_csr"]
 
 
-def adopt_translated(
-    function: str, parts: tuple[Any, ...], sizes: tuple[int, int], window: int
-) -> tuple[tuple[Any, ...], interop.Family]:
-    """``(cols_indptr, cols, edge_indptr, edge_row, edge_col, perm)`` in C order and one index dtype, and their family.
+def adopt_csr(
+    function: str, indptr: Any, indices: Any, sizes: tuple[int, int]
+) -> tuple[tuple[Any, Any], interop.Family]:
+    """``(indptr, indices)`` of a canonical CSR array in C order and one index dtype, and their family.
 
     Raises
     ------
     ValueError
-        They are not what translating any pattern of this shape gives.
+        They are not those of a canonical CSR array of this shape.
     DTypeError, DeviceError
-        A dtype is another, or not all of them are on one device.
+        A dtype is another, or not both of them are on one device.
     """
-    names = ("cols_indptr", "cols", "edge_indptr", "perm")
-    given = (*parts[:3], parts[5])
-    indices = [index_array(function, name, part) for name, part in zip(names, given, strict=True)]
-    row, _ = interop.as_array(parts[3], function, "edge_row")
-    col, family = interop.as_array(parts[4], function, "edge_col")
-    device, space = _check.same_device(function, devices_of(*indices, row, col)), interop.namespace(row)
-    dtype = index_dtype(function, sizes, indices[3].size, np.result_type(*(array.dtype for array in indices)))
-    starts, cols, edges, perm = (space.ascontiguousarray(array, dtype=dtype) for array in indices)
-    row, col = space.ascontiguousarray(row), space.ascontiguousarray(col)
-    if row.dtype != np.uint8 or col.dtype != np.int32 or row.ndim != 1 or col.ndim != 1:
-        raise DTypeError(
-            f"{function}: edge_row is {row.dtype} and edge_col {col.dtype} of shapes {row.shape} and {col.shape}, but uint8 "
-            f"and int32 of one dimension are needed"
-        )
+    starts, family = interop.as_array(indptr, function, "indptr")
+    starts, columns = index_array(function, "indptr", starts), index_array(function, "indices", indices)
+    device, space = _check.same_device(function, devices_of(starts, columns)), interop.namespace(starts)
+    dtype = index_dtype(function, sizes, columns.size, np.result_type(starts.dtype, columns.dtype))
+    starts, columns = (space.ascontiguousarray(array, dtype=dtype) for array in (starts, columns))
     try:
-        backends.family(device, "sparse.build").translated_to_csr(starts, cols, edges, row, col, perm, sizes, window)
+        state = backends.family(device, "sparse.build").validate_csr(starts, columns, sizes)
     except ValueError as error:
         raise ValueError(f"{function}: {error}") from None
-    return (starts, cols, edges, row, col, perm), family
+    if state != "canonical":
+        raise ValueError(f"{function}: columns must ascend in every row, but they are {state}; use from_csr_arrays")
+    return (starts, columns), family
 
 
 def adopt_blocks(

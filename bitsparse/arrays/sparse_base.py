@@ -5,7 +5,8 @@ from __future__ import annotations
 import operator
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, Self
+from dataclasses import replace
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +16,12 @@ from bitsparse.arrays import sparse_convert, sparse_forms
 from bitsparse.arrays.base import BitArray
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.display import human_bytes
-from bitsparse.arrays.indices import converted
+from bitsparse.arrays.indices import converted, gather
+from bitsparse.arrays.inside import assembled, scales_of, with_fields
+from bitsparse.arrays.operators import operators
 from bitsparse.arrays.sparse_forms import Pattern
 from bitsparse.errors import DeviceError, DTypeError, ShapeError
+from bitsparse.interop.kept import READY, Slot, Store
 
 __all__ = ["SparseArray"]
 
@@ -39,10 +43,14 @@ _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
+#: What formats derive from a pattern.
+DERIVED: Slot[Any] = Slot("derived")
+
+
 class SparseArray(BitArray):
     """Base class of :class:`bitsparse.TCTiledCSR` and :class:`bitsparse.FRDC`; users meet it only in ``isinstance``."""
 
-    __slots__ = ("__weakref__", "_col_scale", "_csr", "_family", "_prepared", "_row_scale", "_shape", "had_duplicates")
+    __slots__ = ("__weakref__", "_col_scale", "_family", "_prepared", "_row_scale", "_shape", "had_duplicates")
 
     #: Names of the component arrays.
     component_names: ClassVar[tuple[str, ...]]
@@ -51,15 +59,15 @@ class SparseArray(BitArray):
     _shape: tuple[int, int]
     _row_scale: NDArray[np.float32] | None
     _col_scale: NDArray[np.float32] | None
-    _csr: tuple[NDArray[Any], NDArray[Any]] | None
-    #: What functions prepared for this pattern (schedules, tilings) where it lies; of values only with the component they came from.
-    _prepared: dict[Any, Any]
+    #: What was derived from this pattern (its index of windows, its transpose, schedules, tilings) where it lies, for all arrays that
+    #: share it; of values only with the component they came from.
+    _prepared: Store
 
     def _adopt(self, made: Pattern, row_scale: Any = None, col_scale: Any = None) -> None:
         """Fields that do not depend on the format; scales given beat those that the data brought along."""
         name = type(self).__name__
         self._shape, self._family, self.had_duplicates = made.shape, made.family, made.had_duplicates
-        self._csr, self._prepared = None, {}
+        self._prepared = {}
         device = interop.device_of(made.indptr)
         row_scale = made.row_scale if row_scale is None else row_scale
         col_scale = made.col_scale if col_scale is None else col_scale
@@ -69,19 +77,36 @@ class SparseArray(BitArray):
     # -- what each format knows -------------------------------------------------------------------------------------
     @abstractmethod
     def _pattern(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Canonical CSR ``(indptr, indices)``, computed anew."""
+        """Canonical CSR ``(indptr, indices)``."""
 
-    @abstractmethod
     def _csr_values(self) -> NDArray[Any] | None:
         """Values in row order, or None."""
+        return None
 
-    def _components(self) -> dict[str, NDArray[Any] | None]:
+    def _kept_arrays(self) -> tuple[NDArray[Any], ...]:
+        """What is kept of the format beside the component arrays and counts as its bytes."""
+        return ()
+
+    def _keep(self, key: Any, derive: Callable[[], Any]) -> Any:
+        """What is derived from the pattern, once for all arrays that share it, and in the order of a GPU's streams."""
+        with self._working():
+            ready = None if self.device == "cpu" else READY.of(self._prepared, interop.Ready)
+            if ready is not None:
+                ready.wait()
+            kept = DERIVED.get(self._prepared, key)
+            if kept is None:
+                kept = DERIVED.keep(self._prepared, derive(), key)
+                if ready is not None:
+                    ready.renew()
+            return kept
+
+    def components(self) -> dict[str, NDArray[Any] | None]:
         """The component arrays by name, as `from_arrays` takes them."""
         return {name: getattr(self, f"_{name}") for name in self.component_names}
 
     @abstractmethod
-    def _made_from(self, made: Pattern) -> Self:
-        """An array of this type and settings from another pattern."""
+    def _of_pattern(self, pattern: Pattern) -> Self:
+        """An array of this type and settings of another pattern."""
 
     @classmethod
     @abstractmethod
@@ -89,10 +114,14 @@ class SparseArray(BitArray):
         """The array of a CSR pattern."""
 
     def _moved(self, move: Callable[[Any], Any]) -> Self:
+        names = (*self.component_names, "row_scale", "col_scale")
+        return self._with(prepared={}, **{name: move(getattr(self, f"_{name}")) for name in names})
+
+    def _with(self, **fields: Any) -> Self:
+        """The same array with other fields."""
         made = self.__copy__()
-        for name in (*self._components(), "row_scale", "col_scale"):
-            setattr(made, f"_{name}", move(getattr(self, f"_{name}")))
-        made._csr, made._prepared = None, {}
+        for name, value in fields.items():
+            setattr(made, f"_{name}", value)
         return made
 
     # -- what it is -------------------------------------------------------------------------------------------------
@@ -118,8 +147,8 @@ class SparseArray(BitArray):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the component arrays and scales."""
-        parts = (*self._components().values(), self._row_scale, self._col_scale)
+        """Bytes of the component arrays and scales, and of a :class:`bitsparse.TCTiledCSR`'s index of windows once it is built."""
+        parts = (*self.components().values(), *self._kept_arrays(), self._row_scale, self._col_scale)
         return sum(part.nbytes for part in parts if part is not None)
 
     @property
@@ -130,7 +159,8 @@ class SparseArray(BitArray):
     @abstractmethod
     def _some_index(self) -> NDArray[Any]: ...
 
-    def _scaled_dtype(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
+    def scaled_dtype(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
+        """That of values of `dtype` once the scales are applied."""
         if self._row_scale is None and self._col_scale is None:
             return dtype
         return np.dtype(np.float64 if dtype == np.float64 else np.float32)
@@ -182,15 +212,12 @@ class SparseArray(BitArray):
 
     # -- conversions ------------------------------------------------------------------------------------------------
     def csr_arrays(self) -> CSRArrays:
-        """``(indptr, indices, values)`` of the canonical CSR array, values in row order or None; the pattern is computed once and kept.
+        """``(indptr, indices, values)`` of the canonical CSR array, values in row order or None.
 
-        The scales are not applied. The values are :attr:`TCTiledCSR.data` itself; treat the pattern as read-only.
+        The scales are not applied. Those of a :class:`bitsparse.TCTiledCSR` are its members themselves; a :class:`bitsparse.FRDC` derives
+        the pattern once and keeps it. Treat it as read-only.
         """
-        if self._csr is None:
-            with interop.working_on(self.device, self._family):
-                self._csr = self._pattern()
-        with interop.working_on(self.device, self._family):
-            return *self._csr, self._csr_values()
+        return *self._pattern(), self._csr_values()
 
     def tocsr(self) -> Any:
         """The array as :class:`scipy.sparse.csr_array`, scales applied. 16-bit floats become float32, which SciPy can hold.
@@ -198,7 +225,7 @@ class SparseArray(BitArray):
         On a GPU a :class:`cupyx.scipy.sparse.csr_matrix`, which holds booleans and floats only: integers of up to 16 bits and the ones
         of a pattern become float32, wider integers float64.
         """
-        with interop.working_on(self.device, self._family):
+        with self._working():
             return sparse_convert.to_matrix(self)
 
     def to_scipy(self) -> Any:
@@ -207,7 +234,7 @@ class SparseArray(BitArray):
 
     def tocoo(self) -> Any:
         """The array as :class:`scipy.sparse.coo_array`, scales applied; on a GPU as CuPy's, as :meth:`tocsr`."""
-        with interop.working_on(self.device, self._family):
+        with self._working():
             return self.tocsr().tocoo()
 
     def toarray(self, dtype: Any = None) -> Any:
@@ -219,7 +246,7 @@ class SparseArray(BitArray):
             By default :attr:`dtype`.
         """
         wanted = self.dtype if dtype is None else _check.dtype("toarray", dtype)
-        with interop.working_on(self.device, self._family):
+        with self._working():
             dense = converted(sparse_convert.to_dense(self), wanted, copy=False)
             return interop.from_array(dense, self._family, "toarray")
 
@@ -239,12 +266,11 @@ class SparseArray(BitArray):
         """
         packed = _check.axis("to_bit_tensor", axis, 2)
         layout = _check.layout("to_bit_tensor", layout, 1)
-        with interop.working_on(self.device, self._family):
+        with self._working():
             indptr, indices, values = self.csr_arrays()
             made = sparse_forms.bits_only("to_bit_tensor", Pattern(indptr, indices, self._shape, values), True)
             words = backends.family(self.device, "sparse.build").csr_to_words(made.indptr, made.indices, made.shape)
-            plain = BitTensor.from_words(words, self._shape, 1, check=False)
-            plain._family = self._family
+            plain = assembled(BitTensor, words, self._shape, 1, -1, "planes", "unsigned", self._family)
             return plain.repack(axis=packed, layout=layout)  # type: ignore[arg-type]
 
     # -- parts ------------------------------------------------------------------------------------------------------
@@ -263,18 +289,44 @@ class SparseArray(BitArray):
         array([[1. , 1. ],
                [0.5, 0.5]], dtype=float32)
         """
-        made = self.__copy__()
-        with interop.working_on(self.device, self._family):
+        with self._working():
             rows = sparse_forms.scale_vector("with_scales", "row_scale", row_scale, self._shape[0], self.device)
             cols = sparse_forms.scale_vector("with_scales", "col_scale", col_scale, self._shape[1], self.device)
-        made._row_scale, made._col_scale = rows, cols
-        return made
+        return self._with(row_scale=rows, col_scale=cols)
 
     @property
     def T(self) -> Self:
-        """Transpose, translated anew."""
-        with interop.working_on(self.device, self._family):
-            return self._made_from(sparse_convert.transposed(self))
+        """Transpose. Its pattern is derived once and kept; where it is that of the array itself, the two share all that there is of it."""
+        turned: _Transpose = self._keep("transpose", self._transpose)
+        values = self._csr_values()
+        fields: dict[str, Any] = {"row_scale": self._col_scale, "col_scale": self._row_scale, "family": self._family}
+        if values is not None:
+            with self._working():
+                fields["data"] = gather(values, turned.order)
+        made: Self = with_fields(self if turned.pattern is None else turned.pattern, **fields)
+        made.had_duplicates = self.had_duplicates
+        return made
+
+    @property
+    def has_symmetric_pattern(self) -> bool:
+        """Whether element (i, j) is stored wherever (j, i) is; found out once.
+
+        Examples
+        --------
+        >>> bs.FRDC(np.array([[0, 1], [1, 0]])).has_symmetric_pattern, bs.FRDC(np.array([[0, 1], [0, 0]])).has_symmetric_pattern
+        (True, False)
+        """
+        turned: _Transpose = self._keep("transpose", self._transpose)
+        return turned.pattern is None
+
+    def _transpose(self) -> _Transpose:
+        indptr, indices = self._pattern()
+        turned, order = sparse_convert.transposed(indptr, indices, self._shape)
+        if self._shape[0] == self._shape[1] and all(
+            bool((one == other).all()) for one, other in ((turned.indptr, indptr), (turned.indices, indices))
+        ):
+            return _Transpose(None, order)
+        return _Transpose(self._of_pattern(replace(turned, family=self._family)), order)
 
     def transpose(self) -> Self:
         """:attr:`T`."""
@@ -282,14 +334,8 @@ class SparseArray(BitArray):
 
     def copy(self) -> Self:
         """A copy that shares nothing."""
-        made = self.__copy__()
-        with interop.working_on(self.device, self._family):
-            for name in (*self._components(), "row_scale", "col_scale"):
-                part = getattr(made, f"_{name}")
-                if part is not None:
-                    setattr(made, f"_{name}", part.copy())
-        made._csr, made._prepared = None, {}
-        return made
+        with self._working():
+            return self._moved(lambda part: None if part is None else part.copy())
 
     def __copy__(self) -> Self:
         made = object.__new__(type(self))
@@ -304,7 +350,7 @@ class SparseArray(BitArray):
 
     # -- operators --------------------------------------------------------------------------------------------------
     def __matmul__(self, other: Any) -> Any:
-        return _operations().spmm(self, other)
+        return operators.spmm(self, other)
 
     def __rmatmul__(self, other: Any) -> Any:
         # x @ A = (A^T @ x^T)^T
@@ -319,17 +365,17 @@ class SparseArray(BitArray):
             )
         family = interop.common_family([family, self._family])
         with interop.working_on(self.device, family):
-            product = _operations().spmm(self.T, interop.contiguous(theirs.T)).T
+            product = operators.spmm(self.T, interop.contiguous(theirs.T)).T
             # NumPy's libraries adopt a transposed view, those on a GPU need not.
             return interop.from_array(product if there == "cpu" else interop.contiguous(product), family, "matmul")
 
     def _elementwise(self, operation: Callable[[Any, Any], Any], other: Any, name: str, swap: bool = False) -> Any:
         """What scipy.sparse gives for the same operator: sparse results stay :class:`scipy.sparse.csr_array`. On the CPU."""
         _check.on_cpu(name, "this array", self.device)
-        mine, family = self._countable(), interop.NUMPY
+        mine, family = _countable(self), interop.NUMPY
         if isinstance(other, SparseArray):
             _check.same_device(name, (self.device, other.device))
-            theirs = other._countable()
+            theirs = _countable(other)
         elif hasattr(other, "tocsr"):
             theirs = other.tocsr()
         elif isinstance(other, (bool, int, float, complex, np.generic)):
@@ -344,31 +390,38 @@ class SparseArray(BitArray):
             return result
         return interop.from_numpy(result, interop.common_family([self._family, family]), name)
 
-    def _countable(self) -> Any:
-        """:meth:`tocsr` for arithmetic, where the ones of a pattern are int32, so that sums and differences do not wrap."""
-        csr = self.tocsr()
-        return csr.astype(np.int32) if csr.dtype == np.uint8 and self._csr_values() is None else csr
-
     def __neg__(self) -> Any:
         _check.on_cpu("negative", "this array", self.device)
-        return -self._countable()
+        return -_countable(self)
 
     # -- pickling ---------------------------------------------------------------------------------------------------
     def __reduce__(self) -> Any:
         here = self.get()
         return rebuilt, (
             type(self),
-            here._components(),
-            here._settings(),
-            here._row_scale,
-            here._col_scale,
+            here.components(),
+            here.settings(),
+            *scales_of(here),
             here.had_duplicates,
             self.device,
         )
 
     @abstractmethod
-    def _settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         """Keyword arguments of `from_arrays` besides the components and scales."""
+
+
+class _Transpose(NamedTuple):
+    """The transpose of a pattern."""
+
+    pattern: Any  # an array of that pattern without values and scales; None: the pattern is symmetric
+    order: NDArray[Any]  # entry of the array that each entry of its transpose is
+
+
+def _countable(x: SparseArray) -> Any:
+    """:meth:`SparseArray.tocsr` for arithmetic, where the ones of a pattern are int32, so that sums and differences do not wrap."""
+    csr = x.tocsr()
+    return csr.astype(np.int32) if csr.dtype == np.uint8 and x.csr_arrays()[2] is None else csr
 
 
 def rebuilt(
@@ -378,10 +431,3 @@ def rebuilt(
     made = cls.from_arrays(**components, **settings, row_scale=row_scale, col_scale=col_scale)
     made.had_duplicates = bool(had_duplicates)
     return made.to_device(device)
-
-
-def _operations() -> Any:
-    # The operators stand above this layer; everything else here stays below it.
-    from bitsparse import ops
-
-    return ops

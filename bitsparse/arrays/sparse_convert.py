@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from bitsparse import backends, interop
-from bitsparse.arrays.indices import converted, gather, rows_of
-from bitsparse.arrays.inside import family_of
+from bitsparse.arrays.indices import converted, rows_of
+from bitsparse.arrays.inside import scales_of
 from bitsparse.arrays.sparse_merge import Pattern
 from bitsparse.errors import ShapeError
 
@@ -28,12 +28,13 @@ def _scaled(x: Any, function: str) -> tuple[Any, Any, Any]:
         values = space.ones(indices.size, np.uint8)
     elif values.dtype.itemsize == 2 and values.dtype.kind not in "iu":
         values = converted(values, np.dtype(np.float32))
-    dtype = x._scaled_dtype(values.dtype)
+    dtype = x.scaled_dtype(values.dtype)
     values = values.astype(dtype, copy=False)
-    if x._row_scale is not None:
-        values = values * x._row_scale[rows_of(indptr)].astype(dtype, copy=False)
-    if x._col_scale is not None:
-        values = values * x._col_scale[indices].astype(dtype, copy=False)
+    row_scale, col_scale = scales_of(x)
+    if row_scale is not None:
+        values = values * row_scale[rows_of(indptr)].astype(dtype, copy=False)
+    if col_scale is not None:
+        values = values * col_scale[indices].astype(dtype, copy=False)
     return indptr, indices, values
 
 
@@ -70,24 +71,15 @@ def to_dense(x: Any) -> Any:
     return dense
 
 
-def transposed(x: Any) -> Pattern:
-    """The pattern, values and scales of the transpose."""
-    indptr, indices, values = x.csr_arrays()
-    if x.device == "cpu":
+def transposed(indptr: Any, indices: Any, shape: tuple[int, int]) -> tuple[Pattern, Any]:
+    """The transpose of a canonical pattern, and which entry of the pattern each of its entries is."""
+    if (device := interop.device_of(indices)) == "cpu":
         from scipy import sparse
 
-        numbered = sparse.csr_array((np.arange(indices.size, dtype=indices.dtype), indices, indptr), shape=x.shape)
+        numbered = sparse.csr_array((np.arange(indices.size, dtype=indices.dtype), indices, indptr), shape=shape)
         turned = numbered.tocsc()
         starts, rows, order = turned.indptr, turned.indices, turned.data
     else:
-        starts, rows, order = backends.family(x.device, "sparse.build").transpose_csr(indptr, indices, x.shape)
-    return Pattern(
-        starts.astype(indptr.dtype, copy=False),
-        rows.astype(indices.dtype, copy=False),
-        (x.shape[1], x.shape[0]),
-        None if values is None else gather(values, order),
-        x.had_duplicates,
-        x._col_scale,
-        x._row_scale,
-        family_of(x),
-    )
+        starts, rows, order = backends.family(device, "sparse.build").transpose_csr(indptr, indices, shape)
+    starts, rows = starts.astype(indptr.dtype, copy=False), rows.astype(indices.dtype, copy=False)
+    return Pattern(starts, rows, (shape[1], shape[0])), order

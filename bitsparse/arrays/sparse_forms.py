@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from bitsparse.arrays.indices import (
     rows_of,
     without_spare,
 )
-from bitsparse.arrays.inside import family_of
+from bitsparse.arrays.inside import family_of, scales_of
 from bitsparse.arrays.sparse_merge import (
     Pattern,
     bits_only,
@@ -80,7 +81,7 @@ def _where_it_lies(read: Callable[..., Pattern]) -> Callable[..., Pattern]:
             return read(function, *args, **options)
         with interop.working_on(*home):
             made = read(function, *args, **options)
-        return made._replace(family=home[1]) if made.family is interop.NUMPY else made
+        return replace(made, family=home[1]) if made.family is interop.NUMPY else made
 
     return wrapped
 
@@ -103,6 +104,8 @@ def read(function: str, arg: Any, shape: Any, *, index: Any, binary: bool, patte
     pattern : bool
         Values other than 0 and 1 may be dropped.
     """
+    if isinstance(arg, Pattern):
+        return arg
     if hasattr(arg, "csr_arrays"):
         # Bits drop explicit zeros, which only the values show.
         return _of_container(function, arg, shape, index, pattern and not binary)
@@ -144,8 +147,7 @@ def _of_container(function: str, arg: Any, shape: Any, index: Any, ones: bool) -
         arg.shape,
         None if ones else values,
         arg.had_duplicates,
-        arg._row_scale,
-        arg._col_scale,
+        *scales_of(arg),
         family_of(arg),
     )
 
@@ -160,7 +162,8 @@ def _of_bits(function: str, arg: BitTensor, shape: Any, index: Any) -> Pattern:
         )
     if arg.bits > 1 or arg.encoding != "unsigned":
         values, rows, cols = construct.coordinates(arg)
-        return _of_coordinates(function, values, rows, cols, sizes, index, False, False)._replace(family=family_of(arg))
+        made = _of_coordinates(function, values, rows, cols, sizes, index, False, False)
+        return replace(made, family=family_of(arg))
     plain = arg.repack(axis=-1, layout="planes")
     dtype = index_dtype(function, sizes, plain.nnz, index)
     indptr, indices = backends.family(arg.device, "sparse.build").words_to_csr(plain.words, sizes, dtype)
@@ -244,7 +247,10 @@ def _of_coordinates(
     _check.same_device(function, devices_of(row, col, values))
     if interop.namespace(row) is not np:
         row, col = row.astype(dtype, copy=False), col.astype(dtype, copy=False)
-        return _coordinates_on_gpu(function, values, row, col, sizes, index, binary, pattern)._replace(family=family)
+        order, starts = backends.family(interop.device_of(row), "sparse.build").sort_coordinates(row, col, sizes)
+        values = None if values is None else gather(values, order)
+        made = from_csr(function, starts, col[order], sizes, values, index=index, binary=binary, pattern=pattern)
+        return replace(made, family=family)
     if values is None or values.dtype.kind == "b" or (binary and zeros_and_ones(values)):
         from scipy import sparse
 
@@ -253,23 +259,14 @@ def _of_coordinates(
         csr = sparse.coo_array((ones, (row, col)), shape=sizes).tocsr()
         whole = None if values is None or bool(csr.data.all()) else csr.data
         made = Pattern(csr.indptr.astype(dtype, copy=False), csr.indices.astype(dtype, copy=False), sizes, whole)
-        made = made._replace(had_duplicates=csr.nnz < row.size, family=family)
+        made = replace(made, had_duplicates=csr.nnz < row.size, family=family)
         return bits_only(function, made, pattern) if binary else made
     # Sorted by row only: numbering the entries keeps every dtype and shape of values.
     order = np.argsort(row, kind="stable")
     indptr = np.zeros(sizes[0] + 1, dtype)
     np.cumsum(np.bincount(row, minlength=sizes[0]), out=indptr[1:])
     made = from_csr(function, indptr, col[order], sizes, values[order], index=index, binary=binary, pattern=pattern)
-    return made._replace(family=family)
-
-
-def _coordinates_on_gpu(
-    function: str, values: Any, row: Any, col: Any, sizes: tuple[int, int], index: Any, binary: bool, pattern: bool
-) -> Pattern:
-    """Sorted by row and column, repeated entries in the order they have."""
-    order, starts = backends.family(interop.device_of(row), "sparse.build").sort_coordinates(row, col, sizes)
-    values = None if values is None else gather(values, order)
-    return from_csr(function, starts, col[order], sizes, values, index=index, binary=binary, pattern=pattern)
+    return replace(made, family=family)
 
 
 @_where_it_lies
@@ -294,7 +291,7 @@ def from_edges(function: str, rows: Any, cols: Any, shape: Any, values: Any, sym
             once, family = interop.as_array(values, function, "values")
             twice = interop.namespace(once).concatenate([as_bits(once)] * 2).view(once.dtype)
             made = _of_coordinates(function, twice, row, col, shape, index, False, False)
-            return made._replace(family=family)
+            return replace(made, family=family)
     return _of_coordinates(function, values, row, col, shape, index, False, False)
 
 

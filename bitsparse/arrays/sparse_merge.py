@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,8 @@ __all__ = ["Pattern", "bits_only", "merge_duplicates", "nonzeros", "not_bits", "
 _ONE = 0x3F80
 
 
-class Pattern(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Pattern:
     """A canonical CSR array: columns ascend strictly in every row."""
 
     indptr: NDArray[Any]
@@ -110,5 +112,5 @@ def bits_only(function: str, made: Pattern, pattern: bool) -> Pattern:
     kept: Any = nonzeros(made.values)
     kept = kept if kept.ndim == 1 else kept.any(axis=1)
     if bool(kept.all()):
-        return made._replace(values=None)
-    return made._replace(indptr=_starts_of_kept(made.indptr, kept), indices=made.indices[kept], values=None)
+        return replace(made, values=None)
+    return replace(made, indptr=_starts_of_kept(made.indptr, kept), indices=made.indices[kept], values=None)

@@ -1,4 +1,4 @@
-"""TCTiledCSR: a graph translated for tensor cores, its columns condensed in windows of rows (TC-GNN section 4.1)."""
+"""TCTiledCSR: CSR with an index for tensor cores, the columns condensed in windows of rows (TC-GNN section 4.1)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from bitsparse import _check, backends, interop
 from bitsparse.arrays import sparse_forms
 from bitsparse.arrays.indices import contiguous, converted, devices_of, matrix_shape
-from bitsparse.arrays.sparse_adopt import adopt_translated
-from bitsparse.arrays.sparse_base import SparseArray
+from bitsparse.arrays.sparse_adopt import adopt_csr
+from bitsparse.arrays.sparse_base import DERIVED, SparseArray
 from bitsparse.arrays.sparse_forms import Pattern
+from bitsparse.backends.params import Translation
 
 __all__ = ["TCTiledCSR"]
 
@@ -21,7 +22,10 @@ _TALLEST = 16
 
 
 class TCTiledCSR(SparseArray):
-    """Sparse array whose rows are grouped in windows, and each window's columns condensed to those that occur in it.
+    """CSR array that can also be read in windows of rows, each window's columns condensed to those that occur in it.
+
+    The index that condenses the columns is built once: when a kernel or one of the members below first wants it, or at once by
+    :func:`bitsparse.graph.translate`.
 
     Parameters
     ----------
@@ -43,20 +47,16 @@ class TCTiledCSR(SparseArray):
 
     Attributes
     ----------
+    indptr, indices : ndarray, shapes (m + 1,) and (nnz,)
+        The CSR array: columns ascend in every row. What came in this form is shared, not copied.
+    data : ndarray, shape (nnz,) or (nnz, H), or None
+        Values in the order of `indices`. Data that came in this order is shared, not copied.
     cols_indptr : ndarray, shape (windows + 1,)
         Where each window's columns start in `cols`.
     cols : ndarray
         The sorted unique columns of each window.
-    edge_indptr : ndarray, shape (windows + 1,)
-        Where each window's edges start.
-    edge_row : ndarray of uint8, shape (nnz,)
-        Row of each edge in its window. Edges are sorted by window, column and row.
-    edge_col : ndarray of int32, shape (nnz,)
-        Position of each edge's column among its window's `cols`.
-    perm : ndarray, shape (nnz,)
-        Position of each edge in the sorted CSR array without duplicates.
-    data : ndarray, shape (nnz,) or (nnz, H), or None
-        Values in the order of the sorted CSR array. Data that came in this order is shared, not copied.
+    edge_col : ndarray of uint8, uint16 or int32, shape (nnz,)
+        Position of each entry's column among its window's `cols`, in the order of `indices`, in the smallest dtype that holds them all.
 
     Raises
     ------
@@ -75,24 +75,22 @@ class TCTiledCSR(SparseArray):
     >>> import numpy as np
     >>> import bitsparse as bs
     >>> a = bs.TCTiledCSR(np.array([[0, 0, 5], [7, 0, 2]]))
-    >>> a.cols, a.edge_row, a.edge_col, a.data
-    (array([0, 2], dtype=int32), array([1, 0, 1], dtype=uint8), array([0, 1, 1], dtype=int32), array([5, 7, 2]))
+    >>> a.indptr, a.indices, a.data
+    (array([0, 1, 3], dtype=int32), array([2, 0, 2], dtype=int32), array([5, 7, 2]))
+    >>> a.cols, a.edge_col
+    (array([0, 2], dtype=int32), array([1, 0, 1], dtype=uint8))
     >>> a.toarray()
     array([[0, 0, 5],
            [7, 0, 2]])
     """
 
     #: The component arrays, as `from_arrays` takes them.
-    component_names = ("cols_indptr", "cols", "edge_indptr", "edge_row", "edge_col", "perm", "data")
+    component_names = ("indptr", "indices", "data")
 
-    __slots__ = ("_cols", "_cols_indptr", "_data", "_edge_col", "_edge_indptr", "_edge_row", "_perm", "_window")
+    __slots__ = ("_data", "_indices", "_indptr", "_window")
 
-    _cols_indptr: NDArray[Any]
-    _cols: NDArray[Any]
-    _edge_indptr: NDArray[Any]
-    _edge_row: NDArray[np.uint8]
-    _edge_col: NDArray[np.int32]
-    _perm: NDArray[Any]
+    _indptr: NDArray[Any]
+    _indices: NDArray[Any]
     _data: NDArray[Any] | None
     _window: int
 
@@ -109,17 +107,11 @@ class TCTiledCSR(SparseArray):
     ) -> None:
         made = sparse_forms.read("TCTiledCSR", arg, shape, index=index_dtype, binary=False, pattern=pattern)
         height = getattr(arg, "window", 16) if window is None and isinstance(arg, TCTiledCSR) else window
-        self._build(made, 16 if height is None else height, pattern, row_scale, col_scale)
-
-    def _build(self, made: Pattern, window: Any, pattern: bool, row_scale: Any, col_scale: Any) -> None:
-        self._window = _check.integer("TCTiledCSR", "window", window, 1, _TALLEST)
+        self._window = _check.integer("TCTiledCSR", "window", 16 if height is None else height, 1, _TALLEST)
         device = interop.device_of(made.indptr)
         with interop.working_on(device, made.family):
             self._adopt(made, row_scale, col_scale)
-            translated = backends.family(device, "sparse.build").translate(
-                made.indptr, made.indices, made.shape, self._window
-            )
-            self._cols_indptr, self._cols, self._edge_indptr, self._edge_row, self._edge_col, self._perm = translated
+            self._indptr, self._indices = _shared(made.indptr), _shared(made.indices)
             self._data = _shared(made.values) if made.values is not None and not pattern else None
 
     # -- other ways in ----------------------------------------------------------------------------------------------
@@ -136,7 +128,7 @@ class TCTiledCSR(SparseArray):
         col_scale: Any = None,
         index_dtype: Any = None,
     ) -> Self:
-        """Translate a CSR array; without values it is a pattern.
+        """A CSR array; without values it is a pattern. Arrays that are canonical are shared, not copied.
 
         Examples
         --------
@@ -145,9 +137,7 @@ class TCTiledCSR(SparseArray):
                [1, 0]], dtype=uint8)
         """
         made = sparse_forms.from_csr("from_csr_arrays", indptr, indices, shape, values, index=index_dtype)
-        self = object.__new__(cls)
-        self._build(made, window, False, row_scale, col_scale)
-        return self
+        return cls(made, window=window, row_scale=row_scale, col_scale=col_scale)
 
     @classmethod
     def from_edges(
@@ -186,19 +176,13 @@ class TCTiledCSR(SparseArray):
                [1, 0, 0]], dtype=uint8)
         """
         made = sparse_forms.from_edges("from_edges", rows, cols, shape, values, symmetric, index_dtype)
-        self = object.__new__(cls)
-        self._build(made, window, False, row_scale, col_scale)
-        return self
+        return cls(made, window=window, row_scale=row_scale, col_scale=col_scale)
 
     @classmethod
     def from_arrays(
         cls,
-        cols_indptr: Any,
-        cols: Any,
-        edge_indptr: Any,
-        edge_row: Any,
-        edge_col: Any,
-        perm: Any,
+        indptr: Any,
+        indices: Any,
         shape: tuple[int, int],
         *,
         window: int = 16,
@@ -206,27 +190,22 @@ class TCTiledCSR(SparseArray):
         row_scale: Any = None,
         col_scale: Any = None,
     ) -> Self:
-        """Adopt component arrays (see the class), after checking that they are canonical.
+        """Adopt the arrays of a canonical CSR array (see the class), after checking that they are.
 
         Raises
         ------
         ValueError
-            They are not what translating any pattern of this shape gives.
+            They are damaged, or columns do not ascend in every row; :meth:`from_csr_arrays` sorts them.
         """
         function = "TCTiledCSR.from_arrays"
         sizes = matrix_shape(function, shape)
         height = _check.integer(function, "window", window, 1, _TALLEST)
-        parts = (cols_indptr, cols, edge_indptr, edge_row, edge_col, perm)
-        with sparse_forms.working_on((*parts, data)):
-            adopted, family = adopt_translated(function, parts, sizes, height)
-            values, _ = sparse_forms.edge_values(function, data, adopted[3].size)
-            _check.same_device(function, devices_of(adopted[0], values))
-            self = object.__new__(cls)
-            self._window = height
-            self._adopt(Pattern(adopted[0], adopted[1], sizes, family=family), row_scale, col_scale)
-            self._cols_indptr, self._cols, self._edge_indptr, self._edge_row, self._edge_col, self._perm = adopted
-            self._data = None if values is None else _shared(values)
-        return self
+        with sparse_forms.working_on((indptr, indices, data)):
+            (starts, columns), family = adopt_csr(function, indptr, indices, sizes)
+            values, _ = sparse_forms.edge_values(function, data, columns.size)
+            _check.same_device(function, devices_of(starts, values))
+        made = Pattern(starts, columns, sizes, values, family=family)
+        return cls(made, window=height, row_scale=row_scale, col_scale=col_scale)
 
     # -- components -------------------------------------------------------------------------------------------------
     @property
@@ -235,34 +214,42 @@ class TCTiledCSR(SparseArray):
         return self._window
 
     @property
+    def indptr(self) -> NDArray[Any]:
+        """Where each row starts (see the class)."""
+        return self._indptr
+
+    @property
+    def indices(self) -> NDArray[Any]:
+        """Column of each entry."""
+        return self._indices
+
+    @property
+    def translation(self) -> Translation:
+        """The index of windows as kernels load it: `cols_indptr`, `cols` and `edge_col`; built when first asked for, and kept."""
+        build = backends.family(self.device, "sparse.build")
+        kept: Translation = self._keep(
+            ("translation", self._window),
+            lambda: Translation(self._window, *build.translate(self._indptr, self._indices, self._shape, self._window)),
+        )
+        return kept
+
+    @property
     def cols_indptr(self) -> NDArray[Any]:
         """Where each window's columns start (see the class)."""
-        return self._cols_indptr
+        starts: NDArray[Any] = self.translation.cols_indptr
+        return starts
 
     @property
     def cols(self) -> NDArray[Any]:
         """The sorted unique columns of each window."""
-        return self._cols
+        columns: NDArray[Any] = self.translation.cols
+        return columns
 
     @property
-    def edge_indptr(self) -> NDArray[Any]:
-        """Where each window's edges start."""
-        return self._edge_indptr
-
-    @property
-    def edge_row(self) -> NDArray[np.uint8]:
-        """Row of each edge in its window."""
-        return self._edge_row
-
-    @property
-    def edge_col(self) -> NDArray[np.int32]:
-        """Position of each edge's column among its window's columns."""
-        return self._edge_col
-
-    @property
-    def perm(self) -> NDArray[Any]:
-        """Position of each edge in the sorted CSR array."""
-        return self._perm
+    def edge_col(self) -> NDArray[Any]:
+        """Position of each entry's column among its window's columns."""
+        positions: NDArray[Any] = self.translation.edge_col
+        return positions
 
     @property
     def data(self) -> NDArray[Any] | None:
@@ -272,17 +259,17 @@ class TCTiledCSR(SparseArray):
     @property
     def nnz(self) -> int:
         """Number of stored entries, explicit zeros included (as in SciPy)."""
-        return int(self._edge_row.size)
+        return int(self._indices.size)
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """That of the values (uint8 for a pattern); with scales float32, or float64 for float64 values."""
-        return self._scaled_dtype(np.dtype(np.uint8) if self._data is None else self._data.dtype)
+        return self.scaled_dtype(np.dtype(np.uint8) if self._data is None else self._data.dtype)
 
     @property
     def windows(self) -> int:
         """Number of windows."""
-        return int(self._cols_indptr.size - 1)
+        return -(-self._shape[0] // self._window)
 
     def tile_count(self, width: int = 8) -> int:
         """Tiles of `window` x `width` that the condensed columns fill: those an instruction of that shape has to visit.
@@ -293,8 +280,8 @@ class TCTiledCSR(SparseArray):
         4
         """
         width = _check.integer("tile_count", "width", width, 1)
-        with interop.working_on(self.device, self._family):
-            starts = self._cols_indptr.astype(np.int64)
+        with self._working():
+            starts = self.cols_indptr.astype(np.int64)
             return int((-((starts[:-1] - starts[1:]) // width)).sum())
 
     # -- values -----------------------------------------------------------------------------------------------------
@@ -304,7 +291,7 @@ class TCTiledCSR(SparseArray):
         Parameters
         ----------
         values : array_like, shape (nnz,) or (nnz, H), or None
-            In the order of the sorted CSR array, copied; None leaves a pattern.
+            In the order of `indices`, copied; None leaves a pattern.
 
         Raises
         ------
@@ -323,50 +310,40 @@ class TCTiledCSR(SparseArray):
                 f"with_values: the data held entries twice, which were merged into {self.nnz}, so that values in its order do not "
                 f"fit; sum the values first and build from data without repeated entries"
             )
-        made = self.__copy__()
         with sparse_forms.working_on((values, self)):
             array, family = sparse_forms.edge_values("with_values", values, self.nnz)
-            _check.same_device("with_values", devices_of(self._perm, array))
-            made._data = None if array is None else _shared(array.copy())
-        made._family = interop.common_family([self._family, family])
-        return made
+            _check.same_device("with_values", devices_of(self._indices, array))
+            data = None if array is None else _shared(array.copy())
+        return self._with(data=data, family=interop.common_family([self._family, family]))
 
     def astype(self, dtype: Any) -> Self:
         """The same array with values of `dtype`; a pattern gets ones."""
         wanted = _check.dtype("astype", dtype)
-        made = self.__copy__()
-        with interop.working_on(self.device, self._family):
-            ones = interop.namespace(self._perm).ones
-            made._data = converted(ones(self.nnz, np.float32) if self._data is None else self._data, wanted)
-        return made
+        with self._working():
+            ones = interop.namespace(self._indices).ones
+            data = ones(self.nnz, np.float32) if self._data is None else self._data
+            return self._with(data=converted(data, wanted))
 
     def _csr_values(self) -> NDArray[Any] | None:
         return self._data
 
     # -- what the base class asks -----------------------------------------------------------------------------------
     def _pattern(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        made: tuple[NDArray[Any], NDArray[Any]] = backends.family(self.device, "sparse.build").translated_to_csr(
-            self._cols_indptr,
-            self._cols,
-            self._edge_indptr,
-            self._edge_row,
-            self._edge_col,
-            self._perm,
-            self._shape,
-            self._window,
-        )
-        return made
+        return self._indptr, self._indices
 
-    def _made_from(self, made: Pattern) -> Self:
-        self_ = object.__new__(type(self))
-        self_._build(made, self._window, False, None, None)
-        return self_
+    def _kept_arrays(self) -> tuple[NDArray[Any], ...]:
+        kept: Translation | None = DERIVED.get(self._prepared, ("translation", self._window))
+        return () if kept is None else (kept.cols_indptr, kept.cols, kept.edge_col)
 
-    def _settings(self) -> dict[str, Any]:
+    def _of_pattern(self, pattern: Pattern) -> Self:
+        return type(self)(pattern, window=self._window)
+
+    def settings(self) -> dict[str, Any]:
+        """Keyword arguments of :meth:`from_arrays` besides the components and scales."""
         return {"shape": self._shape, "window": self._window}
 
     def _some_index(self) -> NDArray[Any]:
-        return self._perm
+        return self._indices
 
     def _csr_values_nbytes(self) -> int:
         return 0 if self._data is None else self._data.nbytes
@@ -377,15 +354,15 @@ class TCTiledCSR(SparseArray):
         return str(self._data.dtype) + (f" x {self._data.shape[1]}" if self._data.ndim == 2 else "")
 
     def _describe(self) -> dict[str, str]:
-        share = self.nnz / (self._cols.size * self._window) if self._cols.size else 0.0
-        return {
-            "values": self._values_text(),
-            "windows": f"{self.windows:,} of {self._window} rows",
-            "condensed columns": f"{self._cols.size:,} (filled to {share:.1%})",
-        }
+        rows = {"values": self._values_text(), "windows": f"{self.windows:,} of {self._window} rows"}
+        if not self._kept_arrays():
+            return rows | {"condensed columns": "not built yet"}
+        share = self.nnz / (self.cols.size * self._window) if self.cols.size else 0.0
+        return rows | {"condensed columns": f"{self.cols.size:,} (filled to {share:.1%})"}
 
     def __repr__(self) -> str:
-        return self._repr(f"{self._values_text()} window={self._window}")
+        built = " translated" if self._kept_arrays() else ""
+        return self._repr(f"{self._values_text()} window={self._window}{built}")
 
 
 def _shared(values: NDArray[Any]) -> NDArray[Any]:

@@ -14,30 +14,6 @@ from bitsparse.errors import DeviceError
 __all__ = ["family"]
 
 
-#: The families that have GPU kernels.
-_ON_GPU = (
-    "binary.bmm",
-    "binary.bspmm",
-    "bits.pack",
-    "bits.stats",
-    "edges.attention",
-    "edges.sddmm",
-    "edges.sddmm_codes",
-    "finish.floats",
-    "matmul.matmul",
-    "quantized.product",
-    "sampling.sample",
-    "sparse.build",
-    "spmm.choice",
-    "spmm.codes",
-    "spmm.packed",
-    "spmm.short_rows",
-    "spmm.spmm",
-    "spmm.tiles",
-    "spmm.windows",
-)
-
-
 def family(device: str, name: str) -> ModuleType:
     """The module of one family (``bits.pack``, ``matmul.matmul``, ``sparse.build``) in the backend that serves ``device``.
 
@@ -53,8 +29,12 @@ def family(device: str, name: str) -> ModuleType:
     """
     if device == "cpu":
         return importlib.import_module(f"bitsparse.backends.host.{name}")
-    if name not in _ON_GPU:
+    module = f"bitsparse.backends.cuda.{name}"
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not module.startswith(error.name):
+            raise
         raise DeviceError(
             f"bitsparse: there are no {name} kernels for {device} in this release; move the data with .get() or .to_device('cpu')"
-        )
-    return importlib.import_module(f"bitsparse.backends.cuda.{name}")
+        ) from None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 __all__ = [
     "SEGMENT",
@@ -14,9 +13,10 @@ __all__ = [
     "OperandParams",
     "PackedFeatures",
     "Thresholds",
+    "Translation",
     "packed_words",
+    "position_dtype",
     "tile_bitmap_shape",
-    "window_starts",
 ]
 
 #: Elements along the packed axis are padded to whole groups of this many bits (16 bytes).
@@ -48,17 +48,24 @@ def tile_bitmap_shape(outer: int, length: int) -> tuple[int, int]:
     return -(-outer // TILE_ROWS), -(-tile_columns // 32)
 
 
-def window_starts(indptr: NDArray[Any], window: int) -> NDArray[Any]:
-    """Where the entries of each window of rows start, and where the last one ends.
+class Translation(NamedTuple):
+    """The index of a canonical CSR pattern that tile kernels load: see :class:`bitsparse.TCTiledCSR`."""
+
+    window: int
+    cols_indptr: Any
+    cols: Any
+    edge_col: Any
+
+
+def position_dtype(most: int) -> np.dtype[Any]:
+    """The smallest dtype that tells so many columns of a window apart.
 
     Examples
     --------
-    >>> window_starts(np.array([0, 2, 3, 3, 7, 9]), 2).tolist()
-    [0, 3, 7, 9]
+    >>> position_dtype(256), position_dtype(257)
+    (dtype('uint8'), dtype('uint16'))
     """
-    rows = indptr.shape[0] - 1
-    starts: NDArray[Any] = indptr[np.minimum(np.arange(-(-rows // window) + 1, dtype=np.int64) * window, rows)]
-    return starts
+    return np.dtype(np.uint8 if most <= 1 << 8 else np.uint16 if most <= 1 << 16 else np.int32)
 
 
 class EpilogueParams(NamedTuple):
@@ -95,6 +102,12 @@ class EpilogueParams(NamedTuple):
     layout: str = "planes"
     function: str = "matmul"  # who asks, for messages
 
+    def joined(self, operand: OperandParams) -> EpilogueParams:
+        """The chain with what the operands of one product add to it."""
+        scales = {"row_scale": _times(self.row_scale, operand.row_scale)}
+        scales["col_scale"] = _times(self.col_scale, operand.col_scale)
+        return self._replace(**scales, row_term=operand.row_term, col_term=operand.col_term)
+
 
 class OperandParams(NamedTuple):
     """What the operands of one product add to an epilogue's chain; float32 vectors on their device, or None.
@@ -106,6 +119,13 @@ class OperandParams(NamedTuple):
     col_scale: Any = None
     row_term: tuple[Any, Any] | None = None
     col_term: tuple[Any, Any] | None = None
+
+
+def _times(mine: Any, theirs: Any) -> Any:
+    """The product of two factors, each of which may be None for 1."""
+    if mine is None or theirs is None:
+        return theirs if mine is None else mine
+    return (mine * theirs).astype(np.float32)
 
 
 class Thresholds(NamedTuple):

@@ -1,6 +1,6 @@
 """Timing, tables and records for the benchmark suites in ``benchmarks/``."""
 
-from bitsparse.bench.records import Machine, Record, cpu_name, git_commit
+from bitsparse.bench.records import Machine, Record, cpu_name, program_commit
 from bitsparse.bench.suite import Case, Prepared, Unavailable, run_cases
 from bitsparse.bench.table import HEADINGS, format_table, record_row
 from bitsparse.bench.timer import Protocol, time_interleaved, time_once
@@ -15,7 +15,7 @@ __all__ = [
     "Unavailable",
     "cpu_name",
     "format_table",
-    "git_commit",
+    "program_commit",
     "record_row",
     "run_cases",
     "time_interleaved",

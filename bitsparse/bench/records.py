@@ -3,18 +3,46 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
+import re
 import subprocess
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Machine", "Record", "cpu_name", "git_commit"]
+import numpy as np
+
+from bitsparse._ext import bits
+
+__all__ = ["Machine", "Record", "cpu_name", "program_commit"]
+
+#: What decides speed and results beside the library itself, where it is installed.
+_LIBRARIES = ("bitsparse", "numpy", "scipy", "torch", "torch_geometric")
+
+
+def _today() -> str:
+    return datetime.now(UTC).date().isoformat()
+
+
+def _library_versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for library in _LIBRARIES:
+        try:
+            found[library] = version(library)
+        except PackageNotFoundError:
+            continue
+    return found
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Where the numbers were taken; GPU fields are ``None`` for a suite that runs on the CPU."""
+    """Where and when the numbers were taken; GPU fields are ``None`` for a suite that runs on the CPU.
+
+    ``date`` is the day in UTC, ``versions`` the libraries (CuPy on a GPU; the compiler of our C code and NumPy's BLAS on a CPU).
+    """
 
     device: str
     threads: int
@@ -22,6 +50,14 @@ class Machine:
     gpu: str | None = None
     driver: str | None = None
     cuda: str | None = None
+    date: str = field(default_factory=_today)
+    versions: dict[str, str] = field(default_factory=_library_versions)
+
+    @classmethod
+    def of_cpu(cls, threads: int, commit: str | None) -> Machine:
+        """Describe this machine for a suite that runs on the CPU."""
+        versions = _library_versions() | {"compiler": _compiler(), "blas": _blas()}
+        return cls(f"cpu: {cpu_name()}", threads, commit, versions=versions)
 
 
 @dataclass(frozen=True)
@@ -34,23 +70,25 @@ class Record:
         Names, as the command line takes them.
     params : dict
         Sizes, options and everything else one needs to repeat the measurement.
-    ours_ms, peer_ms : float
-        Median milliseconds of one call, measured in turns; ``peer_ms`` is ``None`` without a peer.
+    ours_ms, peer_ms : float or None
+        Median milliseconds of one call, measured in turns; ``peer_ms`` is ``None`` without a peer, both where nothing was timed.
     peer : str or None
         What it is compared with.
     ratio : float or None
         ``peer_ms / ours_ms``: above 1 ours is faster.
     floor_ms : float or None
-        The time no implementation could beat at the rates that ``params["floor"]`` states.
+        The time that nothing can beat: it follows from what the hardware is built for, never from a measurement.
+    estimate_ms : float or None
+        The time that the rates measured on this kind of machine suggest. Caches can make a call quicker than that.
     bytes : int
         Bytes of operands and result that one call of ours has to touch.
-    device, gpu, driver, cuda, threads, commit
+    device, gpu, driver, cuda, threads, commit, date, versions
         See :class:`Machine`.
 
     Examples
     --------
     >>> here = Machine(device="cpu", threads=2, commit=None)
-    >>> record = Record.measured("host", "pack", {"m": 4}, 1.0, "numpy.copyto", 2.0, 0.5, 32, here)
+    >>> record = Record.measured("host", "pack", {"m": 4}, 1.0, "numpy.copyto", 2.0, 32, here, floor_ms=0.5)
     >>> record.ratio, record.to_json()[:40]
     (2.0, '{"suite": "host", "case": "pack", "param')
     """
@@ -58,11 +96,12 @@ class Record:
     suite: str
     case: str
     params: dict[str, Any]
-    ours_ms: float
+    ours_ms: float | None
     peer: str | None
     peer_ms: float | None
     ratio: float | None
     floor_ms: float | None
+    estimate_ms: float | None
     bytes: int
     device: str
     gpu: str | None
@@ -70,6 +109,8 @@ class Record:
     cuda: str | None
     threads: int
     commit: str | None
+    date: str
+    versions: dict[str, str]
 
     @classmethod
     def measured(
@@ -77,16 +118,23 @@ class Record:
         suite: str,
         case: str,
         params: dict[str, Any],
-        ours_ms: float,
+        ours_ms: float | None,
         peer: str | None,
         peer_ms: float | None,
-        floor_ms: float | None,
         bytes: int,
         machine: Machine,
+        *,
+        floor_ms: float | None = None,
+        estimate_ms: float | None = None,
     ) -> Record:
         """Make a record from a measurement and the machine it was taken on; the ratio follows."""
-        ratio = None if peer_ms is None else peer_ms / ours_ms
-        return cls(suite, case, params, ours_ms, peer, peer_ms, ratio, floor_ms, bytes, **asdict(machine))
+        ratio = None if peer_ms is None or ours_ms is None else peer_ms / ours_ms
+        return cls(suite, case, params, ours_ms, peer, peer_ms, ratio, floor_ms, estimate_ms, bytes, **asdict(machine))
+
+    @classmethod
+    def counted(cls, suite: str, case: str, params: dict[str, Any], machine: Machine) -> Record:
+        """Make a record of what was counted and not timed."""
+        return cls.measured(suite, case, params, None, None, None, 0, machine)
 
     def to_json(self) -> str:
         """The record as one line of JSON."""
@@ -109,11 +157,35 @@ def cpu_name() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def git_commit(folder: Path) -> str | None:
-    """Short hash of the commit checked out in ``folder`` (``-dirty`` with local changes); ``None`` outside git."""
-    command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+def _compiler() -> str:
+    """The compiler that built our C code, as it signed the library."""
+    signed = re.search(rb"GCC: \([^)]*\) [0-9.]+|clang version [0-9.]+", Path(bits.__file__).read_bytes())
+    return signed[0].decode("ascii", "replace") if signed else "unknown"
+
+
+def _blas() -> str:
+    """NumPy's BLAS and its version."""
+    config: Any = np.show_config(mode="dicts")
+    blas = config.get("Build Dependencies", {}).get("blas", {})
+    return f"{blas.get('name', 'unknown')} {blas.get('version', '')}".strip()
+
+
+def program_commit(root: Path) -> str | None:
+    """Twelve digits of the commit that is checked out in ``root``; without git there, of what ``BITSPARSE_COMMIT`` says, else ``None``.
+
+    ``-dirty`` follows where sources were changed since. Records and documents do not count: suites write them.
+    """
+    if not (root / ".git").exists():
+        return os.environ.get("BITSPARSE_COMMIT", "").strip()[:12] or None
+    commit = _git(root, "rev-parse", "--short=12", "HEAD")
+    written = (":!benchmarks/results", ":!docs", ":!*.md")
+    changed = commit and _git(root, "status", "--porcelain", "--untracked-files=no", ".", *written)
+    return f"{commit}-dirty" if changed else commit
+
+
+def _git(root: Path, *arguments: str) -> str | None:
     try:
-        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        result = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False)
     except OSError:
         return None
-    return result.stdout.strip() or None
+    return result.stdout.strip() if result.returncode == 0 else None

@@ -30,7 +30,7 @@ class Prepared:
         Goes into the record as it is.
     bytes : int
         Bytes of operands and result of one call of ours.
-    floor_ms : float, optional
+    floor_ms, estimate_ms : float, optional
         See :class:`~bitsparse.bench.records.Record`.
     peer_scale : float
         Factor for the peer's time where the two sides do a different amount of the same work; the unscaled time and the
@@ -46,6 +46,7 @@ class Prepared:
     params: dict[str, Any]
     bytes: int
     floor_ms: float | None = None
+    estimate_ms: float | None = None
     peer_scale: float = 1.0
     measure: Callable[[Protocol], tuple[float, float | None]] | None = None
 
@@ -77,5 +78,14 @@ def run_cases(suite: str, cases: Iterable[Case], machine: Machine, protocol: Pro
             params |= {"peer_measured_ms": peer_ms, "peer_scale": ready.peer_scale}
             peer_ms *= ready.peer_scale
         yield Record.measured(
-            suite, case.name, params, ours_ms, ready.peer_name, peer_ms, ready.floor_ms, ready.bytes, machine
+            suite,
+            case.name,
+            params,
+            ours_ms,
+            ready.peer_name,
+            peer_ms,
+            ready.bytes,
+            machine,
+            floor_ms=ready.floor_ms,
+            estimate_ms=ready.estimate_ms,
         )

@@ -8,7 +8,7 @@ from bitsparse.bench.records import Record
 
 __all__ = ["HEADINGS", "format_table", "record_row"]
 
-HEADINGS = ("case", "ours ms", "peer ms", "ratio", "floor ms", "peer")
+HEADINGS = ("case", "ours ms", "peer ms", "ratio", "floor ms", "estimate ms", "peer")
 
 
 def format_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -42,6 +42,7 @@ def record_row(record: Record) -> list[str]:
         _milliseconds(record.peer_ms),
         "-" if record.ratio is None else f"{record.ratio:.2f}",
         _milliseconds(record.floor_ms),
+        _milliseconds(record.estimate_ms),
         record.peer or "-",
     ]
 

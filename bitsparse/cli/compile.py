@@ -20,6 +20,7 @@ from typing import Any
 
 from bitsparse import jit
 from bitsparse._progress import progress
+from bitsparse.backends import cuda
 from bitsparse.cli.common import add_json, positive
 
 __all__ = ["DESCRIPTION", "HELP", "add_options", "run"]
@@ -65,7 +66,7 @@ def _arch(text: str) -> str:
 def run(args: argparse.Namespace) -> int:
     """Serve the command."""
     archs = list(dict.fromkeys(jit.capability().arch if arch == _NATIVE else arch for arch in args.arch))
-    chosen = jit.variants()
+    chosen = cuda.variants()
     jobs = args.jobs or len(os.sched_getaffinity(0))
     nvrtc = ".".join(map(str, jit.nvrtc_version()))
     total = sum(variant.runs_on(arch) for arch in archs for variant in chosen)

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from bitsparse.arrays import FRDC, TCTiledCSR
+from bitsparse.arrays import FRDC
 from bitsparse.cli.common import add_json, emit, need, save_spy
 from bitsparse.cli.convert import add_input_options
 from bitsparse.cli.files import Loaded, load
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> None:
 
 def statistics(loaded: Loaded, parts: int | None = None) -> dict[str, Any]:
     """The object that ``--json`` prints."""
-    from bitsparse.graph import tile_statistics
+    from bitsparse.graph import tile_statistics, translate
     from bitsparse.graph.adjacency import pattern_of, scipy_pattern
 
     made = pattern_of("inspect", loaded.matrix)
@@ -103,7 +103,7 @@ def statistics(loaded: Loaded, parts: int | None = None) -> dict[str, Any]:
             "csr": index_bytes,
             "csr-float32": index_bytes + 4 * entries,
             "frdc": frdc_bytes,
-            "tiled": TCTiledCSR(csr, pattern=True).nbytes,
+            "tiled": translate(csr, pattern=True).nbytes,
             "bits": rows * -(-cols // 128) * 16,
         },
         "batches": _batches(csr, parts) if parts is not None else None,

@@ -34,13 +34,13 @@ _COMMUNITY = 500
 _TABLE = 1 << 16
 #: Streams of the generator: degrees, community sizes, edges anywhere, edges inside a community.
 _DEGREES, _SIZES, _OUTSIDE, _INSIDE = range(4)
-#: Draws at a time: on the CPU what its caches hold, on a GPU what keeps it busy.
+#: How many pairs are drawn at a time: as many as fit into a CPU's caches, and enough to keep a GPU busy.
 _CHUNK, _GPU_CHUNK = 1 << 20, 1 << 24
 _MOST_ROUNDS = 400
 _LOW = np.uint64(0xFFFFFFFF)
 _32 = np.uint64(32)
 
-#: Of NumPy or of CuPy, the module being ``xp``.
+#: An array of NumPy or of CuPy; functions are called through ``xp``, which is one of these modules.
 _Array = Any
 
 
@@ -152,7 +152,7 @@ def _csr(xp: Any, nodes: int, entries: int, kind: str, highest: int, seed: int) 
     del degrees
     keys = [_distinct_pairs(xp, pools, nodes, highest, seed)]
     del pools
-    # Popped, so that the last step can let go of them.
+    # Popped, so that the keys are held by nobody else and the last step can free them as soon as it has read them.
     return _both_directions(keys.pop(), nodes) if xp is np else _both_sorted(xp, keys.pop(), nodes)
 
 
@@ -297,23 +297,23 @@ def _distinct_pairs(xp: Any, pools: list[_Pool], nodes: int, highest: int, seed:
             f"synthetic: {lacking} of {target} edges found no free pair of nodes; ask for fewer entries or more nodes"
         )
     for pool in pools:
-        pool.ends = xp.empty(0, np.int32)  # room for the last step
+        pool.ends = xp.empty(0, np.int32)  # frees the memory of what was drawn from, for the last step
     _merge_last(xp, runs, len(runs))
     return runs.pop()
 
 
 def _merge_last(xp: Any, runs: list[_Array], count: int) -> None:
-    """The last ascending arrays become one."""
+    """Merge the last `count` ascending arrays into one."""
     merged = xp.concatenate(runs[len(runs) - count :]) if count else xp.empty(0, np.int64)
     del runs[len(runs) - count :]
     if count > 1:
-        # Not NumPy's default for few new keys behind many sorted ones; CuPy has one way to sort.
+        # NumPy's stable sort merges runs that ascend already, which its default sort does not; CuPy has one way to sort.
         merged.sort(**({"kind": "stable"} if xp is np else {}))
     runs.append(merged)
 
 
 def _distinct(pool: _Pool, count: int, runs: list[_Array], nodes: int, seed: int) -> _Array:
-    """Of the pool's next pairs those that are new, ascending."""
+    """The next pairs of the pool without those that are there already, ascending."""
     xp = interop.namespace(pool.ends)
     new = xp.empty(count, np.int64)
     filled = 0

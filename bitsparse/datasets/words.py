@@ -75,8 +75,8 @@ def words(block: NDArray[np.uint8], inside: NDArray[np.bool_], line: int = 0) ->
 
     Examples
     --------
-    >>> found = words(np.frombuffer(b"12 345\n6", np.uint8), table(b" "))
-    >>> found.starts, found.ends, found.line_starts()
+    >>> block_words = words(np.frombuffer(b"12 345\n6", np.uint8), table(b" "))
+    >>> block_words.starts, block_words.ends, block_words.line_starts()
     (array([0, 3, 7], dtype=int32), array([2, 6, 8], dtype=int32), array([0, 2, 3]))
     """
     marks = np.zeros(block.size + 2, np.bool_)
@@ -87,7 +87,7 @@ def words(block: NDArray[np.uint8], inside: NDArray[np.bool_], line: int = 0) ->
     return Words(block, edges[::2].copy(), edges[1::2].copy(), line)
 
 
-def integers(found: Words) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def integers(block_words: Words) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """The value of every word that is a whole number of at most 18 digits, and which words are none.
 
     Examples
@@ -95,7 +95,7 @@ def integers(found: Words) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     >>> integers(words(np.frombuffer(b"12 -345 6.0 -", np.uint8), table(b" ")))
     (array([  12, -345,    0,    0]), array([False, False,  True,  True]))
     """
-    block, starts, ends, _ = found
+    block, starts, ends, _ = block_words
     first = block[starts]
     negative = first == ord("-")
     begin = starts + (negative | (first == ord("+")))
@@ -112,7 +112,7 @@ def integers(found: Words) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     return np.negative(value, out=value, where=negative), bad
 
 
-def floats(found: Words) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+def floats(block_words: Words) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """The value of every word that is a number, and which words are none.
 
     Examples
@@ -120,8 +120,8 @@ def floats(found: Words) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     >>> floats(words(np.frombuffer(b"1e1 -.5 1_0 x", np.uint8), table(b" ")))
     (array([10. , -0.5,  0. ,  0. ]), array([False, False,  True,  True]))
     """
-    raw = found.block.tobytes()
-    texts = [raw[start:end] for start, end in zip(found.starts.tolist(), found.ends.tolist(), strict=True)]
+    raw = block_words.block.tobytes()
+    texts = [raw[start:end] for start, end in zip(block_words.starts.tolist(), block_words.ends.tolist(), strict=True)]
     if b"_" not in raw:  # which Python lets stand between digits
         try:
             return np.array(list(map(float, texts)), np.float64), np.zeros(len(texts), np.bool_)

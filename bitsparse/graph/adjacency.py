@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ def pattern_of(function: str, graph: Any) -> Pattern:
     else:
         made = sparse_forms.read(function, graph, None, index=None, binary=False, pattern=True)
     _check.on_cpu(function, "the graph", interop.device_of(made.indptr))
-    return Pattern(made.indptr, made.indices, made.shape)
+    return replace(made, values=None)
 
 
 def square_pattern(function: str, graph: Any) -> Pattern:

@@ -16,7 +16,7 @@ from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
 from bitsparse.backends.cuda.packets import CodeSums
 from bitsparse.graph.host_sums import same_codes
 from bitsparse.ops import Epilogue, matmul, plan_spmm
-from bitsparse.ops.matmul.plan import target_of
+from bitsparse.ops.finish.target import target_of
 
 if TYPE_CHECKING:
     from bitsparse.graph.operand import Graph

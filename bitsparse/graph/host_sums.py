@@ -14,8 +14,8 @@ from bitsparse.arrays.inside import family_of
 from bitsparse.backends.params import PackedFeatures
 from bitsparse.errors import ShapeError
 from bitsparse.ops import Epilogue, matmul, spmm
+from bitsparse.ops.finish.target import target_of
 from bitsparse.ops.finish.terms import operand_terms
-from bitsparse.ops.matmul.plan import target_of
 
 if TYPE_CHECKING:
     from bitsparse.graph.operand import Graph

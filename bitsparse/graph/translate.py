@@ -12,7 +12,7 @@ __all__ = ["translate"]
 def translate(
     graph: Any, *, window: int = 16, pattern: bool = False, row_scale: Any = None, col_scale: Any = None
 ) -> TCTiledCSR:
-    """Condense the columns of every window of rows (TC-GNN section 4.1, Algorithm 1).
+    """A CSR array with the columns of every window of rows condensed now (TC-GNN section 4.1, Algorithm 1), not at first use.
 
     Parameters
     ----------
@@ -36,4 +36,6 @@ def translate(
     >>> a.shape, a.cols, a.tile_count(8)
     ((2, 901), array([  7, 900], dtype=int32), 1)
     """
-    return TCTiledCSR(graph, window=window, pattern=pattern, row_scale=row_scale, col_scale=col_scale)
+    translated = TCTiledCSR(graph, window=window, pattern=pattern, row_scale=row_scale, col_scale=col_scale)
+    _ = translated.translation  # built, and kept
+    return translated

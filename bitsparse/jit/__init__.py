@@ -7,8 +7,9 @@ kernel is loaded; :func:`compile_all` builds for any list of architectures on a 
 from bitsparse.jit.ahead import Compiled, compile_all
 from bitsparse.jit.cache import cache_dir, compile_kernel, nvrtc_version, source_dir
 from bitsparse.jit.device import Capability, capability, require_cupy
-from bitsparse.jit.kernel import Kernel, Launch, TensorMap, kernel, tensor_map
-from bitsparse.jit.variants import ARCHS, Variant, variants
+from bitsparse.jit.kernel import Kernel, Launch, kernel, tensor_map
+from bitsparse.jit.structs import TensorMap, struct
+from bitsparse.jit.variant import ARCHS, Variant, variants_of
 
 __all__ = [
     "ARCHS",
@@ -26,6 +27,7 @@ __all__ = [
     "nvrtc_version",
     "require_cupy",
     "source_dir",
+    "struct",
     "tensor_map",
-    "variants",
+    "variants_of",
 ]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bitsparse.jit.cache import compile_kernel, nvrtc_version
-from bitsparse.jit.variants import Variant
+from bitsparse.jit.variant import Variant
 
 __all__ = ["Compiled", "compile_all"]
 
@@ -81,12 +81,12 @@ def compile_all(archs: Iterable[str], chosen: Iterable[Variant], jobs: int = 1) 
     work = [(arch, variant) for arch in archs for variant in wanted if variant.runs_on(arch)]
     # The compiler runs outside Python's lock, so threads are enough.
     with ThreadPoolExecutor(max(1, jobs)) as pool:
-        found = [pool.submit(_compile, arch, variant) for arch, variant in work]
+        compilations = [pool.submit(_compile, arch, variant) for arch, variant in work]
         try:
-            for future in found:
+            for future in compilations:
                 yield future.result()
         finally:
-            for future in found:
+            for future in compilations:
                 future.cancel()
 
 

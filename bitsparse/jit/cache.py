@@ -18,7 +18,7 @@ from bitsparse.jit.device import require_cupy
 
 __all__ = ["cache_dir", "compile_kernel", "nvrtc_version", "source_dir", "with_headers"]
 
-#: Of the files in the cache: those of other layouts have other names.
+#: Version of how files lie in the cache. It goes into their names, so that files of other versions are not read.
 _LAYOUT = "2"
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
 _RESOURCES = re.compile(r"bytes stack frame|registers|spill")

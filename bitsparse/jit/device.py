@@ -68,14 +68,14 @@ def capability(device: int | None = None) -> Capability:
 @cache
 def _capability(device: int) -> Capability:
     cupy = require_cupy("capability")
-    found = cupy.cuda.runtime.getDeviceProperties(device)
+    properties = cupy.cuda.runtime.getDeviceProperties(device)
     result = Capability(
-        found["name"].decode(),
-        found["major"],
-        found["minor"],
-        found["multiProcessorCount"],
-        found["sharedMemPerBlockOptin"],
-        found["l2CacheSize"],
+        properties["name"].decode(),
+        properties["major"],
+        properties["minor"],
+        properties["multiProcessorCount"],
+        properties["sharedMemPerBlockOptin"],
+        properties["l2CacheSize"],
     )
     if result.major < 8:
         raise KernelError(

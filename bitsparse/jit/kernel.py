@@ -11,10 +11,9 @@ from bitsparse._ext import launch as _launch
 from bitsparse.errors import KernelError
 from bitsparse.jit.cache import compile_kernel
 from bitsparse.jit.device import capability, require_cupy
+from bitsparse.jit.structs import TensorMap
 
-__all__ = ["Kernel", "Launch", "TensorMap", "kernel", "tensor_map"]
-
-TensorMap = ctypes.c_uint64 * 16
+__all__ = ["Kernel", "Launch", "kernel", "tensor_map"]
 
 _ATTRIBUTE_CLUSTER, _ATTRIBUTE_DEPENDENT = 4, 6
 _SUCCESS, _OUT_OF_MEMORY = 0, 2
@@ -175,12 +174,12 @@ class Kernel:
             probe.config.attributes[0].id = _ATTRIBUTE_CLUSTER  # also for a cluster of one
             probe.config.attributes[0].value[0:3] = [cluster, 1, 1]
             probe.config.attribute_count = 1
-            found = ctypes.c_int()
+            clusters = ctypes.c_int()
             status = _driver().cuOccupancyMaxActiveClusters(
-                ctypes.byref(found), ctypes.c_void_p(self.function), ctypes.byref(probe.config)
+                ctypes.byref(clusters), ctypes.c_void_p(self.function), ctypes.byref(probe.config)
             )
             _check(status, f"asking for the occupancy of {self.name}")
-            self._clusters[key] = found.value
+            self._clusters[key] = clusters.value
         return self._clusters[key]
 
 

@@ -157,4 +157,3 @@ class Features:
             best = np.where(total < least, (step * top).astype(np.float32), best)
             least = np.minimum(total, least)
         return np.zeros(n, np.float32), best, bits
-

@@ -1,5 +1,6 @@
 """The public functions: check the arguments, choose a kernel, call the backend."""
 
+from bitsparse.arrays.operators import hang
 from bitsparse.ops.binary.bmm import bmm, plan_bmm
 from bitsparse.ops.binary.bmm_plan import BmmPlan
 from bitsparse.ops.binary.bspmm import BspmmPlan, bspmm, plan_bspmm
@@ -18,6 +19,8 @@ from bitsparse.ops.quantized.plan import QuantizedMatmulPlan, QuantizedProduct
 from bitsparse.ops.sampling.sample import EdgeSample, edge_sample
 from bitsparse.ops.sampling.spmm import SampledPlan, plan_sampled_spmm, sampled_spmm
 from bitsparse.ops.spmm.spmm import SpmmPlan, aggregate_edges, plan_spmm, spmm
+
+hang(matmul=matmul, spmm=spmm, dequantize=dequantize)
 
 __all__ = [
     "BatchNorm",

@@ -195,7 +195,8 @@ BS_INLINE void finish(const BmmParams &g, u32, u32 vectors, const Sums &s, int r
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int ones_of_row = 2 * s.ones[2 * half];
-            float x = (float)(4 * s.acc[j][2 * half] - ones_of_row + more.x), y = (float)(4 * s.acc[j][2 * half + 1] - ones_of_row + more.y);
+            float x = (float)(4 * s.acc[j][2 * half] - ones_of_row + more.x),
+                  y = (float)(4 * s.acc[j][2 * half + 1] - ones_of_row + more.y);
             x = bs_addf(bs_mulf(bs_mulf(x, rows[half].scale[0]), scale.x), bias.x);
             y = bs_addf(bs_mulf(bs_mulf(y, rows[half].scale[0]), scale.y), bias.y);
             if (e.steps & kNorm)

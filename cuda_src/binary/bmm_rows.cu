@@ -14,7 +14,7 @@
 // axis in parts), BS_NORM (a factor and an
 // addend for each feature come before the sign), BS_FINISH: 0 stores the int32 sums, 1 goes through finish/strips.cuh, 2 compares with a threshold
 // for each column and packs the bits along the row, 3 goes through the commonest chains where the sums are.
-// Floor: the bytes of X at the memory's rate. See benchmarks/NOTES.md.
+// Floor: the bytes of X at the memory's rate. See docs/kernels/binary.md.
 #include "binary/bmm_finish.cuh"
 
 // The means of the block's rows, of whose 128 columns each there are sums; those of parts before are in `totals`.

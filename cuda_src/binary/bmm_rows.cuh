@@ -57,16 +57,16 @@ struct BmmParams {
     const unsigned char *x;
     const u32 *w;             // (n, words), packed along the contraction axis
     void *out;                // int32 sums, or packed bits
-    const int *columns;       // of n columns and zeros up to whole items: what is added to the sum; with BS_FINISH 2: the least count of a one
-    const u32 *flips;         // BS_FINISH 2: columns whose bits turn over
-    const float *norm[2];     // of a feature: the factor and the addend in front of the sign; zero behind the last one
-    float *absmean;           // mean magnitudes of the rows; may be null
-    int *nan;                 // becomes 1 when an activation is NaN
-    long long x_row;          // bytes from row to row
-    int m, n, k, words;       // words of a row of w
-    int part_words;           // of the contraction axis that are in shared memory at a time, a multiple of 16 unless they are all
-    int pitch;                // words from row to row there, 16 times an odd number, so that neither side meets in few banks
-    int out_words, pairs;     // of a row of bits; whether two neighbouring sums may be stored at once
+    const int *columns; // of n columns and zeros up to whole items: what is added to the sum; with BS_FINISH 2: the least count of a one
+    const u32 *flips; // BS_FINISH 2: columns whose bits turn over
+    const float *norm[2]; // of a feature: the factor and the addend in front of the sign; zero behind the last one
+    float *absmean; // mean magnitudes of the rows; may be null
+    int *nan; // becomes 1 when an activation is NaN
+    long long x_row; // bytes from row to row
+    int m, n, k, words; // words of a row of w
+    int part_words; // of the contraction axis that are in shared memory at a time, a multiple of 16 unless they are all
+    int pitch; // words from row to row there, 16 times an odd number, so that neither side meets in few banks
+    int out_words, pairs; // of a row of bits; whether two neighbouring sums may be stored at once
     int is_signed, pad;
 #if BS_FINISH & 1
     EpilogueParams epilogue;
@@ -86,8 +86,11 @@ BS_INLINE const void *vector_of(const BmmParams &g, int which)
 {
 #if BS_FINISH == 3
     const EpilogueParams &e = g.epilogue;
-    return which == kScale ? (const void *)e.col_scale[0].at : which == kBias ? (const void *)e.bias.at
-         : which == kFactor ? (const void *)e.bn_scale.at : which == kShift ? (const void *)e.bn_shift.at : (const void *)g.columns;
+    return which == kScale    ? (const void *)e.col_scale[0].at
+           : which == kBias   ? (const void *)e.bias.at
+           : which == kFactor ? (const void *)e.bn_scale.at
+           : which == kShift  ? (const void *)e.bn_shift.at
+                              : (const void *)g.columns;
 #else
     return which == kAddend ? (const void *)g.columns : nullptr;
 #endif
@@ -192,7 +195,8 @@ BS_INLINE void load_rows(const BmmParams &g, u32 bits, u32 sums, int row0, int f
                 const float sum = sum_of_lanes(lane, magnitudes);
                 odd = odd || sum != sum;
                 if ((lane & 3) == 0)
-                    store_shared_word(sums + ((8 * groups[u] + row_of_sum(lane)) * (g.part_words / 4) + chunks[u]) * 4, (int)bs_bits_of(sum));
+                    store_shared_word(sums + ((8 * groups[u] + row_of_sum(lane)) * (g.part_words / 4) + chunks[u]) * 4,
+                                      (int)bs_bits_of(sum));
             } else if (kValues) {
                 float all = 0.0f;
 #pragma unroll

@@ -229,10 +229,7 @@ BS_INLINE void store_numbers(const CountParams &p, const CountedRow &r, int word
 }
 
 // How many planes the counts of a warp's rows take. For whole warps.
-BS_INLINE int planes_in_use(const CountedRow &r)
-{
-    return 32 - __clz((int)__reduce_max_sync(~0u, r.there ? (u32)r.edges : 0u));
-}
+BS_INLINE int planes_in_use(const CountedRow &r) { return 32 - __clz((int)__reduce_max_sync(~0u, r.there ? (u32)r.edges : 0u)); }
 #endif
 
 #if BS_OUT != BS_SIGNS
@@ -242,7 +239,7 @@ template <int left, int n>
 BS_INLINE void finish_numbers(const CountParams &p, const CountLane &me, const CountedRow &r, const u32 (&plane)[left][n])
 {
     __shared__ int leaders[BS_THREADS / 32][32];
-    int(&leader)[32] = leaders[threadIdx.x >> 5];
+    int (&leader)[32] = leaders[threadIdx.x >> 5];
     const int lane = (int)threadIdx.x & 31, j = lane & 3, top = planes_in_use(r);
     const u32 mask = __ballot_sync(~0u, r.there && me.lane == 0);
     const int rows = __popc(mask), lanes = BS_WORDS / left << p.across; // that have words of a row

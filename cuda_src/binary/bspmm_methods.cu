@@ -30,7 +30,8 @@ extern "C" __global__ void __launch_bounds__(128) bspmm_methods(const __grid_con
     int plus = 0, minus = 0;
 #pragma unroll 4
     for (Index e = begin; e < end; e++) {
-        const u32 bits = __ldg((const u32 *)row_address((const char *)(p.words + word), __ldg(p.streams.indices + e), 4u * (unsigned)p.width));
+        const u32 bits =
+            __ldg((const u32 *)row_address((const char *)(p.words + word), __ldg(p.streams.indices + e), 4u * (unsigned)p.width));
 #if BS_METHOD == 1
         plus += (int)(bits >> lane & 1u);
         minus += (int)(~bits >> lane & 1u);

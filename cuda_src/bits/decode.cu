@@ -190,6 +190,6 @@ extern "C" __global__ void __launch_bounds__(128) decode_columns(const DecodePar
         for (int r = 0; r < 32; r++)
             if (r < left)
                 to[r * cols] = dequantized(integer_of(codes[r], p), by_row ? scale_at(p, scales + r * (Index)p.scale_row) : my_scale,
-                                             by_row ? offset_at(p, offsets + r * (Index)p.offset_row) : my_offset, p);
+                                           by_row ? offset_at(p, offsets + r * (Index)p.offset_row) : my_offset, p);
     }
 }

@@ -64,7 +64,8 @@ extern "C" __global__ void __launch_bounds__(128, BS_RESIDENT) encode_rows(const
             const Index index = BS_AT(index, own.batch, own.row, own.first);
             __syncwarp();
             if (along)
-                fill_draws(halves, BS_CHUNKS, BS_LINE_DRAWS, p.seed, p.stream, lane, [&](int u) { return __shfl_sync(~0u, index, u) >> 3; });
+                fill_draws(halves, BS_CHUNKS, BS_LINE_DRAWS, p.seed, p.stream, lane,
+                           [&](int u) { return __shfl_sync(~0u, index, u) >> 3; });
             else
                 fill_singly(halves, BS_CHUNKS, BS_GROUP, 8 * BS_LINE_DRAWS, p.seed, p.stream, lane,
                             [&](int u, int i) { return __shfl_sync(~0u, index, u) + i * (Index)p.index_col; });
@@ -250,7 +251,8 @@ extern "C" __global__ void BS_COLUMN_BOUNDS encode_columns(const EncodeParams p)
             const int c = i / p.bits, piece = i % p.bits;
             const Index line = batch * cols + col0 + c, at = p.fields ? group * p.bits + piece : group;
             if (col0 + c < cols && at < pieces)
-                ((uint4 *)p.words)[(p.fields ? line : line * p.bits + piece) * pieces + at] = *(const uint4 *)(stage + c * pitch + 4 * piece);
+                ((uint4 *)p.words)[(p.fields ? line : line * p.bits + piece) * pieces + at] =
+                    *(const uint4 *)(stage + c * pitch + 4 * piece);
         }
         __syncthreads();
     }

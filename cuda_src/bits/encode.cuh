@@ -112,7 +112,8 @@ struct Four {
 // The quick way takes the steps of `mine`, or those of lane u for elements 4 u .. 4 u + 3 if they vary. four(u) is what these elements'
 // quotients are made of, half(b) the half word of element b.
 template <class Get, class StepsOf, class FourOf, class Half>
-BS_INLINE void quantized(const EncodeParams &p, bool quick, bool varied, Get get, const StepsOf &mine, FourOf four, Half half, u32 (&codes)[32])
+BS_INLINE void quantized(const EncodeParams &p, bool quick, bool varied, Get get, const StepsOf &mine, FourOf four, Half half,
+                         u32 (&codes)[32])
 {
     const Real multiplier = (Real)p.multiplier;
 #if BS_STEPS == 0

@@ -90,7 +90,8 @@ BS_INLINE Limits limits_of(const Steps &s, const EncodeParams &p, bool varied)
     return l;
 }
 
-BS_INLINE void codes_within(const Quad (&quads)[2], const u32 (&w)[4], const Steps &s, const Limits &l, const EncodeParams &p, u32 (&codes)[8])
+BS_INLINE void codes_within(const Quad (&quads)[2], const u32 (&w)[4], const Steps &s, const Limits &l, const EncodeParams &p,
+                            u32 (&codes)[8])
 {
     float unused = 0.0f;
 #pragma unroll

@@ -155,7 +155,8 @@ extern "C" __global__ void __launch_bounds__(128, BS_QUICK_BLOCKS) quick_columns
         for (int i = threadIdx.x; i < 32 * p.bits; i += 128) {
             const int c = i / p.bits, plane = i % p.bits;
             if (col0 + c < cols && group < pieces)
-                ((uint4 *)p.words)[((batch * cols + col0 + c) * p.bits + plane) * pieces + group] = *(const uint4 *)(stage + c * pitch + 4 * plane);
+                ((uint4 *)p.words)[((batch * cols + col0 + c) * p.bits + plane) * pieces + group] =
+                    *(const uint4 *)(stage + c * pitch + 4 * plane);
         }
         __syncthreads();
     }

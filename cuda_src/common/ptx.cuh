@@ -109,7 +109,10 @@ BS_INLINE int2 load_shared_pair(u32 from)
 BS_INLINE void prefetch_l2(const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
 // Vectors to global memory that the compiler must not take apart.
-BS_INLINE void store_global(void *to, u32 x, u32 y) { asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(x), "r"(y) : "memory"); }
+BS_INLINE void store_global(void *to, u32 x, u32 y)
+{
+    asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(x), "r"(y) : "memory");
+}
 
 BS_INLINE void store_global(void *to, u32 x, u32 y, u32 z, u32 w)
 {
@@ -224,10 +227,10 @@ BS_INLINE void tma_prefetch(const TensorMap *map) { asm volatile("prefetch.tenso
 
 BS_INLINE void tma_load(u32 dst, const TensorMap *map, u32 bar, int c0, int c1, int c2, int c3)
 {
-    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(
-                     dst),
-                 "l"(map), "r"(bar), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
-                 : "memory");
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(dst),
+        "l"(map), "r"(bar), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+        : "memory");
 }
 
 // The same, with a policy for the L2.

@@ -57,8 +57,18 @@ BS_FN double bs_divd(double a, double b) { return a / b; }
 BS_FN float bs_fmaf(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 BS_FN float bs_floorf(float a) { return __builtin_floorf(a); }
 BS_FN double bs_floord(double a) { return __builtin_floor(a); }
-BS_FN bs_u32 bs_bits_of(float a) { bs_u32 r; memcpy(&r, &a, 4); return r; }
-BS_FN float bs_float_of(bs_u32 a) { float r; memcpy(&r, &a, 4); return r; }
+BS_FN bs_u32 bs_bits_of(float a)
+{
+    bs_u32 r;
+    memcpy(&r, &a, 4);
+    return r;
+}
+BS_FN float bs_float_of(bs_u32 a)
+{
+    float r;
+    memcpy(&r, &a, 4);
+    return r;
+}
 #endif
 
 /* ---- 16-bit floats: exact widening, rounding to nearest even ---- */

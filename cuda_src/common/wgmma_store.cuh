@@ -13,7 +13,10 @@ struct StripStore {
     bool odd = r & 1;
     u32 slots, to, chunk = ((t >> 1) ^ r ^ (odd ? 4 : 0)) << 4;
 
-    __device__ __forceinline__ explicit StripStore(u32 staging) : slots(staging + group * 16384), to(slots + (16 * warp + r) * 128 + (t & 1) * 8) {}
+    __device__ __forceinline__ explicit StripStore(u32 staging)
+        : slots(staging + group * 16384), to(slots + (16 * warp + r) * 128 + (t & 1) * 8)
+    {
+    }
 
     // Strip j of the accumulators; register 4 i + e is row r + 8 (e / 2), column 8 i + 2 t + e % 2.
     template <int kCount>

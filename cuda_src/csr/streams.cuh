@@ -88,10 +88,7 @@ BS_INLINE const char *row_address(const char *base, Index index, unsigned bytes)
 
 // The same address in a form that the compiler cannot calculate once more in a loop instead of keeping it in registers, which it likes to
 // do. Called by whole warps.
-BS_INLINE const char *kept(const char *address)
-{
-    return (const char *)__shfl_sync(~0u, (bs_u64)address, (int)threadIdx.x & 31);
-}
+BS_INLINE const char *kept(const char *address) { return (const char *)__shfl_sync(~0u, (bs_u64)address, (int)threadIdx.x & 31); }
 
 // Elements 0 .. U - 1 from `array` on, which is 16-byte aligned. Those from `left` on may be others: no vector is read but one that holds
 // an element before it, of which there is at least one.

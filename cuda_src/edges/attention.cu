@@ -13,16 +13,16 @@ struct AttentionParams {
     Streams s;
     const char *x;
     char *out;
-    void *lse;          // Sum (rows, heads) or null: logarithm of the sum of exp(score)
+    void *lse; // Sum (rows, heads) or null: logarithm of the sum of exp(score)
     const void *source; // Sum (cols, heads): scores, or inverses of the norms of rows of x
     const void *target; // Sum (rows, heads): scores; cosines: rows of x whose cosines are taken, with `inverse` of their norms
     const void *inverse;
-    void *partial;      // Sum, for each piece: heads maxima, heads sums of weights, the weighted sums of a row
-    double factor;      // slope of leaky, or beta
-    double lowest;      // what the largest score is taken to be at first
+    void *partial; // Sum, for each piece: heads maxima, heads sums of weights, the weighted sums of a row
+    double factor; // slope of leaky, or beta
+    double lowest; // what the largest score is taken to be at first
     int heads, vectors; // vectors of a whole row
-    int head_vectors;   // of a head
-    int bounded;        // no score is larger than `lowest`, but for rounding: it serves as the largest in all rows
+    int head_vectors; // of a head
+    int bounded; // no score is larger than `lowest`, but for rounding: it serves as the largest in all rows
 };
 
 // BS_BLOCKS: blocks of a multiprocessor, which bounds the registers.
@@ -36,8 +36,8 @@ struct AttentionParams {
 
 // BS_TOGETHER lanes, a power of two, have the same head.
 #define SPREAD (BS_TOGETHER < BS_STEPS ? BS_TOGETHER : BS_STEPS) // lanes that divide the edges of a batch among them
-#define SHARE (BS_TOGETHER / SPREAD)                             // lanes that have the same edges
-#define OWN (BS_STEPS / SPREAD)                                  // edges of a batch whose scores one lane makes
+#define SHARE (BS_TOGETHER / SPREAD) // lanes that have the same edges
+#define OWN (BS_STEPS / SPREAD) // edges of a batch whose scores one lane makes
 
 // What the lane knows that has edge u of the batch.
 template <class T> BS_INLINE T of_edge(const T (&own)[OWN], int u)
@@ -45,7 +45,7 @@ template <class T> BS_INLINE T of_edge(const T (&own)[OWN], int u)
     return SPREAD == 1 ? own[u / SPREAD] : __shfl_sync(~0u, own[u / SPREAD], u % SPREAD * SHARE, BS_TOGETHER);
 }
 struct Row {
-    Sum most, total;                  // of all lanes alike; of this lane's own edges
+    Sum most, total; // of all lanes alike; of this lane's own edges
     Sum sum[BS_PARTS * BS_ELEMENTS];
 };
 

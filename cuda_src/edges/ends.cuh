@@ -10,7 +10,7 @@
 
 struct EdgesParams {
     const Index *indptr, *indices;
-    const Index *rows;           // of edges 0, 32, 64, ... and of the last one
+    const Index *rows; // of edges 0, 32, 64, ... and of the last one
     const unsigned char *behind; // row of each edge, less that of the first of its 32; 255 if it is that or more
     const char *x, *y;
     char *out;

@@ -15,8 +15,8 @@
 
 #define BS_THREADS 128
 #define GROUPS (32 / BS_LANES)
-#define BATCH (GROUPS * BS_STEPS)    // pairs of a batch
-#define BATCHES (32 / BATCH)         // as many as the lanes that are left with one result
+#define BATCH (GROUPS * BS_STEPS) // pairs of a batch
+#define BATCHES (32 / BATCH) // as many as the lanes that are left with one result
 #define ROUNDS (BS_ROUNDS ? BS_ROUNDS : 1)
 
 // Pairs of edge and head that a lane of a group takes in the steps of a batch: neighbours without heads, so that they share rows of x.

@@ -61,13 +61,15 @@ template <int lanes, int count, int size> BS_INLINE void folded(float (&part)[si
 
 BS_INLINE void store_if(bool valid, float *at, float value)
 {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %2, 0;\n@p st.global.f32 [%0], %1;\n}" ::"l"(at), "f"(value), "r"((bs_u32)valid) : "memory");
+    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %2, 0;\n@p st.global.f32 [%0], %1;\n}" ::"l"(at), "f"(value), "r"((bs_u32)valid)
+                 : "memory");
 }
 
 BS_INLINE void stage_if(bs_u32 valid, float *at, float value)
 {
     const bs_u32 address = (bs_u32)__cvta_generic_to_shared(at);
-    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %2, 0;\n@p st.shared.f32 [%0], %1;\n}" ::"r"(address), "f"(value), "r"(valid) : "memory");
+    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %2, 0;\n@p st.shared.f32 [%0], %1;\n}" ::"r"(address), "f"(value), "r"(valid)
+                 : "memory");
 }
 
 extern "C" __global__ void __launch_bounds__(BS_THREADS, BLOCKS) sddmm_windows(const DotWindowsParams p)

@@ -12,9 +12,9 @@ struct SoftmaxParams {
     Element *out;
     void *partial; // Sum (pieces, 2, heads): maxima and sums of exp(score - maximum)
     int heads;
-    int slice;  // heads of a block, blocks along y
+    int slice; // heads of a block, blocks along y
     int across; // log2 of the lanes along heads
-    int room;   // scores of a block in shared memory
+    int room; // scores of a block in shared memory
 };
 
 #define BS_MOVES 4 // vectors of a thread in flight
@@ -27,7 +27,7 @@ BS_INLINE Sum score_at(const Element *at)
 }
 
 // A vector's elements as they are in shared memory.
-struct __align__(BS_ELEMENTS * (int)sizeof(Sum) < 16 ? BS_ELEMENTS * (int)sizeof(Sum) : 16) Parcel {
+struct __align__(BS_ELEMENTS *(int)sizeof(Sum) < 16 ? BS_ELEMENTS * (int)sizeof(Sum) : 16) Parcel {
     Sum at[BS_ELEMENTS];
 };
 
@@ -163,7 +163,7 @@ extern "C" __global__ void __launch_bounds__(256, 4) edge_softmax(const SoftmaxP
     const int turns = (heads + (1 << p.across) - 1) >> p.across, column = lane & ((1 << p.across) - 1);
     const Share group = share_of(1 << p.s.shift, p.across), all = share_of(32, p.across);
     int *ends = (int *)((Sum *)shared + p.room); // and starts: row r has edges ends[r] .. ends[r + 1] - 1 of the stretch
-    u32 *wide = (u32 *)ends + rows + 1;          // bits: rows that a group cannot keep
+    u32 *wide = (u32 *)ends + rows + 1; // bits: rows that a group cannot keep
     u32 some_wide = 0;
     for (int row0 = warp * 32; row0 < rows; row0 += blockDim.x) {
         const int row = min(row0 + lane, rows - 1);

@@ -98,10 +98,10 @@ BS_INLINE Vector load_vector(const char *at)
 
 // Loads that happen if `valid`, else `to` stays and `at` is not read. One predicated instruction, which stays in its place as well:
 // a branch would end in copies that wait for what was loaded.
-#define BS_LOAD_IF(type, constraint, to, valid, at)                                                                \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %2, 0;\n@p ld.global." type " %0, [%1];\n}"                     \
-                 : constraint(to)                                                                                  \
-                 : "l"(at), "r"((u32)(valid))                                                                      \
+#define BS_LOAD_IF(type, constraint, to, valid, at)                                                                                        \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %2, 0;\n@p ld.global." type " %0, [%1];\n}"                                             \
+                 : constraint(to)                                                                                                          \
+                 : "l"(at), "r"((u32)(valid))                                                                                              \
                  : "memory")
 
 BS_INLINE void load_if(bool valid, const char *at, Vector &v)
@@ -147,10 +147,7 @@ BS_INLINE Vector zero_vector()
     return v;
 }
 
-BS_INLINE void store_vector(char *at, const Vector &v)
-{
-    *(Raw *)at = v.raw;
-}
+BS_INLINE void store_vector(char *at, const Vector &v) { *(Raw *)at = v.raw; }
 
 #if BS_TYPE == BS_F16
 BS_INLINE float half_to_float(u16 h)

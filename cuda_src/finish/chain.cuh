@@ -26,16 +26,16 @@ BS_INLINE int pinned_lane()
 }
 
 enum EpilogueStep {
-    kTerms = 1,      // a correction term of rows times columns
-    kNorm = 2,       // batch norm
-    kBits = 4,       // codes come out, else floats
-    kDown = 8,       // packed along the rows of the result (axis -2)
-    kWhole = 16,     // the "rows" layout: whole integers side by side, else planes
-    kBinarize = 32,  // v >= 0
-    kQuick = 64,     // see codes_quickly
-    kPlain = 128,    // planes of unsigned codes after nothing but scales and a bias (see codes_plainly)
-    kBounded = 256,  // no quotient can be NaN or beyond 1e12
-    kAligned = 512,  // four floats of a row can be stored at once
+    kTerms = 1, // a correction term of rows times columns
+    kNorm = 2, // batch norm
+    kBits = 4, // codes come out, else floats
+    kDown = 8, // packed along the rows of the result (axis -2)
+    kWhole = 16, // the "rows" layout: whole integers side by side, else planes
+    kBinarize = 32, // v >= 0
+    kQuick = 64, // see codes_quickly
+    kPlain = 128, // planes of unsigned codes after nothing but scales and a bias (see codes_plainly)
+    kBounded = 256, // no quotient can be NaN or beyond 1e12
+    kAligned = 512, // four floats of a row can be stored at once
 };
 
 // A row or column vector: element i of batch b is at[b * batch_step + i], or at[b * batch_step] if `step` is 0. `padded`: 16-byte aligned
@@ -48,8 +48,8 @@ struct EpilogueVector {
 
 struct EpilogueParams {
     EpilogueVector row_scale[2], col_scale[2]; // the chain's own and an operand's: their product, rounded, is the factor
-    EpilogueVector row_term[2], col_term[2];   // a vector over the rows times one over the columns
-    EpilogueVector bias, bn_scale, bn_shift;   // over the columns
+    EpilogueVector row_term[2], col_term[2]; // a vector over the rows times one over the columns
+    EpilogueVector bias, bn_scale, bn_shift; // over the columns
     const float4 *grid; // offset, divisor, 1 / divisor; null: the three numbers below
     void *out;
     int *nan; // becomes 1 when NaN was to become a code
@@ -71,7 +71,10 @@ struct EpilogueSpot {
 };
 
 template <bool down> BS_INLINE int row_of(const EpilogueSpot &s, int i) { return s.row + (down ? i : 0); }
-template <bool down> BS_INLINE int column_of(const EpilogueSpot &s, int i) { return s.column + (down ? 0 : (i & 3) + (i & 4 ? s.jump : 0)); }
+template <bool down> BS_INLINE int column_of(const EpilogueSpot &s, int i)
+{
+    return s.column + (down ? 0 : (i & 3) + (i & 4 ? s.jump : 0));
+}
 
 // One value of a vector, or eight, from index `first` on; past `last` the last one.
 BS_INLINE void load_values(const EpilogueVector &v, int batch, int first, int, int last, float neutral, float (&x)[1])
@@ -103,7 +106,8 @@ template <bool down> struct RowValues {
     static constexpr int n = down ? 8 : 1;
     float scale[n];
 
-    static __device__ __forceinline__ void values(const EpilogueParams &e, const EpilogueVector &v, const EpilogueSpot &s, float neutral, float (&x)[n])
+    static __device__ __forceinline__ void values(const EpilogueParams &e, const EpilogueVector &v, const EpilogueSpot &s, float neutral,
+                                                  float (&x)[n])
     {
         load_values(v, s.batch, s.row, 4, e.m - 1, neutral, x);
     }
@@ -125,7 +129,8 @@ template <bool down> struct ColumnValues {
     static constexpr int n = down ? 1 : 8;
     float scale[n], bias[n];
 
-    static __device__ __forceinline__ void values(const EpilogueParams &e, const EpilogueVector &v, const EpilogueSpot &s, float neutral, float (&x)[n])
+    static __device__ __forceinline__ void values(const EpilogueParams &e, const EpilogueVector &v, const EpilogueSpot &s, float neutral,
+                                                  float (&x)[n])
     {
         load_values(v, s.batch, s.column, s.jump, e.n - 1, neutral, x);
     }
@@ -190,7 +195,8 @@ template <bool down> BS_INLINE void add_term(const EpilogueParams &e, const Epil
 
 // With `plain` there are only scales and a bias.
 template <bool down, bool plain>
-BS_INLINE void apply_chain(const EpilogueParams &e, const RowValues<down> &r, const ColumnValues<down> &c, const EpilogueSpot &s, float (&v)[8])
+BS_INLINE void apply_chain(const EpilogueParams &e, const RowValues<down> &r, const ColumnValues<down> &c, const EpilogueSpot &s,
+                           float (&v)[8])
 {
 #pragma unroll
     for (int i = 0; i < 8; i++)

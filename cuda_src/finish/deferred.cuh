@@ -38,7 +38,10 @@ struct HalfVectors {
 struct HalfSums {
     int4 upper, lower;
 
-    __device__ __forceinline__ void load(u32 half, int lane) { upper = load_shared(half + lane * 16), lower = load_shared(half + lane * 16 + 512); }
+    __device__ __forceinline__ void load(u32 half, int lane)
+    {
+        upper = load_shared(half + lane * 16), lower = load_shared(half + lane * 16 + 512);
+    }
 
     // Accumulators from `first` on, of which there are 16.
     template <int n> static __device__ __forceinline__ void store(u32 half, int lane, const int (&acc)[n], int first)
@@ -96,7 +99,10 @@ struct Strip {
 // Words on their way out. That of a line among 32 (plane t of row g: line 4 g + t; those of rows from 8 on `below` bytes further on) and half
 // `turn` lies where address() says, so that four blocks of eight lines touch every bank once.
 template <int half_bytes, int below> struct WordArea {
-    static __device__ __forceinline__ u32 address(u32 slot, int turn, int line) { return slot + turn * half_bytes + (turn >> 1) * 32 + line * 4; }
+    static __device__ __forceinline__ u32 address(u32 slot, int turn, int line)
+    {
+        return slot + turn * half_bytes + (turn >> 1) * 32 + line * 4;
+    }
 
     static __device__ __forceinline__ void put(u32 slot, int turn, int lane, uint2 words)
     {
@@ -151,7 +157,8 @@ template <int held> struct DeferredSums {
     }
 
     // Takes over blocks first, first + 1, ... of a tile whose columns begin at `column`. Nothing must be waiting.
-    template <int n> __device__ __forceinline__ void take(const EpilogueParams &e, const int (&acc)[n], int first, int blocks, int of_batch, int row_at, int column)
+    template <int n> __device__ __forceinline__ void take(const EpilogueParams &e, const int (&acc)[n], int first, int blocks, int of_batch,
+                                                          int row_at, int column)
     {
         const int lane = pinned_lane();
         strip = {of_batch, row_at, column + first * kBlockWidth};

@@ -18,10 +18,10 @@
 #define BS_SIGNS (BS_FINISH > 1)
 
 enum FinishStep {
-    kOwnRow = 1,    // the chain's own factor of the row
-    kTheirRow = 2,  // the operands' factor of the row
-    kFloats = 4,    // an addend of float32
-    kBits = 8,      // an addend of one bit
+    kOwnRow = 1, // the chain's own factor of the row
+    kTheirRow = 2, // the operands' factor of the row
+    kFloats = 4, // an addend of float32
+    kBits = 8, // an addend of one bit
     kOwnColumn = 16,
     kTheirColumn = 32,
     kBias = 64,
@@ -35,15 +35,15 @@ static constexpr int kSteps = BS_STEPS;
 // Vectors over the columns are 16-byte aligned and readable up to the next multiple of 32 columns; null: no such step.
 struct Finish {
     const float *row_scale[2], *col_scale[2]; // the chain's own and the operands'
-    const void *addend;                       // joins the sums behind the operands' scales
+    const void *addend; // joins the sums behind the operands' scales
     const float *bias, *bn_scale, *bn_shift;
     const float *limits; // sum >= limit, exclusive-or-ed to a bit of `flips`
     const unsigned *flips;
     int *nan; // becomes 1 when NaN was to become a sign
     int addend_bytes; // of a row
-    int bipolar;      // bits of the addend stand for -1 and 1
-    int columns;                   // of the result
-    int row_bytes;                 // of the result
+    int bipolar; // bits of the addend stand for -1 and 1
+    int columns; // of the result
+    int row_bytes; // of the result
     float slope;
 };
 

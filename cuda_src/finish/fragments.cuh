@@ -204,8 +204,8 @@ BS_INLINE bool codes_of_fragments(const EpilogueParams &e, int row, int column, 
 
 // One warp, 16 rows from row0 on, the strip-th of those whose vectors there are, and `blocks` blocks of 64 columns.
 template <class Vectors, int n>
-BS_INLINE void finish_fragments(const EpilogueParams &e, const Vectors &vectors, int strip, const int (&acc)[n], int batch, int row0, int column0,
-                                int blocks)
+BS_INLINE void finish_fragments(const EpilogueParams &e, const Vectors &vectors, int strip, const int (&acc)[n], int batch, int row0,
+                                int column0, int blocks)
 {
     if (row0 >= e.m)
         return;

@@ -73,7 +73,10 @@ template <int strips, int blocks> struct HandedSums {
     __device__ __forceinline__ u32 strip_at(int strip) const { return slots + strip * kStrip; }
     __device__ __forceinline__ u32 words_of(int finisher) const { return slots + strips * kStrip + finisher * kWords; }
     __device__ __forceinline__ u32 parked(int strip, int finisher) const { return barriers + (strip * kFinishers + finisher) * 8; }
-    __device__ __forceinline__ u32 taken(int strip, int block) const { return barriers + (strips * kFinishers + strip * blocks + block) * 8; }
+    __device__ __forceinline__ u32 taken(int strip, int block) const
+    {
+        return barriers + (strips * kFinishers + strip * blocks + block) * 8;
+    }
 
     __device__ __forceinline__ void begin() const
     {

@@ -6,10 +6,10 @@
 
 struct SumsParams {
     const void *sums; // (batches, m, n)
-    bs_i64 strips;    // of all batches, or octets of all rows, pads included
+    bs_i64 strips; // of all batches, or octets of all rows, pads included
     int down, across; // strips of one matrix, or octets of a row
-    int blocks;       // of a strip
-    int aligned;      // whether four sums of a row can be loaded at once
+    int blocks; // of a strip
+    int aligned; // whether four sums of a row can be loaded at once
     EpilogueParams epilogue;
 };
 
@@ -34,7 +34,7 @@ BS_INLINE void load_four(const bs_i64 *from, bs_i64 *v)
 template <class T> struct MemorySums {
     typedef T Value;
     static constexpr bool ahead = true;
-    const T *first;    // of the strip
+    const T *first; // of the strip
     int rows, columns; // from there to the end of the matrix
     int n, aligned;
 
@@ -73,7 +73,8 @@ template <class T> BS_INLINE void finish_sums(const SumsParams &p)
     const EpilogueParams &e = p.epilogue;
     const int column0 = (int)(strip % p.across) * p.blocks * kBlockWidth, row0 = (int)(strip / p.across % p.down) * kBlockHeight;
     const int batch = (int)(strip / p.across / p.down);
-    const MemorySums<T> sums = {(const T *)p.sums + ((bs_i64)batch * e.m + row0) * e.n + column0, e.m - row0, e.n - column0, e.n, p.aligned};
+    const MemorySums<T> sums = {(const T *)p.sums + ((bs_i64)batch * e.m + row0) * e.n + column0, e.m - row0, e.n - column0, e.n,
+                                p.aligned};
     finish_strip(e, sums, batch, row0, column0, p.blocks);
 }
 

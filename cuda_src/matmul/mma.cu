@@ -12,7 +12,7 @@
 // Compile-time: BS_WM, BS_WN, BS_MI, BS_NJ, BS_STAGES, BS_BLOCKS (of a multiprocessor at a time), BS_BYTES, BS_OUT64 (flushes every pass
 // to an int64 result), BS_EPILOGUE (sums go through finish/strips.cuh, in the ring's memory, so nothing is copied ahead of the next tile).
 // Floor: 2 m n k planes operations at the chip's rate for these instructions, 5.0e15 a second for bits on an A100 and 10.1e15 on an H200 (a
-// third below wgmma's there), or the bytes of operands and result. See benchmarks/NOTES.md.
+// third below wgmma's there), or the bytes of operands and result. See docs/kernels/matmul.md.
 #include "matmul/mma_store.cuh"
 
 struct Fragments {
@@ -23,8 +23,8 @@ struct Worker {
     const MmaParams &g;
     const u32 tiles; // address of the ring
     Loader loader;
-    int stage;          // the one at hand
-    u32 at_a, at_b;     // what this lane names to load_matrices in stage 0
+    int stage; // the one at hand
+    u32 at_a, at_b; // what this lane names to load_matrices in stage 0
     Fragments parts[2]; // of this step and the next one
     Accumulators acc;
 

@@ -72,7 +72,7 @@ struct Loader {
     const u32 *a, *b; // this thread's first words of the stage
     u32 to;
     int rows, columns; // how many rows and columns of the result lie at and behind the thread's first ones; none if nothing is to be copied
-    int plane;         // first plane of B
+    int plane; // first plane of B
 
     static constexpr int kStride = kThreads / 8; // rows from one copy of a thread to its next
     static constexpr int kCopiesA = kRows / kStride, kCopies = (kRows + kColumns) / kStride;

@@ -168,7 +168,8 @@ BS_INLINE u32 sums_slot(const MatmulParams &g, const Shared &s, int owner)
     return s.staging + ((int)(threadIdx.x >> 5) - owner * (kWarps / (g.rk * g.rp))) * 4096;
 }
 
-BS_INLINE void finish_tile(const MatmulParams &g, const Shared &s, const Place &place, int (&acc)[BS_MB][32 * BS_NB], const Work &w, int row0)
+BS_INLINE void finish_tile(const MatmulParams &g, const Shared &s, const Place &place, int (&acc)[BS_MB][32 * BS_NB], const Work &w,
+                           int row0)
 {
     const u32 slot = sums_slot(g, s, place.part);
 #pragma unroll 1
@@ -190,7 +191,8 @@ BS_INLINE FragmentVectors<BS_MB, BS_NB> vectors_of(const MatmulParams &g, const 
     return {warp / owned == place.part ? s.staging + (kWarps - owned + warp % owned) * 4096 : 0};
 }
 
-BS_INLINE void finish_tile(const MatmulParams &g, const Shared &s, const Place &place, int (&acc)[BS_MB][32 * BS_NB], const Work &w, int row0)
+BS_INLINE void finish_tile(const MatmulParams &g, const Shared &s, const Place &place, int (&acc)[BS_MB][32 * BS_NB], const Work &w,
+                           int row0)
 {
 #pragma unroll 1
     for (int i = 0; i < BS_MB; i++) {

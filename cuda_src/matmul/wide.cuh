@@ -115,7 +115,8 @@ template <int planes> BS_INLINE u64 wide_sum(const WideSums &acc, const WideSums
 }
 
 template <int planes>
-BS_INLINE void flush_planes(const MatmulParams &g, const WideSums &acc, const WideSums &low, const Work &w, int row0, const WidePass &pass, bool first)
+BS_INLINE void flush_planes(const MatmulParams &g, const WideSums &acc, const WideSums &low, const Work &w, int row0, const WidePass &pass,
+                            bool first)
 {
     constexpr int blocks = BS_NB / planes, batch = 4; // loads on their way together
     const int lane = threadIdx.x & 31, column0 = w.n_tile * blocks * 64 + 2 * (lane & 3);
@@ -146,7 +147,8 @@ BS_INLINE void flush_planes(const MatmulParams &g, const WideSums &acc, const Wi
 }
 
 // The sums of a run of passes to the result; the thread that owns an element is the only one to touch it.
-BS_INLINE void flush(const MatmulParams &g, const WideSums &acc, const WideSums &low, const Work &w, int row0, const WidePass &pass, bool first)
+BS_INLINE void flush(const MatmulParams &g, const WideSums &acc, const WideSums &low, const Work &w, int row0, const WidePass &pass,
+                     bool first)
 {
     if (g.qb == 1)
         flush_planes<1>(g, acc, low, w, row0, pass, first);

@@ -21,7 +21,6 @@ struct CodeSumParams {
     int high, times, minus;      // codes ^ high pattern; sums * times - degree * minus
 };
 
-
 // Sums of eight columns: bytes in `lanes`, at most LIMIT edges before they are moved to `total`.
 template <int BITS> struct Octet;
 

@@ -20,10 +20,7 @@ constexpr int kItem = BS_KIND == 5 ? 4 : 2;
 BS_INLINE u32 larger(u32 a, u32 b) { return a > b ? a : b; }
 
 // Magnitudes of what a word holds, of 16 bits the larger one of two, in the place of the upper.
-BS_INLINE u32 magnitude(u32 word)
-{
-    return kItem == 4 ? word & 0x7fffffffu : larger(word & 0x7fff0000u, word << 16 & 0x7fff0000u);
-}
+BS_INLINE u32 magnitude(u32 word) { return kItem == 4 ? word & 0x7fffffffu : larger(word & 0x7fff0000u, word << 16 & 0x7fff0000u); }
 
 extern "C" __global__ void __launch_bounds__(kThreads) quantized_absmax(const AbsmaxParams g)
 {
@@ -47,7 +44,7 @@ extern "C" __global__ void __launch_bounds__(kThreads) quantized_absmax(const Ab
         for (long long row = blockIdx.x; row < g.rows; row += gridDim.x)
             for (int i = threadIdx.x; i < g.cols; i += kThreads) {
                 const unsigned char *at = g.x + row * g.row_bytes + (long long)i * kItem;
-                found = larger(found, magnitude(kItem == 4 ? *(const u32 *)at : (u32)*(const unsigned short *)at << 16));
+                found = larger(found, magnitude(kItem == 4 ? *(const u32 *)at : (u32) * (const unsigned short *)at << 16));
             }
     }
 #pragma unroll

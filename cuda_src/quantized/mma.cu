@@ -78,7 +78,8 @@ struct Worker {
         u32 b[2][4];
 #pragma unroll
         for (int j = 0; j < 2; j++)
-            load_matrices(b[j], at_chunk(weights, (warp & 3) * 32 + 16 * j + ((lane >> 4) << 3) + (lane & 7), 2 * step + ((lane >> 3) & 1)));
+            load_matrices(b[j],
+                          at_chunk(weights, (warp & 3) * 32 + 16 * j + ((lane >> 4) << 3) + (lane & 7), 2 * step + ((lane >> 3) & 1)));
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             u32 a[4];

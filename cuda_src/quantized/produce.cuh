@@ -89,7 +89,10 @@ struct Source {
             at += last * walk.g.x_row, last = 0;
     }
 
-    __device__ __forceinline__ Four load(const QuantizedParams &g, int i) const { return load_four(at + min(i, last) * g.x_row, column, g.k); }
+    __device__ __forceinline__ Four load(const QuantizedParams &g, int i) const
+    {
+        return load_four(at + min(i, last) * g.x_row, column, g.k);
+    }
 };
 
 // Two parts of blocks are on their way: while one becomes codes the other is still being loaded. The loads that follow stand behind the

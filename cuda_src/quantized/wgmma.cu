@@ -10,7 +10,7 @@
 //
 // Compile-time: see quantized/load.cuh; BS_AHEAD (8, 16). Floor on an H200: bytes of X and of the result at 4.0 TB/s (read and write
 // together), 2 m n k operations at 1.93e15 a second. (169 343 x 512) x (512 x 512): 174 us and 46 us. Not timed yet; what was counted is in
-// benchmarks/NOTES.md.
+// docs/kernels/quantized.md.
 #include "quantized/produce.cuh"
 #define BS_BYTES
 #define BS_SIGNED 3
@@ -163,7 +163,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) quantized_wgmma(const 
     __shared__ alignas(8) u64 barriers[2 * (kLeftSlots + kRightSlots)];
     const u32 base = (shared_address(memory) + 1023u) & ~1023u, first = shared_address(barriers);
     const u32 right = base + kLeftSlots * kBytesBlock, right_full = first + 16 * kLeftSlots;
-    const Shared s = {base, right, right + kRightSlots * kBytesBlock, first, first + 8 * kLeftSlots, right_full, right_full + 8 * kRightSlots};
+    const Shared s = {
+        base, right, right + kRightSlots * kBytesBlock, first, first + 8 * kLeftSlots, right_full, right_full + 8 * kRightSlots};
     const int warp = threadIdx.x >> 5;
     if (threadIdx.x == 0) {
         for (int i = 0; i < kLeftSlots; i++) {

@@ -27,9 +27,9 @@ struct Sampler {
     bs_i64 width; // W, of which no row has more
     bs_u64 seed;
     bs_i64 most[BS_CLASSES - 1]; // edges of rows of the first three classes
-    bs_i64 run[BS_CLASSES];      // neighbouring edges of one sample
-    float inverse[BS_CLASSES];   // 1 / run
-    int samples[BS_CLASSES];     // how many, at most 32
+    bs_i64 run[BS_CLASSES]; // neighbouring edges of one sample
+    float inverse[BS_CLASSES]; // 1 / run
+    int samples[BS_CLASSES]; // how many, at most 32
     bs_u32 stream;
     int strategy;
 };

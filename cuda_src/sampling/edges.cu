@@ -33,8 +33,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS) sample_edges(const Samp
         return;
     const Index row = row_of(p.starts, ends[0], ends[1] + 1, (Index)e);
     const Index start = p.starts[row], begin = p.indptr[row];
-    const Index edge =
-        begin + position_of(p.sampler, row, p.indptr[row + 1] - begin, p.starts[row + 1] - start, (Index)e - start);
+    const Index edge = begin + position_of(p.sampler, row, p.indptr[row + 1] - begin, p.starts[row + 1] - start, (Index)e - start);
     if (p.edges)
         p.edges[e] = edge;
     if (p.columns)

@@ -18,7 +18,7 @@ struct Group {
     char *out;
     unsigned first; // the lane's vector, of a row
     int lane, at_lane, slice; // `at_lane`: of the warp, the first lane of the group
-    bool there;               // the row has this vector
+    bool there; // the row has this vector
     RowSum sum;
 
     __device__ __forceinline__ explicit Group(const SampleSpmmParams &params) : p(params)
@@ -49,8 +49,7 @@ struct Group {
                 row = row_of(p.streams.indptr, row, end, e);
                 const Index start = __ldg(p.streams.indptr + row), next = __ldg(p.streams.indptr + row + 1);
                 const Index begin = __ldg(p.indptr + row);
-                const Index edge =
-                    begin + position_of(p.sampler, row, __ldg(p.indptr + row + 1) - begin, next - start, e - start);
+                const Index edge = begin + position_of(p.sampler, row, __ldg(p.indptr + row + 1) - begin, next - start, e - start);
                 const Index column = p.indices ? __ldg(p.indices + edge) : edge;
                 last = e + 1 == next;
 #if BS_WEIGHTS
@@ -195,7 +194,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) sample_spmm(
     group.draw(now, base, left, row, at.last);
     while (__any_sync(~0u, left > 0)) {
         // Batches are not unrolled, and rows end in one place: longer code would not stay in the instruction cache.
-#pragma unroll BS_OWN > 1 ? BS_CHUNK / BS_U : 1
+#pragma unroll BS_OWN> 1 ? BS_CHUNK / BS_U : 1
         for (int b = 0; b < BS_CHUNK; b += BS_U) {
             Gathered v[BS_U];
 #if BS_WEIGHTS

@@ -29,9 +29,9 @@ typedef Real Out;
 struct CodeMap {
     const float *scale, *offset; // null: 1 and 0
     int scale_step, offset_step; // 0: one for all; 1: one for each feature; -1: one for each gathered row
-    unsigned flip;               // the sign bits of a word, or 0
-    int times, plus;             // code = times * bits + plus
-    float factor, bias;          // = factor * (2^15 + bits) + bias
+    unsigned flip; // the sign bits of a word, or 0
+    int times, plus; // code = times * bits + plus
+    float factor, bias; // = factor * (2^15 + bits) + bias
 };
 
 #if BS_ACC == 1

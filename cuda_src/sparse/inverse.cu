@@ -1,98 +1,17 @@
-// The CSR pattern of a translated array or of 4 x 4 blocks, checked on the way: nothing that is read is believed.
+// The CSR pattern of 4 x 4 blocks, checked on the way: nothing that is read is believed.
 #include "sparse/build.cuh"
 
 struct InverseParams {
-    const Index *starts, *cells;   // where the cells of each window start, and the cells: columns, or blocks of 4
-    const Index *edges;            // where the edges of each window start
-    const u8 *edge_row;
-    const int *edge_cell;
-    const Index *perm;
+    const Index *starts, *cells; // where each block row starts, and its block columns
     const u16 *tiles;
-    Index *indptr, *indices;       // results; indptr holds a 0 and the entries of each row until they are added up
-    u64 *found;                    // the first window that is wrong, counted from the end; zero at the start
-    i64 rows, cols, nnz, windows, cell_count;
-    int window;
+    Index *indptr, *indices;     // results; indptr holds a 0 and the entries of each row until they are added up
+    u64 *found;                  // the first block row that is wrong, counted from the end; zero at the start
+    i64 rows, cols, windows;     // windows: block rows
 };
 
 #define BS_FROM_END (1ull << 62)
 
-enum { BS_BAD_EDGES, BS_BAD_PERM, BS_BAD_TILE };
-
-struct Edge {
-    i64 row, col; // -1: the edge is wrong
-    i64 window;
-};
-
-// Edge e of window w, and whether it follows the edge in front of it as it should.
-static __device__ __forceinline__ Edge read_edge(const InverseParams &p, i64 w, i64 e)
-{
-    const i64 from = p.starts[w], cell = p.edge_cell[e], at = from + cell;
-    const i64 width = (i64)p.starts[w + 1] - from;
-    const int row = p.edge_row[e];
-    Edge edge = {-1, -1, w};
-    if (row >= p.window || w * p.window + row >= p.rows || cell < 0 || cell >= width || at < 0 || at >= p.cell_count)
-        return edge;
-    if (e > p.edges[w]) {
-        const i64 cell_before = p.edge_cell[e - 1];
-        if (cell == cell_before ? row <= (int)p.edge_row[e - 1] : cell != cell_before + 1)
-            return edge;
-    } else if (cell != 0) {
-        return edge;
-    }
-    if (e + 1 == p.edges[w + 1] && cell != width - 1)
-        return edge;
-    edge.row = w * p.window + row;
-    edge.col = p.cells[at];
-    return edge;
-}
-
-static __device__ __forceinline__ void report(const InverseParams &p, int what, i64 w)
-{
-    atomicMax(&p.found[what], BS_FROM_END - (u64)w);
-}
-
-// The entries of each row.
-extern "C" __global__ void __launch_bounds__(BS_THREADS) count_edges(const InverseParams p)
-{
-    __shared__ i64 ends[2];
-    const i64 from = (i64)blockIdx.x * BS_CHUNK, to = from + BS_CHUNK < p.nnz ? from + BS_CHUNK : p.nnz;
-    rows_of_chunk(p.edges, p.windows, from, to, ends);
-    const i64 low = ends[0], high = ends[1];
-    for (i64 e = from + threadIdx.x; e < to; e += BS_THREADS) {
-        const Edge edge = read_edge(p, last_start(p.edges, low, high, e), e);
-        if (edge.row < 0)
-            report(p, BS_BAD_EDGES, edge.window);
-        else
-            add_index(p.indptr + edge.row + 1, 1);
-    }
-}
-
-// Windows without edges have no columns: the others were looked at by their last edge.
-extern "C" __global__ void __launch_bounds__(BS_THREADS) check_windows(const InverseParams p)
-{
-    const i64 w = (i64)blockIdx.x * BS_THREADS + threadIdx.x;
-    if (w < p.windows && p.edges[w] == p.edges[w + 1] && p.starts[w] != p.starts[w + 1])
-        report(p, BS_BAD_EDGES, w);
-}
-
-// Columns in row order. Entries that no edge fills stay negative, which the check of the result notices.
-extern "C" __global__ void __launch_bounds__(BS_THREADS) fill_edges(const InverseParams p)
-{
-    __shared__ i64 ends[2];
-    const i64 from = (i64)blockIdx.x * BS_CHUNK, to = from + BS_CHUNK < p.nnz ? from + BS_CHUNK : p.nnz;
-    rows_of_chunk(p.edges, p.windows, from, to, ends);
-    const i64 low = ends[0], high = ends[1];
-    for (i64 e = from + threadIdx.x; e < to; e += BS_THREADS) {
-        const Edge edge = read_edge(p, last_start(p.edges, low, high, e), e);
-        if (edge.row < 0)
-            continue;
-        const i64 at = p.perm[e];
-        if (at < p.indptr[edge.row] || at >= p.indptr[edge.row + 1] || at >= p.nnz)
-            report(p, BS_BAD_PERM, edge.window);
-        else
-            p.indices[at] = (Index)edge.col;
-    }
-}
+static __device__ __forceinline__ void report(const InverseParams &p, i64 w) { atomicMax(p.found, BS_FROM_END - (u64)w); }
 
 // -- 4 x 4 blocks: a warp a block row ------------------------------------------------------------------------------------------------
 // Entries of each row. The block columns are right already.
@@ -115,7 +34,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS) count_tiles(const Inver
                 counts[r] += __popc((tile >> (4 * r)) & 15u);
         }
         if (bad)
-            report(p, BS_BAD_TILE, w);
+            report(p, w);
 #pragma unroll
         for (int r = 0; r < 4; r++) {
             for (int offset = 16; offset > 0; offset >>= 1)

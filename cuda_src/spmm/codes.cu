@@ -23,23 +23,7 @@
 #ifndef BS_THREADS
 #define BS_THREADS 128
 #endif
-// Blocks of a multiprocessor: what the registers suffice for, so that nothing is spilled.
-#ifndef BS_BLOCKS
-#if BS_OUT == BS_CHAIN
-#define BS_BLOCKS_FITTING (4 + (BS_BITS == 2) - (BS_WEIGHTS != 0))
-#elif BS_WEIGHTS || BS_BITS == 16
-#define BS_BLOCKS_FITTING 5
-#else
-#define BS_BLOCKS_FITTING (BS_BITS == 8 ? 5 : BS_BITS == 4 ? 7 : 8)
-#endif
-#if defined(BS_LARGE) || BS_U > 8 || BS_WORDS * 4 > BS_BITS * 2
-#define BS_BLOCKS (BS_BLOCKS_FITTING - 2 + (BS_OUT == BS_CHAIN))
-#elif __CUDA_ARCH__ != 900
-#define BS_BLOCKS (BS_BLOCKS_FITTING - 1)
-#else
-#define BS_BLOCKS BS_BLOCKS_FITTING
-#endif
-#endif
+// BS_BLOCKS: of a multiprocessor, which bounds the registers.
 
 struct CodeSum {
     const CodeParams &p;

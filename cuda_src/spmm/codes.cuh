@@ -28,12 +28,12 @@
 #include "finish/store.cuh"
 #endif
 
-constexpr int kEach = 32 / BS_BITS;         // integers of a word
-constexpr int kCodes = BS_WORDS * kEach;    // of a lane
+constexpr int kEach = 32 / BS_BITS; // integers of a word
+constexpr int kCodes = BS_WORDS * kEach; // of a lane
 constexpr int kLaneBits = BS_BITS == 16 ? 32 : 16;
 constexpr int kSpread = BS_BITS > 8 ? 32 : BS_BITS == 8 ? 16 : 8; // bits of a lane that integers are spread into first
-constexpr int kParts = kSpread / BS_BITS;                         // words that a word becomes
-constexpr int kWide = kEach * kLaneBits / 32;                     // words that it becomes in the end
+constexpr int kParts = kSpread / BS_BITS; // words that a word becomes
+constexpr int kWide = kEach * kLaneBits / 32; // words that it becomes in the end
 constexpr unsigned kMask = (kSpread == 32 ? 1u : kSpread == 16 ? 0x00010001u : 0x01010101u) * ((1u << BS_BITS) - 1u);
 static_assert(BS_BITS == 2 || BS_BITS == 4 || BS_BITS == 8 || BS_BITS == 16, "integers of 2, 4, 8 or 16 bits");
 static_assert(BS_U % 8 == 0, "eight edges are added at once");
@@ -48,16 +48,16 @@ typedef Vector<BS_WORDS * kWide, unsigned> PackedSum;
 struct CodeParams {
     Streams streams;
     Units units;
-    const char *x;      // rows of `row_bytes`, 16-byte aligned
-    void *out;          // int32 or float32 (rows, columns)
+    const char *x; // rows of `row_bytes`, 16-byte aligned
+    void *out; // int32 or float32 (rows, columns)
     const void *values; // of the edges: int32 or float32
     PackedSum *partial; // (pieces, slices, lanes)
-    int *arrived;       // (pieces, slices): how many pieces of a row are there, at the first one's place; zeros before and after
+    int *arrived; // (pieces, slices): how many pieces of a row are there, at the first one's place; zeros before and after
     unsigned row_bytes;
     int vectors, gathered; // of BS_WORDS words, of the result and its pads, and of a gathered row
-    int slices;            // of as many vectors as a group has lanes
+    int slices; // of as many vectors as a group has lanes
     int heads, columns, width, padded; // integers of all heads, of a head, of a head with its pads
-    unsigned flip;         // exclusive-or-ed to words: signed integers become unsigned ones, larger by `base`
+    unsigned flip; // exclusive-or-ed to words: signed integers become unsigned ones, larger by `base`
     int base;
     int aligned; // whether four numbers of the result can be stored at once
 #if BS_OUT == BS_CHAIN
@@ -156,7 +156,7 @@ struct CodeSums {
         counted = true;
 #pragma unroll
         for (int i = 0; i < BS_WORDS; i++) {
-            unsigned(&p)[3] = plane[i];
+            unsigned (&p)[3] = plane[i];
 #pragma unroll
             for (int u = 0; u < BS_U; u += 8) {
                 unsigned two[4], four[2];

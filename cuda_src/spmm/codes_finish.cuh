@@ -9,7 +9,10 @@
 
 // A quotient of integers below 2^31, rounded as a division is; `inverse` is 1 / edges, rounded.
 BS_INLINE float mean_of_codes(int sum, float edges, float inverse) { return bs_div_knownf((float)sum, edges, inverse); }
-BS_INLINE float mean_of_codes(float sum, float edges, float inverse) { return fabsf(sum) <= 1.0e38f ? bs_div_knownf(sum, edges, inverse) : bs_mulf(sum, inverse); }
+BS_INLINE float mean_of_codes(float sum, float edges, float inverse)
+{
+    return fabsf(sum) <= 1.0e38f ? bs_div_knownf(sum, edges, inverse) : bs_mulf(sum, inverse);
+}
 
 // The integers of a lane's vector.
 BS_INLINE void finish_row(const CodeParams &p, Index row, Index edges, int vector, Total (&v)[kCodes])

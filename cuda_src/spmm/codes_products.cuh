@@ -16,7 +16,8 @@ struct CodeSums {
     // Weights of edges that are not there do not matter. Floats: an integer becomes the fraction of 2^23, which is then taken off.
     // The words are something new to the compiler here, which would otherwise do what whole and other batches have in common before it knows
     // which it is, for eight edges at once.
-    __device__ __forceinline__ void add_products(const Gathered (&codes)[BS_U], const Total (&w)[BS_U], unsigned flip, int base, int from, int to)
+    __device__ __forceinline__ void add_products(const Gathered (&codes)[BS_U], const Total (&w)[BS_U], unsigned flip, int base, int from,
+                                                 int to)
     {
         constexpr int shifts = BS_BITS < 8 ? 8 / BS_BITS : 1, places = kEach / shifts;
 #if BS_FLOATS

@@ -33,35 +33,7 @@
 #ifndef BS_THREADS
 #define BS_THREADS 128
 #endif
-// Blocks of a multiprocessor: what the registers suffice for, so that nothing is spilled.
-#ifndef BS_BLOCKS
-#define BS_HAS_MEAN (BS_REDUCE == BS_MEAN)
-#define BS_PLAIN (BS_KIND == BS_FLOAT32 && BS_ACC == 0 && BS_REDUCE == BS_SUM)
-#if BS_FINISH
-#define BS_BLOCKS_FITTING BS_FINISHED_BLOCKS
-#elif BS_V > 1
-#define BS_BLOCKS_FITTING 4
-#elif BS_PLAIN && BS_WEIGHTS == 0 && BS_ROW_SCALE == 0
-#define BS_BLOCKS_FITTING 8
-#elif BS_VALUE16 && BS_REDUCE == BS_SUM && BS_U <= 4
-#define BS_BLOCKS_FITTING 9
-#elif BS_KIND < BS_FLOAT16
-#define BS_BLOCKS_FITTING 5
-#elif BS_KIND == BS_FLOAT64
-#define BS_BLOCKS_FITTING (BS_WEIGHTS ? 5 - BS_HAS_MEAN : 7 - 2 * BS_HAS_MEAN)
-#elif BS_WEIGHTS == 0 || BS_VALUE16 || (BS_WEIGHTS == 1 && BS_PLAIN)
-#define BS_BLOCKS_FITTING (7 - BS_HAS_MEAN)
-#else
-#define BS_BLOCKS_FITTING (6 - BS_HAS_MEAN)
-#endif
-#ifdef BS_LARGE
-#define BS_BLOCKS (BS_BLOCKS_FITTING - 2)
-#elif __CUDA_ARCH__ != 900
-#define BS_BLOCKS (BS_BLOCKS_FITTING - 1)
-#else
-#define BS_BLOCKS BS_BLOCKS_FITTING
-#endif
-#endif
+// BS_BLOCKS: of a multiprocessor, which bounds the registers.
 #if BS_WEIGHTS == 2 && BS_V != 1
 #error "values per head go with one vector a lane"
 #endif

@@ -120,24 +120,11 @@ BS_INLINE void finish_row(const SpmmParams &p, Index row, Index count, const Sum
     store_vector(out, v);
 }
 
-// Blocks of a multiprocessor with something behind the sums.
-#define BS_HALVES (BS_KIND == BS_FLOAT16 || BS_KIND == BS_BFLOAT16 ? 2 : 1)
-#if BS_WEIGHTS == 2 || BS_BYTES > 16 / BS_HALVES || BS_STEPS >= 1024 // tanh
-#define BS_FINISHED_BLOCKS (5 - (BS_REDUCE == BS_MEAN))
-#elif BS_FINISH == 2
-#define BS_FINISHED_BLOCKS (8 - (BS_WEIGHTS != 0) - (BS_PADS > 1))
-#elif BS_FINISH == 3
-#define BS_FINISHED_BLOCKS (6 - (BS_REDUCE == BS_MEAN))
-#else
-#define BS_FINISHED_BLOCKS (7 - 2 * (BS_WEIGHTS != 0) - (BS_REDUCE == BS_MEAN))
-#endif
-
 #if BS_FINISH
 // The same through the chain, or as signs: BS_EACH sums from vector `start` + lane on. All lanes of a group call it together; those beyond
 // the row have vectors of `p.vectors` and more.
-BS_INLINE void finish_vector(
-    const SpmmParams &p, Index row, Index count, const Sums &sums, const Limits<BS_EACH> &limits, char *out, unsigned start, int lane, int lanes, bool last,
-    bool &strange)
+BS_INLINE void finish_vector(const SpmmParams &p, Index row, Index count, const Sums &sums, const Limits<BS_EACH> &limits, char *out,
+                             unsigned start, int lane, int lanes, bool last, bool &strange)
 {
     const unsigned vector = start + (unsigned)lane;
     float v[BS_EACH];

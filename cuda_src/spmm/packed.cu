@@ -25,29 +25,21 @@
 // Lanes of less than a byte share one.
 #define BS_SHARED (BS_LANE < 8)
 #define BS_CODE_BYTES (BS_SHARED ? 1 : BS_LANE / 8)
-// Blocks of a multiprocessor: what the registers suffice for, so that nothing is spilled.
-#ifndef BS_BLOCKS
-#define BS_BLOCKS_FITTING (7 - BS_MEAN - ((BS_STEPS & kTanh) != 0) - (BS_LANE > 4 && BS_FINISH != 2) - (BS_WEIGHTS == 2))
-#if defined(BS_LARGE) || __CUDA_ARCH__ != 900
-#define BS_BLOCKS (BS_BLOCKS_FITTING - 1)
-#else
-#define BS_BLOCKS BS_BLOCKS_FITTING
-#endif
-#endif
+// BS_BLOCKS: of a multiprocessor, which bounds the registers.
 
 struct PackedParams {
     Streams streams;
     Units units;
-    const char *x;       // rows of `row_bytes`, 16-byte aligned
-    void *out;           // rows of finish.row_bytes: float32, or signs
+    const char *x; // rows of `row_bytes`, 16-byte aligned
+    void *out; // rows of finish.row_bytes: float32, or signs
     const float *values; // of the edges
     const float *col_scale;
     float *partial; // (pieces, slices, BS_LANE / 4, lanes, 4)
-    int *arrived;   // (pieces, slices): how many pieces of a row are there, at the first one's place; zeros before and after
+    int *arrived; // (pieces, slices): how many pieces of a row are there, at the first one's place; zeros before and after
     unsigned row_bytes;
-    int vectors;  // of BS_LANE features of a row
-    int slices;   // of as many vectors as a group has lanes
-    int aligned;  // whether four floats of the result can be stored at once
+    int vectors; // of BS_LANE features of a row
+    int slices; // of as many vectors as a group has lanes
+    int aligned; // whether four floats of the result can be stored at once
     Finish finish;
 };
 

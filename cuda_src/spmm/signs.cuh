@@ -87,7 +87,8 @@ template <int n> BS_INLINE void store_signs(char *out, unsigned bits, unsigned s
         }
     }
     // The first lane of a byte stores it; the others store zeros behind the row.
-    const int part = lane & (8 / n - 1), share = max(lanes * n / 8, 1), first = (int)start * n / 8, byte = first + part * share + lane * n / 8;
+    const int part = lane & (8 / n - 1), share = max(lanes * n / 8, 1), first = (int)start * n / 8,
+              byte = first + part * share + lane * n / 8;
     if ((part == 0 || (BS_PADS && last)) && byte < row_bytes)
         out[byte] = part == 0 ? (char)bits : 0;
     if (BS_PADS > 1 && last)

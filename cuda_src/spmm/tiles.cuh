@@ -18,15 +18,15 @@ typedef long long i64;
 // BS_WEIGHTS: what the entries of the matrix are.
 #define BS_ONES 0
 #define BS_SCALES 1 // a factor of each column
-#define BS_TILED 2  // values in the order of tiles, lanes and bits
-#define BS_CSR 3    // values in the order of the rows
+#define BS_TILED 2 // values in the order of tiles, lanes and bits
+#define BS_CSR 3 // values in the order of the rows
 
 #define BS_ROWS (BS_TYPE == BS_FLOAT ? 2 : 4) // of a group, in a lane
 #define BS_K (4 * BS_ROWS)
-#define BS_BITS (2 * BS_ROWS)         // of 16 rows of a tile, in a lane: first those of row g, then those of row g + 8
-#define BS_WORDS BS_BITS              // of 16 rows of a tile
+#define BS_BITS (2 * BS_ROWS) // of 16 rows of a tile, in a lane: first those of row g, then those of row g + 8
+#define BS_WORDS BS_BITS // of 16 rows of a tile
 #define BS_VECTORS (BS_WIDTH / BS_VEC)
-#define BS_SLICE (8 * BS_WIDTH)       // columns that a warp makes
+#define BS_SLICE (8 * BS_WIDTH) // columns that a warp makes
 #define BS_HELD (BS_TYPE == BS_FLOAT ? BS_WIDTH : BS_WIDTH / 2) // words of one row in a lane
 #define BS_WARPS 4 // of a block
 #ifndef BS_SCALED
@@ -47,8 +47,8 @@ typedef unsigned short Element;
 
 // A run of tiles of one window, as one warp takes it. Windows of many tiles have several; each of those adds into a slot of its own.
 struct Piece {
-    i64 tile;  // the first
-    i64 edge;  // the first of the window
+    i64 tile; // the first
+    i64 edge; // the first of the window
     int window, tiles, slot; // slot -1: all there is of the window
     int split; // of the kernel that adds up: how many slots follow
 };
@@ -56,17 +56,17 @@ struct Piece {
 struct TilesParams {
     const void *x;
     void *y;
-    float *partial;              // (slots, 16 BS_M, columns)
-    const u32 *cols;             // (tiles, BS_K)
-    const u32 *bits, *offsets;   // (tiles, BS_WORDS, BS_M); edges of the window before those of a word
-    const u32 *row_offsets;      // (pieces, 16 BS_M): edges of the window before those of a row from the piece on
+    float *partial; // (slots, 16 BS_M, columns)
+    const u32 *cols; // (tiles, BS_K)
+    const u32 *bits, *offsets; // (tiles, BS_WORDS, BS_M); edges of the window before those of a word
+    const u32 *row_offsets; // (pieces, 16 BS_M): edges of the window before those of a row from the piece on
     const float *values, *col_scale, *row_scale, *counts;
     const Piece *pieces;
     i64 rows, piece_count, value_head; // value_head: from the values of one head to those of the next
     u32 row_bytes;
-    u32 value_bytes;             // from the value of one edge to that of the next
+    u32 value_bytes; // from the value of one edge to that of the next
     int columns, width, head_slices, slices, outer; // width: columns of a head
-    u32 groups;                  // of BS_WARPS pieces
+    u32 groups; // of BS_WARPS pieces
 };
 
 // Columns of a group and bits of a tile, on their way one gather ahead of the features.

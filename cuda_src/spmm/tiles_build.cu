@@ -6,16 +6,15 @@
 #include "spmm/tiles.cuh"
 
 struct BuildParams {
-    const void *starts, *cols_indptr, *source_cols, *edge_indptr; // of windows: tiles, columns, edges
-    const unsigned char *edge_row;
-    const int *edge_col;
+    const void *starts, *cols_indptr, *source_cols; // of windows: tiles, columns
+    const void *indptr, *edge_col;                  // of the matrix; edge_col holds unsigned integers of `bytes` bytes
     u32 *cols, *bits, *offsets, *row_counts;
     const u32 *row_offsets;
     const Piece *pieces;
     const float *values;
     float *arranged;
-    i64 windows, piece_count, edges;
-    int heads, large; // large: index arrays are int64
+    i64 windows, piece_count, edges, rows;
+    int heads, bytes, large; // large: index arrays are int64
 };
 
 BS_INLINE i64 index_at(const void *array, i64 i, const BuildParams &p)
@@ -32,9 +31,20 @@ extern "C" __global__ void __launch_bounds__(128, 8) place_tiles(const BuildPara
     const i64 count = index_at(p.cols_indptr, window + 1, p) - columns, slots = (((const i64 *)p.starts)[window + 1] - first) * BS_K;
     for (i64 i = threadIdx.x; i < slots; i += 128)
         p.cols[first * BS_K + i] = (u32)index_at(p.source_cols, columns + min(i, count - 1), p);
-    const i64 end = index_at(p.edge_indptr, window + 1, p);
-    for (i64 e = index_at(p.edge_indptr, window, p) + threadIdx.x; e < end; e += 128) {
-        const int col = p.edge_col[e], row = p.edge_row[e], k = col % BS_K;
+    constexpr int height = 16 * BS_M;
+    __shared__ i64 ends[height]; // where the next row starts
+    for (int row = threadIdx.x; row < height; row += 128)
+        ends[row] = index_at(p.indptr, min(window * height + row + 1, p.rows), p);
+    __syncthreads();
+    for (i64 e = index_at(p.indptr, window * height, p) + threadIdx.x; e < ends[height - 1]; e += 128) {
+        int row = 0;
+#pragma unroll
+        for (int step = height / 2; step; step /= 2)
+            row += ends[row + step - 1] <= e ? step : 0;
+        const int col = p.bytes == 1   ? ((const unsigned char *)p.edge_col)[e]
+                        : p.bytes == 2 ? ((const unsigned short *)p.edge_col)[e]
+                                       : ((const int *)p.edge_col)[e];
+        const int k = col % BS_K;
         const int lane = 4 * (row % 8) + k / BS_ROWS, bit = lane * BS_BITS % 32 + BS_ROWS * (row / 8 % 2) + k % BS_ROWS;
         atomicOr(p.bits + ((first + col / BS_K) * BS_WORDS + lane * BS_BITS / 32) * BS_M + row / 16, 1u << bit);
     }

@@ -13,15 +13,15 @@
 #define BS_THREADS 256
 
 struct WindowsParams {
-    const char *x;   // rows of row_bytes, a multiple of 16, as its address
-    char *out;       // rows of as many bytes
+    const char *x; // rows of row_bytes, a multiple of 16, as its address
+    char *out; // rows of as many bytes
     const WindowUnit *units;
     const WindowEntry *entries;
-    const float *weights;   // (entries,), or (entries, 8)
+    const float *weights; // (entries,), or (entries, 8)
     const float *row_scale; // of the rows, or null
-    const float *counts;    // what to divide sums by, or null
-    float4 *partial;        // (slots, 8, slices, lanes)
-    int *arrived;           // (slots, slices, lanes), at a window's first slot: how many parts are there; zeros before and after
+    const float *counts; // what to divide sums by, or null
+    float4 *partial; // (slots, 8, slices, lanes)
+    int *arrived; // (slots, slices, lanes), at a window's first slot: how many parts are there; zeros before and after
     bs_i64 rows;
     unsigned row_bytes, vectors; // of a row: bytes, and 16-byte vectors
     int count, shift, slices;

@@ -81,7 +81,6 @@ extern "C" __global__ void __launch_bounds__(256) place_units(const PlacesParams
             }
         }
         if (lane < BS_ROWS)
-            p.places[(bs_i64)u * BS_ROWS + lane] =
-                (bs_u32)p.indptr[min((bs_i64)unit.window * BS_ROWS + lane, p.rows)] + before;
+            p.places[(bs_i64)u * BS_ROWS + lane] = (bs_u32)p.indptr[min((bs_i64)unit.window * BS_ROWS + lane, p.rows)] + before;
     }
 }

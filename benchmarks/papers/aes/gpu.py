@@ -80,7 +80,7 @@ def figure_7(name: str, commit: str | None, repetitions: int) -> Iterator[dict[s
             {"part": "figure-7"} | matrix.facts() | {"graph": name, "D": COLUMNS, "replayed": side.replayed} | params
         )
         where = machine(1, commit)
-        yield asdict(Record.measured("aes", side.name, params, ms, vendor.name, vendor_ms, None, 0, where))
+        yield asdict(Record.measured("aes", side.name, params, ms, vendor.name, vendor_ms, 0, where))
 
 
 def table_3(name: str, commit: str | None, repetitions: int) -> Iterator[dict[str, Any]]:
@@ -137,4 +137,4 @@ def table_3(name: str, commit: str | None, repetitions: int) -> Iterator[dict[st
         params |= {"inputs": inputs, "classes": classes, "compute_ms": compute, "share": load / (load + compute)}
         moved = int(x.nbytes if bits is None else codes.words.nbytes)
         case = f"table-3-{name}-{'float32' if bits is None else f'int{bits}'}-W{width}"
-        yield asdict(Record.measured("aes", case, params, load, None, None, None, moved, machine(1, commit)))
+        yield asdict(Record.measured("aes", case, params, load, None, None, moved, machine(1, commit)))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from benchmarks.cases.graphs import graph
-from bitsparse import backends, jit, nn
-from bitsparse.bench import Unavailable
+from bitsparse import backends, bench, jit, nn
 from bitsparse.datasets import GraphData, synthetic_csr
 from bitsparse.errors import DeviceError
 
@@ -40,7 +40,7 @@ _Record = dict[str, Any]
 def record(part: str, case: str, params: _Record, commit: str | None) -> _Record:
     """A record of what is no time."""
     facts = {"part": part} | params
-    return {"suite": "aes", "case": f"{part}-{case}", "params": facts, "device": "cpu", "commit": commit}
+    return asdict(bench.Record.counted("aes", f"{part}-{case}", facts, bench.Machine.of_cpu(1, commit)))
 
 
 # ---- Figure 5
@@ -70,7 +70,7 @@ def degrees_of(name: str) -> tuple[Any, str]:
         device = "cuda"
     except (DeviceError, ImportError) as reason:
         if size[1] > _MOST:
-            raise Unavailable(f"{size[1]} edges are made on a GPU only ({reason})") from reason
+            raise bench.Unavailable(f"{size[1]} edges are made on a GPU only ({reason})") from reason
         device = "cpu"
     indptr, _ = synthetic_csr(size, "communities", device=device)
     rows = indptr[1:] - indptr[:-1]
@@ -99,7 +99,7 @@ def figure_6(name: str, kind: str, commit: str | None) -> Iterator[_Record]:
     """Accuracies of one kind of network on one graph, with sums as the paper forms them and rescaled."""
     data, source = graph(name)
     if data.labels is None or data.x is None:
-        raise Unavailable(f"{name}.npz is not there ({source}), and a stand-in has no labels")
+        raise bench.Unavailable(f"{name}.npz is not there ({source}), and a stand-in has no labels")
     for rescale, found in (
         (r, quality(data, kind, rescale=r, seeds=SEEDS, widths=WIDTHS, strategies=STRATEGIES, bits=BITS))
         for r in (False, True)

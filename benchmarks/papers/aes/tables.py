@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
-from benchmarks.papers.tables import by_part, table
+from benchmarks.papers.tables import Record, Rows, name_of, table, taken_on
+from benchmarks.papers.tables import document as document_of
 
 __all__ = ["PAPER_TABLE_3", "document", "line_of"]
 
-_Rows = list[dict[str, Any]]
 WIDTHS = (16, 32, 64, 128, 256, 512, 1024)
 #: Share of loading in per cent (Table 3, GCN), RTX 4090: float32 features with AFS, INT8 features with AES.
 PAPER_TABLE_3: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
@@ -31,12 +30,6 @@ PAPER_TABLE_3: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     ),
     "proteins39": ((6.49, 6.73, 5.72, 4.71, 3.33, 2.57, 2.06), (3.00, 2.75, 2.71, 2.49, 2.00, 1.40, 1.08)),
 }
-TITLES = {
-    "figure-5": "Figure 5: sampling rates",
-    "figure-6": "Figure 6: accuracy",
-    "figure-7": "Figure 7: speed of the sampled product",
-    "table-3": "Table 3: share of loading the features",
-}
 MODELS = {"gcn": "GCN", "sage": "GraphSAGE"}
 HEAD = """# AES-SpMM's figures, again
 
@@ -50,15 +43,18 @@ Figures 5 and 6, drawn by `benchmarks/papers/aes/plot.py`: sampling rates; accur
 """
 
 
-def document(records: Iterable[dict[str, Any]]) -> str:
+def document(records: Iterable[Record]) -> str:
     """All the sections that have records."""
-    rows = by_part(records)
-    makers = {"figure-5": figure_5, "figure-6": figure_6, "figure-7": figure_7, "table-3": table_3}
-    parts = [f"## {TITLES[part]}\n\n{makers[part](rows[part])}" for part in TITLES if part in rows]
-    return "\n".join([HEAD, *parts])
+    sections = {
+        "figure-5": ("Figure 5: sampling rates", figure_5),
+        "figure-6": ("Figure 6: accuracy", figure_6),
+        "figure-7": ("Figure 7: speed of the sampled product", figure_7),
+        "table-3": ("Table 3: share of loading the features", table_3),
+    }
+    return document_of(HEAD, sections, records)
 
 
-def line_of(record: dict[str, Any]) -> str:
+def line_of(record: Record) -> str:
     """One line for the terminal."""
     p = record["params"]
     if p["part"] == "figure-5":
@@ -72,36 +68,26 @@ def line_of(record: dict[str, Any]) -> str:
     return f"{record['case']:<36} load {record['ours_ms']:.4f} ms, {100 * p['share']:.1f} % of the whole"
 
 
-def name_of(params: dict[str, Any]) -> str:
-    """The graph's name, with a mark for a stand-in."""
-    return str(params["graph"]) + ("" if params["source"].endswith(".npz") else " *")
-
-
-def measured(rows: _Rows) -> str:
-    """Where the times were taken."""
-    first = rows[0]
-    return f"Measured: {first['gpu']}, {first['driver']}.\n\n"
-
-
 # ---- sections
-def figure_5(rows: _Rows) -> str:
+def figure_5(rows: Rows) -> str:
     """Share of the edges kept, and of the nodes that keep them all."""
-    chosen = [row["params"] for row in rows if row["params"]["strategy"] == "aes"]
+    chosen = [row for row in rows if row["params"]["strategy"] == "aes"]
     text = (
         "Sampled edges over all edges by AES, in per cent, repeats counted; in brackets the share of the nodes with edges that keep all of "
         "theirs. The records hold the whole distributions. The paper: above 80 % already at W = 16 for cora, pubmed and arxiv, below 10 % "
         "at W = 16 or 32 for the large ones. Its arxiv is the graph itself with undirected edges, half as many as the stand-in has.\n\n"
     )
     body = []
-    for graph in dict.fromkeys(p["graph"] for p in chosen):
-        of = {p["width"]: p for p in chosen if p["graph"] == graph}
-        first = next(iter(of.values()))
+    for graph in dict.fromkeys(row["params"]["graph"] for row in chosen):
+        some = [row for row in chosen if row["params"]["graph"] == graph]
+        of = {row["params"]["width"]: row["params"] for row in some}
+        first = some[0]["params"]
         cells = [f"{100 * of[w]['kept']:.1f} ({100 * (1 - of[w]['cdf'][19]):.0f})" for w in WIDTHS]
-        body.append([name_of(first), f"{first['nodes']:,}", f"{first['entries'] / first['nodes']:.1f}", *cells])
+        body.append([name_of(some[0]), f"{first['nodes']:,}", f"{first['entries'] / first['nodes']:.1f}", *cells])
     return text + table(["graph", "nodes", "mean degree", *(f"W = {w}" for w in WIDTHS)], body, 1)
 
 
-def figure_6(rows: _Rows) -> str:
+def figure_6(rows: Rows) -> str:
     """Accuracies, points lost by width and by bits, and what follows for the width to take."""
     first = rows[0]["params"]
     text = (
@@ -139,7 +125,7 @@ def figure_6(rows: _Rows) -> str:
     return text + "\n".join(sections) + "\n" + chosen_bits(rows) + paper_6()
 
 
-def safe_width(rows: _Rows, rescale: bool) -> str:
+def safe_width(rows: Rows, rescale: bool) -> str:
     """The width from which on every network of every graph keeps its accuracy, and what narrow features cost there."""
     tables = [
         {(s, w, b): loss for s, w, b, _, _, loss in row["params"]["cells"]}
@@ -162,7 +148,7 @@ def safe_width(rows: _Rows, rescale: bool) -> str:
     )
 
 
-def chosen_bits(rows: _Rows) -> str:
+def chosen_bits(rows: Rows) -> str:
     """What TANGO's rule says of the same networks."""
     body = []
     for row in rows:
@@ -191,7 +177,7 @@ def points(loss: float) -> str:
     return f"{0.0 - round(loss, 2):+.2f}"
 
 
-def figure_7(rows: _Rows) -> str:
+def figure_7(rows: Rows) -> str:
     """Speed over cuSPARSE's product of all edges."""
     body = []
     for graph in dict.fromkeys(row["params"]["graph"] for row in rows):
@@ -205,16 +191,16 @@ def figure_7(rows: _Rows) -> str:
                 first = next(iter(of.values()))
                 bits = "float32" if what[1] is None else f"{what[1]} bits"
                 cells = [f"{of[w]['ratio']:.2f}x" if w in of else "-" for w in WIDTHS]
-                body.append([name_of(first["params"]), what[0].upper(), bits, f"{first['peer_ms']:.4f}", *cells])
+                body.append([name_of(first), what[0].upper(), bits, f"{first['peer_ms']:.4f}", *cells])
     text = (
         "cuSPARSE's time over ours, 64 columns. The paper, against cuSPARSE on an RTX 4090: 1.72x (GCN) and 1.82x (GraphSAGE) on average "
         "on the small graphs; 25.87x at most, on proteins with GraphSAGE, where AFS has 15.06x.\n\n"
     )
     head = ["graph", "edges", "features", "cuSPARSE, ms", *(f"W = {w}" for w in WIDTHS)]
-    return measured(rows) + text + table(head, body, 3)
+    return taken_on(rows) + text + table(head, body, 3)
 
 
-def table_3(rows: _Rows) -> str:
+def table_3(rows: Rows) -> str:
     """Shares of loading, with the paper's beside them."""
     body = []
     for graph in dict.fromkeys(row["params"]["graph"] for row in rows):
@@ -224,7 +210,7 @@ def table_3(rows: _Rows) -> str:
             wide, narrow = of.get((width, None)), of.get((width, 8))
             if wide is None or narrow is None:
                 continue
-            cells = [name_of(wide["params"]), str(width), f"{wide['ours_ms']:.4f}", f"{narrow['ours_ms']:.4f}"]
+            cells = [name_of(wide), str(width), f"{wide['ours_ms']:.4f}", f"{narrow['ours_ms']:.4f}"]
             cells += [f"{100 * (1 - narrow['ours_ms'] / wide['ours_ms']):.1f}"]
             for one, index in ((wide, 0), (narrow, 1)):
                 cells.append(f"{100 * one['params']['share']:.1f}")
@@ -245,4 +231,4 @@ def table_3(rows: _Rows) -> str:
         "share 8 bits",
         "paper",
     ]
-    return measured(rows) + text + table(head, body, 1)
+    return taken_on(rows) + text + table(head, body, 1)

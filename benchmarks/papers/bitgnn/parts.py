@@ -51,6 +51,6 @@ def versions(part: str, model: str, graph: str, commit: str | None, repetitions:
         params |= {"peak_bytes": one.peak_bytes, "replayed": one.timed.replayed}
         peer = geometric_version(), times["fp32 (T)"]
         case = f"{part}-{model}-{graph}-{version}"
-        record = Record.measured("bitgnn", case, params, times[version], *peer, None, one.peak_bytes, where)
+        record = Record.measured("bitgnn", case, params, times[version], *peer, one.peak_bytes, where)
         made.append(asdict(record))
     return made

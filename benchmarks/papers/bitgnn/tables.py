@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import NamedTuple
 
-from benchmarks.papers.tables import by_part, table
+from benchmarks.papers.tables import Columns, Record, Rows, lines, ms, name_of, ratio, taken_on
+from benchmarks.papers.tables import document as document_of
 
 __all__ = ["PAPER", "document", "line_of"]
 
@@ -97,48 +99,55 @@ batches, so what compares is the order of the versions on each side. Their accur
 weights (for accuracies of ours see `examples/`). Graphs marked * are seeded synthetic ones of the size of the graph named, not the graph
 itself. What has no record is left out: (S) on Reddit would hold messages of 58 GB for each layer.
 """
-_Rows = list[dict[str, Any]]
 
 
-def document(records: Iterable[dict[str, Any]]) -> str:
+def document(records: Iterable[Record]) -> str:
     """All the tables that have records."""
-    rows = by_part(records)
-    return "\n".join([HEAD, *(section(part, rows[part]) for part in TITLES if part in rows)])
+    return document_of(HEAD, {part: (title, section) for part, title in TITLES.items()}, records)
 
 
-def line_of(record: dict[str, Any]) -> str:
+def line_of(record: Record) -> str:
     """One line for the terminal."""
-    memory, ratio = bytes_of(record["params"]["peak_bytes"]), f"{record['ratio']:.2f}x"
-    return f"{record['case']:<34} {record['ours_ms']:.4f} ms, {ratio}, {memory}"
+    return f"{record['case']:<34} {record['ours_ms']:.4f} ms, {record['ratio']:.2f}x, {memory_of(record)}"
 
 
-def section(part: str, rows: _Rows) -> str:
+def section(rows: Rows) -> str:
     """One table of the paper."""
-    headings = ["graph", "model", "version", "peak memory", "of FP32 (T)", "ms", "FP32 (T) over it"]
-    headings += ["paper: memory", "ms, RTX 3060 Ti", "FP32 (T) over it", "accuracy, %"]
-    whole = {
-        (p["model"], p["graph"]): p["peak_bytes"] for p in (r["params"] for r in rows) if p["version"] == "fp32 (T)"
-    }
-    body = []
-    for record in rows:
-        p = record["params"]
-        key = p["model"], p["graph"]
-        there, base = PAPER[key][p["version"]], PAPER[key]["fp32 (T)"]
-        share = f"1 / {whole[key] / p['peak_bytes']:.1f}" if key in whole else "-"
-        cells = [name_of(p), MODELS[p["model"]], VERSIONS[p["version"]], bytes_of(p["peak_bytes"]), share]
-        cells += [f"{record['ours_ms']:.4f}", f"{record['ratio']:.2f}x"]
-        body.append([*cells, there.memory, f"{there.ms:g}", f"{base.ms / there.ms:.2f}x", f"{there.score:.1f}"])
-    first = rows[0]
-    head = f"## {TITLES[part]}\n\nMeasured: {first['gpu']}, {first['driver']}, {first['peer']}.\n\n"
-    return head + table(headings, body, 3)
+    whole = {key_of(row): row["params"]["peak_bytes"] for row in rows if row["params"]["version"] == "fp32 (T)"}
+    columns: Columns = (
+        ("graph", name_of),
+        ("model", lambda record: MODELS[record["params"]["model"]]),
+        ("version", lambda record: VERSIONS[record["params"]["version"]]),
+        ("peak memory", memory_of),
+        ("of FP32 (T)", partial(share_of, whole)),
+        ("ms", ms("ours_ms")),
+        ("FP32 (T) over it", ratio),
+        ("paper: memory", lambda record: there(record).memory),
+        ("ms, RTX 3060 Ti", lambda record: f"{there(record).ms:g}"),
+        ("FP32 (T) over it", lambda record: f"{PAPER[key_of(record)]['fp32 (T)'].ms / there(record).ms:.2f}x"),
+        ("accuracy, %", lambda record: f"{there(record).score:.1f}"),
+    )
+    return taken_on(rows, "Measured", rows[0]["peer"]) + lines(rows, columns, 3)
 
 
-# ---- pieces
-def name_of(params: dict[str, Any]) -> str:
-    """The graph's name, with a mark for a stand-in."""
-    return str(params["graph"]) + ("" if params["source"].endswith(".npz") else " *")
+# ---- cells
+def key_of(record: Record) -> tuple[str, str]:
+    """Model and graph."""
+    return record["params"]["model"], record["params"]["graph"]
 
 
-def bytes_of(count: int) -> str:
+def there(record: Record) -> Published:
+    """What the paper prints of the same."""
+    return PAPER[key_of(record)][record["params"]["version"]]
+
+
+def share_of(whole: Mapping[tuple[str, str], int], record: Record) -> str:
+    """Memory over that of FP32 (T)."""
+    key = key_of(record)
+    return f"1 / {whole[key] / record['params']['peak_bytes']:.1f}" if key in whole else "-"
+
+
+def memory_of(record: Record) -> str:
     """Bytes as the paper prints them."""
+    count = record["params"]["peak_bytes"]
     return f"{count / 1e9:.2f}G" if count >= 1e9 else f"{count / 1e6:.2f}M"

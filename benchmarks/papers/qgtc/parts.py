@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,11 @@ import numpy as np
 
 from benchmarks.cases.cluster_problems import PARTS_PER_BATCH, labels_of
 from benchmarks.cases.graphs import graph
+from benchmarks.ceilings import product_bounds
 from benchmarks.gpu_timing import (
     Int8Product,
     accumulator,
     estimates_us,
-    floor_ms,
     machine,
     ours_graph,
     random_words,
@@ -117,9 +118,9 @@ def products(
         params = fact["params"]
         params |= {"tflops": 2e-9 * n * n * d / ms, "peer_tflops": 2e-9 * n * n * d / times[-1]}
         case = " ".join(f"{part} {n}x{n}x{d} {params['bits']} {params['variant']}".split())
-        floor = floor_ms(params["kernel"], n, n, d, 1, params["bits"], fact["bytes"])
-        record = Record.measured("qgtc", case, params, ms, peer_name, times[-1], floor, fact["bytes"], where)
-        yield json.loads(record.to_json())
+        limits = product_bounds(params["kernel"], n, n, d, 1, params["bits"], fact["bytes"])._asdict()
+        record = Record.measured("qgtc", case, params, ms, peer_name, times[-1], fact["bytes"], where, **limits)
+        yield asdict(record)
 
 
 @cache
@@ -151,7 +152,7 @@ def figure_7(part: str, records: Path) -> Iterator[dict[str, Any]]:
         record = json.loads(line)
         facts = record["params"]
         if record["suite"] == "cluster" and facts.get("kind") == kind:
-            names = ("graph", "source", "nodes", "kept_edges", "bits", "moved", "plain_bytes", "merged_ms", "pack_ms")
+            names = ("graph", "source", "nodes", "kept_edges", "bits", "moved", "plain_bytes", "pack_ms")
             params = {"part": part} | {name: facts[name] for name in names}
             case = f"{part} {facts['graph']} {facts['bits']}"
             yield record | {"suite": "qgtc", "case": case, "params": params}
@@ -177,7 +178,7 @@ def figure_8(commit: str | None) -> Iterator[dict[str, Any]]:
         params = {"part": "figure-8", "graph": name, "source": source, "nodes": data.num_nodes}
         params |= {"parts": int(np.unique(labels).size), "entries": int(data.adjacency.nnz)}
         params |= {"tiles": total, "processed": processed, "zero_between": between}
-        yield {"suite": "qgtc", "case": f"figure-8 {name}", "params": params, "device": "cpu", "commit": commit}
+        yield asdict(Record.counted("qgtc", f"figure-8 {name}", params, Machine.of_cpu(1, commit)))
 
 
 def measured(part: str, commit: str | None, repetitions: int) -> Iterator[dict[str, Any]]:

@@ -10,7 +10,8 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from benchmarks.papers.tables import by_part, table
+from benchmarks.papers.tables import Columns, Record, Rows, lines, of_params, table, taken_on
+from benchmarks.papers.tables import document as document_of
 
 __all__ = ["document"]
 
@@ -52,26 +53,23 @@ features of some bits; TFLOPs count 2 N N D operations whatever the number of bi
 "int8" is cuBLASLt through `torch._int_mm` on the same integers. The authors' numbers are from an RTX 3090, so what compares is the ratio
 to int8 on each side, not the hardware. Sizes without a record are left out or shown as "-".
 """
-_Rows = list[dict[str, Any]]
 
 
-def document(records: Iterable[dict[str, Any]]) -> str:
+def document(records: Iterable[Record]) -> str:
     """All the parts that have records."""
-    rows = by_part(records)
-    sections: dict[str, Callable[[_Rows], str]] = {
-        "table-3": table_3,
-        "figure-7a": figure_7,
-        "figure-7b": figure_7,
-        "figure-7c": figure_7c,
-        "figure-8": figure_8,
-        "figure-9": figure_9,
-        "figure-10": figure_10,
+    sections: dict[str, tuple[str, Callable[[Rows], str]]] = {
+        "table-3": ("Table 3: 1 to 4 bits, TFLOPs", table_3),
+        "figure-7a": ("Figure 7a: Cluster GCN, 3 x 16", figure_7),
+        "figure-7b": ("Figure 7b: batched GIN, 3 x 64", figure_7),
+        "figure-7c": ("Figure 7c: 2 to 7 bits against int8, TFLOPs", figure_7c),
+        "figure-8": ("Figure 8: zero-tile jumping", figure_8),
+        "figure-9": ("Figure 9: 1 bit, TFLOPs by size", figure_9),
+        "figure-10": ("Figure 10: non-zero tile reuse", figure_10),
     }
-    made = [section(rows[part]) for part, section in sections.items() if part in rows]
-    return "\n".join([HEAD, *made])
+    return document_of(HEAD, sections, records)
 
 
-def table_3(rows: _Rows) -> str:
+def table_3(rows: Rows) -> str:
     """Ours and the paper's, 1 to 4 bits."""
     headings = ["N", "D", "int4, paper", "int8, here"]
     headings += [f"{count(bits)}, {whose}" for bits in (1, 2, 3, 4) for whose in ("paper", "ours")]
@@ -83,10 +81,10 @@ def table_3(rows: _Rows) -> str:
             bits = record["params"]["bits"]
             cells += [f"{paper[bits]:.2f}", f"**{tflops(record)}**"]
         body.append([*map(str, size), *cells])
-    return section("Table 3: 1 to 4 bits, TFLOPs", rows, table(headings, body))
+    return beside_int8(rows) + table(headings, body)
 
 
-def figure_7c(rows: _Rows) -> str:
+def figure_7c(rows: Rows) -> str:
     """Ours over the bits, and what the artifact prints."""
     widths = sorted({record["params"]["bits"] for record in rows})
     headings = ["N", "D", "int8, here", *(f"{bits} bits" for bits in widths), "ratio to int8"]
@@ -97,10 +95,10 @@ def figure_7c(rows: _Rows) -> str:
         authors = [f"{value:.2f}" for value in ARTIFACT_7C[size]]
         cells = [tflops(group[0], "peer_tflops"), *map(tflops, group), f"{max(ratios):.2f} - {min(ratios):.2f}"]
         body.append([*map(str, size), *cells, *authors])
-    return section("Figure 7c: 2 to 7 bits against int8, TFLOPs", rows, table(headings, body))
+    return beside_int8(rows) + table(headings, body)
 
 
-def figure_7(rows: _Rows) -> str:
+def figure_7(rows: Rows) -> str:
     """Epochs over the bits."""
     part = rows[0]["params"]["part"]
     widths = sorted({record["params"]["bits"] for record in rows})
@@ -125,7 +123,6 @@ def figure_7(rows: _Rows) -> str:
         body.append([label, *cells])
     everything = [record["ratio"] for record in rows]
     mean = math.exp(sum(map(math.log, everything)) / len(everything))
-    network = {"figure-7a": "Cluster GCN, 3 x 16", "figure-7b": "batched GIN, 3 x 64"}[part]
     text = (
         "Milliseconds of an epoch: 1500 METIS parts, 20 a batch, copied from pinned memory batch by batch, all layers, logits in\n"
         "the nodes' order; see `benchmarks/suites/cluster.py`. The peer is PyTorch Geometric in float32 on the same batches, overlapping\n"
@@ -136,30 +133,11 @@ def figure_7(rows: _Rows) -> str:
         printed = ", ".join(f"{name} {ms:.0f}" for name, ms in ARTIFACT_7A.items())
         text += f"The instructions of the authors' artifact print these milliseconds as expected, for whichever side: {printed}.\n"
     where = f"{rows[0]['gpu']}, {rows[0]['driver']}, {rows[0]['peer'].rpartition(',')[0]}"
-    return f"## Figure {part[7:]}: {network}\n\n{where}.\n\n{text}\n{table(headings, body, left=1)}"
+    return f"{where}.\n\n{text}\n{table(headings, body, left=1)}"
 
 
-def figure_8(rows: _Rows) -> str:
+def figure_8(rows: Rows) -> str:
     """Tiles of batches."""
-    headings = (
-        "graph",
-        "nodes",
-        "entries",
-        "parts",
-        "tiles",
-        "processed",
-        "share",
-        "zero: no part there",
-        "zero: no edge there",
-    )
-    body = []
-    for record in rows:
-        p = record["params"]
-        counts = [f"{p[name]:,}" for name in ("nodes", "entries", "parts", "tiles", "processed")]
-        inside = p["tiles"] - p["zero_between"] - p["processed"]
-        shares = [share / p["tiles"] for share in (p["processed"], p["zero_between"], inside)]
-        name = p["source"] if p["source"].startswith("synthetic") else p["graph"]
-        body.append([name, *counts, *(f"{share:.1%}" for share in shares)])
     text = (
         "8 x 128 tiles of block-diagonal batches of 20 parts, METIS with 1500 parts as in the paper: how many of them a product with\n"
         "zero-tile jumping processes. Tiles without an edge either touch no part's block, or lie where a block is empty. The paper's bars\n"
@@ -167,10 +145,10 @@ def figure_8(rows: _Rows) -> str:
         "![Share of tiles processed](qgtc-figures.png)\n\n"
         "Drawn by `benchmarks/papers/qgtc/plot.py` from these records: the share of tiles that is processed, counted on a CPU.\n\n"
     )
-    return "## Figure 8: zero-tile jumping\n\n" + text + table(headings, body, left=1)
+    return text + lines(rows, TILES, left=1)
 
 
-def figure_9(rows: _Rows) -> str:
+def figure_9(rows: Rows) -> str:
     """Ours and int8's over both sizes."""
     widths = sorted({record["params"]["d"] for record in rows})
     by_n: dict[int, dict[int, dict[str, Any]]] = {}
@@ -190,10 +168,10 @@ def figure_9(rows: _Rows) -> str:
         "The authors' artifact:\n\n"
         + table(headings, [[str(n), *(f"{value:.1f}" for value in values)] for n, values in ARTIFACT_9.items()]),
     ]
-    return section("Figure 9: 1 bit, TFLOPs by size", rows, "\n".join(parts))
+    return beside_int8(rows) + "\n".join(parts)
 
 
-def figure_10(rows: _Rows) -> str:
+def figure_10(rows: Rows) -> str:
     """With and without reuse."""
     headings = (
         "bits of X",
@@ -221,21 +199,37 @@ def figure_10(rows: _Rows) -> str:
         "TFLOPs at D = 1024. With reuse, planes of X lie side by side, so that a tile of A in shared memory is multiplied by up to four\n"
         "of them; without, each plane is a pass of its own over A. Both are the planes kernel, with the best tiling of either kind.\n\n"
     )
-    return section("Figure 10: non-zero tile reuse", rows, text + table(headings, body))
+    return beside_int8(rows) + text + table(headings, body)
 
 
 # ---- pieces
-def section(title: str, rows: _Rows, text: str) -> str:
-    """A heading that says where the numbers are from."""
-    first = rows[0]
-    return (
-        f"## {title}\n\nOurs and int8: {first['gpu']}, {first['driver']}, {first['peer'].partition(' _')[0]}.\n\n{text}"
-    )
+def beside_int8(rows: Rows) -> str:
+    """Where the numbers are from."""
+    return taken_on(rows, "Ours and int8", rows[0]["peer"].partition(" _")[0])
 
 
-def by_size(rows: _Rows) -> dict[tuple[int, int], _Rows]:
+def share_of_tiles(count: Callable[[dict[str, Any]], int]) -> Callable[[Record], str]:
+    """A count of tiles over all of them."""
+    return lambda record: f"{count(record['params']) / record['params']['tiles']:.1%}"
+
+
+TILES: Columns = (
+    ("graph", lambda record: record["params"]["source" if is_synthetic(record) else "graph"]),
+    *((name, of_params(name, "{:,}")) for name in ("nodes", "entries", "parts", "tiles", "processed")),
+    ("share", share_of_tiles(lambda p: p["processed"])),
+    ("zero: no part there", share_of_tiles(lambda p: p["zero_between"])),
+    ("zero: no edge there", share_of_tiles(lambda p: p["tiles"] - p["zero_between"] - p["processed"])),
+)
+
+
+def is_synthetic(record: Record) -> bool:
+    """Whether another graph stands in."""
+    return str(record["params"]["source"]).startswith("synthetic")
+
+
+def by_size(rows: Rows) -> dict[tuple[int, int], Rows]:
     """Records of each (N, D), in their order."""
-    found: dict[tuple[int, int], _Rows] = {}
+    found: dict[tuple[int, int], Rows] = {}
     for record in rows:
         found.setdefault((record["params"]["n"], record["params"]["d"]), []).append(record)
     return found

@@ -86,7 +86,7 @@ class Part:
         """A record of this part."""
         facts = {"part": self.part} | self.matrix.facts() | {"graph": self.graph} | params
         name = f"{self.part}-{self.graph}-{case}"
-        return asdict(Record.measured("tango", name, facts, ms, peer, peer_ms, None, moved, self.machine))
+        return asdict(Record.measured("tango", name, facts, ms, peer, peer_ms, moved, self.machine))
 
 
 _held: dict[str, Matrix] = {}

@@ -65,7 +65,7 @@ def record(part: str, case: str, cell: Cell, found: dict[str, Any], commit: str 
     ours = min(found["fp32_ms"], found["tf32_ms"])
     moved = matrix.pattern_bytes + 8 * matrix.shape[0] * cell.columns
     made = Record.measured(
-        "tcgnn", case, params, ours, found.get("vendor"), found.get("vendor_ms"), None, moved, machine(1, commit)
+        "tcgnn", case, params, ours, found.get("vendor"), found.get("vendor_ms"), moved, machine(1, commit)
     )
     return asdict(made)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 from benchmarks.cases.graphs import graph
-from bitsparse.bench import Machine, Record, cpu_name
+from bitsparse.bench import Machine, Record
 from bitsparse.graph import tile_statistics
 
 __all__ = ["GRAPHS", "measurements"]
@@ -47,7 +48,4 @@ def counted(part: str, name: str, commit: str | None) -> dict[str, Any]:
     for use, (window, width) in TILES.items():
         found = tile_statistics(data.adjacency, window=window, width=width)
         params[use] = {"before": int(found.before), "after": int(found.after), "reduction": float(found.reduction)}
-    machine = Machine(cpu_name(), 1, commit)
-    record = Record.measured("tcgnn", f"{part}-{name}", params, float("nan"), None, None, None, 0, machine)
-    made: dict[str, Any] = record.__dict__ | {"ours_ms": None}
-    return made
+    return asdict(Record.counted("tcgnn", f"{part}-{name}", params, Machine.of_cpu(1, commit)))

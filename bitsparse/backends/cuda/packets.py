@@ -16,31 +16,8 @@ from bitsparse.backends.params import EpilogueParams, packed_words
 __all__ = ["CodeSums", "PacketArrays"]
 
 
-class PacketParams(ctypes.Structure):
-    """The argument of the kernels of ``packets/open.cu``, field by field."""
-
-    _fields_ = (
-        *(
-            (name, ctypes.c_void_p)
-            for name in ("packet", "indptr", "indices", "degrees", "columns", "left", "right", "term")
-        ),
-        *((name, ctypes.c_void_p) for name in ("words", "order", "table", "logits", "out")),
-        *((name, ctypes.c_int64) for name in ("room", "low")),
-        *((name, ctypes.c_int) for name in ("factors", "runs", "used", "stride", "width")),
-    )
-
-
-class CodeSumParams(ctypes.Structure):
-    """The argument of the kernel of ``packets/sums.cu``, field by field."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("indptr", "indices", "codes", "sums")),
-        ("rows", ctypes.c_int64),
-        *(
-            (name, ctypes.c_int)
-            for name in ("columns", "octets", "stride", "bits", "planes", "plane", "high", "times", "minus")
-        ),
-    )
+PacketParams = jit.struct("packets/open.cu", "PacketParams")
+CodeSumParams = jit.struct("packets/sums.cu", "CodeSumParams")
 
 
 class PacketArrays:
@@ -185,3 +162,9 @@ class CodeSums:
             self._launch()
             self._finish.run(self._sums, target)
         return target
+
+
+VARIANTS = [
+    *jit.variants_of("packets/open.cu", "packet_rows"),
+    *jit.variants_of("packets/sums.cu", "packet_sums"),
+]

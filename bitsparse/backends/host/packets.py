@@ -15,7 +15,7 @@ __all__ = ["CHUNK_ROWS", "chunk_sizes", "copy_runs", "encode_chunks", "expand"]
 
 Array = NDArray[Any]
 
-#: Rows of a packet are told apart in chunks of at most so many.
+#: A packet stores its rows in chunks of at most this many.
 CHUNK_ROWS = _ext.CHUNK_ROWS
 
 

@@ -18,7 +18,7 @@ _UNITS = (3, 4, 5, 6, 7, 8, 12, 16)
 
 
 def _rows(graph: tuple[Array, ...], chunk: Array, loops: bool) -> Iterator[tuple[list[int], int]]:
-    """Columns of each row that stay, counted from the first row's block on, and how many edges left."""
+    """For each row its columns inside the block, counted from the start of the first row's block, and how many edges leave the block."""
     indptr, indices, order, place, blocks = graph
     base = int(blocks[chunk[2]])
     for row in range(int(chunk[0]), int(chunk[0] + chunk[1])):
@@ -30,7 +30,7 @@ def _rows(graph: tuple[Array, ...], chunk: Array, loops: bool) -> Iterator[tuple
 
 
 def _gaps(columns: list[int], bits: int, following: int) -> list[int]:
-    """Units of `bits` bits: gaps between columns; all ones add their value and stand for no entry."""
+    """The gaps between columns as units of `bits` bits; a unit of all ones adds its value to the gap and stands for no entry."""
     full, units = (1 << bits) - 1, []
     for column in columns:
         gap, following = column - following, column + 1
@@ -44,23 +44,23 @@ def _packed(values: list[int], bits: int) -> bytes:
 
 
 def _chunk(graph: tuple[Array, ...], chunk: Array, loops: bool) -> tuple[int, bytes, int, int]:
-    """Entries, stream, code and edges that left."""
+    """Of one chunk: how many entries, the shortest stream, the code that says how to read it, and how many edges leave their block."""
     rows = list(_rows(graph, chunk, loops))
     first = int(chunk[0] - graph[4][chunk[2]]) + 1 - int(chunk[3])
     entries = sum(len(columns) for columns, _ in rows) + (len(rows) if loops else 0)
-    made: list[tuple[bytes, int]] = []
+    streams: list[tuple[bytes, int]] = []
     for unit, bits in enumerate(_UNITS):
         units = [_gaps(columns, bits, max(0, first + i)) for i, (columns, _) in enumerate(rows)]
         longest = max(map(len, units), default=0)
         head = next(h for h in range(4) if h == 3 or longest < 1 << (4 << h))
         stream = _packed([len(u) for u in units], 4 << head) + _packed([v for u in units for v in u], bits)
-        made.append((stream, head << 3 | unit))
-    stream, code = min(made, key=lambda each: len(each[0]))
+        streams.append((stream, head << 3 | unit))
+    stream, code = min(streams, key=lambda each: len(each[0]))
     return entries, stream, code, sum(left for _, left in rows)
 
 
 def chunk_sizes(graph: tuple[Array, ...], chunks: Array, loops: bool) -> NDArray[np.int64]:
-    """See the host's."""
+    """As the host's :func:`~bitsparse.backends.host.packets.chunk_sizes`."""
     sizes = np.zeros((len(chunks), 4), np.int64)
     for i, chunk in enumerate(chunks):
         entries, stream, code, left = _chunk(graph, chunk, loops)
@@ -71,18 +71,18 @@ def chunk_sizes(graph: tuple[Array, ...], chunks: Array, loops: bool) -> NDArray
 def encode_chunks(
     graph: tuple[Array, ...], chunks: Array, loops: bool, sizes: Array, starts: Array, stream: Array
 ) -> None:
-    """See the host's."""
+    """As the host's :func:`~bitsparse.backends.host.packets.encode_chunks`."""
     for chunk, size, start in zip(chunks, sizes, starts, strict=True):
         data = _chunk(graph, chunk, loops)[1]
         stream[start : start + size[1]] = np.frombuffer(data, np.uint8)
 
 
 def expand(packet: Array, nodes: int, entries: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """See the host's."""
+    """As the host's :func:`~bitsparse.backends.host.packets.expand`."""
     head = packet[:32].view(np.uint32).tolist()
     chunks, table, stream, loops = head[1], head[3], head[4], bool(head[7] & 1)
     each = packet[table : table + 20 * (chunks + 1)].view(np.uint32).reshape(-1, 5).tolist()
-    indptr, found = np.zeros(nodes + 1, np.int32), []
+    indptr, indices = np.zeros(nodes + 1, np.int32), []
     for (first, base, _, place, span), (after, *_) in pairwise(each):
         unit, width = _UNITS[place & 7], 4 << (place >> 3 & 3)
         at = stream + 4 * (place >> 5)
@@ -97,9 +97,9 @@ def expand(packet: Array, nodes: int, entries: int) -> tuple[NDArray[np.int32], 
                     columns.append(column)
                     column += 1
             units = units[length:]
-            found += columns
-            indptr[first + row + 1] = len(found)
-    return indptr, np.array(found, np.int32)
+            indices += columns
+            indptr[first + row + 1] = len(indices)
+    return indptr, np.array(indices, np.int32)
 
 
 def _unpacked(data: Array, bits: int, count: int) -> list[int]:
@@ -108,7 +108,7 @@ def _unpacked(data: Array, bits: int, count: int) -> list[int]:
 
 
 def copy_runs(to: Array, to_stride: int, source: Array, from_stride: int, used: int, count: int) -> None:
-    """See the host's."""
+    """As the host's :func:`~bitsparse.backends.host.packets.copy_runs`."""
     runs = to.reshape(count, to_stride)
     runs[...] = 0
     runs[:, :used] = source.reshape(count, from_stride)[:, :used]

@@ -7,16 +7,24 @@ from typing import Any
 from bitsparse import _check, interop
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.inside import derived_of, has_derived
-from bitsparse.errors import DTypeError
+from bitsparse.interop.kept import Slot
 from bitsparse.ops.binary import letters
-from bitsparse.ops.binary.bmm_plan import BmmPlan, checked_variant, multiply, rows_kernel_serves
+from bitsparse.ops.binary.bmm_plan import (
+    BmmPlan,
+    Results,
+    Wanted,
+    checked_variant,
+    full_precision_only,
+    multiply_packed,
+    rows_kernel_serves,
+)
 from bitsparse.ops.binary.signs import as_signs, norm_of
 from bitsparse.ops.finish.epilogue import Epilogue
 
 __all__ = ["bmm", "plan_bmm"]
 
-#: Prepared products that a right operand on a GPU keeps.
-_KEPT = 8
+#: Plans that a right operand on a GPU keeps.
+_PLANS: Slot[BmmPlan] = Slot("bmm plans", most=8)
 
 
 def bmm(
@@ -84,21 +92,29 @@ def bmm(
     (array([[-0.8333333]], dtype=float32), array([[-3]], dtype=int32))
     """
     function = "bmm"
+    wanted = Wanted(variant, epilogue, a_norm, bool(row_absmean))
     if kernel is None and isinstance(w, BitTensor) and has_derived(w) and _is_whole(a):
-        kept = derived_of(w).prepared.get(_key_of(a, getattr(a, "dtype", None), variant, epilogue, a_norm, row_absmean))
+        kept = _PLANS.get(derived_of(w).prepared, _key_of(a, getattr(a, "dtype", None), wanted))
         if kept is not None:
-            return _run_kept(kept, a, out, absmean)
+            return _checked_call(kept, a, out, absmean)
     found = "".join(letters.activation_letter(function, name, x) for name, x in (("a", a), ("w", w)))
     chosen = checked_variant(function, variant, found, epilogue)
     device = _device_of(function, a, w)
-    if kernel == "rows" or (kernel is None and device != "cpu"):
-        serves = rows_kernel_serves(function, a, w, epilogue, device, forced=kernel is not None)
-        if serves:
-            full_precision_only(function, chosen, a_norm, row_absmean, absmean is not None)
-            plan = _kept_plan(function, a, w, variant, chosen, epilogue, a_norm, row_absmean)
-            return _run_kept(plan, a, out, absmean)
-    left, right, finish, means = _operands(function, a, w, chosen, epilogue, a_norm, row_absmean, absmean is not None)
-    return multiply(function, left, right, finish, means, out=out, absmean=absmean, kernel=kernel, scaled=row_absmean)
+    full = Wanted(chosen, *wanted[1:])
+    if (kernel == "rows" or (kernel is None and device != "cpu")) and rows_kernel_serves(
+        function, a, w, device, forced=kernel is not None
+    ):
+        full_precision_only(function, full, absmean is not None)
+        return _checked_call(_kept_plan(function, a, w, wanted, full), a, out, absmean)
+    finish = letters.with_output(function, chosen[2], epilogue)
+    full_precision_only(function, full, absmean is not None)
+    norm = None if a_norm is None else norm_of(function, a_norm, _columns_of(a))
+    left, means = as_signs(function, "a", a, -1, norm, row_absmean or absmean is not None)
+    right, _ = as_signs(function, "w", w, -2)
+    _check.matmul_shapes(function, left.shape, right.shape)
+    return multiply_packed(
+        function, left, right, finish, means if row_absmean else None, Results(out, absmean, means), kernel
+    )
 
 
 def plan_bmm(
@@ -144,7 +160,7 @@ def plan_bmm(
     first = variant[0] if isinstance(variant, str) and variant[:1] in ("B", "F") else "F"
     chosen = checked_variant(function, variant, first + second, epilogue)
     rows = _check.integer(function, "m", m, 0)
-    return BmmPlan(function, w, rows, chosen, epilogue, dtype, a_norm, row_absmean, kernel)
+    return BmmPlan(function, w, rows, Wanted(chosen, epilogue, a_norm, bool(row_absmean)), dtype, kernel)
 
 
 def _device_of(function: str, a: Any, w: Any) -> str:
@@ -154,41 +170,9 @@ def _device_of(function: str, a: Any, w: Any) -> str:
         if isinstance(x, BitTensor):
             places.append(x.device)
         else:
-            found = interop.gpu_of(x)
-            places.append("cpu" if found is None else found[0])
+            gpu = interop.gpu_of(x)
+            places.append("cpu" if gpu is None else gpu[0])
     return _check.same_device(function, places)
-
-
-def _operands(
-    function: str,
-    a: Any,
-    w: Any,
-    chosen: str,
-    epilogue: Epilogue | None,
-    a_norm: Any,
-    row_absmean: bool,
-    wants_means: bool,
-) -> tuple[BitTensor, BitTensor, Epilogue | None, Any]:
-    """Both operands as bits, the epilogue, and the mean magnitudes of the rows if somebody asks for them."""
-    finish = letters.with_output(function, chosen[2], epilogue)
-    full_precision_only(function, chosen, a_norm, row_absmean, wants_means)
-    norm = None if a_norm is None else norm_of(function, a_norm, _columns_of(a))
-    left, means = as_signs(function, "a", a, -1, norm, row_absmean or wants_means)
-    right, _ = as_signs(function, "w", w, -2)
-    _check.matmul_shapes(function, left.shape, right.shape)
-    return left, right, finish, means
-
-
-def full_precision_only(function: str, chosen: str, a_norm: Any, row_absmean: bool, wants_means: bool) -> None:
-    """Refuse for packed activations what needs their values."""
-    if chosen[0] == "F":
-        return
-    for name, given in (("a_norm", a_norm is not None), ("row_absmean", row_absmean), ("absmean", wants_means)):
-        if given:
-            raise DTypeError(
-                f"{function}: {name} needs the values of a, but variant {chosen!r} takes its bits; drop {name}, give a as an array, or "
-                f"use a.with_affine(scale) for a scale that is known"
-            )
 
 
 def _columns_of(a: Any) -> int:
@@ -201,38 +185,27 @@ def _is_whole(a: Any) -> bool:
     return isinstance(a, BitTensor) or bool(getattr(getattr(a, "flags", None), "c_contiguous", False))
 
 
-def _key_of(
-    a: Any, dtype: Any, variant: str | None, epilogue: Epilogue | None, a_norm: Any, row_absmean: bool
-) -> tuple[Any, ...]:
+def _key_of(a: Any, dtype: Any, wanted: Wanted) -> tuple[Any, ...]:
     """What a plan for a weight depends on; a plan keeps the objects that it is known by."""
     kind = (a.encoding, a.bits, a.offset is None) if isinstance(a, BitTensor) else dtype
-    return ("bmm", tuple(a.shape), kind, variant, id(epilogue), id(a_norm), row_absmean)
+    return tuple(a.shape), kind, wanted.variant, id(wanted.epilogue), id(wanted.a_norm), wanted.row_absmean
 
 
-def _run_kept(plan: BmmPlan, a: Any, out: Any, absmean: Any) -> Any:
+def _checked_call(plan: BmmPlan, a: Any, out: Any, absmean: Any) -> Any:
     result = plan(a, out=out, absmean=absmean)
     plan.check()
     return result
 
 
-def _kept_plan(
-    function: str,
-    a: Any,
-    w: Any,
-    variant: str | None,
-    chosen: str,
-    epilogue: Epilogue | None,
-    a_norm: Any,
-    row_absmean: bool,
-) -> BmmPlan:
-    """The plan of the kernel that loads rows; a BitTensor on the right keeps it for calls of the same kind."""
+def _kept_plan(function: str, a: Any, w: Any, wanted: Wanted, full: Wanted) -> BmmPlan:
+    """The plan of the kernel that loads rows; a BitTensor on the right keeps it for calls of the same kind.
+
+    `full` is `wanted` with the three letters.
+    """
     _check.matmul_shapes(function, tuple(a.shape), tuple(w.shape))
-    dtype = None if chosen[0] == "B" else interop.as_array(a, function, "a")[0].dtype
-    kept = derived_of(w) if isinstance(w, BitTensor) else None
-    key = _key_of(a, dtype, variant, epilogue, a_norm, row_absmean)
-    plan: BmmPlan | None = None if kept is None else kept.prepared.get(key)
-    if plan is None:
-        plan = BmmPlan(function, w, int(a.shape[0]), chosen, epilogue, dtype, a_norm, row_absmean, "rows")
-        if kept is not None:
-            kept.prepare(key, plan, _KEPT)
-    return plan
+    dtype = None if full.variant[0] == "B" else interop.as_array(a, function, "a")[0].dtype
+
+    def make() -> BmmPlan:
+        return BmmPlan(function, w, int(a.shape[0]), full, dtype, "rows")
+
+    return _PLANS.of(derived_of(w).prepared, make, _key_of(a, dtype, wanted)) if isinstance(w, BitTensor) else make()

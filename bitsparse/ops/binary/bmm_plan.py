@@ -3,26 +3,54 @@
 from __future__ import annotations
 
 from copy import copy
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from bitsparse import _check, backends, interop
+from bitsparse.arrays import construct
 from bitsparse.arrays.bit_tensor import BitTensor
-from bitsparse.arrays.inside import contents_of_words, family_of, words_to_overwrite, working
+from bitsparse.arrays.inside import contents_of_words, family_of, kind_of, words_to_overwrite, working
+from bitsparse.arrays.packed import kind_of_bits
 from bitsparse.errors import DeviceError, DTypeError, KernelError, ShapeError
 from bitsparse.interop.identity import Seen
 from bitsparse.ops.binary import letters
-from bitsparse.ops.binary.bmm_short import ShortWay
 from bitsparse.ops.binary.signs import Norm, as_signs, bipolar, check_array, norm_of
 from bitsparse.ops.finish import thresholds
-from bitsparse.ops.finish.epilogue import Epilogue
+from bitsparse.ops.finish.epilogue import Epilogue, Operands
+from bitsparse.ops.finish.target import target_of
 from bitsparse.ops.finish.terms import operand_terms
-from bitsparse.ops.matmul.matmul import matmul
-from bitsparse.ops.matmul.plan import target_of
+from bitsparse.ops.matmul.plan import multiply
 from bitsparse.ops.operands.places import working_with
+from bitsparse.ops.plan import KeptCall
 
-__all__ = ["BmmPlan", "checked_variant", "multiply", "rows_kernel_serves"]
+__all__ = [
+    "BmmPlan",
+    "Results",
+    "Wanted",
+    "checked_variant",
+    "full_precision_only",
+    "multiply_packed",
+    "rows_kernel_serves",
+]
+
+
+class Wanted(NamedTuple):
+    """What a product of signs is asked for, beside its operands: letters, epilogue, batch norm of `a`, whether its rows scale it."""
+
+    variant: Any
+    epilogue: Epilogue | None
+    a_norm: Any
+    row_absmean: bool
+
+
+class Results(NamedTuple):
+    """Where the product and the mean magnitudes of the rows go, if a caller says so, and these magnitudes."""
+
+    out: Any
+    absmean: Any
+    means: Any
+
 
 #: Products of packed operands of at most so many bits of the right one are left to the kernel that loads rows: larger ones are
 #: worth the warpgroup's instructions.
@@ -44,9 +72,9 @@ def checked_variant(function: str, variant: Any, found: str, epilogue: Any) -> s
     return chosen
 
 
-def rows_kernel_serves(function: str, a: Any, w: Any, epilogue: Epilogue | None, device: str, *, forced: bool) -> bool:
+def rows_kernel_serves(function: str, a: Any, w: Any, device: str, *, forced: bool) -> bool:
     """Whether the kernel that binarises while it loads takes these operands; if it is forced and cannot, an error says why."""
-    reason = _why_not(a, w, epilogue, device)
+    reason = _why_not(a, w, device)
     if reason and forced:
         raise KernelError(f"{function}: kernel 'rows' {reason}; pass kernel=None")
     if reason or forced:
@@ -55,7 +83,7 @@ def rows_kernel_serves(function: str, a: Any, w: Any, epilogue: Epilogue | None,
     return not packed or w.shape[-2] * w.shape[-1] <= _SMALL_WEIGHT
 
 
-def _why_not(a: Any, w: Any, epilogue: Epilogue | None, device: str) -> str:
+def _why_not(a: Any, w: Any, device: str) -> str:
     if device == "cpu":
         return "runs on a GPU, but a and w are on the CPU"
     if len(a.shape) != 2 or len(w.shape) != 2:
@@ -69,39 +97,43 @@ def _why_not(a: Any, w: Any, epilogue: Epilogue | None, device: str) -> str:
     return ""
 
 
-def multiply(
+def full_precision_only(function: str, wanted: Wanted, absmean: bool) -> None:
+    """Refuse for packed activations what needs their values."""
+    if wanted.variant[0] == "F":
+        return
+    asked = (("a_norm", wanted.a_norm is not None), ("row_absmean", wanted.row_absmean), ("absmean", absmean))
+    for name, is_asked in asked:
+        if is_asked:
+            raise DTypeError(
+                f"{function}: {name} needs the values of a, but variant {wanted.variant!r} takes its bits; drop {name}, give a as an "
+                f"array, or use a.with_affine(scale) for a scale that is known"
+            )
+
+
+def multiply_packed(
     function: str,
     left: BitTensor,
     right: BitTensor,
     epilogue: Epilogue | None,
-    means: Any,
-    *,
-    out: Any,
-    absmean: Any,
+    row_scale: Any,
+    results: Results,
     kernel: str | None,
-    scaled: bool,
 ) -> Any:
-    """The product of packed operands by :func:`matmul`, the rows scaled by their mean magnitudes if `scaled`."""
-    if absmean is not None:
-        target = interop.writable_array(absmean, function)
-        _check.out_array(function, target, left.shape[:-1], np.dtype(np.float32))
-        _check.same_device(function, (left.device, interop.device_of(target)))
-    if scaled:
-        left = _scaled(left, means)
+    """The product of packed operands, by the kernels of :func:`matmul`, the rows scaled first if there is a `row_scale`."""
+    means = None
+    if results.absmean is not None:
+        means = interop.writable_array(results.absmean, function)
+        _check.out_array(function, means, left.shape[:-1], np.dtype(np.float32))
+        _check.same_device(function, (left.device, interop.device_of(means)))
+    if row_scale is not None:
+        left = left.with_affine(row_scale[..., None])
         epilogue = Epilogue() if epilogue is None else epilogue
     # A tile of -1 is not a tile of zeros that could be skipped: all bits count.
-    result = matmul(left, right, epilogue=epilogue, out=out, kernel=kernel, skip_zero_tiles=False)
-    if absmean is not None:
-        with interop.working_on(left.device, family_of(left)):
-            target[...] = means
-    return result
-
-
-def _scaled(left: BitTensor, means: Any) -> BitTensor:
-    family = family_of(left)
-    made = left.with_affine(means[..., None])
-    made._family = family
-    return made
+    product = multiply(function, left, right, epilogue=epilogue, out=results.out, kernel=kernel)
+    if means is not None:
+        with working(left):
+            means[...] = results.means
+    return product
 
 
 class BmmPlan:
@@ -115,7 +147,7 @@ class BmmPlan:
         Where the weight is and the activations must be.
     variant : str
         BitGNN's letters.
-    dtype : dtype or None
+    a_dtype : dtype or None
         Of full-precision activations; None where they are BitTensors.
     kernel : str
         ``"rows"`` on a GPU; on the CPU the kernel forced, or "packed".
@@ -126,23 +158,12 @@ class BmmPlan:
     <BmmPlan shape=(2, 3) variant=FFB kernel=packed>
     """
 
-    def __init__(
-        self,
-        function: str,
-        w: Any,
-        m: int,
-        variant: str,
-        epilogue: Epilogue | None,
-        dtype: Any,
-        a_norm: Any,
-        row_absmean: bool,
-        kernel: str | None,
-    ) -> None:
-        self._function, self.variant, self._scaled = function, variant, bool(row_absmean)
-        finish = letters.with_output(function, variant[2], epilogue)
+    def __init__(self, function: str, w: Any, m: int, wanted: Wanted, a_dtype: Any, kernel: str | None) -> None:
+        self._function, self.variant, self._scaled = function, wanted.variant, wanted.row_absmean
+        finish = letters.with_output(function, self.variant[2], wanted.epilogue)
         self._epilogue = Epilogue() if finish is None and self._scaled else finish
-        self._given = (epilogue, a_norm)  # kept, as their identity is part of a key
-        self.dtype = _dtype_of(function, variant, dtype)
+        self._wanted = wanted  # kept, as the identity of its parts is part of a key
+        self.a_dtype = _dtype_of(function, self.variant, a_dtype)
         right, _ = as_signs(function, "w", w, -2)
         if right.ndim != 2:
             raise ShapeError(
@@ -157,16 +178,14 @@ class BmmPlan:
         self._seen, self._ready = Seen(contents_of_words(self._w)), interop.Ready()
         self._k, n = right.shape
         self.shape = (m, n)
-        if variant[0] == "B" and (a_norm is not None or row_absmean):
-            name = "a_norm" if a_norm is not None else "row_absmean"
-            raise DTypeError(
-                f"{function}: {name} needs the values of a, but variant {variant!r} takes its bits; drop it"
-            )
-        self._norm: Norm | None = None if a_norm is None else norm_of(function, a_norm, self._k)
+        full_precision_only(function, wanted, False)
+        self._norm: Norm | None = None if wanted.a_norm is None else norm_of(function, wanted.a_norm, self._k)
         _check.accumulator(function, self._k, 1, 1)
         self._products: dict[tuple[bool, bool], Any] = {}
-        #: On a GPU, what a call may do at once for arrays of CuPy's.
-        self._short: ShortWay | None = None
+        #: On a GPU, what a call may do at once for arrays of CuPy's, and the kinds that BitTensors must have.
+        self._call: KeptCall | None = None
+        self._a_kind: tuple[Any, ...] | None = None
+        self._out_kind: tuple[Any, ...] | None = None
         self._params = None if self._epilogue is None else self._epilogue.params(function, self.shape)
         if self.device == "cpu":
             self._forced = _check.kernel(function, kernel, backends.family("cpu", "matmul.matmul").KERNELS)
@@ -175,14 +194,22 @@ class BmmPlan:
         self.kernel = _check.kernel(function, kernel, ("rows",)) or "rows"
         with working(right):
             if self._params is not None and self._epilogue is not None:
-                terms = operand_terms(function, _NoTerms(self._k), self._right, False, ("a", "w"))
-                own = terms._replace(
-                    col_scale=None if terms.col_scale is None else interop.as_host(terms.col_scale, function, "w.scale")
-                )
+                scale = operand_terms(function, _NoTerms(self._k), self._right, False, ("a", "w")).col_scale
+                own = Operands(None, None if scale is None else interop.as_host(scale, function, "w.scale"))
                 self._params = self._epilogue.params(function, self.shape, own)
-            self._short = ShortWay(
-                self._product(False, False), self._right.words, self.device, self.dtype, m, self._k, self._epilogue
-            )
+            self._keep_call()
+
+    def _keep_call(self) -> None:
+        """Compile the kernel, and prepare the call that arrays and BitTensors of exactly the planned kind need."""
+        product, words = self._product(False, False), self._right.words
+        kind: Any = (self.shape[0], self._k), self.a_dtype
+        if self.a_dtype is None:
+            kind = construct.words_shape(kind[0], 1, -1, "planes"), np.dtype(np.uint32)
+            self._a_kind = kind_of_bits((self.shape[0], self._k), 1, -1, "planes", "bipolar", self.device, interop.CUPY)
+        if self._epilogue is not None and self._epilogue.gives_bits:
+            self._out_kind = kind_of(self._epilogue.wrap(words[:0], self.shape, interop.CUPY, self._function))
+        result = product.out_shape, product.out_dtype
+        self._call = KeptCall(product, (kind,), result, self.device, ready=self._ready, beside=(words,))
 
     def _product(self, own_scale: bool, means: bool) -> Any:
         """The kernel's product, for activations with a scale of their own or none, with or without means; made once."""
@@ -192,7 +219,7 @@ class BmmPlan:
                 self._right.words,
                 m=self.shape[0],
                 k=self._k,
-                dtype=self.dtype,
+                dtype=self.a_dtype,
                 norm=self._norm,
                 epilogue=self._params,
                 thresholds=None if own_scale or self._scaled else self._thresholds(),
@@ -216,23 +243,29 @@ class BmmPlan:
     def _renew(self) -> None:
         """Make again what was made of the weight, to which somebody has written, in the memory from which calls read it."""
         with working(self._w):
-            if self._right._words is not self._w._words:
+            if self._right.words is not self._w.words:
                 words_to_overwrite(self._right)[...] = self._w.repack(axis=-2, layout="planes").words
             for product in self._products.values():
                 product.renew()
             if self.device != "cpu":
                 self._ready.renew()
 
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the result; of the integers that it holds if it is a BitTensor."""
+        return np.dtype(np.int32) if self._epilogue is None else self._epilogue.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the plan keeps beside the words of `w`."""
+        own = 0 if self._right.words is self._w.words else self._right.words.nbytes
+        return own + sum(product.nbytes for product in self._products.values())
+
     def explain(self) -> str:
         """What runs, in a few lines."""
-        m, n = self.shape
-        what = (
-            "bits"
-            if self.dtype is None
-            else f"{self.dtype} binarised while loading"
-            if self.device != "cpu"
-            else f"{self.dtype}"
-        )
+        (m, n), what = self.shape, "bits" if self.a_dtype is None else str(self.a_dtype)
+        if self.a_dtype is not None and self.device != "cpu":
+            what += " binarised while loading"
         lines = [f"{m} x {self._k} x {n}, {self.variant}: activations {what}, kernel {self.kernel}"]
         for product in list(self._products.values())[:1]:
             t = product.tuning
@@ -246,21 +279,26 @@ class BmmPlan:
         """The product with activations of the planned shape and dtype; see :func:`bmm`."""
         function, epilogue = self._function, self._epilogue
         self._seen.keep_up(self._renew)
+        call = self._call
+        if call is not None and absmean is None:
+            x, words = _array_of(a, self._a_kind), _array_of(out, self._out_kind)
+            if x is not None and (words is None) == (out is None) and call.fits((x,), words):
+                if self._out_kind is not None and out is not None:
+                    words_to_overwrite(out)
+                result = call((x,), words)
+                if out is not None:
+                    return out
+                return result if epilogue is None else epilogue.wrap(result, self.shape, interop.CUPY, function)
         self._ready.wait()
-        if self._short is not None and absmean is None and self._short.fits(a, out):
-            result = self._short(a, out)
-            if out is not None:
-                return out
-            return result if epilogue is None else epilogue.wrap(result, self.shape, interop.CUPY, function)
         with working_with(self.device, a, out):
             x, family, scale = self._activations(a)
-            target = means = None
-            read = (self._right.words, x if self.dtype is not None else x.words)
             if absmean is not None:
-                if self.dtype is None:
-                    raise DTypeError(
-                        f"{function}: absmean needs the values of a, but variant {_check.shown(self.variant)} takes its bits; drop it"
-                    )
+                full_precision_only(function, self._wanted, True)
+            if self.device == "cpu":
+                return self._on_cpu(a, Results(out, absmean, None))
+            x = x if self.a_dtype is not None else x.words
+            read, target, means = (self._right.words, x), None, None
+            if absmean is not None:
                 means = interop.writable_array(absmean, function)
                 _check.out_array(function, means, self.shape[:1], np.dtype(np.float32))
                 _check.same_device(function, (self.device, interop.device_of(means)))
@@ -269,15 +307,10 @@ class BmmPlan:
                 target = target_of(function, epilogue, out, self.shape, np.dtype(np.int32), self.device, read)
                 if means is not None:
                     _check.no_overlap(function, means, target)
-            if self.device == "cpu":
-                return self._on_cpu(a, out, absmean)
             if scale is not None and epilogue is not None:
-                product = self._product(True, False)
-                result = product(x.words, target, row_scale=scale)
+                result = self._product(True, False)(x, target, row_scale=scale)
             else:
-                result = self._product(False, means is not None)(
-                    x if self.dtype is not None else x.words, target, means
-                )
+                result = self._product(False, means is not None)(x, target, means)
             if out is not None:
                 return out
             if epilogue is None:
@@ -301,9 +334,9 @@ class BmmPlan:
             x, family = interop.as_array(a, function, "a")
             device = interop.device_of(x)
             check_array(function, "a", x)
-            if x.dtype != self.dtype:
+            if x.dtype != self.a_dtype:
                 raise DTypeError(
-                    f"{function}: a has dtype {x.dtype}, but the plan is for {self.dtype}; make another plan, or use astype"
+                    f"{function}: a has dtype {x.dtype}, but the plan is for {self.a_dtype}; make another plan, or use astype"
                 )
         if device != self.device:
             raise DeviceError(f"{function}: a is on {device}, but w is on {self.device}; move one of them")
@@ -323,18 +356,12 @@ class BmmPlan:
             )
         return x, family, scale
 
-    def _on_cpu(self, a: Any, out: Any, absmean: Any) -> Any:
-        left, means = as_signs(self._function, "a", a, -1, self._norm, self._scaled or absmean is not None)
-        return multiply(
-            self._function,
-            left,
-            self._right,
-            self._epilogue,
-            means,
-            out=out,
-            absmean=absmean,
-            kernel=self._forced,
-            scaled=self._scaled,
+    def _on_cpu(self, a: Any, results: Results) -> Any:
+        function, right = self._function, self._right
+        left, means = as_signs(function, "a", a, -1, self._norm, self._scaled or results.absmean is not None)
+        row_scale = means if self._scaled else None
+        return multiply_packed(
+            function, left, right, self._epilogue, row_scale, Results(results.out, results.absmean, means), self._forced
         )
 
     def check(self) -> None:
@@ -352,6 +379,14 @@ class BmmPlan:
             seen = [product.nan_seen() for product in self._products.values() if product.may_see_nan]
         _check.no_nan(self._function, "a", any(mine for mine, _ in seen))
         _check.no_nan_in_epilogue(self._function, any(chain for _, chain in seen))
+
+
+def _array_of(x: Any, kind: tuple[Any, ...] | None) -> Any:
+    """The array itself, or the words where a BitTensor of a kind is wanted; None for another one."""
+    if kind is None:
+        return x
+    right_kind = x.__class__ is BitTensor and kind_of(x) == kind and x.scale is None and x.offset is None
+    return x.words if right_kind else None
 
 
 class _NoTerms:

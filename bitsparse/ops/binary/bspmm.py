@@ -9,7 +9,9 @@ import numpy as np
 from bitsparse import _check, interop
 from bitsparse.arrays.frdc import FRDC
 from bitsparse.errors import DTypeError
+from bitsparse.interop.kept import Slot
 from bitsparse.ops.binary import letters
+from bitsparse.ops.binary.bspmm_gpu import TILES
 from bitsparse.ops.binary.bspmm_operands import FLOATS, Features, as_features
 from bitsparse.ops.binary.bspmm_plan import BspmmPlan
 from bitsparse.ops.finish.epilogue import Epilogue
@@ -104,7 +106,7 @@ def bspmm(
     function = "bspmm"
     device = device_of_sparse(A)
     with working_with(device, x, add, out):
-        csr = as_csr(function, A).single_values(function)
+        csr = as_csr(function, A, device).single_values(function)
         found = letters.activation_letter(function, "x", x) + ("B" if csr.values is None else "F")
         chosen = letters.checked(function, variant, found, epilogue)
         if chosen[0] != found[0]:
@@ -114,11 +116,9 @@ def bspmm(
                 f"{function}: variant {_check.shown(chosen)} wants letter {chosen[0]} for x, which is {kind}; pass {remedy}"
             )
         finish = _finish(A, csr, function, chosen[2], epilogue)
-        features = as_features(function, csr, x)
+        features = as_features(function, csr.shape[1], device, x)
         plan = BspmmPlan(function, csr, features.shape[1], chosen, finish, reduce, kernel, add is not None)
-        result = plan.run(features, add, out)
-        plan.check()
-        return result
+        return plan.run(features, add, out, checked=True)
 
 
 def plan_bspmm(
@@ -191,13 +191,14 @@ def plan_bspmm(
         return plan
 
 
+#: The epilogue that only binarises, whose thresholds are prepared once.
+_BINARISING: Slot[Epilogue | None] = Slot("binarising", most=1)
+
+
 def _finish(A: Any, csr: CSROperand, function: str, letter: str, epilogue: Epilogue | None) -> Epilogue | None:
     """The epilogue that gives the output letter; a container on a GPU keeps the one that only binarises."""
     if isinstance(A, FRDC) and csr.device != "cpu":
-        csr.prepared["frdc tiles"] = A.indptr, A.indices, A.tiles
+        TILES.keep(csr.prepared, (A.indptr, A.indices, A.tiles))
     if epilogue is not None or letter == "F" or csr.device == "cpu":
         return letters.with_output(function, letter, epilogue)
-    if "binarising" not in csr.prepared:
-        csr.prepared["binarising"] = letters.with_output(function, letter, epilogue)
-    kept: Epilogue | None = csr.prepared["binarising"]
-    return kept
+    return _BINARISING.of(csr.prepared, lambda: letters.with_output(function, letter, None))

@@ -33,8 +33,8 @@ def float_product(
     plain: bool,
     added: str | None,
     forced: str | None,
-) -> tuple[_Run, str, Callable[[], bool]]:
-    """The product, what an explanation says of it, and whether NaN was to become a bit.
+) -> tuple[_Run, str, str, Callable[[], bool]]:
+    """The product, its kernel, what an explanation says of it, and whether NaN was to become a bit.
 
     Features of 16 bits are summed, and come out, in float32; kernels on the matrix units would round them to 16 bits first.
     """
@@ -43,7 +43,7 @@ def float_product(
     products = GpuProducts.kept(function, operand, shape[1], reduce, "fp32", "csr" if dtype.itemsize == 2 else forced)
     if plain and dtype == np.float32:
         made = products.product(operand, dtype, np.dtype(np.float32), weights, 1, True)
-        return lambda x, behind, out: made.run(x, None, out), made.explain, lambda: False
+        return lambda x, behind, out: made.run(x, None, out), made.explain.split()[1], made.explain, lambda: False
     choice, finishing = (backends.family(operand.device, name) for name in ("spmm.choice", "finish.floats"))
     kind = choice.Kind(
         dtype,
@@ -73,7 +73,7 @@ def float_product(
         else _by_edges(operand, kind, values, finish)
     )
     result = "float32" if params.out == "float" else "signs"
-    return run, f"kernel {kernel} ({why}), then the chain and {result} in the same kernel", finish.nan_seen
+    return run, kernel, f"kernel {kernel} ({why}), then the chain and {result} in the same kernel", finish.nan_seen
 
 
 def weights_of(operand: CSROperand, mean: bool) -> tuple[EdgeWeights | None, Array | None]:

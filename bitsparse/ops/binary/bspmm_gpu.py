@@ -12,15 +12,17 @@ from bitsparse import backends, interop
 from bitsparse._check import shown
 from bitsparse.backends.params import OperandParams, packed_words
 from bitsparse.errors import DTypeError, KernelError
+from bitsparse.interop.kept import Slot
 from bitsparse.ops.binary.bspmm_floats import float_product, weights_of
-from bitsparse.ops.binary.bspmm_operands import Addend, Features, float_addend, sums_stay_integers
+from bitsparse.ops.binary.bspmm_operands import Addend, Features, float_addend
 from bitsparse.ops.finish import thresholds
 from bitsparse.ops.finish.epilogue import Epilogue
 from bitsparse.ops.operands.csr import CSROperand
 
-__all__ = ["GpuAggregates"]
+__all__ = ["TILES", "GpuAggregates"]
 
 Array = NDArray[Any]
+#: Aggregations of one kind of features that are kept for an epilogue.
 _KEPT = 8
 #: Ways to count, and kernels for float sums.
 _METHODS, _FLOAT_KERNELS = ("twice-plus", "plus-minus", "select"), ("csr", "windows")
@@ -31,6 +33,7 @@ class Made(NamedTuple):
 
     Attributes
     ----------
+    kernel : str
     run : callable
         ``run(x, addend, out)`` gives numbers, or words packed along the features.
     explain : str
@@ -38,6 +41,7 @@ class Made(NamedTuple):
         Whether NaN was to become a bit since this was asked last; waits.
     """
 
+    kernel: str
     run: Callable[[Features, Addend | None, Array | None], Array]
     explain: str
     nan_seen: Callable[[], bool]
@@ -59,10 +63,15 @@ class GpuAggregates:
         epilogue: Epilogue | None,
         kernel: str | None,
     ) -> None:
-        self._function, self._variant, self._mean = function, variant, mean
+        self.function, self._variant, self._mean = function, variant, mean
         self._epilogue, self._forced = epilogue, kernel
         self._shape = (operand.shape[0], columns)
-        self._owner = _owner(operand)
+        #: Arrays by which a product is known; containers of one pattern may differ in values and scales.
+        self.owner = owner_of(operand)
+        self._ready = operand.ready
+        # Without a float step the stored integers are summed, as matmul multiplies them.
+        self._counts = variant[1] == "B" and operand.col_scale is None
+        self._plain = epilogue is None and not mean and operand.row_scale is None
         self._made: dict[Any, Made] = {}
         chain = epilogue or Epilogue()
         #: The chain as it is, and as the kernels take it, which pack along the features.
@@ -85,29 +94,26 @@ class GpuAggregates:
         kernel: str | None,
     ) -> GpuAggregates:
         """What a container keeps for aggregations of this kind, or new ones."""
-        made: dict[Any, GpuAggregates] = operand.prepared.setdefault("aggregates", {})
         key = (variant, columns, mean, epilogue, kernel)
-        found = made.get(key)
-        if found is not None and all(a is b for a, b in zip(found._owner, _owner(operand), strict=True)):
-            found._function = function
-            return found
-        if len(made) >= _KEPT:
-            made.clear()
-        made[key] = cls(function, operand, variant, columns, mean, epilogue, kernel)
-        return made[key]
+        kept = _AGGREGATES.get(operand.prepared, key)
+        if kept is not None and all(a is b for a, b in zip(kept.owner, owner_of(operand), strict=True)):
+            kept.function = function
+            return kept
+        return _AGGREGATES.keep(operand.prepared, cls(function, operand, variant, columns, mean, epilogue, kernel), key)
 
     def explain(self) -> list[str]:
         """Which kernel runs for what has been prepared so far, and why."""
         return [f"{key[0]}: {made.explain}" for key, made in self._made.items()] or ["nothing is prepared yet"]
 
-    def result_dtype(self, operand: CSROperand, x: Features, addend: Addend | None) -> np.dtype[Any] | None:
+    def result_dtype(self, x: Features, addend: Addend | None) -> np.dtype[Any] | None:
         """Of the numbers that come out; None where integers are added whose values decide."""
-        if not self._is_exact(operand, x, addend):
+        if not self._is_exact(x, addend):
             return np.dtype(np.float32)
         return np.dtype(np.int32) if addend is None or addend.encoding is not None else None
 
     def run(self, operand: CSROperand, x: Features, addend: Addend | None, out: Array | None) -> Array:
         """The aggregate, into `out` if it is given."""
+        self._ready.wait()
         made = self.prepare(operand, x, addend)
         wanted = self._wanted
         if wanted.out == "float" or wanted.axis == -1:
@@ -127,8 +133,16 @@ class GpuAggregates:
         )
         return turned
 
-    def no_words(self, space: Any) -> Array:
-        """Words of a result without elements."""
+    @property
+    def kernel(self) -> str:
+        """Which kernel was prepared last; before that the one forced, or the usual one."""
+        return next((made.kernel for made in reversed(self._made.values())), self._forced or self._method)
+
+    def nothing(self, space: Any, x: Features, addend: Addend | None) -> Array:
+        """A result without elements."""
+        if self.bits is None:
+            empty: Array = space.zeros(self._shape, self.result_dtype(x, addend) or np.dtype(np.int32))
+            return empty
         rows, columns = self._shape
         outer, length = (columns, rows) if self._wanted.axis == -2 else (rows, columns)
         width = packed_words(length, 1, "planes")
@@ -140,19 +154,17 @@ class GpuAggregates:
         """Whether NaN was to become a bit since this was asked last; waits for the current stream."""
         return sum([made.nan_seen() for made in self._made.values()]) > 0
 
-    def _is_exact(self, operand: CSROperand, x: Features, addend: Addend | None) -> bool:
+    def _is_exact(self, x: Features, addend: Addend | None) -> bool:
         """Whether stored integers are summed and no float step follows."""
-        counted = x.encoding is not None and self._variant[1] == "B" and operand.col_scale is None
-        return counted and sums_stay_integers(operand, self._epilogue, self._mean, addend)
+        stays = self._plain and (addend is None or addend.is_integer)
+        return self._counts and x.encoding is not None and stays
 
     def prepare(self, operand: CSROperand, x: Features, addend: Addend | None) -> Made:
         """The aggregation for features and an addend like these."""
-        exact = self._is_exact(operand, x, addend)
+        exact = self._is_exact(x, addend)
         kind = x.encoding or x.data.dtype.name
-        counted = x.encoding is not None and self._variant[1] == "B" and operand.col_scale is None
-        counted = counted and (exact or x.node_scale is None)
-        # The chain of the counters does not know what is added before it.
-        counted = counted and (exact or addend is None)
+        # The chain of the counters knows neither factors of nodes nor what is added before it.
+        counted = exact or (self._counts and x.encoding is not None and x.node_scale is None and addend is None)
         # The chain of counters knows the factors of the features when it is made.
         scale = x.feature_scale if counted and not exact else None
         added = None if addend is None else "floats" if addend.encoding is None else "bits"
@@ -160,29 +172,28 @@ class GpuAggregates:
         key = (kind, x.node_scale is None, x.feature_scale is None, id(scale) if scale is not None else 0, joins)
         made = self._made.get(key)
         if made is None:
-            operand.ready.wait()
-            self._check_kernel(operand, x, counted)
+            self._ready.wait()
+            longest = operand.longest_row if counted else 0
+            self._check_kernel(operand, x, counted, longest)
             if len(self._made) >= _KEPT:
                 self._made.clear()
             if x.encoding is None:
                 made = self._floats(operand, x, added)
             elif counted and exact:
-                made = self._integers(operand, x)
+                made = self._integers(operand, x, longest)
             elif counted:
-                made = self._counted(operand, x)
+                made = self._counted(operand, x, longest)
             else:
                 made = self._packed(operand, x, added)
             self._made[key] = made
-            operand.ready.renew()
+            self._ready.renew()
         return made
 
-    def _check_kernel(self, operand: CSROperand, x: Features, counted: bool) -> None:
-        function, forced = self._function, self._forced
-        if counted and operand.longest_row >= 1 << 31:
-            raise ValueError(
-                f"{function}: a row has {operand.longest_row} entries, beyond int32 counters; split the graph"
-            )
-        if forced == "frdc" and not (counted and "frdc tiles" in operand.prepared):
+    def _check_kernel(self, operand: CSROperand, x: Features, counted: bool, longest: int) -> None:
+        function, forced = self.function, self._forced
+        if longest >= 1 << 31:
+            raise ValueError(f"{function}: a row has {longest} entries, beyond int32 counters; split the graph")
+        if forced == "frdc" and not (counted and TILES.get(operand.prepared) is not None):
             raise KernelError(
                 f"{function}: kernel 'frdc' counts bits over the tiles of an FRDC array; pass kernel=None"
             )
@@ -197,10 +208,10 @@ class GpuAggregates:
             raise KernelError(f"{function}: kernel 'windows' gathers floats, but x is one bit; pass kernel='csr'")
 
     # ---- counters
-    def _integers(self, operand: CSROperand, x: Features) -> Made:
+    def _integers(self, operand: CSROperand, x: Features, longest: int) -> Made:
         family, bits = (backends.family(operand.device, name) for name in ("binary.bspmm", "bits.pack"))
         sums = self._counter(family, operand, x, output="int32")
-        space, shape, longest = interop.namespace(operand.indptr), self._shape, operand.longest_row
+        space, shape = interop.namespace(x.data), self._shape
 
         def run(x: Features, addend: Addend | None, out: Array | None) -> Array:
             if addend is None:
@@ -215,7 +226,7 @@ class GpuAggregates:
                 given = given.astype(_sum_dtype(given, longest), copy=False)
             if out is not None and out.dtype != given.dtype:
                 raise DTypeError(
-                    f"{self._function}: out has dtype {out.dtype}, but the sums are {given.dtype}; pass out=None or an array of that dtype"
+                    f"{self.function}: out has dtype {out.dtype}, but the sums are {given.dtype}; pass out=None or an array of that dtype"
                 )
             found: Array = space.add(sums(x.data), given)
             if out is None:
@@ -223,9 +234,9 @@ class GpuAggregates:
             out[...] = found
             return out
 
-        return Made(run, f"kernel {self._method} ({self._why(operand)})", lambda: False)
+        return Made(self._method, run, f"kernel {self._method} ({self._why(operand)})", lambda: False)
 
-    def _counted(self, operand: CSROperand, x: Features) -> Made:
+    def _counted(self, operand: CSROperand, x: Features, longest: int) -> Made:
         family, params = backends.family(operand.device, "binary.bspmm"), self._params
         how = "chain in the same kernel"
         limits = None
@@ -239,7 +250,7 @@ class GpuAggregates:
             }
             lengths = operand.indptr[1:] - operand.indptr[:-1]
             limits = thresholds.of_epilogue(
-                params._replace(**scales), lengths, self._shape[1], operand.longest_row, mean=self._mean
+                params._replace(**scales), lengths, self._shape[1], longest, mean=self._mean
             )
         if limits is not None:
             classes = limits.values.shape[0]
@@ -256,7 +267,7 @@ class GpuAggregates:
             found: Array = sums(x.data, out)
             return found
 
-        return Made(run, f"kernel {self._method} ({self._why(operand)}), {how}", sums.nan_seen)
+        return Made(self._method, run, f"kernel {self._method} ({self._why(operand)}), {how}", sums.nan_seen)
 
     @property
     def _method(self) -> str:
@@ -268,12 +279,14 @@ class GpuAggregates:
         return "forced" if self._forced is not None else "vertical counters, edge by edge"
 
     def _counter(self, family: Any, operand: CSROperand, x: Features, /, **given: Any) -> Any:
-        bipolar, schedule, indices = x.encoding == "bipolar", operand.schedule, operand.indices
-        if self._forced == "frdc":
-            indptr, indices, tiles = operand.prepared["frdc tiles"]
-            if "tile schedule" not in operand.prepared:
-                operand.prepared["tile schedule"] = family.TileSchedule(indptr, tiles, operand.shape)
-            schedule = operand.prepared["tile schedule"]
+        bipolar = x.encoding == "bipolar"
+        if self._forced != "frdc":
+            schedule, indices = operand.schedule, operand.indices
+        else:
+            held = TILES.get(operand.prepared)
+            assert held is not None
+            indptr, indices, tiles = held
+            schedule = _TILE_SCHEDULES.of(operand.prepared, lambda: family.TileSchedule(indptr, tiles, operand.shape))
         return family.BinarySum(
             schedule, indices, features=self._shape[1], bipolar=bipolar, kernel=self._method, **given
         )
@@ -305,20 +318,20 @@ class GpuAggregates:
             result: Array = sums(x.data, now, node, out, self.behind(finishing, schedule, x, addend))
             return result
 
-        return Made(run, f"kernel csr, weights times signs, {lanes_of(sums.tuning)}", finish.nan_seen)
+        return Made("csr", run, f"kernel csr, weights times signs, {lanes_of(sums.tuning)}", finish.nan_seen)
 
     def _floats(self, operand: CSROperand, x: Features, added: str | None) -> Made:
         """Float features: the kernels of :func:`spmm`, with the chain in them."""
         finishing = backends.family(operand.device, "finish.floats")
         schedule, plain = operand.schedule, self._epilogue is None and added is None
-        run, explain, nan_seen = float_product(
-            self._function, operand, x, self._shape, self._mean, self._params, plain, added, self._float_kernel
+        run, kernel, explain, nan_seen = float_product(
+            self.function, operand, x, self._shape, self._mean, self._params, plain, added, self._float_kernel
         )
 
         def whole(x: Features, addend: Addend | None, out: Array | None) -> Array:
             return run(x.data, None if addend is None else self.behind(finishing, schedule, x, addend), out)
 
-        return Made(whole, explain, nan_seen)
+        return Made(kernel, whole, explain, nan_seen)
 
     @property
     def _float_kernel(self) -> str | None:
@@ -342,9 +355,16 @@ def lanes_of(tuning: Any) -> str:
     return f"{tuning.lane} features a lane, {tuning.lanes} lanes a row"
 
 
-def _owner(operand: CSROperand) -> tuple[Any, ...]:
+def owner_of(operand: CSROperand) -> tuple[Any, ...]:
     """Arrays by which a product is known; containers of one pattern may differ in values and scales."""
     return operand.indptr, operand.values, operand.row_scale, operand.col_scale
+
+
+#: Aggregations that a pattern keeps, by letters, columns, mean, epilogue and kernel.
+_AGGREGATES: Slot[GpuAggregates] = Slot("aggregates", most=_KEPT)
+#: The arrays of an FRDC array, and how its tiles are dealt out.
+TILES: Slot[tuple[Any, ...]] = Slot("frdc tiles", most=1)
+_TILE_SCHEDULES: Slot[Any] = Slot("tile schedule", most=1)
 
 
 def _times(own: Any, theirs: Any) -> Any:

@@ -12,7 +12,7 @@ from bitsparse import backends
 from bitsparse.backends.params import CodeFeatures, EpilogueParams
 from bitsparse.errors import KernelError
 from bitsparse.ops.binary import combine
-from bitsparse.ops.binary.bspmm_operands import Addend, Features, sums_stay_integers
+from bitsparse.ops.binary.bspmm_operands import Addend, Features
 from bitsparse.ops.finish import thresholds
 from bitsparse.ops.finish.epilogue import Epilogue, Operands
 from bitsparse.ops.operands.csr import CSROperand
@@ -47,7 +47,8 @@ class HostCall:
         self.longest = int(self.lengths.max(initial=0))
         counts = x.encoding is not None and variant[1] == "B" and csr.col_scale is None
         # Without a float step the stored integers are summed, as matmul multiplies them.
-        self.exact = counts and sums_stay_integers(csr, epilogue, mean, extra)
+        plain = epilogue is None and not mean and csr.row_scale is None
+        self.exact = counts and plain and (extra is None or extra.is_integer)
         self.counts = counts and (self.exact or x.node_scale is None)
         if self.counts:
             if self.longest >= 1 << 31:

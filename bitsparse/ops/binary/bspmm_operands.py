@@ -10,15 +10,15 @@ from numpy.typing import NDArray
 
 from bitsparse import _check, interop
 from bitsparse.arrays.bit_tensor import BitTensor
-from bitsparse.arrays.inside import family_of, words_to_overwrite
+from bitsparse.arrays.inside import family_of
 from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.interop.kept import Slot
 from bitsparse.ops.binary import letters
-from bitsparse.ops.finish.epilogue import Epilogue
 from bitsparse.ops.operands.csr import CSROperand
 from bitsparse.ops.operands.dense import converted, native
 from bitsparse.ops.operands.places import same_place
 
-__all__ = ["FLOATS", "Addend", "Features", "addend_of", "as_features", "pattern_of", "sums_stay_integers", "target_of"]
+__all__ = ["FLOATS", "Addend", "Features", "addend_of", "as_features", "float_addend", "pattern_of"]
 
 Array = NDArray[Any]
 #: Dtypes of full-precision features.
@@ -62,8 +62,8 @@ class Addend(NamedTuple):
         return self.encoding is not None or self.data.dtype.kind in "biu"
 
 
-def as_features(function: str, csr: CSROperand, x: Any) -> Features:
-    """Features of the columns of an adjacency, on its device; nothing is copied that need not be."""
+def as_features(function: str, nodes: int, device: str, x: Any) -> Features:
+    """Features of so many nodes, the columns of an adjacency, on its device; nothing is copied that need not be."""
     if not isinstance(x, BitTensor):
         array, family = interop.as_array(x, function, "x")
         if array.dtype.name not in FLOATS:
@@ -71,12 +71,12 @@ def as_features(function: str, csr: CSROperand, x: Any) -> Features:
                 f"{function}: x has dtype {array.dtype}, but full-precision features are float16, bfloat16 or float32; pass "
                 f"x.astype(np.float32), or pack_bits(x, encoding='bipolar') for one bit"
             )
-        _fits(function, csr, array.shape)
-        same_place(function, [("A", csr.device), ("x", interop.device_of(array))])
+        _fits(function, nodes, array.shape)
+        same_place(function, [("A", device), ("x", interop.device_of(array))])
         data = interop.contiguous(native(array))
         return Features(array.shape, data, None, None, None, family)
-    same_place(function, [("A", csr.device), ("x", x.device)])
-    _fits(function, csr, x.shape)
+    same_place(function, [("A", device), ("x", x.device)])
+    _fits(function, nodes, x.shape)
     if x.offset is not None and x.offset.any():
         raise ValueError(f"{function}: x has an offset, which sums of signs leave out; pass x.with_affine(x.scale)")
     node = feature = None
@@ -89,15 +89,19 @@ def as_features(function: str, csr: CSROperand, x: Any) -> Features:
     return Features((x.shape[0], x.shape[1]), packed.words, x.encoding, node, feature, family_of(x))
 
 
-def _fits(function: str, csr: CSROperand, shape: tuple[int, ...]) -> None:
+def _fits(function: str, nodes: int, shape: tuple[int, ...]) -> None:
     if len(shape) != 2:
         raise ShapeError(
             f"{function}: x has shape {shape}, but features have 2 dimensions (nodes, features); aggregate batches one by one"
         )
-    if csr.shape[1] != shape[0]:
+    if nodes != shape[0]:
         raise ShapeError(
-            f"{function}: A has {csr.shape[1]} columns but x has {shape[0]} rows; pass one row of features per column of A"
+            f"{function}: A has {nodes} columns but x has {shape[0]} rows; pass one row of features per column of A"
         )
+
+
+#: The entries of a pattern that are not zero, and the mask that tells which they are.
+_NONZERO: Slot[tuple[Array, CSROperand]] = Slot("entries that are not zero", most=1)
 
 
 def pattern_of(csr: CSROperand) -> CSROperand:
@@ -108,19 +112,18 @@ def pattern_of(csr: CSROperand) -> CSROperand:
     if bool(keep.all()):
         return dataclasses.replace(csr, values=None)
     # What is prepared for the entries that remain is kept as long as the same ones do, which takes a look at the values as they are.
-    kept = csr.prepared.get("entries that are not zero")
-    if kept is None or not bool((kept[0] == keep).all()):
-        space: Any = interop.namespace(csr.indptr)
-        before = space.zeros(keep.size + 1, csr.indptr.dtype)
-        before[1:] = space.cumsum(keep)
-        made = dataclasses.replace(
-            csr, indptr=before[csr.indptr], indices=csr.indices[keep], values=None, count=None, prepared={}
-        )
-        kept = csr.prepared["entries that are not zero"] = keep, made
-        if csr.device != "cpu":
-            csr.ready.renew()
-    found: CSROperand = kept[1]
-    return found
+    kept = _NONZERO.get(csr.prepared)
+    if kept is not None and bool((kept[0] == keep).all()):
+        return kept[1]
+    space: Any = interop.namespace(csr.indptr)
+    before = space.zeros(keep.size + 1, csr.indptr.dtype)
+    before[1:] = space.cumsum(keep)
+    parts = {"indptr": before[csr.indptr], "indices": csr.indices[keep], "values": None, "count": None}
+    pattern = dataclasses.replace(csr, **parts, prepared={})
+    _NONZERO.keep(csr.prepared, (keep, pattern))
+    if csr.device != "cpu":
+        csr.ready.renew()
+    return pattern
 
 
 def addend_of(function: str, value: Any, shape: tuple[int, int], device: str) -> Addend:
@@ -144,53 +147,6 @@ def addend_of(function: str, value: Any, shape: tuple[int, int], device: str) ->
     if device == "cpu":
         return Addend(interop.as_numpy(value.toarray(), function, "add")[0], None, family_of(value))
     return Addend(value.repack(axis=-1, layout="planes").words, value.encoding, family_of(value))
-
-
-def sums_stay_integers(csr: CSROperand, epilogue: Epilogue | None, mean: bool, addend: Addend | None) -> bool:
-    """Whether no float step follows the counters, so that the stored integers are summed, as matmul multiplies them."""
-    plain = epilogue is None and not mean and csr.row_scale is None
-    return plain and (addend is None or addend.is_integer)
-
-
-def target_of(
-    function: str,
-    out: Any,
-    shape: tuple[int, int],
-    dtype: np.dtype[Any] | None,
-    bits: tuple[int, str, str] | None,
-    device: str,
-    read: list[Array],
-) -> Array:
-    """The array or words behind `out` on a GPU, checked before anything is written; a dtype that the data decide is not.
-
-    `bits` are axis, layout and encoding where bits come out.
-    """
-    if bits is not None:
-        if not isinstance(out, BitTensor):
-            raise DTypeError(
-                f"{function}: the result is a BitTensor, so out must be one, got {type(out).__name__}; pass out=None"
-            )
-        wanted = (shape, 1, *bits)
-        found = (tuple(out.shape), out.bits, out.axis, out.layout, out.encoding)
-        if wanted != found:
-            raise ShapeError(
-                f"{function}: out is (shape, bits, axis, layout, encoding) {found}, but the result is {wanted}"
-            )
-        if out.scale is not None or out.offset is not None:
-            raise ValueError(
-                f"{function}: out has a scale or an offset, but the result has none; pass out.with_affine()"
-            )
-        target: Array = words_to_overwrite(out)
-    else:
-        if isinstance(out, BitTensor):
-            raise DTypeError(
-                f"{function}: the result is an ordinary array, but out is a BitTensor; pass a variant that ends in B"
-            )
-        target = interop.writable_array(out, function)
-        _check.out_array(function, target, shape, target.dtype if dtype is None else dtype)
-    same_place(function, [("out", interop.device_of(target)), ("the result", device)])
-    _check.no_overlap(function, target, *read)
-    return target
 
 
 def float_addend(addend: Addend) -> Array:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from bitsparse import _check, interop
 from bitsparse.arrays.bit_tensor import BitTensor
-from bitsparse.arrays.inside import assembled, family_of, words_to_overwrite
+from bitsparse.arrays.inside import assembled, family_of
 from bitsparse.backends.params import packed_words
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops.binary import letters
@@ -251,28 +251,3 @@ def exact_sum(sums: NDArray[np.int32], extra: Array) -> Array:
     if extra.dtype == np.uint64 and int(extra.max(initial=0)) >= 1 << 62:
         raise ValueError(f"bspmm: add reaches {int(extra.max())}, too close to the end of int64; use smaller integers")
     return np.asarray(sums.astype(np.int64) + extra.astype(np.int64))
-
-
-def store(function: str, out: Any, result: Array, shape: tuple[int, int], epilogue: Epilogue | None) -> Any:
-    """Write a result into the caller's array or BitTensor, checked first."""
-    if epilogue is not None and epilogue.gives_bits:
-        model = epilogue.wrap(result, shape, interop.NUMPY, function)
-        if not isinstance(out, BitTensor):
-            raise DTypeError(
-                f"{function}: the result is a BitTensor, so out must be one, got {type(out).__name__}; pass out=None"
-            )
-        wanted, found = ((each.shape, each.bits, each.axis, each.layout, each.encoding) for each in (model, out))
-        if wanted != found:
-            raise ShapeError(
-                f"{function}: out is (shape, bits, axis, layout, encoding) {found}, but the result is {wanted}"
-            )
-        words_to_overwrite(out)[...] = result.reshape(out.words.shape)
-        return out
-    if isinstance(out, BitTensor):
-        raise DTypeError(
-            f"{function}: the result is an ordinary array, but out is a BitTensor; pass a variant that ends in B"
-        )
-    target = interop.writable_numpy(out, function)
-    _check.out_array(function, target, result.shape, result.dtype)
-    target[...] = result
-    return out

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from bitsparse import _check, interop
 from bitsparse.arrays.bit_tensor import BitTensor
+from bitsparse.arrays.inside import assembled
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops.finish.epilogue import folded
 
@@ -87,9 +88,8 @@ def as_signs(
             values = array
             if array.dtype.kind in "biu":
                 values = (array >= 0).astype(np.float32) - np.float32(0.5)
-        packed = BitTensor(values, 1, encoding="bipolar", axis=axis)
-    packed._family = family
-    return packed, means
+        words = BitTensor(values, 1, encoding="bipolar", axis=axis).words
+    return assembled(BitTensor, words, tuple(array.shape), 1, axis, "planes", "bipolar", family), means
 
 
 def check_array(function: str, name: str, array: Any) -> None:

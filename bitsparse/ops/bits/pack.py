@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -164,19 +164,8 @@ def quantize(
     with interop.working_on(device, family):
         array = real(array)
         low, high = ends_of(function, array, scheme_name, granularity_name, range)
-        random, check = (rounding_name, seed_number, stream), range is not None
-        return coded(
-            function,
-            array,
-            family,
-            scheme_name,
-            bits,
-            (low, high),
-            random,
-            axis=packed,
-            layout=layout_name,
-            check=check,
-        )
+        coding = Coding(bits, rounding_name, seed_number, stream, packed, layout_name)
+        return coded(function, array, family, scheme_name, (low, high), coding, check=range is not None)
 
 
 def real(array: Any) -> Any:
@@ -186,39 +175,38 @@ def real(array: Any) -> Any:
     return array.astype(np.float64 if array.dtype.itemsize >= 4 else np.float32)
 
 
+class Coding(NamedTuple):
+    """How numbers become codes, and how these are packed."""
+
+    bits: int
+    rounding: str
+    seed: int
+    stream: int = 0
+    axis: int = -1
+    layout: str = "planes"
+
+
 def coded(
     function: str,
     array: Any,
     family: interop.Family,
     scheme: str,
-    bits: int,
     ends: tuple[Any, Any],
-    random: tuple[str, int, int],
+    coding: Coding,
     *,
-    axis: int,
-    layout: str,
-    check: bool,
+    check: bool = False,
 ) -> BitTensor:
-    """The codes over a range; `random` is rounding, seed and stream. On the stream of the array."""
-    wide = bits > schemes.MAX_FLOAT32_BITS or array.dtype == np.float64
-    grid = schemes.grid_from_range(function, scheme, bits, *ends, np.float64 if wide else np.float32)
-    return on_grid(array, family, bits, grid, random, axis=axis, layout=layout, check=check)
+    """The codes over a range; with `check` what may lie outside is clipped. On the stream of the array."""
+    wide = coding.bits > schemes.MAX_FLOAT32_BITS or array.dtype == np.float64
+    grid = schemes.grid_from_range(function, scheme, coding.bits, *ends, np.float64 if wide else np.float32)
+    return on_grid(array, family, grid, coding, check=check)
 
 
 def on_grid(
-    array: Any,
-    family: interop.Family,
-    bits: int,
-    grid: schemes.Grid,
-    random: tuple[str, int, int],
-    *,
-    axis: int,
-    layout: str,
-    check: bool,
+    array: Any, family: interop.Family, grid: schemes.Grid, coding: Coding, *, check: bool = False
 ) -> BitTensor:
     """The codes on a grid, as :func:`coded` gives them for that of a range."""
-    device = interop.device_of(array)
-    rounding, seed, stream = random
+    device, (bits, rounding, seed, stream, axis, layout) = interop.device_of(array), coding
     words = backends.family(device, "bits.pack").quantize(
         array,
         bits,

@@ -11,7 +11,7 @@ from bitsparse import _check, backends, interop
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.inside import working
 from bitsparse.errors import DTypeError, ShapeError
-from bitsparse.ops.bits.pack import Granularity, Rounding, Scheme, coded, decode, ends_of, real
+from bitsparse.ops.bits.pack import Coding, Granularity, Rounding, Scheme, coded, decode, ends_of, real
 from bitsparse.ops.finish import schemes
 
 __all__ = ["choose_bits", "quantization_error"]
@@ -119,14 +119,14 @@ def choose_bits(
     schemes.scheme_bits(function, scheme, candidates[0])
     rounding_name = _check.rounding_of(function, scheme, rounding)
     granularity_name = _check.choice(function, "granularity", granularity, _check.GRANULARITIES)
-    random = (rounding_name, *schemes.checked_seed(function, rounding_name, seed, 0))
+    seed_number, _ = schemes.checked_seed(function, rounding_name, seed, 0)
     with interop.working_on(interop.device_of(array), family):
         smallest = 1.0
         values = real(array)
         ends = ends_of(function, values, scheme, granularity_name, None)  # once, for all candidates
     for count in candidates:
         with interop.working_on(interop.device_of(array), family):
-            q = coded(function, values, family, scheme, count, ends, random, axis=-1, layout="planes", check=False)
+            q = coded(function, values, family, scheme, ends, Coding(count, rounding_name, seed_number))
         error = quantization_error(x, q)
         if error <= threshold:
             return count

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
 
 from bitsparse import _check, backends, interop
 from bitsparse.errors import DTypeError, ShapeError
-from bitsparse.ops.edges.ways import EdgeWay
 from bitsparse.ops.operands.csr import CSROperand
 from bitsparse.ops.operands.dense import converted, native, plain_features
-from bitsparse.ops.operands.places import device_of_sparse, same_place, target_array, working_with
+from bitsparse.ops.operands.places import device_of_sparse, same_place, working_with
 from bitsparse.ops.operands.sparse import as_csr
+from bitsparse.ops.operands.target import target_array
+from bitsparse.ops.plan import KeptCall, edge_call, learn_floats, repeated
 
 __all__ = ["attention"]
 
@@ -84,14 +86,13 @@ def attention(
            [0.]])
     """
     given, slope = (x, source, target), cast(Any, negative_slope)
-    how = ("attention", slope) if isinstance(slope, (int, float)) else None
-    way = None if return_lse else EdgeWay.kept(A, how, given)
-    if way is not None and way.fits(given, out):
-        return way(given, out)
+    options = (slope,) if isinstance(slope, (int, float)) and not return_lse else None
+    known = repeated(A, "attention", options, given, out)
+    if known is not None:
+        return known
     with working_with(device_of_sparse(A), x, source, target, out):
         result = _attention("attention", A, x, source, target, negative_slope, out, return_lse)
-        if not return_lse:
-            EdgeWay.learn(A, how, given, _short_way)
+        learn_floats(A, "attention", options, given, partial(_call, slope))
         return result
 
 
@@ -160,13 +161,13 @@ def _attention(
     return made, interop.from_array(lse.reshape(operand.shape[0], *features.shape[1:-1]), features.family, function)
 
 
-def _short_way(operand: CSROperand, how: tuple[Any, ...], x: Any, source: Any, target: Any) -> EdgeWay | None:
+def _call(slope: float, operand: CSROperand, x: Any, source: Any, target: Any) -> KeptCall | None:
     """The kernel itself, for features and scores of one floating dtype that it takes as they are."""
     dtype, scores = x.dtype, np.dtype(np.float64 if x.dtype == np.float64 else np.float32)
     if (source.dtype, target.dtype) != (scores, scores):
         return None
     heads, columns = x.shape[1] if x.ndim == 3 else 1, int(np.prod(x.shape[1:], dtype=np.int64))
     product = backends.family(operand.device, "edges.attention").AttentionProduct(
-        operand.schedule, operand.columns, dtype=dtype, columns=columns, heads=heads, factor=float(how[1])
+        operand.schedule, operand.columns, dtype=dtype, columns=columns, heads=heads, factor=float(slope)
     )
-    return EdgeWay(operand, product, (x, source, target), (operand.shape[0], *x.shape[1:]), dtype)
+    return edge_call(operand, product, (x, source, target), (operand.shape[0], *x.shape[1:]), dtype)

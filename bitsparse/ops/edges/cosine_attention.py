@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
 
 from bitsparse import _check, backends, interop
 from bitsparse.errors import ShapeError
-from bitsparse.ops.edges.ways import EdgeWay
 from bitsparse.ops.operands.csr import CSROperand
 from bitsparse.ops.operands.dense import converted, plain_features
-from bitsparse.ops.operands.places import device_of_sparse, same_place, target_array, working_with
+from bitsparse.ops.operands.places import device_of_sparse, same_place, working_with
 from bitsparse.ops.operands.sparse import as_csr
+from bitsparse.ops.operands.target import target_array
+from bitsparse.ops.plan import KeptCall, edge_call, learn_floats, repeated
 
 __all__ = ["cosine_attention"]
 
@@ -69,26 +71,25 @@ def cosine_attention(A: Any, x: Any, *, beta: float = 1.0, out: Any = None, retu
            [0.  , 1.  ]])
     """
     factor = cast(Any, beta)
-    how = ("cosine_attention", factor) if isinstance(factor, (int, float)) else None
-    way = None if return_lse else EdgeWay.kept(A, how, (x,))
-    if way is not None and way.fits((x,), out):
-        return way((x,), out)
+    options = (factor,) if isinstance(factor, (int, float)) and not return_lse else None
+    known = repeated(A, "cosine_attention", options, (x,), out)
+    if known is not None:
+        return known
     with working_with(device_of_sparse(A), x, out):
         result = _cosine_attention("cosine_attention", A, x, beta, out, return_lse)
-        if not return_lse:
-            EdgeWay.learn(A, how, (x,), _short_way)
+        learn_floats(A, "cosine_attention", options, (x,), partial(_call, factor))
         return result
 
 
-def _short_way(operand: CSROperand, how: tuple[Any, ...], x: Any) -> EdgeWay | None:
+def _call(factor: float, operand: CSROperand, x: Any) -> KeptCall | None:
     """The kernel itself."""
     backend, (dtype, columns) = backends.family(operand.device, "edges.attention"), (x.dtype, x.shape[1])
     if not backend.fits_registers(dtype, columns):
         return None
     product = backend.AttentionProduct(
-        operand.schedule, operand.columns, dtype=dtype, columns=columns, factor=float(how[1]), cosine=True
+        operand.schedule, operand.columns, dtype=dtype, columns=columns, factor=float(factor), cosine=True
     )
-    return EdgeWay(operand, lambda x, out: product(x, None, None, out), (x,), x.shape, dtype)
+    return edge_call(operand, lambda x, out: product(x, None, None, out), (x,), x.shape, dtype)
 
 
 def _cosine_attention(function: str, A: Any, x: Any, beta: float, out: Any, return_lse: bool) -> Any:

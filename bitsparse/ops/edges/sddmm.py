@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 from bitsparse import _check, backends, interop
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops.edges import sddmm_codes
-from bitsparse.ops.edges.ways import EdgeWay, edge_product, is_kept
+from bitsparse.ops.edges.products import edge_product, is_kept
 from bitsparse.ops.operands.csr import CSROperand
 from bitsparse.ops.operands.dense import Features, converted, exact_accumulator, native, plain_features
-from bitsparse.ops.operands.places import device_of_sparse, same_place, target_array, working_with
+from bitsparse.ops.operands.places import device_of_sparse, same_place, working_with
 from bitsparse.ops.operands.sparse import as_csr
+from bitsparse.ops.operands.target import target_array
+from bitsparse.ops.plan import KeptCall, edge_call, learn_floats, repeated
 
 __all__ = ["edge_softmax", "sddmm"]
 
@@ -84,30 +86,29 @@ def sddmm(A: Any, x: Any, y: Any = None, *, op: Literal["dot", "add", "mul"] = "
     array([11. , 16.9, 39.2], dtype=float32)
     """
     given, name = (x,) if y is None else (x, y), cast(Any, op)
-    how = ("sddmm", name) if isinstance(name, str) else None
-    way = EdgeWay.kept(A, how, given)
-    if way is not None and way.fits(given, out):
-        return way(given, out)
-    quick = sddmm_codes.quick_call(A, x, y, op, out)
-    if quick is not None:
-        return quick
+    options = (name,) if isinstance(name, str) else None
+    known = repeated(A, "sddmm", options, given, out)
+    if known is None:
+        known = sddmm_codes.repeated(A, x, y, op, out)
+    if known is not None:
+        return known
     with working_with(device_of_sparse(A), x, y, out):
         result = _sddmm("sddmm", A, x, y, op, out)
-        EdgeWay.learn(A, how, given, partial(_short_way, A))
+        learn_floats(A, "sddmm", options, given, partial(_call, A, op))
         sddmm_codes.learn(A, x, y, op)
         return result
 
 
-def _short_way(A: Any, operand: CSROperand, how: tuple[Any, ...], x: Any, y: Any = None) -> EdgeWay | None:
+def _call(A: Any, op: str, operand: CSROperand, x: Any, y: Any = None) -> KeptCall | None:
     """The kernel itself, for features of one floating dtype."""
     columns, heads = int(np.prod(x.shape[1:], dtype=np.int64)), x.shape[1] if x.ndim == 3 else 1
     if (y is not None and y.dtype != x.dtype) or not is_kept(A, operand, heads):
         return None
-    product = edge_product(operand, how[1], x.dtype, columns, heads)
-    shape = (operand.nnz, *(x.shape[1:-1] if how[1] == "dot" else x.shape[1:]))
+    product = edge_product(operand, op, x.dtype, columns, heads)
+    shape = (operand.nnz, *(x.shape[1:-1] if op == "dot" else x.shape[1:]))
     if y is not None:
-        return EdgeWay(operand, product, (x, y), shape, x.dtype)
-    return EdgeWay(operand, lambda x, out: product(x, x, out), (x,), shape, x.dtype)
+        return edge_call(operand, product, (x, y), shape, x.dtype)
+    return edge_call(operand, lambda x, out: product(x, x, out), (x,), shape, x.dtype)
 
 
 def _sddmm(function: str, A: Any, x: Any, y: Any, op: str, out: Any) -> Any:
@@ -240,21 +241,20 @@ def edge_softmax(A: Any, scores: Any, *, out: Any = None) -> Any:
     >>> bs.edge_softmax(A, np.array([0.0, 0.0, 5.0]))
     array([0.5, 0.5, 1. ])
     """
-    how = ("edge_softmax",)
-    way = EdgeWay.kept(A, how, (scores,))
-    if way is not None and way.fits((scores,), out):
-        return way((scores,), out)
+    known = repeated(A, "edge_softmax", (), (scores,), out)
+    if known is not None:
+        return known
     with working_with(device_of_sparse(A), scores, out):
         result = _edge_softmax("edge_softmax", A, scores, out)
-        EdgeWay.learn(A, how, (scores,), _short_softmax)
+        learn_floats(A, "edge_softmax", (), (scores,), _softmax_call)
         return result
 
 
-def _short_softmax(operand: CSROperand, how: tuple[Any, ...], scores: Any) -> EdgeWay | None:
+def _softmax_call(operand: CSROperand, scores: Any) -> KeptCall | None:
     """The kernel itself."""
     heads = scores.size // operand.nnz
     run = backends.family(operand.device, "edges.sddmm").EdgeSoftmax(operand.schedule, dtype=scores.dtype, heads=heads)
-    return EdgeWay(operand, run, (scores,), scores.shape, scores.dtype, in_place=True)
+    return edge_call(operand, run, (scores,), scores.shape, scores.dtype, in_place=True)
 
 
 def _edge_softmax(function: str, A: Any, scores: Any, out: Any) -> Any:

@@ -4,25 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import backends, interop
 from bitsparse.arrays.bit_tensor import BitTensor
-from bitsparse.arrays.inside import family_of, kind_of
+from bitsparse.arrays.inside import family_of, kind_of, store_of
 from bitsparse.arrays.sparse_base import SparseArray
-from bitsparse.ops.edges.ways import EdgeWay, is_kept
+from bitsparse.interop.kept import Slot, Store
+from bitsparse.ops.edges.products import is_kept
 from bitsparse.ops.operands.csr import CSROperand
 from bitsparse.ops.operands.dense import Features, largest_magnitude
 from bitsparse.ops.operands.sparse import as_csr
+from bitsparse.ops.plan import KeptCall, edge_call
 
-__all__ = ["CodePair", "code_pair", "learn", "quick_call"]
+__all__ = ["CodePair", "code_pair", "learn", "repeated"]
 
 Array = NDArray[Any]
-#: Products of packed integers that a pattern keeps.
-_KEPT = 16
+#: Calls with packed integers and products of them that a pattern keeps.
+CODE_CALLS: Slot[KeptCall] = Slot("calls of codes")
+CODE_PRODUCTS: Slot[Callable[[Any, Any, Array], Array]] = Slot("products of codes")
+
+
+class CodesKey(NamedTuple):
+    """What makes two calls alike: the operation, what both ends are, and the shapes of their scales and offsets."""
+
+    op: str
+    x: tuple[Any, ...]
+    y: tuple[Any, ...]
+    affine: tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -51,15 +63,13 @@ class CodePair:
         heads = shape[1] if len(shape) == 3 else 1
         backend = backends.family(operand.device, "edges.sddmm_codes")
         kind = backend.CodesKind.of(self.op, self.bits, shape[-1], heads, self.x, self.y)
-        made: dict[Any, Any] = operand.prepared.setdefault("edge products of codes", {}) if kept else {}
+        store: Store = operand.prepared if kept else {}
         with operand.division("sddmm") as how:
-            if kind not in made:
-                if len(made) >= _KEPT:
-                    made.clear()
-                made[kind] = backend.CodesProduct(how["schedule"], operand.columns, kind)
+            product = CODE_PRODUCTS.get(store, kind)
+            if product is None:
+                product = CODE_PRODUCTS.keep(store, backend.CodesProduct(how["schedule"], operand.columns, kind), kind)
                 operand.ready.renew()
-        run: Callable[[Any, Any, Array], Array] = made[kind]
-        return run
+        return product
 
     def into(self, operand: CSROperand, kept: bool, shape: tuple[int, ...], dtype: Any, out: Array | None) -> Array:
         """The results in edge order, in `out` if it is given."""
@@ -104,17 +114,17 @@ def code_pair(x: Any, y: Any, op: str) -> CodePair | None:
     return CodePair(op, bits, first, second, left, right)
 
 
-def quick_call(A: Any, x: Any, y: Any, op: Any, out: Any) -> Any:
-    """The result of a call like an earlier one on a GPU, whose way A keeps; None for all others."""
-    ways = A._prepared.get("code ways") if isinstance(A, SparseArray) and A._prepared else None
+def repeated(A: Any, x: Any, y: Any, op: Any, out: Any) -> Any:
+    """The result of a call like an earlier one on a GPU, which the pattern of A keeps; None for all others."""
+    calls = store_of(A).get(CODE_CALLS) if isinstance(A, SparseArray) else None
     y = x if y is None else y
-    if not ways or x.__class__ is not BitTensor or y.__class__ is not BitTensor or not isinstance(op, str):
+    if not calls or x.__class__ is not BitTensor or y.__class__ is not BitTensor or not isinstance(op, str):
         return None
-    way = ways.get(_key(x, y, op))
-    if way is None or not way.fits((x.words, y.words), out):
+    call = calls.get(_key(x, y, op))
+    if call is None or not call.fits((x.words, y.words), out):
         return None
     backend = backends.family(x.device, "edges.sddmm_codes")
-    return way([_end(backend, one, one.words) for one in (x, y)], out)
+    return call([_end(backend, one, one.words) for one in (x, y)], out)
 
 
 def learn(A: Any, x: Any, y: Any, op: str) -> None:
@@ -127,11 +137,10 @@ def learn(A: Any, x: Any, y: Any, op: str) -> None:
         or y.__class__ is not BitTensor
     ):
         return
-    ways = A._prepared.setdefault("code ways", {})
-    key = _key(x, y, op)
+    key, store = _key(x, y, op), store_of(A)
     operand = as_csr("sddmm", A)
     heads = x.shape[1] if x.ndim == 3 else 1
-    if key in ways or operand.nnz == 0 or 0 in x.shape or not is_kept(A, operand, heads):
+    if CODE_CALLS.get(store, key) is not None or operand.nnz == 0 or 0 in x.shape or not is_kept(A, operand, heads):
         return
     pair = code_pair(x, y, op)
     if pair is None:
@@ -141,15 +150,13 @@ def learn(A: Any, x: Any, y: Any, op: str) -> None:
             return
     real = pair.x.is_real or pair.y.is_real
     shape = (operand.nnz, *(x.shape[1:-1] if op == "dot" else x.shape[1:]))
-    if len(ways) >= _KEPT:
-        ways.clear()
     dtype = np.dtype(np.float32 if real else np.int32)
-    ways[key] = EdgeWay(operand, pair.product(operand, True), (x.words, y.words), shape, dtype)
+    CODE_CALLS.keep(store, edge_call(operand, pair.product(operand, True), (x.words, y.words), shape, dtype), key)
 
 
-def _key(x: BitTensor, y: BitTensor, op: str) -> tuple[Any, ...]:
-    parts = (None if part is None else part.shape for one in (x, y) for part in (one._scale, one._offset))
-    return (op, kind_of(x), kind_of(y), *parts)
+def _key(x: BitTensor, y: BitTensor, op: str) -> CodesKey:
+    parts = (None if part is None else part.shape for one in (x, y) for part in (one.scale, one.offset))
+    return CodesKey(op, kind_of(x), kind_of(y), tuple(parts))
 
 
 def _end(backend: Any, x: BitTensor, words: Any, encoding: str | None = None) -> Any:

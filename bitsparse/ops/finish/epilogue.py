@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
 from bitsparse.arrays.bit_tensor import BitTensor, Encoding, Layout
+from bitsparse.arrays.construct import smallest_dtype
 from bitsparse.arrays.inside import assembled
 from bitsparse.backends.params import EpilogueParams, OperandParams
 from bitsparse.errors import DTypeError, ShapeError
@@ -268,18 +269,24 @@ class Epilogue:
         """Whether a BitTensor comes out."""
         return self._fixed.out == "bits"
 
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the numbers that come out; of the integers that a BitTensor holds."""
+        return smallest_dtype(self._fixed.bits, self._bits_encoding) if self.gives_bits else np.dtype(np.float32)
+
+    @property
+    def _bits_encoding(self) -> str:
+        """Of the bits that come out."""
+        if self._fixed.binarize:
+            return self.encoding or "bipolar"
+        return "unsigned" if self._grid is None else self._grid.encoding
+
     def wrap(self, result: NDArray[Any], shape: tuple[int, ...], family: interop.Family, function: str) -> Any:
         """What the backend stored, as the user's array or BitTensor."""
         fixed = self._fixed
         if fixed.out == "float":
             return interop.from_array(result, family, function)
-        encoding = (
-            (self.encoding or "bipolar")
-            if fixed.binarize
-            else "unsigned"
-            if self._grid is None
-            else self._grid.encoding
-        )
+        encoding = self._bits_encoding
         scale, offset = self._stored_grid(interop.device_of(result), len(shape))
         return assembled(
             BitTensor, result, shape, fixed.bits, fixed.axis, fixed.layout, encoding, family, scale, offset

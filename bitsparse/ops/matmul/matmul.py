@@ -7,13 +7,14 @@ from typing import Any
 from bitsparse import _check, interop
 from bitsparse.arrays.bit_tensor import BitTensor, Encoding
 from bitsparse.arrays.inside import derived_of, family_of, has_derived, kind_of
+from bitsparse.interop.kept import Slot
 from bitsparse.ops.finish.epilogue import Epilogue
-from bitsparse.ops.matmul.plan import MatmulPlan, as_bits
+from bitsparse.ops.matmul.plan import MatmulPlan, RightKind, as_bits, multiply
 
 __all__ = ["matmul", "plan_matmul"]
 
-#: Prepared products that a left operand on a GPU keeps.
-_KEPT = 8
+#: Prepared products that a left operand on a GPU keeps, by the kind of right operands.
+_PRODUCTS: Slot[Any] = Slot("products", most=8)
 
 
 def matmul(
@@ -77,32 +78,29 @@ def matmul(
     array([[6, 1],
            [3, 8]], dtype=int32)
     """
+    function = "matmul"
     plain = epilogue is None and out is None and kernel is None and skip_zero_tiles is None
     if plain and isinstance(a, BitTensor) and has_derived(a) and isinstance(b, BitTensor):
-        product = derived_of(a).prepared.get(kind_of(b))
+        product = _PRODUCTS.get(derived_of(a).prepared, kind_of(b))
         if product is not None:
             return _run_prepared(product, family_of(a), b)
-    left = as_bits("matmul", "a", a, -1)
-    right = as_bits("matmul", "b", b, -2)
-    _check.matmul_shapes("matmul", left.shape, right.shape)
-    _check.same_device("matmul", (left.device, right.device))
+    left, right = as_bits(function, "a", a, -1), as_bits(function, "b", b, -2)
+    _check.matmul_shapes(function, left.shape, right.shape)
+    _check.same_device(function, (left.device, right.device))
     # On a GPU, looking for zero tiles takes a pass over `a`: worth it for a plan, or where it has been done before.
     skip = (left.device == "cpu" or derived_of(left).bitmap is not None) if skip_zero_tiles is None else skip_zero_tiles
-    plan = MatmulPlan(
-        "matmul", left, right.shape[-1], right.bits, right.encoding, right.shape[:-2], epilogue, kernel, skip
-    )
-    if plain and left is a and left.device != "cpu":
-        derived_of(left).prepare(kind_of(right), plan._product, _KEPT)
-    result = plan(right, out=out)
-    plan.check()
-    return result
+    if not plain or left is not a or left.device == "cpu":
+        return multiply(function, left, right, epilogue=epilogue, out=out, kernel=kernel, skip_zero_tiles=skip)
+    plan = MatmulPlan(function, left, RightKind.of(right), None, None, skip)
+    _PRODUCTS.keep(derived_of(left).prepared, plan.product, kind_of(right))
+    return plan.run(right)
 
 
 def _run_prepared(product: Any, family: interop.Family, b: BitTensor) -> Any:
     """The short way of ``a @ b`` on a GPU for the second time and later."""
     family = interop.common_family((family, family_of(b)))
     with interop.working_on(b.device, family):
-        words = b.words if b.axis == -2 and b.layout == "planes" else b.repack(axis=-2, layout="planes").words
+        words = (b if b.axis == -2 and b.layout == "planes" else b.repack(axis=-2, layout="planes")).words
         return interop.from_array((product.quick or product)(words), family, "matmul")
 
 
@@ -135,8 +133,8 @@ def plan_matmul(
     Returns
     -------
     MatmulPlan
-        On a GPU ``plan(b, out=y)`` allocates, compiles and waits for nothing from its second call on, if `b` is packed as products
-        want it, so that it can be captured into a CUDA graph.
+        On a GPU the kernel is compiled here, and ``plan(b, out=y)`` allocates and waits for nothing from its second call on, if `b` is
+        packed as products want it, so that it can be captured into a CUDA graph.
 
     Examples
     --------
@@ -148,14 +146,10 @@ def plan_matmul(
     """
     function = "plan_matmul"
     bits = _check.bit_count(function, bits)
-    return MatmulPlan(
-        function,
-        as_bits(function, "a", a, -1),
+    right = RightKind(
         _check.integer(function, "n", n, 0),
         bits,
         _check.encoding(function, encoding, bits),
         tuple(_check.integer(function, "each size of batch", size, 0) for size in batch),
-        epilogue,
-        kernel,
-        skip_zero_tiles,
     )
+    return MatmulPlan(function, as_bits(function, "a", a, -1), right, epilogue, kernel, skip_zero_tiles)

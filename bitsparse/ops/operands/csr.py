@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,14 @@ from numpy.typing import NDArray
 from bitsparse import backends, interop
 from bitsparse.arrays.indices import outside
 from bitsparse.errors import ShapeError
+from bitsparse.interop.kept import READY, Slot, Store
 
-__all__ = ["CSROperand", "fits_heads", "take_rows"]
+__all__ = ["SCHEDULE", "CSROperand", "fits_heads", "take_rows"]
 
 Array = NDArray[Any]
+#: How the kernels of a GPU walk a pattern.
+SCHEDULE: Slot[Any] = Slot("schedule")
+_LONGEST_ROW: Slot[int] = Slot("longest row")
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,7 @@ class CSROperand:
         Number of edges, where nothing else tells it without a look at the data.
     frozen : bool
         The values belong to this operand alone and do not change any more.
-    prepared : dict
+    prepared : Store
         What was prepared for this pattern on a GPU: that of a container which keeps it, else this operand's own.
     """
 
@@ -53,7 +58,7 @@ class CSROperand:
     summed: bool = False
     count: int | None = None
     frozen: bool = False
-    prepared: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
+    prepared: Store = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def nnz(self) -> int:
@@ -62,7 +67,7 @@ class CSROperand:
             return int(self.indices.size)
         return int(self.indptr[-1]) if self.count is None else self.count
 
-    @property
+    @cached_property
     def device(self) -> str:
         """Where the arrays are."""
         return interop.device_of(self.indptr)
@@ -78,27 +83,19 @@ class CSROperand:
     @property
     def longest_row(self) -> int:
         """Most edges in a row; on a GPU it is read back the first time."""
-        longest = self.prepared.get("longest row")
-        if longest is None:
-            longest = int(backends.family(self.device, "spmm.spmm").longest_row(self.indptr, self.nnz))
-            self.prepared["longest row"] = longest
-        return int(longest)
+        longest_row = backends.family(self.device, "spmm.spmm").longest_row
+        return _LONGEST_ROW.of(self.prepared, lambda: int(longest_row(self.indptr, self.nnz)))
 
     @property
     def ready(self) -> interop.Ready:
         """When what was prepared on another stream may be read on this one."""
-        made: interop.Ready = self.prepared.setdefault("ready", interop.Ready())
-        return made
+        return READY.of(self.prepared, interop.Ready)
 
     @property
     def schedule(self) -> Any:
         """How the kernels of a GPU walk the pattern; made once."""
-        made = self.prepared.get("schedule")
-        if made is None:
-            from bitsparse.backends.cuda.csr.schedule import Schedule  # imported where there is a GPU
-
-            made = self.prepared["schedule"] = Schedule(self.indptr, self.shape, self.nnz)
-        return made
+        schedule = backends.family(self.device, "csr.schedule").Schedule
+        return SCHEDULE.of(self.prepared, lambda: schedule(self.indptr, self.shape, self.nnz))
 
     def with_frozen_values(self) -> CSROperand:
         """The same operand with a copy of the values, from which kernels may make what they need once and for all."""

@@ -1,4 +1,4 @@
-"""Where a sparse function works: the device of its operands, the stream they belong to, and results written in place."""
+"""Where a sparse function works: the device of its operands and the stream they belong to."""
 
 from __future__ import annotations
 
@@ -8,16 +8,13 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from bitsparse import _check, interop
+from bitsparse import interop
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.errors import DeviceError
 
-__all__ = ["device_of_sparse", "same_place", "target_array", "working_with", "zeros"]
-
-Array = NDArray[Any]
+__all__ = ["device_of_sparse", "same_place", "working_with"]
 
 
 def device_of_sparse(A: Any) -> str:
@@ -66,28 +63,3 @@ def same_place(function: str, places: Iterable[tuple[str, str]]) -> str:
                 f"{function}: {name} is on {device} but {other} is on {there}; move one of them, as with .to_device(...) or .get()"
             )
     return device
-
-
-def target_array(
-    function: str, out: Any, shape: tuple[int, ...], dtype: np.dtype[Any], device: str, operands: Iterable[Array]
-) -> Array:
-    """The NumPy or CuPy array behind `out`, checked before anything is written."""
-    target: Array = interop.writable_array(out, function)
-    _check.out_array(function, target, shape, dtype)
-    same_place(function, [("out", interop.device_of(target)), ("the result", device)])
-    _check.no_overlap(function, target, *operands)
-    return target
-
-
-def zeros(space: Any, shape: tuple[int, ...], dtype: np.dtype[Any], target: Array | None) -> Array:
-    """What sums over nothing are, in NumPy's or CuPy's memory or in a C-contiguous `target`.
-
-    Examples
-    --------
-    >>> zeros(np, (1, 2), np.dtype(np.int32), None)
-    array([[0, 0]], dtype=int32)
-    """
-    made: Array = space.empty(shape, dtype) if target is None else target
-    if made.size:
-        made.view(np.uint8).fill(0)  # every dtype's zero, also that of bfloat16, which CuPy cannot compute with
-    return made

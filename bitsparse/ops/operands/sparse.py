@@ -36,7 +36,7 @@ def host_csr(function: str, A: Any) -> CSROperand:
     return as_csr(function, A)
 
 
-def as_csr(function: str, A: Any) -> CSROperand:
+def as_csr(function: str, A: Any, device: str | None = None) -> CSROperand:
     """CSR arrays of a bitsparse container or incidence matrix, a BitTensor or any :mod:`scipy.sparse` array, or on a GPU one of
     ``cupyx.scipy.sparse``, where they lie; nothing is copied that is canonical already.
 
@@ -57,7 +57,7 @@ def as_csr(function: str, A: Any) -> CSROperand:
     (array([0, 1, 2], dtype=int32), array([1, 0], dtype=int32), array([2.5, 1.5]))
     """
     _refuse_bits(function, A)
-    device = device_of_sparse(A)
+    device = device_of_sparse(A) if device is None else device
     if device != "cpu":
         return csr_on_gpu(function, A, device)
     if hasattr(A, "csr_arrays"):

@@ -8,17 +8,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
-from bitsparse.arrays import sparse_forms
+from bitsparse.arrays import inside, sparse_forms
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.indices import outside
+from bitsparse.arrays.inside import pattern_of, store_of, values_and_scales
 from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.arrays.sparse_merge import merge_duplicates
 from bitsparse.errors import DTypeError, ShapeError
-from bitsparse.ops.operands.csr import CSROperand
+from bitsparse.interop.kept import READY, Slot, Store
+from bitsparse.ops.operands.csr import SCHEDULE, CSROperand
 
 __all__ = ["csr_on_gpu", "incidence_on_gpu", "scales_of"]
 
 Array = NDArray[Any]
+#: What is prepared for the incidence matrices of a pattern, by side, and the edges in the order of their columns.
+_INCIDENCES: Slot[Store] = Slot("incidence matrices")
+_BY_COLUMN: Slot[tuple[Array, Array]] = Slot("edges by column")
 
 
 def csr_on_gpu(function: str, A: Any, device: str) -> CSROperand:
@@ -48,22 +53,18 @@ def csr_on_gpu(function: str, A: Any, device: str) -> CSROperand:
 
 def _of_container(function: str, A: SparseArray) -> CSROperand:
     # Arrays that share a pattern share what is prepared for it. Values are read where they lie, as they may change.
-    kept, data = A._prepared, getattr(A, "_data", None)
-    ready = kept.setdefault("ready", interop.Ready())
-    ready.wait()
-    if A._csr is None:
-        A._csr = A._pattern()
-        ready.renew()
-    indptr, indices = A._csr
+    kept, (data, row_scale, col_scale) = store_of(A), values_and_scales(A)
+    READY.of(kept, interop.Ready).wait()
+    indptr, indices = pattern_of(A)
     # Whether booleans are all true is not asked: the answer would wait for the device in every call.
     values = None if data is None else _numbers(function, data, int(indices.size))
-    return CSROperand(indptr, indices, values, *scales_of(A), A.shape, prepared=kept)
+    return CSROperand(indptr, indices, values, row_scale, col_scale, A.shape, prepared=kept)
 
 
 def scales_of(A: Any) -> tuple[Any, Any]:
     """The factors of rows and of columns that an object with CSR arrays brings along; those of a container as it keeps them."""
     if isinstance(A, SparseArray):
-        return A._row_scale, A._col_scale
+        return inside.scales_of(A)
     return getattr(A, "row_scale", None), getattr(A, "col_scale", None)
 
 
@@ -150,18 +151,20 @@ def _numbers(function: str, values: Any, nnz: int) -> Array:
 
 def incidence_on_gpu(operand: CSROperand, side: str) -> CSROperand:
     """The incidence matrix of nodes and edges for an operand on a GPU; by columns the transposed order is made once per pattern."""
-    kept = operand.prepared.setdefault(f"incidence by {side}", {"ready": operand.ready})
+    kept = _INCIDENCES.of(operand.prepared, dict, side)
+    READY.of(kept, lambda: operand.ready)
     if side == "rows":
-        kept["schedule"] = operand.schedule  # the same rows
+        SCHEDULE.of(kept, lambda: operand.schedule)  # the same rows
         indptr, indices, nodes = operand.indptr, operand.order, operand.shape[0]
     else:
         nodes = operand.shape[1]
-        if "order" not in kept:
+        by_column = _BY_COLUMN.get(kept)
+        if by_column is None:
             build = backends.family(operand.device, "sparse.build")
             indptr, _, order = build.transpose_csr(operand.indptr, operand.columns, operand.shape)
-            kept["order"] = indptr, order if operand.order is None else operand.order[order]
+            by_column = _BY_COLUMN.keep(kept, (indptr, order if operand.order is None else operand.order[order]))
             operand.ready.renew()
-        indptr, indices = kept["order"]
+        indptr, indices = by_column
     if indices is not None:
         indices = indices.astype(indptr.dtype, copy=False)
     return CSROperand(indptr, indices, None, None, None, (nodes, operand.nnz), count=operand.nnz, prepared=kept)

@@ -243,7 +243,7 @@ class QuantCache:
             return len(self._entries)
 
     def __repr__(self) -> str:
-        text = ", ".join(f"{name}={value}" for name, value in self.info()._asdict().items())
+        text = ", ".join(f"{name}={value}" for name, value in zip(CacheInfo._fields, self.info(), strict=True))
         return f"<QuantCache check={self.check!r} {text}>"
 
     # -- inside -------------------------------------------------------------------------------------------------------

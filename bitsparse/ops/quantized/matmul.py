@@ -8,13 +8,14 @@ from bitsparse import _check, interop
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.inside import derived_of
 from bitsparse.errors import DTypeError
+from bitsparse.interop.kept import Slot
 from bitsparse.ops.quantized.operands import Settings, check_matrix, checked_dtype
 from bitsparse.ops.quantized.plan import QuantizedMatmulPlan, QuantizedProduct
 
 __all__ = ["plan_quantized_matmul", "quantized_matmul"]
 
-#: Plans that a weight on a GPU keeps, beside what else it keeps.
-_KEPT = 8
+#: Plans that a weight on a GPU keeps.
+_PLANS: Slot[QuantizedMatmulPlan] = Slot("quantized plans", most=8)
 
 
 def quantized_matmul(
@@ -201,16 +202,13 @@ def _activations(function: str, x: Any) -> Any:
 
 def _plan_for(function: str, w: Any, x: Any, settings: Settings, bias: Any, kernel: Any) -> QuantizedMatmulPlan:
     """The plan for these operands; a BitTensor on a GPU keeps it for calls of the same kind."""
-    fixed = bias is None or isinstance(
-        bias, (int, float)
-    )  # an array may be written to between calls, and a plan copies it
-    if not isinstance(w, BitTensor) or w.device == "cpu" or not fixed:
+    # An array may be written to between calls, and a plan copies it.
+    fixed = bias is None or isinstance(bias, (int, float))
+
+    def make() -> QuantizedMatmulPlan:
         return QuantizedMatmulPlan(function, w, int(x.shape[0]), settings, x.dtype, bias, kernel)
-    kept = derived_of(w)
-    key = ("quantized", x.shape[0], x.dtype.name, settings._replace(seed=None), bias, kernel)
-    plan: QuantizedMatmulPlan | None = kept.prepared.get(key)
-    if plan is None or settings.seed is not None:
-        plan = QuantizedMatmulPlan(function, w, int(x.shape[0]), settings, x.dtype, bias, kernel)
-        if settings.seed is None:
-            kept.prepare(key, plan, _KEPT)
-    return plan
+
+    if not isinstance(w, BitTensor) or w.device == "cpu" or not fixed or settings.seed is not None:
+        return make()
+    key = (x.shape[0], x.dtype.name, settings, bias, kernel)
+    return _PLANS.of(derived_of(w).prepared, make, key)

@@ -10,7 +10,7 @@ import numpy as np
 from bitsparse import _check, backends, interop
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.errors import DTypeError, ShapeError
-from bitsparse.ops.bits.pack import on_grid, real
+from bitsparse.ops.bits.pack import Coding, coded, on_grid, real
 from bitsparse.ops.finish import schemes
 
 __all__ = ["BITS", "Settings", "bytes_of", "check_matrix", "checked_dtype", "codes_of", "weight_of"]
@@ -72,12 +72,9 @@ def weight_of(function: str, w: Any, settings: Settings, seed: int) -> BitTensor
         array, family = interop.as_array(w, function, "w")
         _check.numeric(function, "w", array)
         check_matrix(function, "w", array, "(k, n)")
-        s = settings
+        coding = Coding(settings.bits, settings.rounding, seed, settings.stream + 1, -2, "rows")
         with interop.working_on(interop.device_of(array), family):
-            array = real(array)
-            return codes_of(
-                function, "w", array, family, s.bits, s.rounding, seed, s.stream + 1, -2, "rows", s.granularity
-            )
+            return codes_of(function, "w", real(array), family, coding, settings.granularity)
     check_matrix(function, "w", w, "(k, n)")
     if w.offset is not None:
         raise ValueError(
@@ -104,13 +101,8 @@ def codes_of(
     name: str,
     x: Any,
     family: interop.Family,
-    bits: int,
-    rounding: str,
-    seed: int,
-    stream: int,
-    axis: int,
-    layout: str,
-    granularity: str,
+    coding: Coding,
+    granularity: str = "tensor",
     scale: Any = None,
     largest: Any = None,
 ) -> BitTensor:
@@ -118,12 +110,9 @@ def codes_of(
     low, high, is_finite = backends.family(interop.device_of(x), "bits.pack").calibrate(x, granularity)
     _check.finite(function, name, is_finite)
     if scale is not None:
-        grid = schemes.grid_from_scale("symmetric", bits, scale, None)
-    else:
-        if largest is not None:
-            low = high = largest
-        elif not low.ndim:  # a single grid is made on the host
-            low, high = interop.move(low, "cpu"), interop.move(high, "cpu")
-        steps = np.float64 if x.dtype == np.float64 else np.float32
-        grid = schemes.grid_from_range(function, "symmetric", bits, low, high, steps)
-    return on_grid(x, family, bits, grid, (rounding, seed, stream), axis=axis, layout=layout, check=False)
+        return on_grid(x, family, schemes.grid_from_scale("symmetric", coding.bits, scale, None), coding)
+    if largest is not None:
+        low = high = largest
+    elif not low.ndim:  # a single grid is made on the host
+        low, high = interop.move(low, "cpu"), interop.move(high, "cpu")
+    return coded(function, x, family, "symmetric", (low, high), coding)

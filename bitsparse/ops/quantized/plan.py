@@ -12,9 +12,10 @@ from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.inside import assembled, contents_of_words, words_to_overwrite, working
 from bitsparse.errors import DeviceError, DTypeError, KernelError, ShapeError
 from bitsparse.interop.identity import Seen
+from bitsparse.ops.bits.pack import Coding
 from bitsparse.ops.finish import schemes
 from bitsparse.ops.finish.epilogue import Epilogue
-from bitsparse.ops.matmul.matmul import matmul
+from bitsparse.ops.matmul.plan import multiply
 from bitsparse.ops.operands.places import working_with
 from bitsparse.ops.quantized.operands import Settings, bytes_of, checked_dtype, codes_of, weight_of
 
@@ -55,7 +56,7 @@ class QuantizedMatmulPlan:
         Shape of the result.
     device : str
         Where the weight is and the activations must be.
-    dtype : dtype
+    x_dtype : dtype
         Of the activations.
     kernel : str
         ``"wgmma"``, ``"mma"`` or ``"composed"``.
@@ -69,17 +70,23 @@ class QuantizedMatmulPlan:
     """
 
     def __init__(
-        self, function: str, w: Any, m: int, settings: Settings, dtype: Any = None, bias: Any = None, kernel: Any = None
+        self,
+        function: str,
+        w: Any,
+        m: int,
+        settings: Settings,
+        x_dtype: Any = None,
+        bias: Any = None,
+        kernel: Any = None,
     ) -> None:
         self._function, self.settings = function, settings
-        self.dtype = checked_dtype(function, _check.dtype(function, np.float32 if dtype is None else dtype))
+        self.x_dtype = checked_dtype(function, _check.dtype(function, np.float32 if x_dtype is None else x_dtype))
         self._seed, _ = schemes.checked_seed(function, settings.rounding, settings.seed, settings.stream)
         self.w = weight_of(function, w, settings, self._seed)
         self._k, n = self.w.shape
         self.shape, self.device = (m, n), self.w.device
         self._epilogue = Epilogue(bias=bias)
-        if bias is not None:
-            _check.vector(function, "bias", self._epilogue._fixed.bias, n, ())
+        checked_bias = self._epilogue.params(function, self.shape).bias
         self.kernel = self._chosen(kernel)
         self._product: Any = None
         self._right: BitTensor | None = None  # the weight as products of BitTensors want it
@@ -97,20 +104,20 @@ class QuantizedMatmulPlan:
                 m=m,
                 n=n,
                 k=self._k,
-                dtype=self.dtype,
+                dtype=self.x_dtype,
                 bits=settings.bits,
                 rounding=settings.rounding,
                 w_scale=scale.reshape(-1) if scale.size > 1 else scale.reshape(()),
-                bias=self._epilogue._fixed.bias,
+                bias=checked_bias,
                 kernel=self.kernel,
             )
 
     def _renew(self) -> None:
         """Pack the weight again, to which somebody has written, into the memory from which calls read it."""
         with working(self.w):
-            if self._right is not None and self._right._words is not self.w._words:
+            if self._right is not None and self._right.words is not self.w.words:
                 words_to_overwrite(self._right)[...] = self.w.repack(axis=-2, layout="planes").words
-            if self._bytes is not None and self._bytes is not self.w._words:
+            if self._bytes is not None and self._bytes is not self.w.words:
                 self._bytes[...] = bytes_of(self.w)
             if self.device != "cpu":
                 self._ready.renew()
@@ -141,17 +148,29 @@ class QuantizedMatmulPlan:
             return f"adds up to {((1 << 31) - 1) // (127 * 128)} products in 32 bits, but there are {self._k}"
         return ""
 
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the result: float32."""
+        return np.dtype(np.float32)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the plan keeps beside the codes of `w`."""
+        right = None if self._right is None else self._right.words
+        kept = sum(part.nbytes for part in (right, self._bytes) if part is not None and part is not self.w.words)
+        return kept + (0 if self._product is None else int(self._product.nbytes))
+
     def explain(self) -> str:
         """What runs, in a few lines."""
         (m, n), s = self.shape, self.settings
         how = "quantised, then multiplied" if self.kernel == "composed" else "quantised while loading"
         return (
-            f"{m} x {self._k} x {n}: {self.dtype} to {s.bits} bits ({s.rounding}) x {self.w.bits} {self.w.encoding}\n"
+            f"{m} x {self._k} x {n}: {self.x_dtype} to {s.bits} bits ({s.rounding}) x {self.w.bits} {self.w.encoding}\n"
             f"kernel {self.kernel}: activations {how}"
         )
 
     def __repr__(self) -> str:
-        return f"<QuantizedMatmulPlan shape={self.shape} bits={self.settings.bits} {self.dtype} kernel={self.kernel}>"
+        return f"<QuantizedMatmulPlan shape={self.shape} bits={self.settings.bits} {self.x_dtype} kernel={self.kernel}>"
 
     def __call__(
         self,
@@ -191,21 +210,8 @@ class QuantizedMatmulPlan:
             self._check_targets(array, target, means, (step, largest))
             if self._product is None:
                 s = self.settings
-                q = codes_of(
-                    function,
-                    "x",
-                    array,
-                    family,
-                    s.bits,
-                    s.rounding,
-                    number,
-                    s.stream,
-                    -1,
-                    "planes",
-                    "tensor",
-                    step,
-                    largest,
-                )
+                coding = Coding(s.bits, s.rounding, number, s.stream)
+                q = codes_of(function, "x", array, family, coding, scale=step, largest=largest)
                 result = self.of_codes(q, out, means)
                 codes = q.repack(layout="rows") if wanted else None
             else:
@@ -220,9 +226,9 @@ class QuantizedMatmulPlan:
             raise DeviceError(
                 f"{function}: x is on {interop.device_of(x)}, but w is on {self.device}; move one of them"
             )
-        if x.dtype != self.dtype:
+        if x.dtype != self.x_dtype:
             raise DTypeError(
-                f"{function}: x has dtype {x.dtype}, but the plan is for {self.dtype}; make another plan, or use astype"
+                f"{function}: x has dtype {x.dtype}, but the plan is for {self.x_dtype}; make another plan, or use astype"
             )
         if tuple(x.shape) != wanted:
             raise ShapeError(
@@ -238,7 +244,7 @@ class QuantizedMatmulPlan:
                 self._right = copy(self.w.repack(axis=-2, layout="planes"))
                 if self.device != "cpu":
                     self._ready.renew()
-        result = matmul(q, self._right, epilogue=self._epilogue, out=out, skip_zero_tiles=False)
+        result = multiply(self._function, q, self._right, epilogue=self._epilogue, out=out)
         if absmax is not None:
             y = interop.as_array(result, self._function)[0]
             with working_with(self.device, result):

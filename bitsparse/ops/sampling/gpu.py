@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from bitsparse import _check, backends, interop
 from bitsparse.arrays.indices import as_bits
 from bitsparse.backends.params import CodeFeatures
 from bitsparse.errors import KernelError
+from bitsparse.interop.kept import Slot, Store
 from bitsparse.ops.operands.csr import CSROperand, take_rows
 from bitsparse.ops.operands.edge_weights import EdgeWeights
 from bitsparse.ops.sampling.sample import distinct_edges, drawing_of
@@ -26,8 +27,6 @@ Run = Callable[[Array, Array | None, Array | None], Array]
 SAMPLE_KERNELS = (*KERNELS, "short")
 #: Columns up to which a sample takes the last of them unless another is asked for, and bytes of the result beyond half as many.
 SHORT_COLUMNS, SHORT_BYTES = 64, 1 << 24
-#: Kinds of sums that the pattern of a container keeps.
-_KEPT = 8
 #: The sampling that leaves nothing out.
 _EVERY_EDGE = {"width": 1 << 48, "strategy": "sfs", "seed": 0, "stream": 0}
 
@@ -35,6 +34,27 @@ _EVERY_EDGE = {"width": 1 << 48, "strategy": "sfs", "seed": 0, "stream": 0}
 def _takes_short(rows: int, columns: int) -> bool:
     """Whether rows dealt out by their length are the quicker ones, as measured on graphs of 14 000 to 70 000 rows."""
     return columns <= SHORT_COLUMNS // 2 or (columns <= SHORT_COLUMNS and rows * columns * 4 <= SHORT_BYTES)
+
+
+class SumsKey(NamedTuple):
+    """What tells apart the sampled sums that a pattern keeps."""
+
+    width: int
+    strategy: str
+    rescale: bool
+
+
+class SumKey(NamedTuple):
+    """What tells apart the kernels of one kind of sums: a dtype or what codes are, columns, and the alignment of the arrays."""
+
+    kind: Any
+    columns: int
+    alignment: int
+
+
+#: Sums of a pattern, and the kernels of one kind of sums with the weights that they read.
+DRAWN_SUMS: Slot[DrawnSums] = Slot("sampled sums", most=8)
+_KERNELS: Slot[tuple[Any, EdgeWeights | None]] = Slot("kernels", most=8)
 
 
 class DrawnSums:
@@ -45,24 +65,19 @@ class DrawnSums:
 
     def __init__(self, csr: CSROperand, drawing: Any, rescale: bool) -> None:
         self.drawing, self._rescale = drawing, rescale
-        self._factors = (csr.values, csr.col_scale, csr.row_scale)
-        self._made: dict[Any, Any] = {}
+        self.factors = (csr.values, csr.col_scale, csr.row_scale)
+        self._kernels: Store = {}
 
     @classmethod
     def kept(cls, csr: CSROperand, sampling: dict[str, Any], rescale: bool) -> DrawnSums:
         """What a container keeps for sums of this kind, or new ones. Containers of one pattern may differ in values and scales."""
-        made: dict[Any, DrawnSums] = csr.prepared.setdefault("sampled sums", {})
-        key = (sampling["width"], sampling["strategy"], rescale)
-        found = made.get(key)
-        mine = (csr.values, csr.col_scale, csr.row_scale)
-        if found is not None and all(one is other for one, other in zip(found._factors, mine, strict=True)):
-            return found
-        csr.ready.wait()
-        if len(made) >= _KEPT:
-            made.clear()
-        made[key] = cls(csr, drawing_of(csr, sampling), rescale)
-        csr.ready.renew()
-        return made[key]
+        key = SumsKey(sampling["width"], sampling["strategy"], rescale)
+        sums, mine = DRAWN_SUMS.get(csr.prepared, key), (csr.values, csr.col_scale, csr.row_scale)
+        if sums is None or not all(one is other for one, other in zip(sums.factors, mine, strict=True)):
+            csr.ready.wait()
+            sums = DRAWN_SUMS.keep(csr.prepared, cls(csr, drawing_of(csr, sampling), rescale), key)
+            csr.ready.renew()
+        return sums
 
     def explain(self) -> list[str]:
         """What a call does."""
@@ -78,12 +93,11 @@ class DrawnSums:
 
     def _at(self, csr: CSROperand, kind: Any, acc: np.dtype[Any], columns: int, alignment: int) -> Any:
         """For features of a dtype, or codes of a kind."""
-        key = (kind, columns, alignment)
-        if key not in self._made:
-            if len(self._made) >= _KEPT:
-                self._made.clear()
+        key = SumKey(kind, columns, alignment)
+        kept = _KERNELS.get(self._kernels, key)
+        if kept is None:
             csr.ready.wait()
-            values, col_scale, row_scale = self._factors
+            values, col_scale, row_scale = self.factors
             weights = None if values is None else EdgeWeights(csr, values, acc)
             made = backends.family(csr.device, "sampling.sample").SampledSum(
                 self.drawing,
@@ -96,9 +110,9 @@ class DrawnSums:
                 rescale=self._rescale,
                 alignment=alignment,
             )
-            self._made[key] = made, weights
+            kept = _KERNELS.keep(self._kernels, (made, weights), key)
             csr.ready.renew()
-        made, weights = self._made[key]
+        made, weights = kept
         if weights is not None:
             weights.now()  # written to where the kernel reads them
         return made

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
 from bitsparse.arrays.indices import rows_of
+from bitsparse.interop.kept import Slot
 from bitsparse.ops.operands.csr import CSROperand, take_rows
 from bitsparse.ops.operands.dense import converted
 from bitsparse.ops.operands.places import device_of_sparse, working_with
@@ -21,8 +22,16 @@ __all__ = ["EdgeSample", "Strategy", "distinct_edges", "drawing_of", "edge_sampl
 Array = NDArray[Any]
 Strategy = Literal["aes", "afs", "sfs", "uniform"]
 STRATEGIES = ("aes", "afs", "sfs", "uniform")
-#: Samplings that the pattern of a container keeps on a GPU.
-_KEPT = 8
+
+
+class DrawingKey(NamedTuple):
+    """What tells apart the samplings that a pattern keeps on a GPU."""
+
+    width: int
+    strategy: str
+
+
+DRAWINGS: Slot[Any] = Slot("drawings", most=8)
 
 
 @dataclass(frozen=True)
@@ -242,14 +251,13 @@ def distinct_edges(starts: Array, edges: Array) -> tuple[Array, Array, Array | N
 
 def drawing_of(csr: CSROperand, sampling: dict[str, Any]) -> Any:
     """How many edges of each row of an operand on a GPU are sampled, kept with its pattern; the caller waits before and renews after."""
-    made: dict[Any, Any] = csr.prepared.setdefault("drawings", {})
-    key = (sampling["width"], sampling["strategy"])
-    if key not in made:
-        if len(made) >= _KEPT:
-            made.clear()
-        family = backends.family(csr.device, "sampling.sample")
-        made[key] = family.Drawing(csr.indptr, csr.shape, csr.nnz, width=key[0], strategy=key[1])
-    return made[key]
+    width, strategy = sampling["width"], sampling["strategy"]
+    family = backends.family(csr.device, "sampling.sample")
+    return DRAWINGS.of(
+        csr.prepared,
+        lambda: family.Drawing(csr.indptr, csr.shape, csr.nnz, width=width, strategy=strategy),
+        DrawingKey(width, strategy),
+    )
 
 
 def sampling_of(function: str, width: Any, strategy: Any, seed: Any, stream: Any) -> dict[str, Any]:

@@ -14,11 +14,13 @@ from bitsparse.backends.params import CodeFeatures
 from bitsparse.errors import DTypeError, KernelError, ShapeError
 from bitsparse.ops.operands.csr import CSROperand
 from bitsparse.ops.operands.dense import Features, converted, native, sum_dtypes
-from bitsparse.ops.operands.places import device_of_sparse, same_place, target_array, working_with, zeros
+from bitsparse.ops.operands.places import device_of_sparse, same_place, working_with
 from bitsparse.ops.operands.sparse import as_csr
+from bitsparse.ops.operands.target import target_array, zeros
+from bitsparse.ops.plan import KeptCall
 from bitsparse.ops.sampling.gpu import DrawnSums, StoredSums
 from bitsparse.ops.sampling.sample import Strategy, sampling_of
-from bitsparse.ops.spmm.gpu import ShortWay
+from bitsparse.ops.spmm.gpu import kept_product
 
 __all__ = ["SampledPlan", "plan_sampled_spmm", "sampled_spmm"]
 
@@ -145,7 +147,7 @@ class SampledPlan:
         wanted = _check.dtype(function, np.float32 if dtype is None else dtype, "f")
         self._sums: DrawnSums | StoredSums | None = None
         #: On a GPU, what a call may do at once for features of CuPy's of the planned dtype.
-        self._short: ShortWay | None = None
+        self._short: KeptCall | None = None
         self.stored = self.device != "cpu" and store is not False
         if self.device == "cpu":
             if store or kernel is not None:
@@ -163,7 +165,7 @@ class SampledPlan:
             result_dtype, acc = _dtypes(function, csr, wanted)
             operand, run = self._sums.prepare(csr, result_dtype, acc, sampling, columns)
             if result_dtype == wanted:
-                self._short = ShortWay(operand, run, wanted, (columns,), result_dtype)
+                self._short = kept_product(operand, run, wanted, (columns,), result_dtype)
 
     def explain(self) -> str:
         """What is summed and how, in a few lines."""
@@ -180,8 +182,8 @@ class SampledPlan:
 
     def __call__(self, x: Any, out: Any = None) -> Any:
         """The sums of features of the planned width; see :func:`sampled_spmm`."""
-        if self._short is not None and self._short.fits(x, out):
-            return self._short(x, out)
+        if self._short is not None and self._short.fits((x,), out):
+            return self._short((x,), out)
         function, csr = self._function, self._csr
         with working_with(self.device, x, out):
             features = _features(function, csr, x)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from bitsparse import _check, backends, interop
 from bitsparse.backends.params import EpilogueParams, packed_words
 from bitsparse.errors import KernelError
+from bitsparse.interop.kept import Slot
 from bitsparse.ops.operands.csr import CSROperand
 from bitsparse.ops.operands.dense import Features, converted
 from bitsparse.ops.operands.edge_weights import EdgeWeights
@@ -19,12 +20,29 @@ from bitsparse.ops.spmm.finish import Behind, SumFinish
 __all__ = ["FEW_EDGES", "ONE_KERNEL_BYTES", "WIDE", "CodeProducts"]
 
 Array = NDArray[Any]
-#: Products of a pattern that are kept.
-_KEPT = 16
 #: Bytes of int32 sums beyond which they are not kept for a second kernel, the epilogue's; edges of a row, on average, below which wide rows
 #: of floats come out of one kernel because that is quicker, and how wide.
 ONE_KERNEL_BYTES, FEW_EDGES, WIDE = 1 << 30, 8, 64
 _NOT_PACKED = "what is gathered packed has 1, 2, 4, 8 or 16 bits and no scale or offset, unless they follow the sums"
+
+
+class CodesKey(NamedTuple):
+    """What tells apart the products of packed integers that a pattern keeps."""
+
+    bits: int
+    encoding: str
+    width: int
+    heads: int
+    mean: bool
+    weights: str
+    finish: int
+
+
+#: Products of packed integers, each with the finish that is part of it.
+CODE_SUMS: Slot[tuple[Any, SumFinish | None]] = Slot("code sums")
+#: Values of the edges as these kernels take them, with the arrays that they were made of.
+FLOAT32_VALUES: Slot[tuple[tuple[Any, ...], EdgeWeights]] = Slot("float32 values")
+INT32_VALUES: Slot[tuple[Array, EdgeWeights]] = Slot("int32 values")
 
 
 class CodeProducts:
@@ -43,22 +61,21 @@ class CodeProducts:
 
     def __init__(self, function: str, reduce: str, forced: str | None, epilogue: bool) -> None:
         self._function, self._reduce, self._forced, self._epilogue = function, reduce, forced, epilogue
-        self._told: dict[Any, str] = {}
+        self._told: dict[CodesKey, str] = {}
 
     def explain(self) -> list[str]:
         """Which kernels have been prepared here, and how they sum."""
         return list(self._told.values())
 
-    def _tell(self, key: tuple[Any, ...], made: Any, finish: SumFinish | None) -> None:
-        bits, encoding, *_, kind, _ = key
+    def _tell(self, key: CodesKey, made: Any, finish: SumFinish | None) -> None:
         how = "bspmm_count, vertical counters"
-        if bits > 1:
-            sums = "float32 sums" if kind == "float32" else "integer sums"
+        if key.bits > 1:
+            sums = "float32 sums" if key.weights == "float32" else "integer sums"
             how = f"spmm_codes, {sums} of words gathered as they are, {made.tuning.lanes} lanes a row"
         behind = ", the epilogue in a kernel of its own" if self._epilogue else ""
         if finish is not None:
             behind = f", {'the epilogue' if self._epilogue else 'scale and offset'} in the same kernel"
-        self._told[key] = f"{bits} {encoding} bits: kernel codes ({how}){behind}"
+        self._told[key] = f"{key.bits} {key.encoding} bits: kernel codes ({how}){behind}"
 
     def refusal(self, operand: CSROperand, x: Features, weights: Array | None, acc: np.dtype[Any]) -> str | None:
         """Why packed features have to be unpacked, if they have to."""
@@ -132,15 +149,12 @@ class CodeProducts:
         assert packed is not None
         heads = x.shape[1] if len(x.shape) == 3 else 1
         kind = "float32" if acc == np.float32 else "none" if weights is None else "int32"
-        key = (packed.bits, packed.encoding, packed.width, heads, mean, kind, id(finish))
-        kept: dict[Any, tuple[Any, SumFinish | None]] = operand.prepared.setdefault("code sums", {})
-        found = kept.get(key)
+        key = CodesKey(packed.bits, packed.encoding, packed.width, heads, mean, kind, id(finish))
+        found = CODE_SUMS.get(operand.prepared, key)
         if found is not None and found[1] is finish:
             if key not in self._told:
                 self._tell(key, found[0], finish)
             return found[0]
-        if len(kept) >= _KEPT:
-            kept.clear()
         operand.ready.wait()
         if packed.bits == 1:
             made = self._counter(operand, packed.encoding, heads * packed.width, mean)
@@ -162,15 +176,14 @@ class CodeProducts:
                 weights=kind,
                 chain=chain,
             )
-        kept[key] = made, finish
+        CODE_SUMS.keep(operand.prepared, (made, finish), key)
         self._tell(key, made, finish)
         operand.ready.renew()
         return made
 
     def chains(self, operand: CSROperand, finish: SumFinish) -> tuple[Any, ...]:
         """The chains of an epilogue that are part of kernels."""
-        kept = operand.prepared.get("code sums", {})
-        return tuple(made.chain for made, mine in kept.values() if mine is finish)
+        return tuple(product.chain for product, mine in CODE_SUMS.all(operand.prepared) if mine is finish)
 
     @staticmethod
     def _in_one(operand: CSROperand, x: Features, finish: SumFinish) -> bool:
@@ -217,11 +230,11 @@ class CodeProducts:
     def _float32(operand: CSROperand, weights: Array | None) -> Array:
         """Values of the edges with the factors of rows and columns in them."""
         owner = (weights, operand.row_scale, operand.col_scale)
-        kept = operand.prepared.get("float32 values")
+        kept = FLOAT32_VALUES.get(operand.prepared)
         if kept is None or any(a is not b for a, b in zip(kept[0], owner, strict=True)):
             kept = owner, EdgeWeights(operand, weights, np.float32, operand.col_scale, operand.row_scale)
             if weights is None or weights is operand.values:
-                operand.prepared["float32 values"] = kept
+                FLOAT32_VALUES.keep(operand.prepared, kept)
                 operand.ready.renew()
         made: Array = kept[1].now()
         return made
@@ -233,9 +246,9 @@ class CodeProducts:
         if weights is not operand.values:
             made = interop.aligned(converted(weights, np.int32))
             return made
-        kept = operand.prepared.get("int32 values")
+        kept = INT32_VALUES.get(operand.prepared)
         if kept is None or kept[0] is not weights:
-            kept = operand.prepared["int32 values"] = weights, EdgeWeights(operand, weights, np.int32)
+            kept = INT32_VALUES.keep(operand.prepared, (weights, EdgeWeights(operand, weights, np.int32)))
             operand.ready.renew()
         made = kept[1].now()
         return made

@@ -12,17 +12,16 @@ from bitsparse import _check, backends, interop
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.backends.params import EpilogueParams, OperandParams
 from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.interop.kept import Slot, Store
 from bitsparse.ops.finish.epilogue import Epilogue
+from bitsparse.ops.finish.target import target_of
 from bitsparse.ops.finish.terms import operand_terms
-from bitsparse.ops.matmul.plan import target_of
 from bitsparse.ops.operands.csr import CSROperand
 from bitsparse.ops.operands.dense import converted
 
 __all__ = ["Behind", "SumFinish"]
 
 Array = NDArray[Any]
-#: Pairs of scale and offset whose contribution is kept, and finishes of one pattern.
-_KEPT = 8
 
 
 class _Left(NamedTuple):
@@ -49,6 +48,27 @@ class Behind(NamedTuple):
     operand: OperandParams
 
 
+class FinishKey(NamedTuple):
+    """What tells apart the finishes that a pattern keeps."""
+
+    epilogue: Epilogue
+    shape: tuple[int, ...]
+    reduce: str
+
+
+class TermsKey(NamedTuple):
+    """Which scale and offset a contribution belongs to; both are held beside it, so that no other array has their places."""
+
+    scale: int
+    offset: int
+
+
+#: Finishes of a pattern, each with the arrays of the operand that it belongs to.
+FINISHES: Slot[tuple[tuple[Any, ...], SumFinish]] = Slot("finishes", most=8)
+#: What the scale and offset of a BitTensor contribute, with both.
+_TERMS: Slot[tuple[Any, Any, Behind]] = Slot("contributions", most=8)
+
+
 class SumFinish:
     """An epilogue behind sums or means over one pattern, of features of one width.
 
@@ -72,7 +92,7 @@ class SumFinish:
         self._row_scale, self._scaled = operand.row_scale, operand.col_scale is not None
         #: The epilogue's own chain; errors of its shapes come here.
         self.params = epilogue.params(function, shape)
-        self._kept: dict[tuple[int, int], tuple[Any, Any, Behind]] = {}
+        self._kept: Store = {}
         self._device: dict[str, tuple[Any, Any]] = {}
         self._lock = threading.Lock()
         self._ready = interop.Ready()
@@ -94,16 +114,11 @@ class SumFinish:
             raise ShapeError(
                 f"{function}: the result has shape {shape}, but an epilogue takes rows and columns; reshape x to (N, columns)"
             )
-        made: dict[Any, tuple[Any, SumFinish]] = operand.prepared.setdefault("finishes", {})
-        owner = (operand.row_scale, operand.col_scale, operand.values)
-        found = made.get((epilogue, shape, reduce))
-        if found is not None and all(a is b for a, b in zip(found[0], owner, strict=True)):
-            return found[1]
-        if len(made) >= _KEPT:
-            made.clear()
-        finish = cls(function, epilogue, operand, shape, reduce)
-        made[epilogue, shape, reduce] = owner, finish
-        return finish
+        key, owner = FinishKey(epilogue, shape, reduce), (operand.row_scale, operand.col_scale, operand.values)
+        kept = FINISHES.get(operand.prepared, key)
+        if kept is None or not all(a is b for a, b in zip(kept[0], owner, strict=True)):
+            kept = FINISHES.keep(operand.prepared, (owner, cls(function, epilogue, operand, shape, reduce)), key)
+        return kept[1]
 
     def takes_out(self, x: Any, weights: Array | None) -> bool:
         """Whether the integers of `x` are summed, and all scales belong to the chain."""
@@ -123,8 +138,8 @@ class SumFinish:
             return Behind(self.params, OperandParams())
         # With values what an offset adds depends on them, and they may have changed since the last call.
         fixed = weights is operand.values and (weights is None or offset is None)
-        key = (id(scale), id(offset))
-        found = self._kept.get(key) if fixed else None
+        key = TermsKey(id(scale), id(offset))
+        found = _TERMS.get(self._kept, key) if fixed else None
         if found is not None and found[0] is scale and found[1] is offset:
             return found[2]
         left = _Left(
@@ -142,9 +157,7 @@ class SumFinish:
         if fixed:
             if on_gpu:
                 operand.ready.renew()
-            if len(self._kept) >= _KEPT:
-                self._kept.clear()
-            self._kept[key] = scale, offset, made
+            _TERMS.keep(self._kept, (scale, offset, made), key)
         return made
 
     def _line_sums(self, operand: CSROperand, weights: Array | None) -> Array:

@@ -10,17 +10,26 @@ from numpy.typing import NDArray
 
 from bitsparse import backends, interop
 from bitsparse._check import shown
-from bitsparse.arrays.sparse_base import SparseArray
+from bitsparse.arrays.sparse_base import DERIVED
 from bitsparse.errors import KernelError
+from bitsparse.interop.kept import Slot
 from bitsparse.ops.operands.csr import CSROperand
 from bitsparse.ops.operands.dense import converted
 from bitsparse.ops.operands.edge_weights import EdgeWeights
+from bitsparse.ops.plan import KeptCall
 
-__all__ = ["GpuProducts", "Product", "ShortWay", "by_alignment", "counts_of", "run_windows", "windows_of"]
+__all__ = [
+    "GpuProducts",
+    "Product",
+    "by_alignment",
+    "counts_of",
+    "kept_product",
+    "run_windows",
+    "shared_columns",
+    "windows_of",
+]
 
 Array = NDArray[Any]
-#: Kinds of product that the pattern of a container keeps.
-_KEPT = 8
 
 
 class Product(NamedTuple):
@@ -38,63 +47,51 @@ class Product(NamedTuple):
     explain: str
 
 
-class ShortWay:
-    """A product of CuPy arrays that leave nothing to be decided: of one dtype and shape, without gaps, on one GPU."""
+class ProductKey(NamedTuple):
+    """What tells apart the products that a pattern keeps."""
 
-    def __init__(
-        self, operand: CSROperand, run: Any, dtype: np.dtype[Any], inner: tuple[int, ...], result_dtype: np.dtype[Any]
-    ) -> None:
-        self._owner = (operand.values, operand.row_scale, operand.col_scale)
-        self._run, self._ready, self._values = run, operand.ready, operand.values
-        self._dtype, self._shape = dtype, (operand.shape[1], *inner)
-        self._result_dtype, self._result_shape = result_dtype, (operand.shape[0], *inner)
-        columns = int(np.prod(inner, dtype=np.int64))
-        self._flat, self._result_flat = (operand.shape[1], columns), (operand.shape[0], columns)
-        self._space: Any = interop.namespace(operand.indptr)
-        self._gpu, self._current_gpu = int(operand.device[5:]), interop.current_gpu()
+    function: str
+    columns: int
+    reduce: str
+    precision: str
+    forced: str | None
 
-    def fits(self, x: Any, out: Any) -> bool:
-        """Whether `x` and `out` are such arrays; all others go the long way."""
-        kind = self._space.ndarray
-        if x.__class__ is not kind or x.dtype != self._dtype or x.shape != self._shape:
-            return False
-        if not x.flags.c_contiguous or x.data.device_id != self._gpu or self._current_gpu() != self._gpu:
-            return False
-        if out is None:
-            return True
-        if out.__class__ is not kind or out.dtype != self._result_dtype or out.shape != self._result_shape:
-            return False
-        start, other = out.data.ptr, x.data.ptr
-        apart = start >= other + x.nbytes or start + out.nbytes <= other
-        return bool(apart and out.flags.c_contiguous and out.data.device_id == self._gpu)
 
-    @staticmethod
-    def kept(A: SparseArray, x: Any, how: tuple[Any, ...]) -> ShortWay | None:
-        """The one that a container keeps for features like `x`; containers of one pattern may differ in values and scales."""
-        if interop.namespace(x) is np:
-            return None
-        found: ShortWay | None = A._prepared.get("short ways", {}).get((how, x.shape, x.dtype))
-        if found is None:
-            return None
-        theirs = (getattr(A, "_data", None), A._row_scale, A._col_scale)
-        return found if all(one is other for one, other in zip(found._owner, theirs, strict=True)) else None
+class WindowsKey(NamedTuple):
+    """Which windows of rows: their height and, for matrix units, the columns that are multiplied at once."""
 
-    @staticmethod
-    def keep(A: SparseArray, x: Any, how: tuple[Any, ...], made: ShortWay | None) -> None:
-        """Remember one with a container on a GPU."""
-        if made is None:
-            return
-        ways = A._prepared.setdefault("short ways", {})
-        if len(ways) >= _KEPT:
-            ways.clear()
-        ways[how, x.shape, x.dtype] = made
+    height: int
+    columns: int = 0
 
-    def __call__(self, x: Any, out: Any) -> Any:
-        """The product, into `out` if it is given."""
-        self._ready.wait()
-        made = self._space.empty(self._result_shape, self._result_dtype) if out is None else out
-        self._run(x.reshape(self._flat), self._values, made.reshape(self._result_flat))
-        return made
+
+#: Kinds of product that a pattern keeps; what windows of rows share, by their height; the windows of both kernels.
+PRODUCTS: Slot[GpuProducts] = Slot("products", most=8)
+SHARED_COLUMNS: Slot[Any] = Slot("shared columns")
+WINDOWS: Slot[Any] = Slot("windows")
+TILES: Slot[Any] = Slot("tiles")
+
+
+def kept_product(
+    operand: CSROperand, run: Any, dtype: np.dtype[Any], inner: tuple[int, ...], result_dtype: np.dtype[Any]
+) -> KeptCall:
+    """A product with A's own values of CuPy features of one dtype and shape."""
+    rows, cols = operand.shape
+    values, columns = operand.values, int(np.prod(inner, dtype=np.int64))
+
+    def product(x: Any, out: Any) -> None:
+        run(x, values, out)
+
+    def reshaped(x: Any, out: Any) -> None:
+        run(x.reshape(cols, columns), values, out.reshape(rows, columns))
+
+    return KeptCall(
+        product if len(inner) == 1 else reshaped,
+        [((cols, *inner), dtype)],
+        ((rows, *inner), result_dtype),
+        operand.device,
+        ready=operand.ready,
+        owner=(values, operand.row_scale, operand.col_scale),
+    )
 
 
 class GpuProducts:
@@ -119,17 +116,13 @@ class GpuProducts:
         """What a container keeps for products of this kind, or new ones; values that one plan alone has are kept by that plan."""
         if operand.frozen:
             return cls(function, operand, columns, reduce, precision, forced)
-        made: dict[Any, GpuProducts] = operand.prepared.setdefault("products", {})
-        key = (function, columns, reduce, precision, forced)
-        found = made.get(key)
-        if found is not None and found._belongs_to(operand):
-            return found
-        if len(made) >= _KEPT:
-            made.clear()
-        made[key] = cls(function, operand, columns, reduce, precision, forced)
-        return made[key]
+        key = ProductKey(function, columns, reduce, precision, forced)
+        products = PRODUCTS.get(operand.prepared, key)
+        if products is None or not products.belongs_to(operand):
+            products = PRODUCTS.keep(operand.prepared, cls(function, operand, columns, reduce, precision, forced), key)
+        return products
 
-    def _belongs_to(self, operand: CSROperand) -> bool:
+    def belongs_to(self, operand: CSROperand) -> bool:
         """Whether the operand has these very arrays; containers of one pattern may differ in values and scales."""
         mine = (self._indptr, self._values, self._row_scale, self._col_scale)
         theirs = (operand.indptr, operand.values, operand.row_scale, operand.col_scale)
@@ -201,25 +194,17 @@ class GpuProducts:
             return "csr", 0, "; ".join(f"not {name}: {why}" for name, why in refused.items())
         if forced is None and not keep:
             return "csr", 0, "nothing is prepared for a single product"
-        shared = {8: self._shared(operand, 8)}
+        shared = {8: shared_columns(operand, 8)}
         sharing = operand.nnz / max(1, shared[8].entries)
         if forced is None and sharing < choice.WORTH:
             return "csr", 0, f"neighbouring rows have {sharing:.2f} edges to a column"
-        shared |= {height: self._shared(operand, height) for height in (16, 32) if "tiles" in others}
+        shared |= {height: shared_columns(operand, height) for height in (16, 32) if "tiles" in others}
         found = choice.estimates(kind, operand.shape, operand.nnz, shared)
         if forced is not None:
             height = next((one.height for one in found if one.kernel == forced), 0)
             return forced, height, "forced"
         costs = ", ".join(f"{one.kernel}{one.height or ''} {one.cost:.3g} us" for one in found)
         return found[0].kernel, found[0].height, f"lowest estimated cost; {costs}"
-
-    def _shared(self, operand: CSROperand, height: int) -> Any:
-        """What windows of so many rows share, counted once for a pattern."""
-        key = ("shared", height)
-        if key not in operand.prepared:
-            choice = backends.family(operand.device, "spmm.choice")
-            operand.prepared[key] = choice.shared_columns(operand.indptr, operand.indices, operand.shape, height)
-        return operand.prepared[key]
 
     def _csr(self, operand: CSROperand, kind: Any, acc: np.dtype[Any], weights: Array | None, heads: int) -> Product:
         """An edge at a time. Arrays of an unusual alignment have products of their own, made when they first come."""
@@ -295,14 +280,20 @@ class GpuProducts:
         """Windows of rows on the matrix units."""
         choice = backends.family(operand.device, "spmm.choice")
         group = choice.group_of(kind.dtype)
-        tiles = _prepared(
-            operand,
-            "spmm.tiles",
-            lambda family: family.Tiles(
-                operand.indptr, operand.indices, operand.shape, operand.nnz, rows=height, k=group
+        translation = DERIVED.get(operand.prepared, ("translation", height))
+        family = backends.family(operand.device, "spmm.tiles")
+        tiles = TILES.of(
+            operand.prepared,
+            lambda: family.Tiles(
+                operand.indptr,
+                operand.indices,
+                operand.shape,
+                operand.nnz,
+                rows=height,
+                k=group,
+                translation=translation,
             ),
-            group,
-            height,
+            WindowsKey(height, group),
         )
         own = EdgeWeights(operand, weights, np.float32) if weights is not None and kind.fixed else None
         fixed = None if own is None else tiles.arrange(own.now())
@@ -363,14 +354,17 @@ def run_windows(
 
 def windows_of(operand: CSROperand) -> Any:
     """Windows of eight rows of the pattern, made once."""
-    return _prepared(
-        operand, "spmm.windows", lambda family: family.Windows(operand.indptr, operand.indices, operand.shape)
+    family = backends.family(operand.device, "spmm.windows")
+    return WINDOWS.of(
+        operand.prepared, lambda: family.Windows(operand.indptr, operand.indices, operand.shape), WindowsKey(8)
     )
 
 
-def _prepared(operand: CSROperand, family: str, make: Callable[[Any], Any], *key: int) -> Any:
-    """What a family of kernels makes of the pattern, once."""
-    name = (family, *key)
-    if name not in operand.prepared:
-        operand.prepared[name] = make(backends.family(operand.device, family))
-    return operand.prepared[name]
+def shared_columns(operand: CSROperand, height: int) -> Any:
+    """What windows of so many rows share, counted once for a pattern."""
+    choice = backends.family(operand.device, "spmm.choice")
+    return SHARED_COLUMNS.of(
+        operand.prepared,
+        lambda: choice.shared_columns(operand.indptr, operand.indices, operand.shape, height),
+        WindowsKey(height),
+    )

@@ -13,14 +13,15 @@ from bitsparse.arrays.bit_tensor import BitTensor, Layout
 from bitsparse.arrays.inside import assembled
 from bitsparse.backends.params import PackedFeatures
 from bitsparse.errors import DTypeError, KernelError, ShapeError
-from bitsparse.ops.edges.ways import EdgeWay
 from bitsparse.ops.finish.epilogue import Epilogue
 from bitsparse.ops.operands.csr import CSROperand, fits_heads
 from bitsparse.ops.operands.dense import Features, as_features, converted, native, sum_dtypes, unpacked
-from bitsparse.ops.operands.places import same_place, target_array, working_with, zeros
+from bitsparse.ops.operands.places import same_place, working_with
+from bitsparse.ops.operands.target import target_array, zeros
+from bitsparse.ops.plan import KeptCall, edge_call
 from bitsparse.ops.spmm.codes import CodeProducts
 from bitsparse.ops.spmm.finish import SumFinish
-from bitsparse.ops.spmm.gpu import GpuProducts, Product, ShortWay
+from bitsparse.ops.spmm.gpu import GpuProducts, Product, kept_product
 from bitsparse.ops.spmm.host import counted, explain, explain_packed, is_counted
 
 __all__ = ["SpmmPlan"]
@@ -81,7 +82,7 @@ class SpmmPlan:
         #: On a GPU, which kernel sums unpacked features of a dtype, and why.
         self._told: dict[str, str] = {}
         #: On a GPU, what a call may do at once for features of CuPy's of the planned dtype.
-        self._short: ShortWay | None = None
+        self._short: KeptCall | None = None
         if self.device != "cpu":
             self._products = GpuProducts.kept(
                 function, operand, self._columns, self._reduce, self._precision, self._forced
@@ -126,8 +127,8 @@ class SpmmPlan:
 
     def __call__(self, x: Any, values: Any = None, out: Any = None) -> Any:
         """The product with features of the planned width; see :func:`spmm`."""
-        if self._short is not None and values is None and self._short.fits(x, out):
-            return self._short(x, out)
+        if self._short is not None and values is None and self._short.fits((x,), out):
+            return self._short((x,), out)
         planned = self._planned
         if planned is not None and (not isinstance(x, BitTensor) or (x.bits, x.encoding) != planned):
             found = f"{x.bits} {x.encoding} bits" if isinstance(x, BitTensor) else f"a {type(x).__name__}"
@@ -135,13 +136,13 @@ class SpmmPlan:
                 f"{self._function}: x has {found}, but the plan is for {planned[0]} {planned[1]} bits; make another plan"
             )
         with working_with(self.device, x, values, out):
-            features = self._features(x)
+            features = self.features(x)
             if features.shape[1:] != self._inner:
                 raise ShapeError(
                     f"{self._function}: x has shape {features.shape}, but the plan is for {(self._operand.shape[1], *self._inner)}; "
                     f"make another plan"
                 )
-            return self._run(features, values, out, x)
+            return self.run(features, values, out, x)
 
     def check(self) -> None:
         """Raise if NaN was to become a code in a product with an epilogue since the last check; waits for those on a GPU.
@@ -157,7 +158,7 @@ class SpmmPlan:
                 chains = () if self._codes is None else self._codes.chains(self._operand, self._finish)
                 self._finish.check(chains)
 
-    def _features(self, x: Any) -> Features:
+    def features(self, x: Any) -> Features:
         """What is summed: the integers of a BitTensor where its scales may be taken out of the sum, as for an epilogue."""
         real = isinstance(x, BitTensor) and (x.scale is not None or x.offset is not None)
         if real and (self._finish is not None or self._takes_out(x)):
@@ -182,7 +183,7 @@ class SpmmPlan:
     def _real(self) -> SumFinish:
         return SumFinish.kept(self._function, _REAL, self._operand, self.shape, self._reduce)
 
-    def _plan_bits(self, bits: int, encoding: str) -> None:
+    def plan_bits(self, bits: int, encoding: str) -> None:
         """Choose and compile for BitTensors of this kind, without scale and offset."""
         self._planned = (bits, encoding)
         if self._is_empty or self._needs_values:
@@ -208,7 +209,7 @@ class SpmmPlan:
             heads = self._inner[0] if len(self._inner) == 2 and (in_rows or per_head) else 1
             self._product(operand, features, x.dtype, acc, weights, heads)
 
-    def _prepare(self, planned: Any) -> ShortWay | None:
+    def prepare(self, planned: Any) -> KeptCall | None:
         """Choose and compile for features of a dtype; how CuPy arrays of that dtype are to be multiplied, if they may be at once."""
         wanted = _check.dtype(self._function, np.float32 if planned is None else planned)
         if self._products is None or self._is_empty or self._needs_values:
@@ -223,7 +224,7 @@ class SpmmPlan:
         # Integers whose sums might need more than 64 bits are looked at in every call.
         wide = acc.kind == "i" and 8 in (wanted.itemsize, 0 if own is None else own.dtype.itemsize)
         if data_dtype == wanted and not wide and self._finish is None:
-            self._short = ShortWay(self._operand, product.run, wanted, self._inner, result_dtype)
+            self._short = kept_product(self._operand, product.run, wanted, self._inner, result_dtype)
         return self._short
 
     def _product(
@@ -252,7 +253,7 @@ class SpmmPlan:
             self._told[dtype.name] = f"{what}: {product.explain}{behind}"
         return product
 
-    def _with_values(self, operand: CSROperand, how: tuple[Any, ...], x: Any, values: Any) -> EdgeWay | None:
+    def with_values(self, operand: CSROperand, x: Any, values: Any) -> KeptCall | None:
         """The kernel itself, for CuPy arrays of features and of values for every edge that are summed as they are."""
         if self._products is None or self._is_empty or values is operand.values:
             return None
@@ -263,10 +264,11 @@ class SpmmPlan:
         run = self._products.product(operand, dtype, acc, values, heads, self._keep).run
         flat, flat_out = (operand.shape[1], self._columns), (operand.shape[0], self._columns)
 
-        def call(x: Any, values: Any, out: Any) -> None:
+        def product(x: Any, values: Any, out: Any) -> None:
             run(x.reshape(flat), values, out.reshape(flat_out))
 
-        return EdgeWay(operand, call, (x, values), self.shape, dtype, scaled=True)
+        owner = (operand.values, operand.row_scale, operand.col_scale)
+        return edge_call(operand, product, (x, values), self.shape, dtype, owner=owner)
 
     def _dtypes(
         self, x: Features, weights: Array | None, operand: CSROperand | None = None
@@ -279,7 +281,8 @@ class SpmmPlan:
         dtype, acc = sum_dtypes(self._function, x, weights, scaled, longest)
         return dtype, acc, np.dtype(np.float32) if self._reduce == "mean" and acc.kind == "i" else dtype
 
-    def _run(self, x: Features, values: Any, out: Any, given: Any = None) -> Any:
+    def run(self, x: Features, values: Any, out: Any, given: Any = None) -> Any:
+        """The product with features of the planned width; `given` is the BitTensor that they came from."""
         function, operand = self._function, self._operand
         if x.shape[0] != operand.shape[1]:
             raise ShapeError(

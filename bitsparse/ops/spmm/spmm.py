@@ -10,12 +10,11 @@ from bitsparse import _check
 from bitsparse.arrays.bit_tensor import BitTensor, Encoding
 from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.errors import ShapeError
-from bitsparse.ops.edges.ways import EdgeWay
 from bitsparse.ops.finish.epilogue import Epilogue
 from bitsparse.ops.operands.dense import as_features
 from bitsparse.ops.operands.places import device_of_sparse, working_with
 from bitsparse.ops.operands.sparse import as_csr, incidence_csr
-from bitsparse.ops.spmm.gpu import ShortWay
+from bitsparse.ops.plan import learn, learn_floats, repeated
 from bitsparse.ops.spmm.plan import SpmmPlan
 
 __all__ = ["SpmmPlan", "aggregate_edges", "plan_spmm", "spmm"]
@@ -128,35 +127,28 @@ def spmm(
            [ 0.,  0.],
            [ 1.,  2.]], dtype=float32)
     """
-    function, how = "spmm", (reduce, precision, kernel)
+    function, given = "spmm", (x,) if values is None else (x, values)
+    options = (reduce, precision, kernel) if epilogue is None else None
+    known = repeated(A, function, options, given, out)
+    if known is not None:
+        return known
     # What takes long to prepare for a pattern is worth it where the pattern is kept.
     keep = isinstance(A, SparseArray)
-    if keep and values is None and epilogue is None and A._prepared:
-        short = ShortWay.kept(A, x, how)
-        if short is not None and short.fits(x, out):
-            return short(x, out)
-    brought, given = (function, *how), (x, values)
-    if keep and values is not None and epilogue is None:
-        way = EdgeWay.kept(A, brought, given)
-        if way is not None and way.fits(given, out):
-            return way(given, out)
     with working_with(device_of_sparse(A), x, values, out):
         operand = as_csr(function, A)
-        if epilogue is not None:
-            plan = SpmmPlan(function, operand, tuple(np.shape(x))[1:], reduce, precision, kernel, keep, epilogue)
-            result = plan._run(plan._features(x), values, out, x)
+        bits = isinstance(x, BitTensor)
+        features = None if bits or epilogue is not None else as_features(function, "x", x)
+        inner = tuple(np.shape(x))[1:] if features is None else features.shape[1:]
+        plan = SpmmPlan(function, operand, inner, reduce, precision, kernel, keep, epilogue)
+        if features is None:
+            result = plan.run(plan.features(x), values, out, x)
             plan.check()
             return result
-        if isinstance(x, BitTensor):
-            plan = SpmmPlan(function, operand, x.shape[1:], reduce, precision, kernel, keep)
-            return plan._run(plan._features(x), values, out, x)
-        features = as_features(function, "x", x)
-        plan = SpmmPlan(function, operand, features.shape[1:], reduce, precision, kernel, keep)
-        result = plan._run(features, values, out)
-        if keep and values is None and features.data is x:
-            ShortWay.keep(A, x, how, plan._prepare(features.dtype))
+        result = plan.run(features, values, out)
         if values is not None:
-            EdgeWay.learn(A, brought, given, plan._with_values)
+            learn_floats(A, function, options, given, plan.with_values)
+        elif keep and features.data is x:
+            learn(A, function, options, given, plan.prepare(features.dtype))
         return result
 
 
@@ -232,9 +224,9 @@ def plan_spmm(
             operand = operand.with_frozen_values()
         plan = SpmmPlan(function, operand, inner, reduce, precision, kernel, epilogue=epilogue)
         if bits is None:
-            plan._prepare(dtype)
+            plan.prepare(dtype)
         else:
-            plan._plan_bits(bits, encoding)
+            plan.plan_bits(bits, encoding)
         return plan
 
 
@@ -281,4 +273,4 @@ def aggregate_edges(
             raise ShapeError(
                 f"{function}: A has {operand.nnz} edges but edges has {features.shape[0]} rows (shape {features.shape}); pass one per edge"
             )
-        return SpmmPlan(function, operand, features.shape[1:], reduce, keep=False)._run(features, None, out)
+        return SpmmPlan(function, operand, features.shape[1:], reduce, keep=False).run(features, None, out)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from typing import Any, NamedTuple
 
@@ -11,7 +10,8 @@ from numpy.typing import NDArray
 
 from bitsparse import jit
 from bitsparse.backends.cuda.bits import stats
-from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue, EpilogueStruct
+from bitsparse.backends.cuda.chips import RELEASED
+from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
 from bitsparse.backends.params import EpilogueParams, Thresholds
 
 __all__ = ["SignProduct", "Tuning", "choose_tuning"]
@@ -33,22 +33,8 @@ _NEVER = np.iinfo(np.int32).max
 _ROOMY = 56 << 10
 
 
-class _Params(ctypes.Structure):
-    """``BmmParams`` of ``binary/bmm_rows.cuh``, field by field."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("x", "w", "out", "columns", "flips", "norm_scale", "norm_shift")),
-        *((name, ctypes.c_void_p) for name in ("absmean", "nan")),
-        ("x_row", ctypes.c_longlong),
-        *((name, ctypes.c_int) for name in ("m", "n", "k", "words", "part_words", "pitch", "out_words", "pairs")),
-        *((name, ctypes.c_int) for name in ("is_signed", "pad")),
-    )
-
-
-class _FusedParams(_Params):
-    """The same with an epilogue."""
-
-    _fields_ = (("epilogue", EpilogueStruct),)
+BmmParams = jit.struct("binary/bmm_rows.cuh", "BmmParams")
+FusedParams = jit.struct("binary/bmm_rows.cuh", "BmmParams", optional=True)
 
 
 class Tuning(NamedTuple):
@@ -123,6 +109,29 @@ def _way_of(epilogue: EpilogueParams) -> int:
     return _CHAIN if usual and along_rows else _EPILOGUE
 
 
+def constants(
+    tuning: Tuning, kind: int, vector: int, finish: int, *, near: bool = True, **extra: bool
+) -> dict[str, int]:
+    """What ``binary/bmm_rows.cu`` is compiled with.
+
+    Parameters
+    ----------
+    kind, vector : int
+        Of the activations' elements, and bytes of a load of them.
+    finish : int
+        What becomes of the sums.
+    near : bool
+        The columns' vectors are in shared memory.
+    extra : bool
+        What the file calls BS_BFLOAT, BS_NORM, BS_MEANS, BS_STREAM, BS_TINY.
+    """
+    t = tuning
+    found = {"BS_KIND": kind, "BS_VECTOR": vector, "BS_ROWS": t.rows, "BS_WARPS": t.warps}
+    found |= {"BS_AHEAD": t.ahead, "BS_BLOCKS": t.blocks, "BS_FINISH": finish}
+    extra = {"parts": bool(t.part_words), "staged": bool(t.staged), "near": near, **extra}
+    return found | {f"BS_{name.upper()}": 1 for name, wanted in extra.items() if wanted}
+
+
 class SignProduct:
     """``product(x, out=None, absmean=None)``: sign(x) times packed signs, prepared for one right operand, on the current stream.
 
@@ -185,7 +194,7 @@ class SignProduct:
         else:
             self.tuning = self.tuning._replace(part_words=0)
         t = self.tuning
-        p = self.params = _Params() if self._chain is None else _FusedParams()
+        p = self.params = BmmParams() if self._chain is None else FusedParams()
         p.m, p.n, p.k, p.words, p.w = m, n, k, words, w_words.data.ptr
         p.part_words, p.pitch = t.part_words or words, t.pitch(words)
         p.is_signed = int(self._dtype.kind == "i")
@@ -213,8 +222,8 @@ class SignProduct:
             room = np.zeros((2, -(-k // 4) * 4), np.float32)
             room[0, :k], room[1, :k] = norm
             self._keep.append(cupy.asarray(room))
-            p.norm_scale = self._keep[-1].data.ptr
-            p.norm_shift = p.norm_scale + room[0].nbytes
+            at = self._keep[-1].data.ptr
+            p.norm[:] = at, at + room[0].nbytes
         self._launches: dict[tuple[int, bool], Any] = {}
         self._means: dict[int, Any] = {}
         self._launch: Any = None
@@ -231,6 +240,11 @@ class SignProduct:
         self._made_on = self._stream().ptr
         self._made = cupy.cuda.Event(disable_timing=True)
         self._made.record()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are kept beside the packed signs."""
+        return sum(part.nbytes for part in (self._flag, self._sums, *self._keep[1:], *self._means.values()))
 
     def _set_thresholds(self, thresholds: Thresholds, n: int) -> None:
         """With ``a`` the ones of a row and ``c`` those in common, ``4 c - 2 a - sums >= t`` is asked as ``2 c - a >= (t + sums) / 2``."""
@@ -273,21 +287,18 @@ class SignProduct:
         """The compile-time constants for loads of so many bytes."""
         t, name = self.tuning, self._dtype.name
         kind = _WORDS_KIND if self._packed else _KINDS.get(name, self._dtype.itemsize.bit_length() - 1)
-        found = {"BS_KIND": kind, "BS_VECTOR": vector, "BS_ROWS": t.rows, "BS_WARPS": t.warps}
-        found |= {"BS_AHEAD": t.ahead, "BS_BLOCKS": t.blocks, "BS_FINISH": self._finish}
-        extra = {
-            "BS_BFLOAT": name == "bfloat16",
-            "BS_NORM": self._normed,
-            "BS_PARTS": bool(t.part_words),
-            "BS_STREAM": not self._packed and self._m * self._k * self._dtype.itemsize > jit.capability().l2_bytes,
-            "BS_MEANS": means,
-        }
-        extra |= {
-            "BS_STAGED": bool(t.staged),
-            "BS_NEAR": self.params.n <= _NEAR_COLUMNS,
-            "BS_TINY": self._k < 4 and not self._packed,
-        }
-        return found | {key: 1 for key, wanted in extra.items() if wanted}
+        return constants(
+            t,
+            kind,
+            vector,
+            self._finish,
+            near=self.params.n <= _NEAR_COLUMNS,
+            bfloat=name == "bfloat16",
+            norm=self._normed,
+            means=means,
+            stream=not self._packed and self._m * self._k * self._dtype.itemsize > jit.capability().l2_bytes,
+            tiny=self._k < 4 and not self._packed,
+        )
 
     @property
     def fused(self) -> str:
@@ -373,3 +384,27 @@ class SignProduct:
                 found = self._cupy.empty(self._m, np.float32)
             self._means[stream] = found
         return found
+
+
+def _variants_for(card: jit.Capability) -> list[dict[str, int]]:
+    """float32 with every way out and at other alignments, 16-bit floats, bits; small results with batch norm, and in parts."""
+    ways, single, half = (_SUMS, _EPILOGUE, _THRESHOLDS, _CHAIN), np.dtype(np.float32), np.dtype(np.float16)
+    wide = {way: choose_tuning(1 << 20, _ITEM_COLUMNS, 8, way, single, card) for way in ways}
+    found = [constants(wide[way], _KINDS["float32"], 16, way) for way in ways]
+    found += [constants(wide[way], _KINDS["float32"], 8, way) for way in (_THRESHOLDS, _CHAIN)]
+    for way in (_THRESHOLDS, _CHAIN):
+        tuning = choose_tuning(1 << 20, _ITEM_COLUMNS, 8, way, half, card)
+        found.append(constants(tuning, _KINDS["float16"], 8, way, bfloat=way == _CHAIN))
+    for way in (_SUMS, _THRESHOLDS, _CHAIN):
+        found.append(constants(choose_tuning(1 << 20, _ITEM_COLUMNS, 8, way, None, card), _WORDS_KIND, 16, way))
+    small = choose_tuning(1 << 8, _ITEM_COLUMNS, 8, _CHAIN, single, card)
+    found += [constants(small, _KINDS["float32"], 16, _CHAIN, norm=more, means=more) for more in (False, True)]
+    parts = choose_tuning(1 << 8, _ITEM_COLUMNS, 1 << 16, _CHAIN, single, card)
+    return [*found, constants(parts, _KINDS["float32"], 16, _CHAIN)]
+
+
+VARIANTS = [
+    variant
+    for arch, chip in RELEASED.items()
+    for variant in jit.variants_of(_SOURCE, "bmm_rows", _variants_for(chip.card), arch)
+]

@@ -26,6 +26,7 @@ from bitsparse.backends.cuda.binary.bspmm_params import (
     tile_constants,
     tuning_of,
 )
+from bitsparse.backends.cuda.chips import chip_here
 from bitsparse.backends.cuda.csr.schedule import Cut, Schedule
 from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
 from bitsparse.backends.cuda.workspaces import Workspaces
@@ -189,22 +190,24 @@ class BinarySum:
         raw = self._params
         raw.rows, raw.width, raw.features = self.shape[0], self._width, self.features
         if isinstance(self.schedule, TileSchedule):
-            source, defines, grid = self._over_tiles(self.schedule, output)
+            name, defines, grid = self._over_tiles(self.schedule, output)
         elif kernel == KERNELS[0]:
-            source, defines, grid = self._over_edges(self.schedule, output)
+            name, defines, grid = self._over_edges(self.schedule, output)
         else:
-            source, defines = "binary/bspmm_methods.cu", {"BS_OUT": output, "BS_METHOD": KERNELS.index(kernel)}
+            name, defines = "bspmm_methods", {"BS_OUT": output, "BS_METHOD": KERNELS.index(kernel)}
             grid = (-(-self.shape[0] * _WARP // THREADS), self._width, 1)
             raw.streams.indptr, raw.streams.indices = self.schedule.indptr.data.ptr, self._indices.data.ptr
             defines |= self.schedule.defines
         threads = THREADS if self.tuning is None else self.tuning.threads
-        self._kernel = jit.kernel(source, source.removesuffix(".cu"), defines).launch(grid, threads, self._argument)
+        self._kernel = jit.kernel(f"binary/{name}.cu", name, defines).launch(grid, threads, self._argument)
         pieces = 0 if self.cut is None else self.cut.pieces
         self._workspaces = Workspaces(pieces * self._slot, np.uint32, pieces * self._params.slices)
 
     def _over_edges(self, schedule: Schedule, output: int) -> tuple[str, dict[str, int], tuple[int, int, int]]:
-        """Source, constants and grid of the kernel over edges."""
-        tuning = self.tuning = self._tuning or tuning_of(schedule.shape[0], schedule.nnz, self.features)
+        """Name, constants and grid of the kernel over edges."""
+        tuning = self.tuning = self._tuning or tuning_of(
+            schedule.shape[0], schedule.nnz, self.features, chip_here().bit_sums
+        )
         piece_team = tuning.piece_team or tuning.team
         words, across, slices = shape_of_row(self.features, max(tuning.team, piece_team))
         each = (1 << tuning.planes) - 4
@@ -217,7 +220,7 @@ class BinarySum:
             self._params.piece_blocks = -(-cut.pieces * (piece_team << across) // tuning.threads)
             blocks = self._params.piece_blocks - (-cut.streams * (tuning.team << across) // tuning.threads)
         return (
-            "binary/bspmm_count.cu",
+            "bspmm_count",
             constants(tuning, output, words, bool(self._params.limits)) | schedule.defines,
             (blocks, slices, 1),
         )
@@ -233,7 +236,7 @@ class BinarySum:
         defines = (
             tile_constants(tuning, output, words, self._width, bool(self._params.limits)) | schedule.strips.defines
         )
-        return "binary/bspmm_tiles.cu", defines, (blocks, slices, 1)
+        return "bspmm_tiles", defines, (blocks, slices, 1)
 
     def _cut_for(
         self,
@@ -351,3 +354,25 @@ def chained(
     output = "bits" if params.out == "bits" else "float32"
     given = {"features": features, "bipolar": bipolar, "kernel": kernel, "output": output, "mean": mean}
     return _prepared(indptr, indices, words, schedule, params=params, operand=operand, **given)(words, out)
+
+
+def _variants() -> list[jit.Variant]:
+    """Sums, bits by one threshold or many, and chains: words of a lane; teams for short, middling and long rows; tiles; the other ways."""
+    large, short = {"BS_LARGE": 1}, tuning_of(1 << 20, 1 << 23, 128)
+    plain = (_OUTPUTS["int32"], _OUTPUTS["bits"])
+    found = [constants(short, output, words) for output in plain for words in (4, 2, 1)]
+    found += [large | constants(short, output, 4) for output in plain]
+    found += [constants(short, _OUTPUTS["bits"], 4, many=True), constants(short, _CHAIN, 4)]
+    teams = (tuning_of(1 << 20, 1 << 23, 256), tuning_of(1 << 17, 5 << 20, 128), tuning_of(1 << 15, 1 << 23, 128))
+    found += [constants(team, output, 4) for team in teams for output in plain]
+    tiles = ((plain[0], False), (plain[1], False), (plain[1], True))
+    strips = [tile_constants(TileTuning(), output, 2, 4, many) for output, many in tiles]
+    methods = [{"BS_METHOD": way, "BS_OUT": output} for way, output in ((1, plain[0]), (2, plain[1]), (2, _CHAIN))]
+    return [
+        *jit.variants_of("binary/bspmm_count.cu", "bspmm_count", found),
+        *jit.variants_of("binary/bspmm_tiles.cu", "bspmm_tiles", strips),
+        *jit.variants_of("binary/bspmm_methods.cu", "bspmm_methods", methods),
+    ]
+
+
+VARIANTS = _variants()

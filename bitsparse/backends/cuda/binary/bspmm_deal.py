@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import weakref
 from typing import Any, NamedTuple
@@ -42,7 +43,7 @@ class Deal(NamedTuple):
     short: int
     longest: int
 
-    def params(self, schedule: Schedule, indices: Any, shift: int) -> StreamsParams:
+    def params(self, schedule: Schedule, indices: Any, shift: int) -> ctypes.Structure:
         """The argument of a kernel whose teams have 2**shift lanes."""
         at = (schedule.indptr, indices, None, self.piece_row, self.piece_first)
         addresses = (None if array is None else array.data.ptr for array in at)

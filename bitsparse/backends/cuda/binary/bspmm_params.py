@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from bitsparse import jit
 from bitsparse.backends.cuda.bits import pack as cuda_bits
-from bitsparse.backends.cuda.csr.schedule import StreamsParams
-from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue, EpilogueStruct
+from bitsparse.backends.cuda.chips import H200, BitRates
+from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
 from bitsparse.backends.params import EpilogueParams, OperandParams, Thresholds, packed_words
 from bitsparse.errors import KernelError
 
@@ -35,48 +34,16 @@ __all__ = [
 #: Threads of a block at most.
 THREADS = 128
 _WARP = 32
-#: Mean lengths from which rows are long or middling, and edges from which a pattern with such rows keeps all teams busy with streams.
-_LONG_ROWS, _MIDDLING_ROWS, _MANY_EDGES = 200, 48, 8_000_000
 #: Rows that are put in order as a whole, else in windows of so many.
 _FEW_ROWS, _WHOLE, _WINDOW = 1 << 17, 1 << 30, 8192
-#: For rows that are dealt out, by their mean lengths (below 16, 32, and longer ones): lanes that take edges of a row, edges in flight of a
-#: lane, blocks of a multiprocessor, edges for each lane from which a row is cut, edges of a piece.
-_DEALT = ((2, 8, 5, 64, 256), (2, 8, 5, 48, 512), (4, 8, 5, 48, 512))
-#: Microseconds of a call, an edge, each further 16 bytes of a row, a tile and 128 features; bytes of results stored in one.
-_START, _EDGE, _EDGE_VECTOR, _TILE, _STORED_RATE = 4.0, 4.8e-6, 2.0e-6, 42e-6, 2.5e6
 #: Blocks for which the registers suffice with a chain, and with numbers from teams of two.
 _INTEGERS, _CHAIN, _NUMBERS_BLOCKS = 0, 2, 4
 
 
-class CountParams(ctypes.Structure):
-    """``CountParams`` of ``binary/bspmm_count.cuh``, field by field."""
-
-    _fields_ = (
-        ("streams", StreamsParams),
-        *((name, ctypes.c_void_p) for name in ("words", "out", "limits", "flips", "class_of", "partial", "arrived")),
-        *((name, ctypes.c_void_p) for name in ("order", "bounds")),
-        ("rows", ctypes.c_int64),
-        *((name, ctypes.c_int) for name in ("width", "features", "across", "slices", "bipolar", "mean")),
-        *((name, ctypes.c_int) for name in ("limit_planes", "base", "limit", "flip", "aligned", "piece_blocks")),
-    )
-
-
-class ChainParams(ctypes.Structure):
-    """The same with an epilogue."""
-
-    _fields_ = (*CountParams._fields_, ("epilogue", EpilogueStruct))
-
-
-class TileParams(ctypes.Structure):
-    """``TileParams`` of ``binary/bspmm_tiles.cu``."""
-
-    _fields_ = (("count", CountParams), ("tiles", ctypes.c_void_p), ("edges", ctypes.c_void_p))
-
-
-class TileChainParams(ctypes.Structure):
-    """The same with an epilogue."""
-
-    _fields_ = (("count", ChainParams), ("tiles", ctypes.c_void_p), ("edges", ctypes.c_void_p))
+CountParams = jit.struct("binary/bspmm_count.cuh", "CountParams")
+ChainParams = jit.struct("binary/bspmm_count.cuh", "CountParams", optional=True)
+TileParams = jit.struct("binary/bspmm_tiles.cu", "TileParams")
+TileChainParams = jit.struct("binary/bspmm_tiles.cu", "TileParams", optional=True)
 
 
 class CountTuning(NamedTuple):
@@ -165,8 +132,8 @@ class TileTuning(NamedTuple):
         return words, across, -(-vectors >> across)
 
 
-def tuning_of(rows: int, nnz: int, features: int) -> CountTuning:
-    """What an H200 was quickest with: teams as wide as rows are long, rows dealt out where they are short or few.
+def tuning_of(rows: int, nnz: int, features: int, rates: BitRates = H200.bit_sums) -> CountTuning:
+    """What a chip was quickest with: teams as wide as rows are long, rows dealt out where they are short or few.
 
     Examples
     --------
@@ -174,12 +141,12 @@ def tuning_of(rows: int, nnz: int, features: int) -> CountTuning:
     [4, 2, 16]
     """
     mean = nnz / max(1, rows)
-    if mean >= _LONG_ROWS:
+    if mean >= rates.long_rows:
         return CountTuning(16, 8, 6, 5)
-    if mean >= _MIDDLING_ROWS and nnz >= _MANY_EDGES:
+    if mean >= rates.middling_rows and nnz >= rates.many_edges:
         return CountTuning(4, 8, 7, 5, piece_team=16, span=256, longest=480)
     across = shape_of_row(features, 16)[1]
-    lanes, unroll, blocks, each, longest = _DEALT[(mean >= 16) + (mean >= 32)]
+    lanes, unroll, blocks, each, longest = rates.dealt[(mean >= 16) + (mean >= 32)]
     team = max(1, lanes >> across)
     window = _WHOLE if rows <= _FEW_ROWS else _WINDOW
     return CountTuning(team, unroll, 7, blocks, piece_team=16, window=window, span=each * team, longest=longest)
@@ -238,9 +205,15 @@ class Estimate(NamedTuple):
 
 
 def estimates(
-    shape: tuple[int, int], nnz: int, features: int, *, tiles: int | None = None, output: str = "bits"
+    shape: tuple[int, int],
+    nnz: int,
+    features: int,
+    *,
+    tiles: int | None = None,
+    output: str = "bits",
+    rates: BitRates = H200.bit_sums,
 ) -> list[Estimate]:
-    """The kernels over edges ("csr") and over FRDC's tiles ("frdc"), the quicker one first by what was measured on an H200.
+    """The kernels over edges ("csr") and over FRDC's tiles ("frdc"), the quicker one first by what was measured of a chip.
 
     Parameters
     ----------
@@ -251,6 +224,7 @@ def estimates(
         Of the pattern's FRDC form, if there is one.
     output : str
         As for ``BinarySum``.
+    rates : BitRates, optional
 
     Examples
     --------
@@ -260,11 +234,11 @@ def estimates(
     ['frdc', 'csr']
     """
     stored = features / 8 if output == "bits" else 4.0 * features
-    moved = _START + shape[0] * stored / _STORED_RATE
+    moved = rates.start + shape[0] * stored / rates.stored
     vectors = packed_words(features, 1, "planes") / 4
-    found = [Estimate("csr", moved + nnz * (_EDGE + _EDGE_VECTOR * (vectors - 1)))]
+    found = [Estimate("csr", moved + nnz * (rates.edge + rates.edge_vector * (vectors - 1)))]
     if tiles is not None:
-        found.append(Estimate("frdc", moved + tiles * _TILE * max(0.5, features / 128)))
+        found.append(Estimate("frdc", moved + tiles * rates.tile * max(0.5, features / 128)))
     return sorted(found, key=lambda estimate: estimate.cost)
 
 

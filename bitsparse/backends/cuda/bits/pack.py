@@ -17,7 +17,7 @@ from bitsparse.backends.cuda import geometry
 from bitsparse.backends.cuda.bits.ranges import calibrate, minmax, stochastic_round
 from bitsparse.backends.cuda.bits.stats import code_sums, tile_bitmap
 from bitsparse.backends.cuda.bits.words import count_nonzero, pad_is_zero, repack
-from bitsparse.backends.cuda.geometry import DOUBLE, GROUP, HALF, Source
+from bitsparse.backends.cuda.geometry import DOUBLE, FLOAT, GROUP, HALF, Source
 
 __all__ = [
     "calibrate",
@@ -49,41 +49,9 @@ _PHILOX_STEPS = 0x9E3779B9, 0xBB67AE85
 _QUICK_BITS = 22
 
 
-class EncodeParams(ctypes.Structure):
-    """The argument of the kernels of ``bits/encode.cu``, field by field."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("x", "words", "flag", "offset", "divisor")),
-        *((name, ctypes.c_int64) for name in ("batches", "rows", "cols")),
-        *((f"{name}_{part}", ctypes.c_int64) for name in ("x", "index", "offset", "divisor") for part in ("batch", "row", "col")),
-        ("width", ctypes.c_int64),
-        ("seed", ctypes.c_uint64),
-        *((name, ctypes.c_double) for name in ("offset_value", "divisor_value", "multiplier", "low", "high")),
-        ("stream", ctypes.c_uint32),
-        *((name, ctypes.c_float) for name in ("gain", "middle", "range", "base", "quick_limit")),
-        *((name, ctypes.c_int) for name in ("bits", "fields", "rounding", "positive", "is_signed", "infinity", "vector")),
-    )  # fmt: skip
-
-
-class OctetParams(ctypes.Structure):
-    """The argument of ``bits/octets.cu``, field by field."""
-
-    _fields_ = (("encode", EncodeParams), ("keys", ctypes.c_uint32 * 20))
-
-
-class DecodeParams(ctypes.Structure):
-    """The argument of the kernels of ``bits/decode.cu``, field by field."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("words", "out", "scale", "offset")),
-        *((name, ctypes.c_int64) for name in ("batches", "rows", "cols")),
-        *((f"{name}_{part}", ctypes.c_int64) for name in ("scale", "offset") for part in ("batch", "row", "col")),
-        ("width", ctypes.c_int64),
-        *((name, ctypes.c_float) for name in ("scale_value", "offset_value")),
-        *((name, ctypes.c_int) for name in ("bits", "fields", "affine")),
-        ("top", ctypes.c_uint32),
-        *((name, ctypes.c_int) for name in ("weight", "less", "is_unsigned", "is_bool", "infinity", "vector")),
-    )
+EncodeParams = jit.struct("bits/encode.cuh", "EncodeParams")
+OctetParams = jit.struct("bits/octets.cu", "OctetParams")
+DecodeParams = jit.struct("bits/decode.cu", "DecodeParams")
 
 
 def _set(params: ctypes.Structure, name: str, triple: tuple[int, int, int]) -> None:
@@ -110,7 +78,7 @@ def _stage_bytes(bits: int) -> int:
 
 
 def _encode(
-    function: str, found: Source, params: EncodeParams, words: Any, bits: int, axis: int, layout: str, **kind: int
+    function: str, found: Source, params: ctypes.Structure, words: Any, bits: int, axis: int, layout: str, **kind: int
 ) -> None:
     params.words, params.bits = words.data.ptr, bits
     params.batches, params.rows, params.cols = found.batches, found.rows, found.cols
@@ -138,14 +106,14 @@ def _encode(
     kernel.launch(blocks, 32 * _WARPS, params, shared=draws + (0 if rows else _stage_bytes(bits)))()
 
 
-def _is_octets(found: Source, params: EncodeParams) -> bool:
+def _is_octets(found: Source, params: ctypes.Structure) -> bool:
     """Whether ``bits/octets.cu`` does it: lines of eights beside each other, and a grid that does not change along them."""
     fits = params.bits in (2, 4, 8) and -128 <= params.low <= params.high <= 255 and not found.turned
     together = found.vector and found.cols % 8 == 0 and not (params.offset_col or params.divisor_col)
     return bool(params.fields and fits and together)
 
 
-def _encode_octets(found: Source, params: EncodeParams, kind: dict[str, int]) -> None:
+def _encode_octets(found: Source, params: ctypes.Structure, kind: dict[str, int]) -> None:
     del kind["BS_STEPS"]
     varied = any(getattr(params, f"{name}_{part}") for name in ("offset", "divisor") for part in ("row", "batch"))
     whole = found.cols * params.bits % GROUP == 0 and found.array.flags.c_contiguous
@@ -164,7 +132,7 @@ def _encode_octets(found: Source, params: EncodeParams, kind: dict[str, int]) ->
     )()
 
 
-def _is_quick(found: Source, params: EncodeParams, rows: bool) -> bool:
+def _is_quick(found: Source, params: ctypes.Structure, rows: bool) -> bool:
     """Whether ``bits/quick.cu`` does it; if so, fills in what its arithmetic takes from the host (see ``bits/quick.cuh``)."""
     span, nearest = params.high - params.low, params.rounding == _ROUNDINGS["nearest"]
     if params.bits > _POINT_BITS or params.fields or params.rounding == _STOCHASTIC:
@@ -358,3 +326,26 @@ def dequantize(
     if values.size:
         _decode(words, values, bits, axis, layout, encoding, scale, offset)
     return values
+
+
+def _variants() -> list[jit.Variant]:
+    """Every kind of elements, with steps in float32 (two ways) and float64 for floats; the usual ones with 64-bit indices."""
+    large = {"BS_LARGE": 1}
+    kinds = [{"BS_KIND": kind} for kind in range(DOUBLE + 1)]
+    steps = [{"BS_KIND": kind, "BS_STEPS": way} for kind in (HALF, FLOAT) for way in range(3)]
+    steps.append({"BS_KIND": DOUBLE, "BS_STEPS": 2})
+    codes = [*kinds, *steps]
+    usual = [kinds[0], kinds[FLOAT], {"BS_KIND": FLOAT, "BS_STEPS": 0}, steps[-1]]
+    quick = [kinds[HALF] | index for index in ({}, large)] + [kinds[FLOAT] | index for index in ({}, large)]
+    octets = [
+        kind | {"BS_DRAWN": drawn} for kind in (kinds[HALF], kinds[FLOAT], kinds[FLOAT] | large) for drawn in (0, 1)
+    ]
+    return [
+        *jit.variants_of("bits/encode.cu", "encode_rows", [*codes, *(large | one for one in usual)]),
+        *jit.variants_of("bits/quick.cu", "quick_rows", quick),
+        *jit.variants_of("bits/octets.cu", "octet_rows", octets),
+        *jit.variants_of("bits/decode.cu", "decode_rows", [*kinds, large | kinds[0], large | kinds[FLOAT]]),
+    ]
+
+
+VARIANTS = _variants()

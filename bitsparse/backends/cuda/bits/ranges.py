@@ -10,7 +10,7 @@ import numpy as np
 
 from bitsparse import jit
 from bitsparse.backends.cuda import geometry
-from bitsparse.backends.cuda.geometry import DOUBLE, GROUP, HALF
+from bitsparse.backends.cuda.geometry import DOUBLE, FLOAT, GROUP, HALF
 
 __all__ = ["calibrate", "minmax", "stochastic_round"]
 
@@ -22,23 +22,14 @@ _FEW_PARTS = 32
 _INT64_MIN = -(1 << 63)
 
 
-class RangeParams(ctypes.Structure):
-    """The argument of the kernels of ``bits/range.cu`` and ``bits/round.cu``, field by field."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("x", "low", "high", "flag")),
-        *((name, ctypes.c_int64) for name in ("lines", "rows", "cols", "x_batch", "x_row", "x_col", "parts", "span")),
-        ("seed", ctypes.c_uint64),
-        ("stream", ctypes.c_uint32),
-        *((name, ctypes.c_int) for name in ("lanes", "is_signed", "infinity", "vector")),
-    )
+RangeParams = jit.struct("bits/range.cuh", "RangeParams")
 
 
 def _value_dtype(kind: int) -> Any:
     return np.float64 if kind == DOUBLE else np.float32 if kind >= HALF else np.int64
 
 
-def _launch(name: str, kind: int, items: int, params: RangeParams, source: str = "bits/range.cu") -> None:
+def _launch(name: str, kind: int, items: int, params: ctypes.Structure, source: str = "bits/range.cu") -> None:
     blocks = min(geometry.MAX_BLOCKS, items)
     jit.kernel(source, name, {"BS_KIND": kind}).launch(blocks, _THREADS, params)()
 
@@ -154,3 +145,10 @@ def stochastic_round(x: Any, seed: int, stream: int, *, out: Any = None) -> Any:
     items = -(-math.ceil(x.size / 8) // _THREADS)
     _launch("round_stochastically", geometry.kind_of(x.dtype), items, params, "bits/round.cu")
     return result
+
+
+_FLOATS = [{"BS_KIND": kind} for kind in (HALF, FLOAT, DOUBLE)]
+VARIANTS = [
+    *jit.variants_of("bits/range.cu", "range_rows", [{"BS_KIND": 0}, {"BS_KIND": 3}, *_FLOATS]),
+    *jit.variants_of("bits/round.cu", "round_stochastically", _FLOATS),
+]

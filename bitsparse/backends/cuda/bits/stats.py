@@ -16,37 +16,9 @@ __all__ = ["coarse_bitmap", "code_sums", "content_sum", "digits_of", "relative_e
 _WARPS = 8
 
 
-class StatsParams(ctypes.Structure):
-    """The argument of the kernels of ``bits/stats.cu``, field by field."""
-
-    _fields_ = (
-        ("words", ctypes.c_void_p),
-        ("out", ctypes.c_void_p),
-        ("rows", ctypes.c_int64),
-        *((name, ctypes.c_int) for name in ("bits", "n_words", "k", "outer", "weight", "negative_top")),
-        *((name, ctypes.c_int64) for name in ("constant", "factor", "addend")),
-        *(
-            (name, ctypes.c_int)
-            for name in ("wide", "tile_rows", "block_words", "out_words", "flip", "digits", "extend")
-        ),
-    )
-
-
-class ErrorParams(ctypes.Structure):
-    """The argument of the kernels of ``bits/error.cu``, field by field."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("x", "y", "out")),
-        ("n", ctypes.c_int64),
-        ("x_type", ctypes.c_int),
-        ("y_type", ctypes.c_int),
-    )
-
-
-class ContentParams(ctypes.Structure):
-    """The argument of the kernel of ``bits/content.cu``, field by field."""
-
-    _fields_ = (("x", ctypes.c_void_p), ("out", ctypes.c_void_p), ("bytes", ctypes.c_int64))
+StatsParams = jit.struct("bits/stats.cu", "StatsParams")
+ErrorParams = jit.struct("bits/error.cu", "ErrorParams")
+ContentParams = jit.struct("bits/content.cu", "ContentParams")
 
 
 #: Numbers by which ``bits/error.cu`` knows dtypes, and elements that one of its blocks adds up.
@@ -59,7 +31,7 @@ _BLOCK_ELEMENTS = 8192
 _CONTENT_BLOCKS, _CONTENT_BYTES = 4, 256 * 4 * 16
 
 
-def _launch(name: str, items: int, params: StatsParams, *, dependent: bool = False) -> None:
+def _launch(name: str, items: int, params: ctypes.Structure, *, dependent: bool = False) -> None:
     if items:
         jit.kernel("bits/stats.cu", name).launch(items, 32 * _WARPS, params, dependent=dependent)()
 
@@ -179,3 +151,10 @@ def content_sum(x: Any) -> int:
         params = ContentParams(x.data.ptr, out.data.ptr, x.nbytes)
         jit.kernel("bits/content.cu", "content_sum").launch(blocks, 256, params)()
     return int(out.get())
+
+
+VARIANTS = [
+    *jit.variants_of("bits/stats.cu", "code_sums"),
+    *jit.variants_of("bits/error.cu", "relative_error"),
+    *jit.variants_of("bits/content.cu", "content_sum"),
+]

@@ -16,18 +16,10 @@ __all__ = ["count_nonzero", "pad_is_zero", "repack"]
 _THREADS, _TURN_THREADS = 256, 512
 
 
-class WordsParams(ctypes.Structure):
-    """The argument of the kernels of ``bits/words.cu``, field by field."""
-
-    _fields_ = (
-        ("words", ctypes.c_void_p),
-        ("out", ctypes.c_void_p),
-        *((name, ctypes.c_int64) for name in ("batches", "lines", "length", "width", "out_width", "across", "down")),
-        *((name, ctypes.c_int) for name in ("bits", "fields", "out_fields", "lanes_log", "pitch")),
-    )
+WordsParams = jit.struct("bits/words.cu", "WordsParams")
 
 
-def _launch(name: str, items: int, params: WordsParams) -> None:
+def _launch(name: str, items: int, params: ctypes.Structure) -> None:
     blocks = min(geometry.MAX_BLOCKS, -(-items // _THREADS))
     if blocks:
         jit.kernel("bits/words.cu", name).launch(blocks, _THREADS, params)()
@@ -84,7 +76,7 @@ def _fields(layout: str, bits: int) -> bool:
     return layout == "rows" and bits > 1
 
 
-def _params(words: Any, out: Any, shape: tuple[int, ...], bits: int, axis: int) -> WordsParams:
+def _params(words: Any, out: Any, shape: tuple[int, ...], bits: int, axis: int) -> ctypes.Structure:
     length, outer = (shape[-1], shape[-2]) if axis == -1 else (shape[-2], shape[-1])
     params = WordsParams(words=words.data.ptr, out=out.data.ptr, bits=bits, lines=outer, length=length)
     params.batches = math.prod(shape[:-2])
@@ -123,3 +115,6 @@ def pad_is_zero(words: Any, bits: int, layout: str, axis_len: int) -> bool:
     params = WordsParams(words=words.data.ptr, out=found.data.ptr, bits=bits, lines=lines, length=used, width=width)
     _launch("find_pad_bits", lines * (width - used // 32), params)
     return not bool(found.get())
+
+
+VARIANTS = jit.variants_of("bits/words.cu", "turn_planes")

@@ -22,21 +22,8 @@ _BATCH, _OFTEN = 8, 0.4
 _THREADS = 256
 
 
-class StreamsParams(ctypes.Structure):
-    """``Streams`` of ``csr/streams.cuh``, field by field: a part of the argument of every kernel that walks streams."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("indptr", "indices", "starts", "piece_row", "piece_first")),
-        *((name, ctypes.c_int) for name in ("streams", "pieces", "longest", "shift", "whole")),
-    )
-
-
-class _ScheduleParams(ctypes.Structure):
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("indptr", "long_rows", "before", "out", "first")),
-        *((name, ctypes.c_int64) for name in ("rows", "count", "span")),
-        ("long_count", ctypes.c_int),
-    )
+StreamsParams = jit.struct("csr/streams.cuh", "Streams")
+ScheduleParams = jit.struct("csr/schedule.cu", "ScheduleParams")
 
 
 class Cut(NamedTuple):
@@ -171,7 +158,7 @@ class Schedule:
                 self._cuts[key] = self._make(*key)
             return self._cuts[key]
 
-    def params(self, cut: Cut, indices: Any, lanes: int) -> StreamsParams:
+    def params(self, cut: Cut, indices: Any, lanes: int) -> ctypes.Structure:
         """The argument of a kernel. `indices` is None, or a C-contiguous array aligned to 16 bytes."""
         found = self.walk_params(indices, lanes, cut.longest)
         found.starts, found.piece_row, found.piece_first = (
@@ -180,7 +167,7 @@ class Schedule:
         found.streams, found.pieces = cut.streams, cut.pieces
         return found
 
-    def walk_params(self, indices: Any, lanes: int, longest: int) -> StreamsParams:
+    def walk_params(self, indices: Any, lanes: int, longest: int) -> ctypes.Structure:
         """The same for kernels that are told their stretches otherwise (``units.py``)."""
         found = StreamsParams(self.indptr.data.ptr, None if indices is None else indices.data.ptr)
         found.longest, found.shift = longest, lanes.bit_length() - 1
@@ -266,8 +253,11 @@ class Schedule:
     def _launch(
         self, name: str, items: int, long_rows: Any, before: Any, out: Any, first: Any, count: int, span: int
     ) -> None:
-        params = _ScheduleParams(self.indptr.data.ptr, long_rows.data.ptr, before.data.ptr, out.data.ptr)
+        params = ScheduleParams(self.indptr.data.ptr, long_rows.data.ptr, before.data.ptr, out.data.ptr)
         params.first = None if first is None else first.data.ptr
         params.rows, params.count, params.span, params.long_count = self.shape[0], count, span, int(long_rows.size)
         kernel = jit.kernel("csr/schedule.cu", name, self.defines)
         kernel.launch(-(-items // _THREADS), _THREADS, params)()
+
+
+VARIANTS = jit.variants_of("csr/schedule.cu", "stream_starts", ({}, {"BS_LARGE": 1}))

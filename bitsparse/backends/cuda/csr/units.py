@@ -23,10 +23,7 @@ _WIDE = 16
 _LITTLE, _PLENTY = 64, 2000
 
 
-class UnitsParams(ctypes.Structure):
-    """``Units`` of ``csr/units.cuh``, field by field."""
-
-    _fields_ = (("table", ctypes.c_void_p), *((name, ctypes.c_int) for name in ("pieces", "whole", "streams")))
+UnitsParams = jit.struct("csr/units.cuh", "Units")
 
 
 class Units(NamedTuple):
@@ -55,7 +52,7 @@ class Units(NamedTuple):
     limit: int
     longest: int
 
-    def params(self) -> UnitsParams:
+    def params(self) -> ctypes.Structure:
         """The argument of a kernel."""
         return UnitsParams(self.table.data.ptr, self.pieces, self.whole, self.streams)
 

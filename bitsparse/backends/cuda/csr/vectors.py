@@ -27,14 +27,14 @@ _TYPES = {name: i for i, name in enumerate(("float32", "float16", "bfloat16", "f
 
 
 def element_type(dtype: Any) -> int:
-    """``BS_TYPE`` of a dtype.
+    """``BS_TYPE`` of a dtype, or of its name.
 
     Examples
     --------
     >>> element_type(np.dtype(np.float64))
     3
     """
-    return _TYPES[np.dtype(dtype).name]
+    return _TYPES[dtype if isinstance(dtype, str) else np.dtype(dtype).name]
 
 
 def sum_dtype(dtype: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from typing import Any, NamedTuple
 
@@ -11,7 +10,7 @@ import numpy as np
 from bitsparse import jit
 from bitsparse.backends.cuda import geometry
 from bitsparse.backends.cuda.csr import vectors as edges
-from bitsparse.backends.cuda.csr.schedule import Schedule, StreamsParams
+from bitsparse.backends.cuda.csr.schedule import Schedule
 from bitsparse.backends.cuda.edges.sddmm import edge_softmax, sddmm
 
 __all__ = ["AttentionProduct", "attention", "cosine_attention", "fits_registers", "inverse_norms", "layout"]
@@ -23,26 +22,8 @@ _THREADS = 256
 _SAFE_BETA = 40.0
 
 
-class AttentionParams(ctypes.Structure):
-    """The argument of ``edges/attention.cu``, field by field."""
-
-    _fields_ = (
-        ("streams", StreamsParams),
-        *((name, ctypes.c_void_p) for name in ("x", "out", "lse", "source", "target", "inverse", "partial")),
-        *((name, ctypes.c_double) for name in ("factor", "lowest")),
-        *((name, ctypes.c_int) for name in ("heads", "vectors", "head_vectors", "bounded")),
-    )
-
-
-class AttentionRowsParams(ctypes.Structure):
-    """The argument of ``edges/attention_rows.cu``, field by field."""
-
-    _fields_ = (
-        ("streams", StreamsParams),
-        *((name, ctypes.c_void_p) for name in ("x", "out", "lse", "partial")),
-        ("rows", ctypes.c_int64),
-        *((name, ctypes.c_int) for name in ("heads", "vectors", "head_elements")),
-    )
+AttentionParams = jit.struct("edges/attention.cu", "AttentionParams")
+AttentionRowsParams = jit.struct("edges/attention_rows.cu", "AttentionRowsParams")
 
 
 class Layout(NamedTuple):
@@ -106,6 +87,11 @@ def layout(
     defines |= {"BS_LARGE": 1} if large else {}
     defines |= {"BS_COSINE": 1} if cosine else {}
     return Layout(defines, vectors, head_vectors, 1 if cosine else -(-vectors // lanes))
+
+
+def join_defines(dtype: Any) -> dict[str, int]:
+    """Constants of ``join_pieces`` for int32 indices."""
+    return {"BS_TYPE": edges.element_type(dtype), "BS_VECTOR": np.dtype(dtype).itemsize, "BS_LANES": 1}
 
 
 def attention(
@@ -267,7 +253,7 @@ class AttentionProduct:
         if cut.pieces:
             rows = self._rows = AttentionRowsParams(schedule.params(cut, None, made.lanes))
             rows.heads, rows.vectors, rows.head_elements = heads, columns, columns // heads
-            defines = {"BS_TYPE": edges.element_type(dtype), "BS_VECTOR": itemsize, "BS_LANES": 1} | schedule.defines
+            defines = join_defines(dtype) | schedule.defines
             threads = min(256, -(-columns // 32) * 32)
             self._join = jit.kernel("edges/attention_rows.cu", "join_pieces", defines).launch(cut.pieces, threads, rows)
 
@@ -339,3 +325,23 @@ def _composed(
         spmm(indptr, None, (shape[0], nnz), each, nnz=nnz, acc_dtype=sums, out=lse, schedule=schedule)
         lse[indptr[1:] == indptr[:-1]] = -np.inf
     return result
+
+
+def _variants() -> list[jit.Variant]:
+    """Scores and cosines of rows of the usual widths and heads, for every kind of floats; pieces of long rows."""
+    large, bfloat16 = {"BS_LARGE": 1}, {"BS_TYPE": edges.element_type("bfloat16")}
+    usual = ((64, 1), (64, 8), (128, 1), (128, 4), (128, 8), (128, 16))
+    rows = [layout("float32", 16, columns, heads, False).defines for columns, heads in usual]
+    rows += [layout("float32", 16, columns, 1, True).defines for columns in (16, 32, 64, 128, 256)]
+    half = [layout("float16", 16, 128, heads, cosine).defines for heads, cosine in ((1, False), (4, False), (1, True))]
+    rows += [*half, *(one | bfloat16 for one in half), layout("float64", 16, 64, 1, False).defines]
+    rows += [layout("float32", 16, 128, 4, False, large=True).defines]
+    pieces = [join_defines(dtype) for dtype in ("float32", "float16", "float64")]
+    pieces += [pieces[1] | bfloat16, pieces[0] | large]
+    return [
+        *jit.variants_of("edges/attention.cu", "attention", rows),
+        *jit.variants_of("edges/attention_rows.cu", "join_pieces", pieces),
+    ]
+
+
+VARIANTS = _variants()

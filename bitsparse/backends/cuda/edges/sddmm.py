@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from typing import Any
 
@@ -10,8 +9,9 @@ import numpy as np
 
 from bitsparse import jit
 from bitsparse.backends.cuda import geometry
+from bitsparse.backends.cuda.chips import H200, RowRates
 from bitsparse.backends.cuda.csr import vectors as edges
-from bitsparse.backends.cuda.csr.schedule import Schedule, StreamsParams
+from bitsparse.backends.cuda.csr.schedule import Schedule
 from bitsparse.backends.cuda.edges.sddmm_windows import DotWindows
 
 __all__ = [
@@ -32,32 +32,16 @@ _TWO_ROUNDS = (6, 4)
 _ROUNDS_UNROLLED = 2
 #: Edges of a row that a lane keeps between the steps of a softmax, and how many of them a row of mean length has at most.
 _KEEP, _EACH = 8, 4
-#: Columns and edges that windows of eight rows can take, edges to a column of theirs from which they pay.
-_WINDOWS_COLUMNS, _WINDOWS_EDGES, _WINDOWS_SHARING = 512, 1 << 28, 3.5
+#: Columns and edges that windows of eight rows can take.
+_WINDOWS_COLUMNS, _WINDOWS_EDGES = 512, 1 << 28
 #: Scores of a block of a softmax, blocks of a multiprocessor that are more welcome than larger ones, edges and rows of a block at least.
 _ROOM, _SOFTMAX_ROUNDS, _LEAST_SPAN = 4096, 4, 16
 #: Heads that a block has all of, else so many.
 _MOST_HEADS, _HEADS = 64, 32
 
 
-class SoftmaxParams(ctypes.Structure):
-    """The argument of ``edges/softmax.cu``, field by field."""
-
-    _fields_ = (
-        ("streams", StreamsParams),
-        *((name, ctypes.c_void_p) for name in ("scores", "out", "partial")),
-        *((name, ctypes.c_int) for name in ("heads", "slice", "across", "room")),
-    )
-
-
-class EdgesParams(ctypes.Structure):
-    """``EdgesParams`` of ``edges/ends.cuh``, field by field."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("indptr", "indices", "rows", "behind", "x", "y", "out")),
-        *((name, ctypes.c_int64) for name in ("edges", "warps")),
-        *((name, ctypes.c_int) for name in ("heads", "vectors", "product")),
-    )
+SoftmaxParams = jit.struct("edges/softmax.cu", "SoftmaxParams")
+EdgesParams = jit.struct("edges/ends.cuh", "EdgesParams")
 
 
 def dot_defines(
@@ -104,6 +88,23 @@ def dot_defines(
     found |= {"BS_FULL": 1} if unrolled and vectors == rounds * lanes else {}
     found |= {"BS_LARGE": 1} if large else {}
     return found | ({"BS_HEADS": 1} if heads > 1 else {})
+
+
+def combine_defines(dtype: Any, vector: int, vectors: int) -> dict[str, int]:
+    """Constants of ``sddmm_combine`` for rows of `vectors` vectors of `vector` bytes and int32 indices."""
+    lanes = edges.lanes_for(vectors)
+    return {
+        "BS_TYPE": edges.element_type(dtype),
+        "BS_VECTOR": vector,
+        "BS_LANES": lanes,
+        "BS_STEPS": min(lanes, 2),
+    }
+
+
+def softmax_defines(dtype: Any, vector: int) -> dict[str, int]:
+    """Constants of ``edge_softmax`` for scores that are moved `vector` bytes at a time, and int32 indices."""
+    keep = _KEEP if np.dtype(dtype).itemsize < 8 else _KEEP // 2
+    return {"BS_TYPE": edges.element_type(dtype), "BS_VECTOR": vector, "BS_KEEP": keep}
 
 
 class EdgeProduct:
@@ -159,9 +160,7 @@ class EdgeProduct:
             defines = dot_defines(dtype, vector, vectors, parts, large=schedule.large, **variant)
             kernel, threads = jit.kernel("edges/sddmm_dot.cu", "sddmm_edges", defines), _DOT_THREADS
         else:
-            lanes, threads = edges.lanes_for(vectors), _THREADS
-            defines = {"BS_TYPE": edges.element_type(dtype), "BS_VECTOR": vector, "BS_LANES": lanes}
-            defines |= {"BS_STEPS": min(lanes, 2)} | schedule.defines
+            threads, defines = _THREADS, combine_defines(dtype, vector, vectors) | schedule.defines
             kernel = jit.kernel("edges/sddmm_combine.cu", "sddmm_combine", defines)
         params.warps, params.product = -(-nnz // 32) * parts, int(op == "mul")
         self._params = params
@@ -233,7 +232,7 @@ def windows_can(op: str, dtype: Any, columns: int, heads: int, shape: tuple[int,
     return op == "dot" and heads == 1 and np.dtype(dtype) == np.float32 and fits
 
 
-def windows_pay(nnz: int, entries: int) -> bool:
+def windows_pay(nnz: int, entries: int, rates: RowRates = H200.rows) -> bool:
     """Whether windows are expected to be quicker for a pattern whose windows of eight rows have so many columns together.
 
     Examples
@@ -241,7 +240,7 @@ def windows_pay(nnz: int, entries: int) -> bool:
     >>> windows_pay(24_574_995, 5_280_977), windows_pay(1_638_396, 1_630_000)
     (True, False)
     """
-    return nnz >= _WINDOWS_SHARING * max(1, entries)
+    return nnz >= rates.dots_share * max(1, entries)
 
 
 def window_product(windows: Any, indptr: Any, columns: int) -> Any:
@@ -283,8 +282,7 @@ class EdgeSoftmax:
         params = self._params = SoftmaxParams(schedule.params(cut, None, lanes))
         params.heads, params.slice, params.across = heads, part, across.bit_length() - 1
         params.room = -(-((span + longest) * part + 16) // 16) * 16
-        defines = {"BS_TYPE": edges.element_type(dtype), "BS_VECTOR": vector}
-        defines |= {"BS_KEEP": _KEEP if itemsize < 8 else _KEEP // 2} | schedule.defines
+        defines = softmax_defines(dtype, vector) | schedule.defines
         grid, shared = (cut.units, -(-heads // part), 1), params.room * self._sums.itemsize
         kernel = jit.kernel("edges/softmax.cu", "edge_softmax", defines)
         self._launch = kernel.launch(grid, _THREADS, params, shared=shared + 4 * (span + 2 + -(-span // 32)))
@@ -339,3 +337,25 @@ def softmax_lanes(heads: int, mean: float) -> tuple[int, int]:
     across = heads if heads & (heads - 1) == 0 and heads <= 8 else 8 if heads % 8 == 0 else 1
     along = edges.power_of_two(int(mean / _EACH))
     return across, min(32, across * max(2 if across >= 4 else 4, along))
+
+
+def _variants() -> list[jit.Variant]:
+    """Dot products of rows of 16 to 512 float32, 64 to 256 16-bit and 128 float64 elements; sums and products; softmax of every kind."""
+    large, bfloat16 = {"BS_LARGE": 1}, {"BS_TYPE": edges.element_type("bfloat16")}
+    dots = [dot_defines("float32", 16, vectors, 1) for vectors in (4, 8, 16, 32, 64, 96)]
+    half = [dot_defines("float16", 16, vectors, 1) for vectors in (8, 16, 32)]
+    dots += [*half, *(one | bfloat16 for one in half), dot_defines("float64", 16, 64, 1)]
+    dots += [dot_defines("float32", 16, vectors, 2) for vectors in (8, 16)]
+    dots += [dot_defines("float32", 16, 32, 1, large=True)]
+    rows = [combine_defines("float32", 16, vectors) for vectors in (1, 2, 32)]
+    rows += [combine_defines("float16", 16, 16), rows[-1] | large]
+    scores = [softmax_defines(dtype, 16) for dtype in ("float32", "float16", "float64")]
+    scores += [scores[1] | bfloat16, scores[0] | large]
+    return [
+        *jit.variants_of("edges/sddmm_dot.cu", "sddmm_edges", dots),
+        *jit.variants_of("edges/sddmm_combine.cu", "sddmm_combine", rows),
+        *jit.variants_of("edges/softmax.cu", "edge_softmax", scores),
+    ]
+
+
+VARIANTS = _variants()

@@ -10,7 +10,7 @@ from bitsparse import jit
 from bitsparse.backends.cuda import geometry
 from bitsparse.backends.cuda.csr import vectors as edges
 from bitsparse.backends.cuda.csr.schedule import Schedule
-from bitsparse.backends.cuda.edges.sddmm import EdgesParams, dot_defines
+from bitsparse.backends.cuda.edges.sddmm import dot_defines
 from bitsparse.backends.params import packed_words
 
 __all__ = ["BITS", "CodeEnds", "CodesKind", "CodesProduct", "codes_defines"]
@@ -22,26 +22,8 @@ _ENCODINGS = {"unsigned": 0, "signed": 1, "bipolar": 2}
 _INT32 = "int32"  # a vector is four words, whatever they hold
 
 
-class _Side(ctypes.Structure):
-    """``CodeSide`` of ``edges/codes.cuh``, field by field."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("scale", "offset")),
-        *((name, ctypes.c_int64) for name in ("scale_node", "offset_node")),
-        *((name, ctypes.c_int) for name in ("scale_head", "offset_head", "scale_column", "offset_column")),
-        *((name, ctypes.c_int) for name in ("shift", "flip", "minus")),
-    )
-
-
-class _Params(ctypes.Structure):
-    """``EdgesParams`` of ``edges/ends.cuh`` as kernels over codes have it, field by field."""
-
-    _fields_ = (
-        *EdgesParams._fields_,
-        *((name, ctypes.c_int) for name in ("row_bytes", "columns")),
-        ("left", _Side),
-        ("right", _Side),
-    )
+CodeSide = jit.struct("edges/codes.cuh", "CodeSide")
+CodeParams = jit.struct("edges/ends.cuh", "EdgesParams", optional=True)
 
 
 class CodeEnds(NamedTuple):
@@ -76,7 +58,7 @@ class CodeEnds(NamedTuple):
         """What the steps of scale and offset depend on."""
         return tuple(None if part is None else (part.shape, part.strides) for part in (self.scale, self.offset))
 
-    def fill(self, side: _Side) -> None:
+    def fill(self, side: ctypes.Structure) -> None:
         """Write the steps of scale and offset into a kernel's argument."""
         for name in ("scale", "offset"):
             part = getattr(self, name)
@@ -173,7 +155,7 @@ class CodesProduct:
         self._forms: list[Any] = [None, None]
         rows, behind = schedule.edge_rows()
         arrays = (schedule.indptr, self._indices, rows, behind)
-        params = self._params = _Params(*(array.data.ptr for array in arrays))
+        params = self._params = CodeParams(*(array.data.ptr for array in arrays))
         params.edges, params.heads, params.columns = schedule.nnz, kind.heads, kind.columns
         params.row_bytes = 4 * packed_words(kind.columns, kind.bits, "rows")
         params.warps, params.product = -(-schedule.nnz // 32) * kind.heads, int(kind.op == "mul")
@@ -203,3 +185,25 @@ class CodesProduct:
                     self._forms[i] = form
             self._launch()
         return out
+
+
+def _variants() -> list[jit.Variant]:
+    """Dot products of 128 and 256 integers, of more, and of both ends' kinds; sums and products of rows, of integers and real values."""
+    signed, mixed = ("signed", "signed"), ("unsigned", "signed")
+    real = CodesKind("dot", 8, signed, 128, 1, True, False, False)
+    shifted = real._replace(encodings=mixed, offsets=True)
+    dots = [codes_defines(kind) for kind in (real, real._replace(columns=256), real._replace(bits=4), shifted)]
+    dots += [codes_defines(real._replace(bits=2, real=False))]
+    dots += [codes_defines(real._replace(bits=1, encodings=("bipolar", "bipolar"), real=False))]
+    dots += [codes_defines(shifted._replace(bits=4, columns=256, heads=2))]
+    dots += [codes_defines(real._replace(columns=1536), large=True)]
+    rows = real._replace(op="add")
+    sums = [codes_defines(kind) for kind in (rows._replace(real=False), rows, rows._replace(by_column=True))]
+    sums += [codes_defines(rows._replace(heads=2), large=True)]
+    return [
+        *jit.variants_of("edges/sddmm_dot.cu", "sddmm_edges", dots),
+        *jit.variants_of("edges/sddmm_codes.cu", "sddmm_codes", sums),
+    ]
+
+
+VARIANTS = _variants()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from typing import Any
 
@@ -15,25 +14,8 @@ from bitsparse.backends.cuda.spmm.windows import ROWS, Windows
 __all__ = ["DotWindows", "window_defines"]
 
 
-class DotWindowsParams(ctypes.Structure):
-    """The argument of ``sddmm_windows`` in ``edges/sddmm_windows.cu``, field by field."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("x", "y", "out", "units", "entries", "places")),
-        ("rows", ctypes.c_int64),
-        *((name, ctypes.c_uint32) for name in ("row_bytes", "vectors")),
-        ("count", ctypes.c_int),
-    )
-
-
-class PlacesParams(ctypes.Structure):
-    """The argument of ``place_units`` in ``spmm/windows_fill.cu``, field by field."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("units", "entries", "indptr", "places")),
-        ("rows", ctypes.c_int64),
-        ("count", ctypes.c_int),
-    )
+DotWindowsParams = jit.struct("edges/sddmm_windows.cu", "DotWindowsParams")
+PlacesParams = jit.struct("spmm/windows_fill.cu", "PlacesParams")
 
 
 def window_defines(vectors: int) -> dict[str, int]:
@@ -96,3 +78,6 @@ class DotWindows:
             params.x, params.y, params.out = x.data.ptr, y.data.ptr, out.data.ptr
             self._launch()
         return out
+
+
+VARIANTS = jit.variants_of("edges/sddmm_windows.cu", "sddmm_windows", [window_defines(n) for n in (8, 4, 9)])

@@ -33,52 +33,8 @@ _STRIP, _RESIDENT = 4, 16
 _THREADS = 256
 
 
-class _Vector(ctypes.Structure):
-    """struct EpilogueVector."""
-
-    _fields_ = (
-        ("at", ctypes.c_void_p),
-        ("batch_step", ctypes.c_int),
-        ("step", ctypes.c_short),
-        ("padded", ctypes.c_short),
-    )
-
-
-class EpilogueStruct(ctypes.Structure):
-    """struct EpilogueParams of ``finish/chain.cuh``, field by field."""
-
-    _fields_ = (
-        ("row_scale", _Vector * 2),
-        ("col_scale", _Vector * 2),
-        ("row_term", _Vector * 2),
-        ("col_term", _Vector * 2),
-        *((name, _Vector) for name in ("bias", "bn_scale", "bn_shift")),
-        *((name, ctypes.c_void_p) for name in ("grid", "out", "nan")),
-        ("seed", ctypes.c_uint64),
-        ("grid_batch", ctypes.c_int64),
-        *((name, ctypes.c_int) for name in ("grid_row", "grid_col")),
-        *(
-            (name, ctypes.c_float)
-            for name in (
-                *("offset", "divisor", "inverse", "multiplier", "low", "high", "slope"),
-                *("factor", "ceiling", "unit"),
-            )
-        ),
-        *((name, ctypes.c_int) for name in ("m", "n", "steps", "activation", "rounding", "bits", "words")),
-        ("stream", ctypes.c_uint32),
-        ("pad", ctypes.c_int * 6),
-    )
-
-
-class _SumsParams(ctypes.Structure):
-    """The argument of the kernels of ``finish/sums.cu``, field by field."""
-
-    _fields_ = (
-        ("sums", ctypes.c_void_p),
-        ("strips", ctypes.c_int64),
-        *((name, ctypes.c_int) for name in ("down", "across", "blocks", "aligned")),
-        ("epilogue", EpilogueStruct),
-    )
+EpilogueStruct = jit.struct("finish/chain.cuh", "EpilogueParams")
+SumsParams = jit.struct("finish/sums.cu", "SumsParams")
 
 
 class _Upload:
@@ -290,7 +246,7 @@ class DeviceEpilogue:
         self._operand.append(values)
         vector.at = values.data.ptr
 
-    def aim(self, out: Any) -> EpilogueStruct:
+    def aim(self, out: Any) -> ctypes.Structure:
         """The structure for a launch that writes ``out``."""
         raw = self.struct
         address = raw.out = out.data.ptr
@@ -325,7 +281,7 @@ class SumsEpilogue:
     def __init__(self, chain: DeviceEpilogue, dtype: np.dtype[Any]) -> None:
         self._chain, self._launch = chain, None
         if 0 in chain.shape:
-            self.params = _SumsParams()
+            self.params = SumsParams()
             return
         # Planes are put together by the lanes of a strip, a word at a time; an octet of its own would write bytes, and pads one by one.
         planes = chain.struct.steps & _BITS and not chain.struct.steps & _WHOLE
@@ -350,7 +306,7 @@ class SumsEpilogue:
         self._launch()
 
 
-def _strips_of(chain: DeviceEpilogue) -> _SumsParams:
+def _strips_of(chain: DeviceEpilogue) -> ctypes.Structure:
     """Strips of blocks."""
     *batch, m, n = chain.shape
     across, down = -(-n // _WIDTH), -(-m // _HEIGHT)
@@ -358,15 +314,15 @@ def _strips_of(chain: DeviceEpilogue) -> _SumsParams:
     # Long strips once there is enough work for every warp that fits.
     blocks = _STRIP if all_blocks >= 2 * _STRIP * _RESIDENT * jit.capability().multiprocessors else 1
     across = -(-across // blocks)
-    return _SumsParams(strips=math.prod(batch) * across * down, down=down, across=across, blocks=blocks)
+    return SumsParams(strips=math.prod(batch) * across * down, down=down, across=across, blocks=blocks)
 
 
-def _octets_of(chain: DeviceEpilogue) -> _SumsParams:
+def _octets_of(chain: DeviceEpilogue) -> ctypes.Structure:
     """Octets of rows, the pads of packed ones included."""
     raw, across = chain.struct, -(-chain.shape[-1] // 8)
     if raw.steps & _BITS:
         across = 4 * raw.words // raw.bits
-    return _SumsParams(strips=math.prod(chain.shape[:-1]) * across, across=across)
+    return SumsParams(strips=math.prod(chain.shape[:-1]) * across, across=across)
 
 
 def _bound(p: EpilogueParams, largest: float) -> float:
@@ -411,3 +367,6 @@ def epilogue(acc: Any, params: EpilogueParams) -> Any:
     if chain.may_see_nan:
         _check.no_nan_in_epilogue(params.function, chain.nan_seen())
     return out
+
+
+VARIANTS = jit.variants_of("finish/sums.cu", "epilogue_int32")

@@ -12,27 +12,31 @@ from bitsparse import jit
 from bitsparse.backends.host.matmul import matmul as host_matmul
 from bitsparse.backends.params import EpilogueParams, packed_words
 
-__all__ = ["Behind", "Finish", "FinishStruct", "padded_columns"]
+__all__ = [
+    "ADDED",
+    "BIAS",
+    "NORM",
+    "RELU",
+    "TANH",
+    "Behind",
+    "Finish",
+    "FinishStruct",
+    "finish_constants",
+    "padded_columns",
+]
 
 # The bits of enum FinishStep.
-_OWN_ROW, _THEIR_ROW, _FLOATS, _BITS, _OWN_COLUMN, _THEIR_COLUMN, _BIAS, _NORM = (1 << i for i in range(8))
-_ACTIVATIONS = {None: 0, "relu": 256, "leaky_relu": 512, "tanh": 1024}
+_OWN_ROW, _THEIR_ROW, ADDED, _BITS, _OWN_COLUMN, _THEIR_COLUMN, BIAS, NORM, RELU, _LEAKY, TANH = (
+    1 << i for i in range(11)
+)
+_ACTIVATIONS = {None: 0, "relu": RELU, "leaky_relu": _LEAKY, "tanh": TANH}
 #: Largest sums that limits tell apart, if a chain stays finite up to there.
 _MOST = (3e38, 1e30, 1e18, 1e9, 1.0)
 #: Vectors over the columns are stored in whole blocks, so that kernels may read past their ends.
 _BLOCK = 64
 
 
-class FinishStruct(ctypes.Structure):
-    """``Finish`` of ``finish/floats.cuh``, field by field."""
-
-    _fields_ = (
-        ("row_scale", ctypes.c_void_p * 2),
-        ("col_scale", ctypes.c_void_p * 2),
-        *((name, ctypes.c_void_p) for name in ("addend", "bias", "bn_scale", "bn_shift", "limits", "flips", "nan")),
-        *((name, ctypes.c_int) for name in ("addend_bytes", "bipolar", "columns", "row_bytes")),
-        ("slope", ctypes.c_float),
-    )
+FinishStruct = jit.struct("finish/floats.cuh", "Finish")
 
 
 class Behind(NamedTuple):
@@ -62,6 +66,12 @@ def padded_columns(columns: int) -> int:
     (64, 64, 128)
     """
     return max(1, -(-columns // _BLOCK)) * _BLOCK
+
+
+def finish_constants(mode: int, steps: int = 0, pads: int | None = None) -> dict[str, int]:
+    """What a kernel with a finish is compiled with: see :class:`Finish` for modes and pads, ``finish/floats.cuh`` for steps."""
+    found = {"BS_FINISH": mode} | ({"BS_STEPS": steps} if steps else {})
+    return found if pads is None else found | {"BS_PADS": pads}
 
 
 class Finish:
@@ -104,18 +114,18 @@ class Finish:
         names = ("bias", "bn_scale", "bn_shift", "col_scale")
         vectors = {name: getattr(params, name) for name in names if getattr(params, name) is not None}
         chained = bool(vectors) or params.activation is not None
-        steps = _FLOATS * (added == "floats") | _BITS * (added == "bits") | _THEIR_COLUMN * scaled
+        steps = ADDED * (added == "floats") | _BITS * (added == "bits") | _THEIR_COLUMN * scaled
         steps |= _OWN_ROW * (params.row_scale is not None) | _THEIR_ROW * (row_scale is not None)
         self.mode = 1 if not signs else 3 if steps or chained else 2
         if self.mode == 3:
             vectors = dict(zip(("limits", "flips"), _limits(params, columns), strict=True))
         else:
             steps |= (
-                _OWN_COLUMN * ("col_scale" in vectors) | _BIAS * ("bias" in vectors) | _NORM * ("bn_scale" in vectors)
+                _OWN_COLUMN * ("col_scale" in vectors) | BIAS * ("bias" in vectors) | NORM * ("bn_scale" in vectors)
             )
             steps |= _ACTIVATIONS[params.activation]
         #: What kernels are compiled with.
-        self.defines = {"BS_FINISH": self.mode} | ({"BS_STEPS": steps} if steps else {})
+        self.defines = finish_constants(self.mode, steps)
         width, upload = padded_columns(columns), []
         for vector in vectors.values():
             upload.append(np.zeros(width, np.float32))
@@ -159,7 +169,7 @@ class Finish:
         self._flag.fill(0)
         return True
 
-    def aim(self, struct: FinishStruct, behind: Behind | None) -> None:
+    def aim(self, struct: ctypes.Structure, behind: Behind | None) -> None:
         """Put into a kernel's argument what one call brings along."""
         if behind is None:
             return

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from bitsparse import _check, jit
-from bitsparse.backends.cuda.chips import chip_of
+from bitsparse.backends.cuda.chips import chip_here, chip_of
 from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue, epilogue
 from bitsparse.backends.cuda.matmul import mma as gemm_mma
 from bitsparse.backends.cuda.matmul import wgmma as gemm
@@ -74,82 +74,54 @@ def largest_sum(k: int, a_bits: int, b_bits: int) -> float:
 
 
 class Prepared:
-    """Products with one left operand: ``prepared(b_words, out, epilogue, operand)``, on the current stream.
+    """Products with one left operand: ``prepared(b_words, out, operand)``, on the current stream. Making it compiles what calls need.
 
-    The kernel of the last epilogue is kept, so that calling with the same one prepares nothing.
+    Attributes
+    ----------
+    quick : callable or None
+        The short way of a product that is one launch and nothing else: ``quick(b_words, out=None)``.
+    keeps_left : bool
+        Whether calls read what was made of the left operand (bytes, sums of its rows) instead of its words.
     """
 
-    def __init__(self, a_words: Any, arguments: dict[str, Any]) -> None:
-        self._a_words, self._arguments = a_words, arguments
-        self._params: EpilogueParams | None = None
-        self._product: Product | None = None
-        #: The short way of a product without an epilogue, once it has been made: ``quick(b_words, out=None)``, or None.
-        self.quick: Callable[..., Any] | None = None
+    def __init__(self, a_words: Any, epilogue: EpilogueParams | None, arguments: dict[str, Any]) -> None:
+        chain = None
+        if epilogue is not None:
+            batch = np.broadcast_shapes(a_words.shape[:-3], arguments["b_batch"])
+            bound = largest_sum(arguments["k"], arguments["a_bits"], arguments["b_bits"])
+            chain = DeviceEpilogue(epilogue, (*batch, a_words.shape[-3], arguments["n"]), bound)
+        self._product = product = Product(a_words, epilogue=chain, **arguments)
+        self.quick: Callable[..., Any] | None = product.run_plain if product.is_plain else None
+        self.keeps_left = arguments["kernel"].startswith("digits") or arguments["b_encoding"] == "bipolar"
 
     @property
-    def keeps_left(self) -> bool:
-        """Whether calls read what was made of the left operand (bytes, sums of its rows) instead of its words."""
-        return str(self._arguments["kernel"]).startswith("digits") or self._arguments["b_encoding"] == "bipolar"
+    def nbytes(self) -> int:
+        """Bytes that are kept beside the operands."""
+        return self._product.nbytes
 
-    def __call__(
-        self,
-        b_words: Any,
-        out: Any = None,
-        epilogue: EpilogueParams | None = None,
-        operand: OperandParams | None = None,
-    ) -> Any:
+    def __call__(self, b_words: Any, out: Any = None, operand: OperandParams | None = None) -> Any:
         """The product with ``b_words``, through the epilogue if there is one, with what operands contribute to that."""
-        product = self._product
-        if product is None or self._params is not epilogue:
-            product = self._made(epilogue, b_words.shape[:-3])
         if operand is None:
-            return product(b_words, out)
-        return product(
-            b_words,
-            out,
-            a_scale=operand.row_scale,
-            b_scale=operand.col_scale,
-            row_term=operand.row_term,
-            col_term=operand.col_term,
-        )
+            return self._product(b_words, out)
+        scales = {"a_scale": operand.row_scale, "b_scale": operand.col_scale}
+        return self._product(b_words, out, **scales, row_term=operand.row_term, col_term=operand.col_term)
 
-    def _made(self, epilogue: EpilogueParams | None, b_batch: tuple[int, ...]) -> Product:
-        arguments, chain = self._arguments, None
-        if epilogue is not None:
-            shape = (*np.broadcast_shapes(self._a_words.shape[:-3], b_batch), self._a_words.shape[-3], arguments["n"])
-            chain = DeviceEpilogue(
-                epilogue, shape, largest_sum(arguments["k"], arguments["a_bits"], arguments["b_bits"])
-            )
-        product = Product(self._a_words, epilogue=chain, **arguments)
-        self._params, self._product = epilogue, product
-        self.quick = product.run_plain if product.is_plain else None
-        return product
-
-    def explain(self, fused: bool) -> tuple[str, ...]:
+    def explain(self) -> tuple[str, ...]:
         """Lines that a plan's explanation adds."""
-        chip = f"on {jit.capability().name}"
-        if self._product is None:
-            return (chip,)
-        behind = (
-            ", epilogue in the same kernel"
-            if self._product.fused
-            else ", epilogue in a kernel behind it"
-            if fused
-            else ""
-        )
-        return (f"{chip}: {self._product.tiling or 'nothing to multiply'}{behind}",)
+        product, behind = self._product, ""
+        if product.epilogue is not None:
+            behind = f", epilogue in {'the same kernel' if product.fused else 'a kernel behind it'}"
+        return (f"on {jit.capability().name}: {product.tiling or 'nothing to multiply'}{behind}",)
 
     def nan_seen(self) -> bool:
         """Whether an epilogue met NaN on its way to bits since this was asked last; waits only where it might have."""
-        product = self._product
-        if product is None or product.epilogue is None or not product.epilogue.may_see_nan:
-            return False
-        return product.nan_seen()
+        chain = self._product.epilogue
+        return chain is not None and chain.may_see_nan and self._product.nan_seen()
 
 
-def prepare(a_words: Any, **arguments: Any) -> Prepared:
+def prepare(a_words: Any, *, epilogue: EpilogueParams | None = None, **arguments: Any) -> Prepared:
     """Products of one left operand with right operands of one kind; see :class:`Product` for the arguments."""
-    return Prepared(a_words, arguments)
+    return Prepared(a_words, epilogue, arguments)
 
 
 def cost(
@@ -162,17 +134,15 @@ def cost(
     """
     wide = k * ((1 << a_bits) - 1) * ((1 << b_bits) - 1) >= 1 << 31
     if kernel.startswith("planes"):
-        if on_warps(kernel) and chip_of(jit.capability()).bits == 0:
+        if on_warps(kernel) and chip_here().bits == 0:
             return math.inf
         return 1e3 * _product_us(kernel, m, n, -(-k // 1024), a_bits, b_bits, density, wide)
     a_digits, b_digits = -(-a_bits // 8), -(-b_bits // 8)
     product = _product_us(kernel, m, n, -(-k // 128), a_digits, b_digits, 1.0, wide)
     unpacked = (n * (b_digits + b_bits / 8) + (m * (a_digits + a_bits / 8) if fresh else 0)) * k
     if on_warps(kernel):
-        memory, launches = (
-            chip_of(jit.capability()).memory_bytes_per_us,
-            (2 + fresh) * chip_of(jit.capability()).launch_us,
-        )
+        chip = chip_here()
+        memory, launches = chip.memory_bytes_per_us, (2 + fresh) * chip.launch_us
     else:
         # What is left of unpacking beside the product, and more where the left operand drives everything out of the L2.
         memory = gemm.RATES.memory_bytes_per_us

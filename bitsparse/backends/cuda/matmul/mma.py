@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import ctypes
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from bitsparse import jit
-from bitsparse.backends.cuda.chips import chip_of
-from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue, EpilogueStruct
-from bitsparse.backends.cuda.matmul.passes import BLOCK_BYTES, BLOCK_WORDS, INLINE_PASSES, passes_of
+from bitsparse.backends.cuda.chips import RELEASED, chip_of
+from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
+from bitsparse.backends.cuda.matmul.passes import BLOCK_BYTES, BLOCK_WORDS, passes_of, put_passes
 from bitsparse.backends.cuda.matmul.wgmma import Operand
 from bitsparse.errors import KernelError
 
 __all__ = ["MmaProduct", "MmaTiling", "choose_tiling", "estimate_us", "tilings"]
 
+_SOURCE = "matmul/mma.cu"
 #: Shared memory that every chip has for one block.
 SHARED_BYTES = 99 << 10
 
@@ -178,29 +178,8 @@ def choose_tiling(
     )
 
 
-class MmaParams(ctypes.Structure):
-    """The argument of ``matmul_mma``, field by field."""
-
-    _fields_ = (
-        *(
-            (name, ctypes.c_void_p)
-            for name in ("a", "b", "out", "row_term", "col_term", "passes", "blocks", "batch_indices")
-        ),
-        *(
-            (name, ctypes.c_int)
-            for name in (
-                *("m", "n", "words", "a_planes", "b_planes", "block_words", "n_passes", "qb_log", "parts"),
-                *("m_tiles", "n_tiles", "batches", "raster", "pairs"),
-            )
-        ),
-        ("inline_passes", ctypes.c_int * (16 * INLINE_PASSES)),
-    )
-
-
-class FusedMmaParams(MmaParams):
-    """The argument of ``matmul_mma`` with an epilogue."""
-
-    _fields_ = (("epilogue", EpilogueStruct),)
+MmaParams = jit.struct("matmul/mma.cuh", "MmaParams")
+FusedMmaParams = jit.struct("matmul/mma.cuh", "MmaParams", optional=True)
 
 
 class MmaProduct:
@@ -234,7 +213,7 @@ class MmaProduct:
                 f"matmul: the tiling {t} does not go with an int64 result or an epilogue; leave the choice to the plan"
             )
         self.tiling = t
-        kernel = jit.kernel("matmul/mma.cu", "matmul_mma", t.defines(a.step, wide, fused))
+        kernel = jit.kernel(_SOURCE, "matmul_mma", t.defines(a.step, wide, fused))
         table = passes_of(
             a.planes, b.planes, t.qb, blocks, a.step, a.negative_top, b.negative_top, a.weight * b.weight, wide
         )
@@ -242,12 +221,7 @@ class MmaProduct:
         p = FusedMmaParams() if fused else MmaParams()
         p.a, p.m, p.n, p.words = a.words.data.ptr, a.outer, b.outer, n_words
         p.a_planes, p.b_planes = a.planes, b.planes
-        p.n_passes = len(table)
-        if len(table) <= INLINE_PASSES:
-            p.inline_passes[: table.size] = table.ravel().tolist()
-        else:
-            self._keep.append(cupy.asarray(table))
-            p.passes = self._keep[-1].data.ptr
+        self._keep.append(put_passes(p, table))
         if blocks_mask is not None:
             p.blocks, p.block_words = blocks_mask.data.ptr, blocks_mask.shape[-1]
         if batch_indices is not None:
@@ -280,3 +254,18 @@ class MmaProduct:
         if p.parts > 1:
             out.data.memset_async(0, out.nbytes)
         self._launch(stream)
+
+
+def _variants() -> list[jit.Variant]:
+    """The tilings for bits and bytes, int32 and int64 results, and epilogues; how many stages the largest has depends on the chip."""
+    ways = ((False, False), (True, False), (False, True))
+    found = [tile.defines(step, *way) for step in (1, 8) for way in ways for tile in TILES[1:]]
+    variants = jit.variants_of(_SOURCE, "matmul_mma", found)
+    for arch, chip in RELEASED.items():
+        largest = tiles_of(chip.card.shared_bytes)[0]
+        steps = (1, 8) if chip.bits else (8,)
+        variants += jit.variants_of(_SOURCE, "matmul_mma", [largest.defines(step, False) for step in steps], arch)
+    return variants
+
+
+VARIANTS = _variants()

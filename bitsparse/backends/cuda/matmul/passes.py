@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections import Counter
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-__all__ = ["BLOCK_BYTES", "BLOCK_WORDS", "INLINE_PASSES", "passes_of", "runs_of", "wide_passes_of"]
+from bitsparse import jit
+
+__all__ = ["BLOCK_BYTES", "BLOCK_WORDS", "passes_of", "put_passes", "runs_of", "wide_passes_of"]
 
 #: Contraction bytes, and so words, of one stage: one block of the contraction axis.
 BLOCK_BYTES, BLOCK_WORDS = 128, 32
-#: Passes that fit into the parameters.
-INLINE_PASSES = 8
 #: Bits that the registers beside the accumulators hold.
 _MOVED_BITS = 32
 
@@ -155,3 +156,14 @@ def wide_passes_of(
                 rows.append((p, q, k0, k1, *kinds, 0, 0, 0, 0))
                 before = (p, q)
     return np.array(rows, np.int32)
+
+
+def put_passes(params: ctypes.Structure, table: Any) -> Any:
+    """Write a table of passes into a product's parameters where they have room, else to the device; gives the array to be kept."""
+    params.n_passes = len(table)
+    if len(table) <= len(params.inline_passes):
+        ctypes.memmove(params.inline_passes, table.ctypes.data, table.nbytes)
+        return None
+    kept = jit.require_cupy("matmul").asarray(table)
+    params.passes = kept.data.ptr
+    return kept

@@ -146,6 +146,7 @@ class Product:
         self._a_constant = _constant(*kinds[0], self._digits and not self._a_signed)
         self._b_constant = _constant(*kinds[1], self._digits and not self._b_signed)
         self._row_term: Any = None
+        self._unpacked: Any = None
         self._renewed: Any = None
         self.epilogue, self._finish = epilogue, None
         self._workspaces: dict[int, _Workspace] = {}
@@ -167,7 +168,6 @@ class Product:
         self._made = cupy.cuda.Event(disable_timing=True)
         if 0 in self.shape or k == 0:
             return
-        self._unpacked: Any = None
         self._read_left(a_words)
         if fresh and (self._digits or self._b_constant):
             self._renewed = a_words
@@ -266,6 +266,12 @@ class Product:
                     self._multiply(b_words, work.sums, work, stream)
                 self._finish.run(work.sums, out)
         return out
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are kept beside the operands: what was made of the left one, and what calls work in."""
+        parts = [self._row_term, self._unpacked, *(part for work in self._workspaces.values() for part in work)]
+        return sum(part.nbytes for part in parts if part is not None)
 
     @property
     def is_plain(self) -> bool:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from bitsparse import jit
-from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue, EpilogueStruct
+from bitsparse.backends.cuda.chips import H200, WarpgroupRates
+from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
 from bitsparse.backends.cuda.matmul.passes import (
     BLOCK_BYTES,
     BLOCK_WORDS,
-    INLINE_PASSES,
     passes_of,
+    put_passes,
     runs_of,
     wide_passes_of,
 )
@@ -21,6 +21,7 @@ from bitsparse.errors import KernelError
 
 __all__ = ["BLOCK_WORDS", "Operand", "Tiling", "WgmmaProduct", "choose_tiling", "estimate_us", "tilings"]
 
+_SOURCE = "matmul/wgmma.cu"
 #: Blocks of 64 columns of a tile that may wait for an epilogue while the next tile is multiplied; 0: none ever do.
 HELD_BLOCKS = 4
 
@@ -114,30 +115,8 @@ def tilings(columns: int, b_planes: int, *, masked: bool, wide: bool, a_planes: 
     return found
 
 
-class Rates(NamedTuple):
-    """Figures of one chip that the estimate is made of, fitted to measured times of all tilings; see benchmarks/NOTES.md."""
-
-    clock_mhz: float = 1850.0
-    launch_us: float = 1.6
-    fill_clocks: float = 986.0  # from the first load to the first product, and from the last one to the result
-    arrive_bytes: float = 43.0  # bytes a clock that one multiprocessor takes in
-    leave_bytes: float = 4300.0  # bytes a clock that leave the L2
-    part_clocks: float = 3000.0  # adding up the parts of a tile
-    store_bytes: float = 22.8  # bytes a clock that one multiprocessor writes
-    overhead: float = 1.15  # of the products
-    multicast_clocks: float = 135.0  # what a stage waits longer for several blocks
-    memory_bytes_per_us: float = 4.2e6
-    unpack_clocks: float = 38.0  # of a scheduler, for what a warp unpacks at a time: 32 words of each plane of a digit
-    flush_bytes_per_us: float = 2.3e6  # an int64 result read and written from the registers
-    carry_clocks: float = 400.0  # from one weight to the next in the registers
-    cache_bytes: float = 45e6  # operands up to this size stay in the L2
-    kept_bytes: float = 36e6  # of a larger one so much is kept there from one product to the next
-    #: Clusters of 1, 2, 4, 8 blocks that run at the same time.
-    clusters: tuple[tuple[int, int], ...] = ((1, 132), (2, 66), (4, 30), (8, 15))
-
-
-#: An NVIDIA H200.
-RATES = Rates()
+#: Of the only chip with warpgroups.
+RATES = H200.warpgroups
 
 
 def estimate_us(
@@ -148,7 +127,7 @@ def estimate_us(
     a_planes: int,
     b_planes: int,
     batches: int,
-    rates: Rates = RATES,
+    rates: WarpgroupRates = RATES,
     *,
     wide: bool = False,
     step: int = 1,
@@ -179,7 +158,9 @@ def estimate_us(
     return rates.launch_us + max(clocks / rates.clock_mhz, memory) + again
 
 
-def unpacking_us(t: Tiling, m: int, n: int, blocks: int, b_planes: int, batches: int, rates: Rates = RATES) -> float:
+def unpacking_us(
+    t: Tiling, m: int, n: int, blocks: int, b_planes: int, batches: int, rates: WarpgroupRates = RATES
+) -> float:
     """Microseconds of unpacking the right operand, beside the product before where that leaves multiprocessors free."""
     units = batches * -(-m // (t.rows * t.mc)) * -(-n // (64 * t.nb))
     chip = dict(rates.clusters)[1]
@@ -204,32 +185,8 @@ def choose_tiling(
     )
 
 
-class MatmulParams(ctypes.Structure):
-    """The argument of ``matmul_wgmma``, field by field."""
-
-    _fields_ = (
-        ("a", jit.TensorMap),
-        ("b", jit.TensorMap),
-        ("c", jit.TensorMap),
-        *((name, ctypes.c_void_p) for name in ("out", "row_term", "col_term", "passes", "blocks", "batch_indices")),
-        *(
-            (name, ctypes.c_int)
-            for name in (
-                *("m", "n", "block_words", "n_passes", "nb", "qb", "mc", "rk", "rp", "box_rows", "boxes"),
-                *("m_groups", "n_tiles", "batches", "raster", "bulk", "pairs", "early"),
-            )
-        ),
-        *((name, ctypes.c_uint) for name in ("by_batch", "by_band", "by_height", "by_last")),
-        ("kept", ctypes.c_int),
-        ("pad", ctypes.c_int * 13),
-        ("inline_passes", ctypes.c_int * (16 * INLINE_PASSES)),
-    )
-
-
-class FusedParams(MatmulParams):
-    """The argument of ``matmul_wgmma`` with an epilogue."""
-
-    _fields_ = (("epilogue", EpilogueStruct),)
+MatmulParams = jit.struct("matmul/tiles.cuh", "MatmulParams")
+FusedParams = jit.struct("matmul/tiles.cuh", "MatmulParams", optional=True)
 
 
 def _room_for(t: Tiling) -> int:
@@ -240,6 +197,11 @@ def _room_for(t: Tiling) -> int:
 def _held_blocks(t: Tiling) -> int:
     """How many blocks of columns wait at once in an epilogue of way 3."""
     return min(t.nb * t.qb, HELD_BLOCKS)
+
+
+def _waiting_way(t: Tiling) -> int:
+    """The way of sums that wait for the next tile: with the warps that made them, or handed to others."""
+    return 4 if t.nb * t.qb >= HANDED_BLOCKS else 3
 
 
 def defines_of(t: Tiling, step: int, wide: bool, shared_bytes: int, way: int = 0, signed: int = 0) -> dict[str, int]:
@@ -321,12 +283,7 @@ class WgmmaProduct:
         self._keep = [a.words, batch_indices, blocks_mask]
         p = FusedParams() if fused else MatmulParams()
         p.a[:] = operand_map(a.words, a.outer, a.planes, t.left_rows // t.pa, t.pa)
-        p.n_passes = len(table)
-        if len(table) <= INLINE_PASSES:
-            p.inline_passes[: table.size] = table.ravel().tolist()
-        else:
-            self._keep.append(cupy.asarray(table))
-            p.passes = self._keep[-1].data.ptr
+        self._keep.append(put_passes(p, table))
         if masked:
             p.blocks, p.block_words = blocks_mask.data.ptr, blocks_mask.shape[-1]
         if batch_indices is not None:
@@ -355,7 +312,7 @@ class WgmmaProduct:
         defines, shared = self._variant()
         clusters = units
         if t.rk * t.rp == 1:
-            kernel = jit.kernel("matmul/wgmma.cu", "matmul_wgmma", defines)
+            kernel = jit.kernel(_SOURCE, "matmul_wgmma", defines)
             clusters = min(units, _room_for(t), kernel.resident_clusters(t.threads, shared, t.cluster))
         # The copy engine's stores overlap with the next tile; for a block's only tile ordinary ones are sooner done.
         self._bulk = units > clusters and not wide and not fused and b.outer % 4 == 0
@@ -372,7 +329,7 @@ class WgmmaProduct:
             return 0
         if not (self._may_wait and HELD_BLOCKS and self._epilogue.can_wait):
             return self._epilogue.way
-        return 4 if self.tiling.nb * self.tiling.qb >= HANDED_BLOCKS else 3
+        return _waiting_way(self.tiling)
 
     def _variant(self) -> tuple[dict[str, int], int]:
         """The constants of the next launch's kernel and its shared memory."""
@@ -384,7 +341,7 @@ class WgmmaProduct:
         """The launch for a way through the epilogue."""
         if way not in self._launches:
             defines, shared = self._variant()
-            kernel, t = jit.kernel("matmul/wgmma.cu", "matmul_wgmma", defines), self.tiling
+            kernel, t = jit.kernel(_SOURCE, "matmul_wgmma", defines), self.tiling
             self._launches[way] = kernel.launch(
                 self._grid, t.threads, self.params, shared=shared, cluster=t.cluster, dependent=True
             )
@@ -421,3 +378,22 @@ class WgmmaProduct:
         launch(stream)
         if self.quick is not None:
             self.quick.operand = operand
+
+
+def _variants() -> list[jit.Variant]:
+    """The cuts of a tile for bits, bytes and signed bytes, with every way out; signed bytes with unsigned ones when they are asked for."""
+    room, found = H200.card.shared_bytes, []
+    for wide in (False, True):
+        for t in tilings(1 << 10, 4, masked=True, wide=wide, a_planes=2):
+            steps = ((1, 0), (8, 0), (8, 3))
+            found += [
+                defines_of(t, step, wide, room, way, signed)
+                for way in ((0,) if wide else (0, 1, 2))
+                for step, signed in steps
+            ]
+            if t.groups == 2 and t.mb == 1 and not wide:
+                found.append(defines_of(t, 1, False, room, _waiting_way(t)))
+    return jit.variants_of(_SOURCE, "matmul_wgmma", found, "sm_90a")
+
+
+VARIANTS = _variants()

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 from bitsparse import jit
 from bitsparse.backends.cuda import geometry
 from bitsparse.backends.cuda.binary.bmm import vector_of
+from bitsparse.backends.cuda.chips import RELEASED
 from bitsparse.backends.cuda.matmul.wgmma import operand_map
 
 __all__ = [
@@ -39,35 +39,33 @@ _ROOM_FOR_TWO = 160 << 10
 _AHEAD = {4: 8, 2: 16}
 
 
-class QuantizedParams(ctypes.Structure):
-    """The argument of both kernels, field by field; see ``quantized/load.cuh``."""
-
-    _fields_ = (
-        ("w", jit.TensorMap),
-        ("y", jit.TensorMap),
-        *((name, ctypes.c_void_p) for name in ("x", "weights", "out", "scale", "largest", "w_scale", "bias")),
-        *((name, ctypes.c_void_p) for name in ("codes", "absmax", "odd")),
-        ("x_row", ctypes.c_longlong),
-        ("seed", ctypes.c_uint64),
-        ("stream", ctypes.c_uint32),
-        ("scale_value", ctypes.c_float),
-        ("top", ctypes.c_float),
-        *((name, ctypes.c_int) for name in ("m", "n", "k", "w_words", "codes_words", "codes_bits")),
-        *((name, ctypes.c_int) for name in ("n_tiles", "full", "split", "per_part", "units", "bulk", "pairs")),
-        ("pad", ctypes.c_int * 8),
-    )  # fmt: skip
+QuantizedParams = jit.struct("quantized/load.cuh", "QuantizedParams")
+AbsmaxParams = jit.struct("quantized/absmax.cu", "AbsmaxParams")
 
 
-class AbsmaxParams(ctypes.Structure):
-    """The argument of ``quantized_absmax``, field by field."""
+def constants(
+    kernel: str,
+    kind: str,
+    vector: int,
+    shared_bytes: int,
+    *,
+    random: bool = False,
+    whole: bool = True,
+    stream: bool = False,
+) -> dict[str, int]:
+    """What a kernel is compiled with for activations of a dtype's name, loaded `vector` bytes at a time, on a chip with so much memory.
 
-    _fields_ = (
-        ("x", ctypes.c_void_p),
-        ("largest", ctypes.c_void_p),
-        ("rows", ctypes.c_longlong),
-        ("row_bytes", ctypes.c_longlong),
-        *((name, ctypes.c_int) for name in ("cols", "words", "infinity", "pad")),
-    )
+    `random` rounds stochastically, `whole` rows are multiples of four elements, and a `stream` is not kept in the L2.
+    """
+    wide = kind == "float32"
+    found = {"BS_KIND": 5 if wide else 4, "BS_VECTOR": vector}
+    if kernel == "wgmma":
+        found["BS_AHEAD"] = 8 if random else _AHEAD[4 if wide else 2]
+    else:
+        # Draws take more registers than half of a multiprocessor's.
+        found["BS_BLOCKS"] = 2 if shared_bytes >= _ROOM_FOR_TWO and not random else 1
+    extra = {"BS_BFLOAT": kind == "bfloat16", "BS_RANDOM": random, "BS_WHOLE": whole, "BS_STREAM": stream}
+    return found | {name: 1 for name, wanted in extra.items() if wanted}
 
 
 def absmax_into(x: Any, largest: Any) -> None:
@@ -192,6 +190,7 @@ class QuantizedProduct:
         #: Streams that products were enqueued on since the flag was read.
         self._ran: dict[int, Any] = {}
         self._stream = cupy.cuda.get_current_stream
+        self._launch_for(0, k * self._dtype.itemsize)
         self._made_on = self._stream().ptr
         self._made = cupy.cuda.Event(disable_timing=True)
         self._made.record()
@@ -207,21 +206,21 @@ class QuantizedProduct:
 
     def defines(self, vector: int) -> dict[str, int]:
         """The compile-time constants for loads of so many bytes."""
-        p, chip, item = self.params, jit.capability(), self._dtype.itemsize
-        found = {"BS_KIND": 5 if item == 4 else 4, "BS_VECTOR": vector}
-        if self.kernel == "wgmma":
-            found["BS_AHEAD"] = 8 if self._random else _AHEAD[item]
-        else:
-            # Draws take more registers than half of a multiprocessor's.
-            found["BS_BLOCKS"] = 2 if chip.shared_bytes >= _ROOM_FOR_TWO and not self._random else 1
+        p, chip = self.params, jit.capability()
         # X is looked at once if its codes are kept for all columns.
         once = self.kernel == "wgmma" and (p.k <= 8 * BLOCK or p.n_tiles == 1)
-        extra = {"BS_BFLOAT": self._dtype.name == "bfloat16", "BS_RANDOM": self._random, "BS_WHOLE": p.k % 4 == 0}
-        extra |= {"BS_STREAM": once and p.m * p.k * item > chip.l2_bytes}
-        return found | {name: 1 for name, wanted in extra.items() if wanted}
+        stream = once and p.m * p.k * self._dtype.itemsize > chip.l2_bytes
+        kind, random, whole = self._dtype.name, self._random, p.k % 4 == 0
+        return constants(self.kernel, kind, vector, chip.shared_bytes, random=random, whole=whole, stream=stream)
 
-    def _launch_for(self, x: Any) -> Any:
-        vector = vector_of(self._dtype, x.data.ptr, x.strides[0] if self.params.m > 1 else 0)
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are kept beside the weights."""
+        return sum(part.nbytes for part in (self._flag, *self._keep[1:], *self._largest.values()) if part is not None)
+
+    def _launch_for(self, address: int, step: int) -> Any:
+        """The kernel for rows of activations that begin at an address and so many bytes apart; compiled when it is first wanted."""
+        vector = vector_of(self._dtype, address, step if self.params.m > 1 else 0)
         if vector not in self._launches:
             kernel = jit.kernel(f"quantized/{self.kernel}.cu", f"quantized_{self.kernel}", self.defines(vector))
             self._launches[vector] = kernel.launch(self._grid, self._threads, self.params, shared=self._shared)
@@ -264,7 +263,7 @@ class QuantizedProduct:
         with self._lock:  # what a launch points to is set here
             current = self._stream().ptr
             self._settle(current)
-            launch = self._launch_for(x)
+            launch = self._launch_for(x.data.ptr, x.strides[0])
             p.x, p.x_row, p.seed, p.stream = x.data.ptr, x.strides[0], seed & 0xFFFFFFFFFFFFFFFF, stream & 0xFFFFFFFF
             p.scale = p.largest = p.codes = p.absmax = None
             if scale is None:
@@ -299,3 +298,24 @@ class QuantizedProduct:
         if seen:
             self._flag.fill(0)
         return seen
+
+
+def _variants() -> list[jit.Variant]:
+    """float32 at any alignment and drawn, float16 and bfloat16; on Hopper those that are streamed as well."""
+    kinds: list[tuple[str, int, dict[str, bool]]] = [
+        ("float32", 16, {}),
+        ("float32", 8, {"whole": False}),
+        ("float32", 16, {"random": True}),
+        ("float16", 8, {}),
+    ]
+    hopper = [*kinds, ("float32", 16, {"stream": True}), ("bfloat16", 8, {})]
+    rooms = {arch: chip.card.shared_bytes for arch, chip in RELEASED.items()}
+    wgmma = [constants("wgmma", kind, vector, 0, **how) for kind, vector, how in hopper]
+    found = jit.variants_of("quantized/wgmma.cu", "quantized_wgmma", wgmma, "sm_90a")
+    for arch, room in rooms.items():
+        mma = [constants("mma", kind, vector, room, **how) for kind, vector, how in kinds]
+        found += jit.variants_of("quantized/mma.cu", "quantized_mma", mma, arch)
+    return [*found, *jit.variants_of("quantized/absmax.cu", "quantized_absmax", [{"BS_KIND": kind} for kind in (4, 5)])]
+
+
+VARIANTS = _variants()

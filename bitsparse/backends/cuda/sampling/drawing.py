@@ -19,30 +19,11 @@ _THREADS = 256
 _LIMITS, _PARTS = (2, 36, 54), (4, 8, 16, 32)
 
 
-class SamplerParams(ctypes.Structure):
-    """``Sampler`` of ``sampling/draw.cuh``, field by field."""
-
-    _fields_ = (
-        ("width", ctypes.c_int64),
-        ("seed", ctypes.c_uint64),
-        ("most", ctypes.c_int64 * 3),
-        ("run", ctypes.c_int64 * 4),
-        ("inverse", ctypes.c_float * 4),
-        ("samples", ctypes.c_int * 4),
-        ("stream", ctypes.c_uint),
-        ("strategy", ctypes.c_int),
-    )
+SamplerParams = jit.struct("sampling/draw.cuh", "Sampler")
+EdgesParams = jit.struct("sampling/edges.cu", "SampleEdgesParams")
 
 
-class _EdgesParams(ctypes.Structure):
-    _fields_ = (
-        ("sampler", SamplerParams),
-        *((name, ctypes.c_void_p) for name in ("indptr", "indices", "starts", "counts", "edges", "columns")),
-        *((name, ctypes.c_int64) for name in ("rows", "total")),
-    )
-
-
-def sampler_params(indptr: Any, nnz: int, width: int, strategy: str, seed: int, stream: int) -> SamplerParams:
+def sampler_params(indptr: Any, nnz: int, width: int, strategy: str, seed: int, stream: int) -> ctypes.Structure:
     """What a kernel samples by. Rows are shorter than the limit of the indices, so that widths beyond it all mean the same."""
     limit = int(np.iinfo(indptr.dtype).max)
     if strategy == "uniform" and 2**31 <= width < nnz:
@@ -109,7 +90,7 @@ class Drawing:
             self._factors[name] = self._cupy.where(samples > 0, quotient, np.dtype(dtype).type(1))
         return self._factors[name]
 
-    def sampler(self, seed: int, stream: int) -> SamplerParams:
+    def sampler(self, seed: int, stream: int) -> ctypes.Structure:
         """The argument of a kernel."""
         return sampler_params(self.indptr, self.nnz, self.width, self.strategy, seed, stream)
 
@@ -123,10 +104,13 @@ class Drawing:
         return edges, found
 
     def _launch(self, name: str, items: int, seed: int, stream: int, **arrays: Any) -> None:
-        params = _EdgesParams(self.sampler(seed, stream))
+        params = EdgesParams(self.sampler(seed, stream))
         params.indptr, params.starts = self.indptr.data.ptr, self.starts.data.ptr
         params.rows, params.total = self.shape[0], items
         for array, data in arrays.items():
             setattr(params, array, None if data is None else data.data.ptr)
         defines = {"BS_LARGE": 1} if self.indptr.dtype.itemsize == 8 else {}
         jit.kernel("sampling/edges.cu", name, defines).launch(-(-items // _THREADS), _THREADS, params)()
+
+
+VARIANTS = jit.variants_of("sampling/edges.cu", "sample_edges", ({}, {"BS_LARGE": 1}))

@@ -10,9 +10,8 @@ import numpy as np
 
 from bitsparse import jit
 from bitsparse.backends.cuda import geometry
-from bitsparse.backends.cuda.csr.schedule import StreamsParams
-from bitsparse.backends.cuda.csr.units import UnitsParams, units_of
-from bitsparse.backends.cuda.sampling.drawing import Drawing, SamplerParams
+from bitsparse.backends.cuda.csr.units import units_of
+from bitsparse.backends.cuda.sampling.drawing import Drawing
 from bitsparse.backends.cuda.workspaces import Workspaces
 from bitsparse.backends.params import CodeFeatures, packed_words
 from bitsparse.errors import KernelError
@@ -23,35 +22,8 @@ _GRID_Y = 65535
 _KINDS = {"float16": 4, "float32": 5, "float64": 6, "bfloat16": 7}
 
 
-class _CodeMap(ctypes.Structure):
-    """``CodeMap`` of ``sampling/sums.cuh``, field by field."""
-
-    _fields_ = (
-        ("scale", ctypes.c_void_p),
-        ("offset", ctypes.c_void_p),
-        ("scale_step", ctypes.c_int),
-        ("offset_step", ctypes.c_int),
-        ("flip", ctypes.c_uint),
-        ("times", ctypes.c_int),
-        ("plus", ctypes.c_int),
-        ("factor", ctypes.c_float),
-        ("bias", ctypes.c_float),
-    )
-
-
-class _SumParams(ctypes.Structure):
-    """``SampleSpmmParams`` of ``sampling/spmm.cu``, field by field."""
-
-    _fields_ = (
-        ("streams", StreamsParams),
-        ("units", UnitsParams),
-        ("sampler", SamplerParams),
-        ("codes", _CodeMap),
-        *((name, ctypes.c_void_p) for name in ("indptr", "indices", "x", "out", "values", "col_scale")),
-        *((name, ctypes.c_void_p) for name in ("factors", "row_scale", "partial", "arrived")),
-        *((name, ctypes.c_uint) for name in ("vectors", "row_bytes", "out_bytes")),
-        *((name, ctypes.c_int) for name in ("slices", "features", "whole")),
-    )
+CodeMap = jit.struct("sampling/sums.cuh", "CodeMap")
+SumParams = jit.struct("sampling/spmm.cuh", "SampleSpmmParams")
 
 
 class Codes(NamedTuple):
@@ -67,12 +39,12 @@ class Codes(NamedTuple):
         return cls(x.bits, x.encoding, any(_step(part) < 0 for part in (x.scale, x.offset)))
 
     @property
-    def map(self) -> _CodeMap:
+    def map(self) -> ctypes.Structure:
         """The argument of a kernel, but for scale and offset."""
         half = 1 << (self.bits - 1)
         flip = half * (0xFFFFFFFF // ((1 << self.bits) - 1)) if self.encoding == "signed" else 0
         times, plus = {"unsigned": (1, 0), "signed": (1, -half), "bipolar": (2, -1)}[self.encoding]
-        return _CodeMap(None, None, 0, 0, flip, times, plus, times, plus - times * 32768)
+        return CodeMap(None, None, 0, 0, flip, times, plus, times, plus - times * 32768)
 
 
 def _step(part: Any) -> int:
@@ -137,6 +109,21 @@ def _lanes_of(vectors: int) -> int:
     while lanes > 8 and vectors > 32 and -(-vectors // lanes) * lanes * 3 > vectors * 4:
         lanes //= 2
     return lanes
+
+
+def constants(tuning: Tuning, kind: str | int, weights: int = 0, random: bool = False) -> dict[str, int]:
+    """What ``sampling/spmm.cu`` is compiled with for int32 indices, for features of a dtype's name or codes of so many bits.
+
+    `weights` are 0 for none (sums of codes are integers then), 1 for values or factors, 2 for scales of gathered rows of codes.
+    """
+    found = {"BS_BYTES": tuning.bytes, "BS_LANES": tuning.lanes, "BS_U": tuning.unroll, "BS_THREADS": tuning.threads}
+    found |= {"BS_RANDOM": int(random), "BS_WEIGHTS": weights}
+    if isinstance(kind, str):
+        found |= {"BS_KIND": _KINDS[kind], "BS_ACC": int(kind == "float64")}
+    else:
+        found |= {"BS_KIND": 0, "BS_ACC": 0 if weights else 2, "BS_CODES": kind}
+    found |= {} if tuning.blocks is None else {"BS_BLOCKS": tuning.blocks}
+    return found | ({} if tuning.chunk is None else {"BS_CHUNK": tuning.chunk})
 
 
 class SampledSum:
@@ -213,7 +200,7 @@ class SampledSum:
         each = tuning.bytes // self.dtype.itemsize if codes is None else tuning.bytes * 8 // codes.bits
         vectors = -(-self.columns // each)
         slices = -(-vectors // tuning.lanes)
-        params = self._params = _SumParams(
+        params = self._params = SumParams(
             schedule.walk_params(None, tuning.lanes, self.cut.longest), self.cut.params(), drawing.sampler(0, 0)
         )
         params.indptr = drawing.indptr.data.ptr
@@ -222,32 +209,17 @@ class SampledSum:
             setattr(params, name, None if array is None else array.data.ptr)
         params.vectors, params.slices, params.features = vectors, slices, self.columns
         params.row_bytes = params.out_bytes = self.columns * self.dtype.itemsize
-        defines = schedule.defines | {
-            "BS_BYTES": tuning.bytes,
-            "BS_LANES": tuning.lanes,
-            "BS_U": tuning.unroll,
-            "BS_THREADS": tuning.threads,
-            "BS_RANDOM": int(drawing.strategy == "uniform"),
-        }
         if codes is None:
-            defines |= {
-                "BS_KIND": _KINDS[self.dtype.name],
-                "BS_ACC": int(self._acc == np.float64),
-                "BS_WEIGHTS": weights,
-            }
             self._slot = (slices * tuning.lanes, each * self._acc.itemsize)
         else:
             params.codes, params.row_bytes = codes.map, packed_words(self.columns, codes.bits, "rows") * 4
             # Sums of codes without weights are integers, where 31 bits hold them.
             exact = drawing.longest << codes.bits < 1 << 31
             weights = 2 if codes.by_row else 1 if weights or not exact else 0
-            defines |= {"BS_KIND": 0, "BS_ACC": 0 if weights else 2, "BS_CODES": codes.bits, "BS_WEIGHTS": weights}
             self._slot = (slices * tuning.lanes, each * 4 + (16 if weights else 0))
         self._whole = self.columns % each == 0
-        if tuning.blocks is not None:
-            defines["BS_BLOCKS"] = tuning.blocks
-        if tuning.chunk is not None:
-            defines["BS_CHUNK"] = tuning.chunk
+        kind: str | int = self.dtype.name if codes is None else codes.bits
+        defines = schedule.defines | constants(tuning, kind, weights, drawing.strategy == "uniform")
         across = -(-slices // _GRID_Y)
         grid = (-(-self.cut.warps(tuning.lanes) * 32 // tuning.threads), -(-slices // across), across)
         self._kernel = jit.kernel("sampling/spmm.cu", "sample_spmm", defines).launch(grid, tuning.threads, params)
@@ -275,3 +247,17 @@ class SampledSum:
                     setattr(params.codes, f"{name}_step", _step(part))
             self._kernel(where)
         return out
+
+
+def _variants() -> list[jit.Variant]:
+    """Narrow and wide rows of floats without and with weights, drawn by rule or at random; codes of 8 and 4 bits; int64 indices."""
+    large, wide, half = {"BS_LARGE": 1}, Tuning(16, 32), Tuning(8, 32)
+    found = [constants(Tuning(16, lanes), "float32", weights) for lanes in (4, 32) for weights in (0, 1)]
+    found += [constants(wide, "float32", random=True), large | constants(wide, "float32")]
+    found += [large | constants(wide, "float32", 1, True), constants(wide, "float64", 1)]
+    found += [constants(half, kind, 1) for kind in ("float16", "bfloat16")]
+    found += [constants(Tuning(8, 16), 8), constants(Tuning(4, 16), 4), constants(Tuning(8, 16), 8, 2)]
+    return jit.variants_of("sampling/spmm.cu", "sample_spmm", found)
+
+
+VARIANTS = _variants()

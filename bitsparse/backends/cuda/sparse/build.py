@@ -12,14 +12,13 @@ import numpy as np
 
 from bitsparse import jit
 from bitsparse.backends.cuda.sparse.checks import (
+    BOTH_INDICES,
     CHUNK,
     DAMAGED,
     FROM_END,
     THREADS,
     check_length,
-    check_starts,
     checked,
-    contiguous_indices,
     launch,
     rows_of,
     streaming,
@@ -27,7 +26,7 @@ from bitsparse.backends.cuda.sparse.checks import (
 )
 from bitsparse.backends.cuda.sparse.order import canonical_csr, sort_coordinates, sum_runs, transpose_csr
 from bitsparse.backends.cuda.sparse.windows import cells_of
-from bitsparse.backends.params import packed_words
+from bitsparse.backends.params import packed_words, position_dtype
 
 __all__ = [
     "canonical_csr",
@@ -40,7 +39,6 @@ __all__ = [
     "sum_runs",
     "tile_starts",
     "translate",
-    "translated_to_csr",
     "transpose_csr",
     "validate_csr",
     "words_to_csr",
@@ -52,27 +50,8 @@ _WARPS = THREADS // 32
 _MOST_BLOCKS = 1 << 20
 
 
-class InverseParams(ctypes.Structure):
-    """The argument of the kernels of ``sparse/inverse.cu``, field by field."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("starts", "cells", "edges", "edge_row", "edge_cell", "perm", "tiles")),
-        *((name, ctypes.c_void_p) for name in ("indptr", "indices", "found")),
-        *((name, ctypes.c_int64) for name in ("rows", "cols", "nnz", "windows", "cell_count")),
-        ("window", ctypes.c_int),
-    )
-
-
-class BitParams(ctypes.Structure):
-    """The argument of the kernels of ``sparse/words.cu``, field by field."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("indptr", "indices", "rows_of", "cols_of", "codes", "words")),
-        *((name, ctypes.c_void_p) for name in ("counts", "columns", "found")),
-        *((name, ctypes.c_int64) for name in ("rows", "cols", "nnz", "width", "segments", "spread")),
-        ("bits", ctypes.c_int),
-        ("fields", ctypes.c_int),
-    )
+InverseParams = jit.struct("sparse/inverse.cu", "InverseParams")
+BitParams = jit.struct("sparse/words.cu", "BitParams")
 
 
 def _warps(items: int) -> int:
@@ -156,54 +135,15 @@ def translate(indptr: Any, indices: Any, shape: tuple[int, int], window: int) ->
 
     Returns
     -------
-    cols_indptr, cols, edge_indptr, edge_row, edge_col, perm : cupy.ndarray
+    cols_indptr, cols, edge_col : cupy.ndarray
         As :class:`bitsparse.TCTiledCSR` defines them.
     """
-    made = cells_of("translate", indptr, indices, shape, window, 0, entries=True)
-    return made.starts, made.cells, made.edges, made.edge_row, made.edge_cell, made.perm
-
-
-def translated_to_csr(
-    cols_indptr: Any,
-    cols: Any,
-    edge_indptr: Any,
-    edge_row: Any,
-    edge_col: Any,
-    perm: Any,
-    shape: tuple[int, int],
-    window: int,
-) -> tuple[Any, Any]:
-    """The canonical CSR pattern ``(indptr, indices)`` that was translated; ValueError for any other arrays. See the host backend."""
-    cupy = jit.require_cupy("translated_to_csr")
-    starts, cols, edges, perm = contiguous_indices(cols_indptr, cols, edge_indptr, perm)
-    row, col = _of(edge_row, np.uint8, "edge_row"), _of(edge_col, np.int32, "edge_col")
-    nnz, windows, dtype = row.size, -(-shape[0] // window), starts.dtype
-    check_length("edge_col", col, nnz)
-    check_length("perm", perm, nnz)
-    check_starts("cols_indptr", starts, windows, cols.size)
-    check_starts("edge_indptr", edges, windows, nnz)
-    checked("TCTiledCSR", starts, cols, (windows, shape[1]))
-    indptr, indices = cupy.zeros(shape[0] + 1, dtype), cupy.full(nnz, -1, dtype)
-    found = cupy.zeros(3, np.uint64)
-    params = InverseParams(starts.data.ptr, cols.data.ptr, edges.data.ptr, row.data.ptr, col.data.ptr, perm.data.ptr)
-    params.indptr, params.indices, params.found = indptr.data.ptr, indices.data.ptr, found.data.ptr
-    params.rows, params.cols, params.nnz, params.windows, params.cell_count = *shape, nnz, windows, cols.size
-    params.window = window
-    blocks = -(-nnz // CHUNK)
-    launch("sparse/inverse.cu", "check_windows", dtype, -(-windows // THREADS), params)
-    launch("sparse/inverse.cu", "count_edges", dtype, blocks, params)
-    indptr = cupy.cumsum(indptr, dtype=dtype)
-    params.indptr = indptr.data.ptr
-    launch("sparse/inverse.cu", "fill_edges", dtype, blocks, params)
-    edges_wrong, perm_wrong, _ = found.get().tolist()
-    if edges_wrong:
-        raise ValueError(
-            f"TCTiledCSR: edges of window {FROM_END - edges_wrong} are out of range or not sorted by column and row; {DAMAGED}"
-        )
-    if perm_wrong or validate_csr(indptr, indices, shape) != "canonical":
-        where = f" of window {FROM_END - perm_wrong}" if perm_wrong else ""
-        raise ValueError(f"TCTiledCSR: perm contradicts the edges{where}; {DAMAGED}")
-    return indptr, indices
+    found = cells_of("translate", indptr, indices, shape, window, 0, entries=True)
+    cupy = jit.require_cupy("translate")
+    most = int((found.starts[1:] - found.starts[:-1]).max()) if shape[0] else 0
+    edge_col = cupy.empty(found.perm.size, position_dtype(most))
+    edge_col[found.perm] = found.edge_cell.astype(edge_col.dtype)
+    return found.starts, found.cells, edge_col
 
 
 # -- 4 x 4 blocks -----------------------------------------------------------------------------------------------------
@@ -220,18 +160,18 @@ def frdc_to_csr(indptr: Any, indices: Any, tiles: Any, shape: tuple[int, int]) -
     blocks = (-(-shape[0] // 4), -(-shape[1] // 4))
     check_length("tiles", tiles, indices.size)
     starts, columns, _, _ = checked("FRDC", indptr, indices, blocks)
-    found, counts = cupy.zeros(3, np.uint64), cupy.zeros(shape[0] + 1, np.int64)
+    found, counts = cupy.zeros(1, np.uint64), cupy.zeros(shape[0] + 1, np.int64)
     params = InverseParams(starts.data.ptr, columns.data.ptr, tiles=tiles.data.ptr, found=found.data.ptr)
     params.rows, params.cols, params.windows = *shape, blocks[0]
     return _tiles_to_csr(cupy, params, counts, found, starts.dtype)
 
 
-def _tiles_to_csr(cupy: Any, params: InverseParams, counts: Any, found: Any, dtype: Any) -> tuple[Any, Any]:
+def _tiles_to_csr(cupy: Any, params: ctypes.Structure, counts: Any, found: Any, dtype: Any) -> tuple[Any, Any]:
     rows = counts.astype(dtype, copy=False)
     params.indptr = rows.data.ptr
     launch("sparse/inverse.cu", "count_tiles", dtype, _warps(params.windows), params)
     total = int(rows.sum(dtype=np.int64))
-    bad = int(found[2])
+    bad = int(found[0])
     if bad:
         raise ValueError(f"FRDC: block row {FROM_END - bad} holds an empty tile or bits beyond the shape; {DAMAGED}")
     if total > np.iinfo(dtype).max:
@@ -240,3 +180,9 @@ def _tiles_to_csr(cupy: Any, params: InverseParams, counts: Any, found: Any, dty
     params.indptr, params.indices = starts.data.ptr, made.data.ptr
     launch("sparse/inverse.cu", "fill_tiles", dtype, _warps(params.windows), params)
     return starts, made
+
+
+VARIANTS = [
+    *jit.variants_of("sparse/inverse.cu", "count_tiles", BOTH_INDICES),
+    *jit.variants_of("sparse/words.cu", "list_bits", BOTH_INDICES),
+]

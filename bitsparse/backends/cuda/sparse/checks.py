@@ -15,7 +15,6 @@ __all__ = [
     "FROM_END",
     "THREADS",
     "check_length",
-    "check_starts",
     "checked",
     "constants",
     "contiguous_indices",
@@ -35,14 +34,7 @@ _BLOCKS_EACH = 16
 _BAD_START, _BAD_INDEX, _FALLS, _REPEATS, _TALLEST = range(5)
 
 
-class CheckParams(ctypes.Structure):
-    """The argument of the kernels of ``sparse/check.cu``, field by field."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("indptr", "indices", "found", "starts")),
-        *((name, ctypes.c_int64) for name in ("rows", "cols", "nnz", "windows")),
-        ("window", ctypes.c_int),
-    )
+CheckParams = jit.struct("sparse/check.cu", "CheckParams")
 
 
 def constants(dtype: Any) -> dict[str, int]:
@@ -149,16 +141,6 @@ def checked(
     return indptr, indices, starts, int(counts[_TALLEST])
 
 
-def check_starts(what: str, starts: Any, rows: int, nnz: int) -> None:
-    """ValueError unless ``starts`` is an indptr of `rows` rows over `nnz` entries."""
-    check_length(what, starts, rows + 1)
-    found = jit.require_cupy("build").zeros(5, np.uint64)
-    params = CheckParams(starts.data.ptr, None, found.data.ptr, None, rows, 0, nnz)
-    launch("sparse/check.cu", "check_csr", starts.dtype, streaming(rows + 1), params)
-    if found.get()[_BAD_START]:
-        raise ValueError(f"{what} must start at 0, never fall and end at {nnz}; {DAMAGED}")
-
-
 def rows_of(indptr: Any, nnz: int) -> Any:
     """The row of every entry of an `indptr` that is right."""
     cupy = jit.require_cupy("rows_of")
@@ -166,3 +148,8 @@ def rows_of(indptr: Any, nnz: int) -> Any:
     params = CheckParams(indptr.data.ptr, None, None, rows.data.ptr, indptr.size - 1, 0, nnz)
     launch("sparse/check.cu", "rows_of", indptr.dtype, -(-nnz // CHUNK), params)
     return rows
+
+
+#: For int32 and int64 indices.
+BOTH_INDICES: tuple[dict[str, int], ...] = ({}, {"BS_LARGE": 1})
+VARIANTS = jit.variants_of("sparse/check.cu", "check_csr", BOTH_INDICES)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 import numpy as np
@@ -17,14 +16,7 @@ _LARGEST_KEY = 1 << 63
 _KINDS = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 3}
 
 
-class RunParams(ctypes.Structure):
-    """The argument of the kernel of ``sparse/runs.cu``, field by field."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("values", "out", "starts")),
-        *((name, ctypes.c_int64) for name in ("runs", "entries", "width")),
-        ("kind", ctypes.c_int),
-    )
+RunParams = jit.struct("sparse/runs.cu", "RunParams")
 
 
 def _order_of(major: Any, minor: Any, sizes: tuple[int, int]) -> Any:
@@ -105,3 +97,6 @@ def sum_runs(values: Any, starts: Any) -> Any:
     params.width, params.kind = values[:1].size, _KINDS[values.dtype.name]
     launch("sparse/runs.cu", "sum_runs", np.dtype(np.int32), streaming(out.size), params)
     return out.view(values.dtype)
+
+
+VARIANTS = jit.variants_of("sparse/runs.cu", "sum_runs")

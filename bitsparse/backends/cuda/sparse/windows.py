@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bitsparse import jit
-from bitsparse.backends.cuda.sparse.checks import THREADS, checked, constants, launch
+from bitsparse.backends.cuda.sparse.checks import BOTH_INDICES, THREADS, checked, constants, launch
 
 __all__ = ["TALLEST", "Cells", "cells_of"]
 
@@ -22,16 +22,7 @@ _STATIC_BYTES = 3072
 _RANK_BLOCKS, _GRID_Y = 64, 65535
 
 
-class WindowParams(ctypes.Structure):
-    """The argument of the kernels of ``sparse/windows.cu``, field by field."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("indptr", "indices", "edges", "full", "perm", "edge_row", "edge_cell")),
-        *((name, ctypes.c_void_p) for name in ("cells", "tiles", "counts")),
-        *((name, ctypes.c_int64) for name in ("rows", "windows", "fulls")),
-        *((name, ctypes.c_int) for name in ("window", "shift", "low", "capacity")),
-        *((name, ctypes.c_void_p) for name in ("packed", "packed_tiles")),
-    )
+WindowParams = jit.struct("sparse/windows.cu", "WindowParams")
 
 
 class Cells(NamedTuple):
@@ -46,7 +37,7 @@ class Cells(NamedTuple):
     edge_cell: Any = None  # and its cell among those of the window
 
 
-def _sort(params: WindowParams, dtype: Any, tallest: int) -> int:
+def _sort(params: ctypes.Structure, dtype: Any, tallest: int) -> int:
     """Sort the windows that fit shared memory; the number of entries that fit."""
     kernel = jit.kernel("sparse/windows.cu", "order_windows", constants(dtype))
     item = 2 * (dtype.itemsize + 4)
@@ -61,7 +52,7 @@ def _sort(params: WindowParams, dtype: Any, tallest: int) -> int:
     return low
 
 
-def _rank(cupy: Any, params: WindowParams, edges: Any, fits: int) -> None:
+def _rank(cupy: Any, params: ctypes.Structure, edges: Any, fits: int) -> None:
     """Sort and number the windows that do not fit."""
     full = cupy.flatnonzero(edges[1:] - edges[:-1] > fits)
     params.full, params.fulls = full.data.ptr, full.size
@@ -134,3 +125,6 @@ def cells_of(
     params.packed_tiles = None if packed_bits is None else packed_bits.data.ptr
     launch("sparse/windows.cu", "pack_cells", dtype, min(1 << 20, -(-windows // (THREADS // 32))), params)
     return Cells(edges, starts, packed, packed_bits, perm, edge_row, edge_cell)
+
+
+VARIANTS = jit.variants_of("sparse/windows.cu", "order_windows", BOTH_INDICES)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bitsparse import jit
+from bitsparse.backends.cuda.chips import RowRates, chip_here
 from bitsparse.backends.cuda.sparse.windows import cells_of
 
 __all__ = [
@@ -33,25 +34,6 @@ _HEIGHTS, _WIDE = (16, 32), 64
 #: Entries that the windows of 8 rows number, with padding.
 _MOST_ENTRIES = 1 << 28
 _SIXTEEN = ("float16", "bfloat16")
-
-# Fitted to times on an H200 (COLLAB, DD, ss_pkustk04, web_notredame, artist, communities of reddit's size; 16 to 256 columns), in
-# microseconds and rates per microsecond.
-_START, _MEMORY_RATE = 5.0, 4.0e6
-#: Edge by edge: the start, microseconds of a row of features, bytes of such rows; the latter two for elements of 32 and of 16 bits.
-_EDGES_START, _ROW, _BYTES_RATE = 3.7, {4: 3.5e-6, 2: 4.5e-6}, {4: 14.0e6, 2: 10.8e6}
-#: The L1 finds bytes that near edges share: faster by this times what windows of 8 rows share beyond 1, up to a limit by row bytes.
-_L1_GAIN, _L1_LEAST, _L1_BYTES = 0.174, 2.1, 3000
-#: An entry of a window of 8 rows, and each of its columns; without and with weights.
-_WINDOW = ((1.0e-5, 4.0e-7), (1.6e-5, 7.4e-7))
-_TILE = {8: (2.1e-5, 1.9e-6, 3.1e-6, 1.66e-7), 16: (2.0e-5, 1.9e-6, 3.25e-6, 2.28e-7)}
-_TILE_WEIGHED = 1.38
-#: Values that may change are brought into the order of windows or tiles in every call: a launch, and bytes of an edge, as measured
-#: (COLLAB's 24.6 M edges: 104 us in front of windows, 207 us in front of tiles).
-_ARRANGE_START, _ARRANGE_BYTES = 2.0, {"windows": 17.0, "tiles": 34.0}
-#: Shares of the compulsory bytes' time that come on top, edge by edge and in windows.
-_EDGES_MOVED, _WINDOWS_MOVED = 0.64, 0.6
-#: Windows must be quicker by so much (second) where less than so much is shared (first), as they are uneven there.
-_MARGINS = {"windows": (4.5, 1.15), "tiles": (2.5, 1.3)}
 
 
 class Kind(NamedTuple):
@@ -205,8 +187,10 @@ def tiles_precision(kind: Kind) -> str:
     return kind.precision
 
 
-def estimates(kind: Kind, shape: tuple[int, int], nnz: int, shared: dict[int, Shared]) -> list[Estimate]:
-    """The kernels that can compute a product, the quickest first by what was measured on an H200.
+def estimates(
+    kind: Kind, shape: tuple[int, int], nnz: int, shared: dict[int, Shared], rates: RowRates | None = None
+) -> list[Estimate]:
+    """The kernels that can compute a product, the quickest first by what was measured of a chip, by default the current device's.
 
     Values that are new in every call are taken edge by edge where the choice is free.
 
@@ -214,44 +198,48 @@ def estimates(kind: Kind, shape: tuple[int, int], nnz: int, shared: dict[int, Sh
     ----------
     shared : dict of Shared
         By the heights 8, 16 and 32 of windows.
+    rates : RowRates, optional
 
     Examples
     --------
     >>> collab = {8: Shared(5_280_977, {}), 16: Shared(2_993_592, {8: 384_335}), 32: Shared(1_725_948, {8: 220_830})}
     >>> size = (372_474, 372_474), 24_574_995
-    >>> [(e.kernel, e.height, round(e.cost)) for e in estimates(Kind(np.float32, 128), *size, collab)]
+    >>> [(e.kernel, e.height, round(e.cost)) for e in estimates(Kind(np.float32, 128), *size, collab, RowRates())]
     [('windows', 8, 400), ('csr', 0, 716)]
-    >>> estimates(Kind(np.float32, 128, precision="tf32"), *size, collab)[0][:2]
+    >>> estimates(Kind(np.float32, 128, precision="tf32"), *size, collab, RowRates())[0][:2]
     ('tiles', 32)
     """
+    r = chip_here().rows if rates is None else rates
     refused, weighted = refusals(kind, shape, nnz), kind.values is not None
     sharing = nnz / max(1, shared[8].entries)
     row_bytes = kind.columns * np.dtype(kind.dtype).itemsize
-    moved = (sum(shape) * row_bytes + 4 * nnz * (1 + weighted)) / _MEMORY_RATE
-    made = [Estimate("csr", 0, _edges_us(kind, nnz, row_bytes, sharing) + _EDGES_MOVED * moved)]
-    above = _START + _WINDOWS_MOVED * moved
-    arranging = dict.fromkeys(_ARRANGE_BYTES, 0.0)
-    if weighted and not kind.frozen:
-        arranging = {name: _ARRANGE_START + part * nnz / _MEMORY_RATE for name, part in _ARRANGE_BYTES.items()}
-    margins = {kernel: more if sharing < sure else 1.0 for kernel, (sure, more) in _MARGINS.items()}
+    moved = (sum(shape) * row_bytes + 4 * nnz * (1 + weighted)) / r.memory
+    found = [Estimate("csr", 0, _edges_us(r, kind, nnz, row_bytes, sharing) + r.edges_moved * moved)]
+    above = r.start + r.windows_moved * moved
+    arranged = weighted and not kind.frozen
+
+    def windowed(kernel: str, height: int, cost: float, bytes_arranged: float, margin: tuple[float, float]) -> None:
+        cost += r.arrange_start + bytes_arranged * nnz / r.memory if arranged else 0.0
+        found.append(Estimate(kernel, height, (margin[1] if sharing < margin[0] else 1.0) * (above + cost)))
+
     if "windows" not in refused and (kind.fixed or not weighted):
-        entry, column = _WINDOW[weighted]
-        cost = shared[8].entries * (entry + column * kind.columns) + arranging["windows"]
-        made.append(Estimate("windows", 8, margins["windows"] * (above + cost)))
+        entry, column = r.window[weighted]
+        cost = shared[8].entries * (entry + column * kind.columns)
+        windowed("windows", 8, cost, r.arrange_windows, r.margin_windows)
     if "tiles" not in refused:
         group = group_of(kind.dtype)
-        base, by_row, column, column_by_row = _TILE[group]
+        base, by_row, column, column_by_row = r.tile8 if group == 8 else r.tile16
         split = 2.0 if tiles_precision(kind) == "3xtf32" else 1.0
         for height in _HEIGHTS if kind.columns >= _WIDE and not weighted else _HEIGHTS[:1]:
             each = base + by_row * height + split * kind.columns * (column + column_by_row * height)
-            cost = shared[height].groups[group] * each * (_TILE_WEIGHED if weighted else 1.0)
-            made.append(Estimate("tiles", height, margins["tiles"] * (above + cost + arranging["tiles"])))
-    return sorted(made, key=lambda estimate: estimate.cost)
+            cost = shared[height].groups[group] * each * (r.tile_weighed if weighted else 1.0)
+            windowed("tiles", height, cost, r.arrange_tiles, r.margin_tiles)
+    return sorted(found, key=lambda estimate: estimate.cost)
 
 
-def _edges_us(kind: Kind, nnz: int, row_bytes: int, sharing: float) -> float:
+def _edges_us(rates: RowRates, kind: Kind, nnz: int, row_bytes: int, sharing: float) -> float:
     """Gathering a row of features for every edge, some of its bytes from the L1; weights hardly matter."""
-    item = 2 if np.dtype(kind.dtype).itemsize == 2 else 4
-    most = _L1_LEAST + row_bytes / _L1_BYTES
-    gain = min(most, 1 + _L1_GAIN * max(0.0, sharing - 1))
-    return _EDGES_START + nnz * (_ROW[item] + row_bytes / _BYTES_RATE[item] / gain)
+    half = np.dtype(kind.dtype).itemsize == 2
+    most = rates.l1_least + row_bytes / rates.l1_bytes
+    gain = min(most, 1 + rates.l1_gain * max(0.0, sharing - 1))
+    return rates.edges_start + nnz * (rates.row[half] + row_bytes / rates.row_bytes[half] / gain)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from typing import Any, NamedTuple
 
@@ -10,9 +9,11 @@ import numpy as np
 
 from bitsparse import jit
 from bitsparse.backends.cuda import geometry
-from bitsparse.backends.cuda.csr.schedule import Schedule, StreamsParams
-from bitsparse.backends.cuda.csr.units import UnitsParams, edges_of_a_warp, limits_of, units_of
-from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue, EpilogueStruct
+from bitsparse.backends.cuda.chips import RELEASED, chip_here
+from bitsparse.backends.cuda.csr.bounds import CODES
+from bitsparse.backends.cuda.csr.schedule import Schedule
+from bitsparse.backends.cuda.csr.units import edges_of_a_warp, limits_of, units_of
+from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
 from bitsparse.backends.cuda.workspaces import Workspaces
 from bitsparse.backends.params import OperandParams, packed_words
 from bitsparse.errors import KernelError
@@ -33,24 +34,8 @@ _MOST = 1024
 _NO_OPERAND = OperandParams()
 
 
-class _CodeParams(ctypes.Structure):
-    """``CodeParams`` of ``spmm/codes.cuh``, field by field."""
-
-    _fields_ = (
-        ("streams", StreamsParams),
-        ("units", UnitsParams),
-        *((name, ctypes.c_void_p) for name in ("x", "out", "values", "partial", "arrived")),
-        ("row_bytes", ctypes.c_uint),
-        *((name, ctypes.c_int) for name in ("vectors", "gathered", "slices", "heads", "columns", "width", "padded")),
-        ("flip", ctypes.c_uint),
-        *((name, ctypes.c_int) for name in ("base", "aligned")),
-    )
-
-
-class _ChainParams(_CodeParams):
-    """The same with an epilogue."""
-
-    _fields_ = (("epilogue", EpilogueStruct),)
+CodeParams = jit.struct("spmm/codes.cu", "CodeParams")
+ChainParams = jit.struct("spmm/codes.cu", "CodeParams", optional=True)
 
 
 class CodeTuning(NamedTuple):
@@ -103,6 +88,26 @@ def code_tuning(row_words: int, bits: int, mean: float = 0.0, weighted: bool = F
         return CodeTuning(words, 1 << (vectors - 1).bit_length())
     # A slice reads the edges' columns once more, which is worth a lane or so.
     return CodeTuning(words, min((8, 16, 32), key=lambda lanes: (-(-vectors // lanes) * (lanes + 1), -lanes)))
+
+
+def constants(
+    tuning: CodeTuning,
+    bits: int,
+    weights: str = "none",
+    *,
+    mean: bool = False,
+    chain: bool = False,
+    signed: bool = False,
+    direct: bool = False,
+) -> dict[str, int]:
+    """What ``spmm/codes.cu`` is compiled with for int32 indices; see :class:`CodeSum` for the arguments."""
+    floats = weights == "float32"
+    out = _CHAIN if chain else _FLOATS if mean or floats else _INTEGERS
+    found = {"BS_BITS": bits, "BS_WORDS": tuning.words, "BS_U": tuning.unroll, "BS_OUT": out}
+    extra = {"BS_MEAN": mean and (chain or floats), "BS_SIGNED": signed and bits == 8 and weights == "none"}
+    found |= {name: 1 for name, wanted in (extra | {"BS_DIRECT": direct}).items() if wanted}
+    found |= {} if tuning.blocks is None else {"BS_BLOCKS": tuning.blocks}
+    return found | ({} if weights == "none" else {"BS_WEIGHTS": 2 if floats else 1})
 
 
 class CodeSum:
@@ -183,7 +188,7 @@ class CodeSum:
         most = _LONGEST.get(bits, _MOST) if not weighted else _MOST
         longest = min(most, tuning.longest or limits_of(edges_of_a_warp(schedule.nnz), tuning.lanes)[1])
         self.cut = units_of(schedule, tuning.lanes, span=tuning.span, limit=tuning.limit, longest=longest)
-        params = self._params = (_CodeParams if chain is None else _ChainParams)(
+        params = self._params = (CodeParams if chain is None else ChainParams)(
             schedule.walk_params(self._indices, tuning.lanes, self.cut.longest), self.cut.params()
         )
         params.row_bytes, params.gathered = 4 * row_words, row_words // tuning.words
@@ -201,24 +206,14 @@ class CodeSum:
         if encoding == "signed":
             params.flip = sum(1 << (i + bits - 1) for i in range(0, 32, bits))
             params.base = 1 << (bits - 1)
-        defines = schedule.defines | {"BS_BITS": bits, "BS_WORDS": tuning.words, "BS_U": tuning.unroll}
-        if chain is not None:
-            defines |= {"BS_OUT": _CHAIN} | ({"BS_MEAN": 1} if mean else {})
-        else:
-            defines |= {"BS_OUT": _FLOATS if mean or floats else _INTEGERS} | (
-                {"BS_MEAN": 1} if mean and floats else {}
-            )
-        if weighted:
-            defines["BS_WEIGHTS"] = 2 if floats else 1
-        elif bits == 8 and encoding == "signed":
-            defines["BS_SIGNED"] = 1
-        if indices is None:
-            defines["BS_DIRECT"] = 1
-        if tuning.blocks is not None:
-            defines["BS_BLOCKS"] = tuning.blocks
+        signed, direct = encoding == "signed", indices is None
+        defines = schedule.defines | constants(
+            tuning, bits, weights, mean=mean, chain=chain is not None, signed=signed, direct=direct
+        )
         self._slot = each if weighted else each * (32 if bits == 16 else 16) // 32
         grid = -(-self.cut.warps(tuning.lanes) * 32 // _THREADS)
         across = -(-self._slices // _GRID_Y)
+        defines |= CODES.blocks(defines, chip_here())
         self._kernel = jit.kernel("spmm/codes.cu", "spmm_codes", defines).launch(
             (grid, -(-self._slices // across), across), _THREADS, params
         )
@@ -251,3 +246,26 @@ class CodeSum:
                 params.epilogue = self.chain.aim(out)
             self._kernel(stream)
         return out
+
+
+def _variants() -> list[jit.Variant]:
+    """Sums of integers of every width, as they are, as means and through a chain; signed ones; values of edges; int64 indices."""
+    large, tunings = {"BS_LARGE": 1}, {bits: code_tuning(32, bits) for bits in BITS}
+    found = [constants(tunings[bits], bits) for bits in BITS]
+    found += [constants(tunings[bits], bits, chain=True) for bits in BITS[:3]]
+    found += [constants(code_tuning(32, 4, _LONG_ROWS), 4, chain=chain) for chain in (False, True)]
+    eight = tunings[8]
+    found += [constants(eight, 8, mean=True), constants(eight, 8, mean=True, chain=True)]
+    found += [constants(eight, 8, "int32"), constants(eight, 8, signed=True)]
+    found += [constants(code_tuning(32, bits, weighted=True), bits, "float32") for bits in (4, 8)]
+    found += [large | constants(eight, 8), large | constants(tunings[4], 4, chain=True)]
+    return [
+        variant
+        for arch, chip in RELEASED.items()
+        for variant in jit.variants_of(
+            "spmm/codes.cu", "spmm_codes", [one | CODES.blocks(one, chip) for one in found], arch
+        )
+    ]
+
+
+VARIANTS = _variants()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from typing import Any, NamedTuple
 
@@ -10,9 +9,11 @@ import numpy as np
 
 from bitsparse import jit
 from bitsparse.backends.cuda import geometry
-from bitsparse.backends.cuda.csr.schedule import Schedule, StreamsParams
-from bitsparse.backends.cuda.csr.units import UnitsParams, units_of
-from bitsparse.backends.cuda.finish.floats import Behind, Finish, FinishStruct
+from bitsparse.backends.cuda.chips import RELEASED, chip_here
+from bitsparse.backends.cuda.csr.bounds import PACKED
+from bitsparse.backends.cuda.csr.schedule import Schedule
+from bitsparse.backends.cuda.csr.units import units_of
+from bitsparse.backends.cuda.finish.floats import Behind, Finish, finish_constants
 from bitsparse.backends.cuda.workspaces import Workspaces
 from bitsparse.backends.params import packed_words
 
@@ -24,18 +25,7 @@ _WEIGHTS = {"none": 0, "edge": 1, "general": 2}
 _WIDE = 64
 
 
-class _PackedParams(ctypes.Structure):
-    """``PackedParams`` of ``spmm/packed.cu``, field by field."""
-
-    _fields_ = (
-        ("streams", StreamsParams),
-        ("units", UnitsParams),
-        *((name, ctypes.c_void_p) for name in ("x", "out", "values", "col_scale", "partial", "arrived")),
-        ("row_bytes", ctypes.c_uint),
-        *((name, ctypes.c_int) for name in ("vectors", "slices")),
-        ("aligned", ctypes.c_int),
-        ("finish", FinishStruct),
-    )
+PackedParams = jit.struct("spmm/packed.cu", "PackedParams")
 
 
 class PackedTuning(NamedTuple):
@@ -75,6 +65,12 @@ def packed_tuning(features: int, general: bool = False) -> PackedTuning:
     """
     lane = 8 if features >= _WIDE and not general else 4
     return PackedTuning(lane, min(32, 1 << (-(-features // lane) - 1).bit_length()))
+
+
+def constants(tuning: PackedTuning, weights: str = "none", *, bipolar: bool = True) -> dict[str, int]:
+    """What ``spmm/packed.cu`` is compiled with for int32 indices, beside what its finish adds."""
+    found = {"BS_LANE": tuning.lane, "BS_U": tuning.unroll, "BS_WEIGHTS": _WEIGHTS[weights], "BS_BIPOLAR": int(bipolar)}
+    return found | ({} if tuning.blocks is None else {"BS_BLOCKS": tuning.blocks})
 
 
 class PackedSum:
@@ -134,7 +130,7 @@ class PackedSum:
         self._indices = indices if indices.data.ptr % 16 == 0 else indices.copy()
         self._values = values
         self.cut = units_of(schedule, tuning.lanes, span=tuning.span, limit=tuning.limit, longest=tuning.longest)
-        params = self._params = _PackedParams(
+        params = self._params = PackedParams(
             schedule.walk_params(self._indices, tuning.lanes, self.cut.longest), self.cut.params()
         )
         params.row_bytes, params.vectors, params.slices = (
@@ -142,16 +138,14 @@ class PackedSum:
             vectors,
             self._slices,
         )
-        defines = schedule.defines | {"BS_LANE": tuning.lane, "BS_U": tuning.unroll}
-        defines |= {"BS_WEIGHTS": _WEIGHTS[weights], "BS_BIPOLAR": int(encoding == "bipolar")}
+        defines = schedule.defines | constants(tuning, weights, bipolar=encoding == "bipolar")
         defines |= finish.defines | finish.pads(tuning.lanes, self._slices, tuning.lane)
         if mean and finish.mode != 2:  # the sign of a mean is that of the sum
             defines["BS_MEAN"] = 1
-        if tuning.blocks is not None:
-            defines["BS_BLOCKS"] = tuning.blocks
         params.finish = finish.struct
         grid = -(-self.cut.warps(tuning.lanes) * 32 // _THREADS)
         across = -(-self._slices // _GRID_Y)
+        defines |= PACKED.blocks(defines, chip_here())
         self._kernel = jit.kernel("spmm/packed.cu", "spmm_packed", defines).launch(
             (grid, -(-self._slices // across), across), _THREADS, params
         )
@@ -180,3 +174,23 @@ class PackedSum:
             self.finish.aim(params.finish, behind)
             self._kernel(stream)
         return out
+
+
+def _variants() -> list[jit.Variant]:
+    """Weighted sums with floats or signs behind them, for narrow and wide rows; signs of plain sums; factors of columns; int64 indices."""
+    narrow, wide = packed_tuning(32), packed_tuning(128)
+    found = [constants(tuning, "edge") | finish_constants(1) for tuning in (narrow, wide)]
+    found += [constants(tuning, "edge") | finish_constants(2, pads=pads) for tuning, pads in ((narrow, 2), (wide, 0))]
+    found += [constants(narrow) | finish for finish in (finish_constants(1), finish_constants(3, pads=2))]
+    found += [constants(packed_tuning(128, True), "general") | finish_constants(1)]
+    found += [constants(narrow, "edge") | finish_constants(1) | {"BS_LARGE": 1}]
+    return [
+        variant
+        for arch, chip in RELEASED.items()
+        for variant in jit.variants_of(
+            "spmm/packed.cu", "spmm_packed", [one | PACKED.blocks(one, chip) for one in found], arch
+        )
+    ]
+
+
+VARIANTS = _variants()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from typing import Any, NamedTuple
 
@@ -18,14 +17,7 @@ __all__ = ["MOST_COLUMNS", "MOST_EDGES", "ShortSum", "ShortTuning", "refusal"]
 MOST_COLUMNS, MOST_EDGES = 64, 1024
 
 
-class _ShortParams(ctypes.Structure):
-    """``ShortParams`` of ``spmm/short.cu``, field by field."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("units", "indices", "values", "x", "row_scale", "out")),
-        *((name, ctypes.c_uint) for name in ("vectors", "row_bytes")),
-        ("warps", ctypes.c_int),
-    )
+ShortParams = jit.struct("spmm/short.cu", "ShortParams")
 
 
 class ShortTuning(NamedTuple):
@@ -67,6 +59,12 @@ def refusal(columns: int, dtype: Any, longest: int, size: int) -> str | None:
     return None if size < most else f"{size} edges are more than {most}"
 
 
+def constants(tuning: ShortTuning, lanes: int, weighted: bool) -> dict[str, int]:
+    """What ``spmm/short.cu`` is compiled with."""
+    found = {"BS_LANES": lanes, "BS_U": tuning.unroll, "BS_WEIGHTS": int(weighted), "BS_THREADS": tuning.threads}
+    return found | ({} if tuning.blocks is None else {"BS_BLOCKS": tuning.blocks})
+
+
 class ShortSum:
     """Sums over the rows of one pattern, ``sums(x, out=None)``; rows may be empty, and should have few edges.
 
@@ -104,14 +102,12 @@ class ShortSum:
         starts = self._pad(indptr, indices, values)
         self._units = _dealt(indptr[1:] - indptr[:-1], starts, 32 // lanes, tuning)
         self._row_scale = None if row_scale is None else cupy.ascontiguousarray(row_scale, np.float32)
-        params = self._params = _ShortParams(self._units.data.ptr, self._indices.data.ptr)
+        params = self._params = ShortParams(self._units.data.ptr, self._indices.data.ptr)
         params.values = None if self._values is None else self._values.data.ptr
         params.row_scale = None if self._row_scale is None else self._row_scale.data.ptr
         params.vectors, params.row_bytes = columns // 4, columns * 4
         params.warps = self._units.shape[0] * lanes // 32
-        defines = {"BS_LANES": lanes, "BS_U": tuning.unroll, "BS_WEIGHTS": int(values is not None)}
-        defines |= {"BS_THREADS": tuning.threads} | ({} if tuning.blocks is None else {"BS_BLOCKS": tuning.blocks})
-        kernel = jit.kernel("spmm/short.cu", "spmm_short", defines)
+        kernel = jit.kernel("spmm/short.cu", "spmm_short", constants(tuning, lanes, values is not None))
         self._launch = kernel.launch(-(-params.warps * 32 // tuning.threads), tuning.threads, params)
 
     def _pad(self, indptr: Any, indices: Any, values: Any) -> Any:
@@ -182,3 +178,8 @@ def _dealt(lengths: Any, starts: Any, groups: int, tuning: ShortTuning) -> Any:
         part[:, :, 3] = size * tuning.unroll
         parts.append(part.reshape(-1, 4))
     return cupy.concatenate(parts)
+
+
+VARIANTS = jit.variants_of(
+    "spmm/short.cu", "spmm_short", [constants(ShortTuning(), 4, False), constants(ShortTuning(), 16, True)]
+)

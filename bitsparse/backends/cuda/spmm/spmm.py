@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 import threading
 from typing import Any
@@ -11,9 +10,11 @@ import numpy as np
 
 from bitsparse import jit
 from bitsparse.backends.cuda import geometry
-from bitsparse.backends.cuda.csr.schedule import Schedule, StreamsParams
-from bitsparse.backends.cuda.csr.units import UnitsParams, edges_of_a_warp, units_of
-from bitsparse.backends.cuda.finish.floats import Behind, Finish, FinishStruct
+from bitsparse.backends.cuda.chips import RELEASED, chip_here
+from bitsparse.backends.cuda.csr.bounds import CSR
+from bitsparse.backends.cuda.csr.schedule import Schedule
+from bitsparse.backends.cuda.csr.units import edges_of_a_warp, units_of
+from bitsparse.backends.cuda.finish.floats import ADDED, BIAS, NORM, RELU, TANH, Behind, Finish, finish_constants
 from bitsparse.backends.cuda.sparse.checks import rows_of
 from bitsparse.backends.cuda.spmm.tuning import EDGES, GENERAL, NONE, SIXTEEN, Tuning, fitted, tuning_of, value_dtype_of
 from bitsparse.backends.cuda.workspaces import Workspaces
@@ -31,22 +32,8 @@ _KINDS = {"float16": 4, "float32": 5, "float64": 6, "bfloat16": 7} | {
 _GRID_Y = 65535
 
 
-class _SpmmParams(ctypes.Structure):
-    """``SpmmParams`` of ``spmm/csr.cuh``, field by field."""
-
-    _fields_ = (
-        ("streams", StreamsParams),
-        ("units", UnitsParams),
-        *((name, ctypes.c_void_p) for name in ("x", "out", "values", "row_scale", "col_scale", "partial", "arrived")),
-        *((name, ctypes.c_uint) for name in ("vectors", "row_bytes", "out_bytes")),
-        *((name, ctypes.c_int) for name in ("slices", "heads", "width", "is_signed")),
-    )
-
-
-class _FinishedParams(_SpmmParams):
-    """The same with a finish behind the sums."""
-
-    _fields_ = (("finish", FinishStruct),)
+SpmmParams = jit.struct("spmm/csr.cuh", "SpmmParams")
+FinishedParams = jit.struct("spmm/csr.cuh", "SpmmParams", optional=True)
 
 
 def longest_row(indptr: Any, nnz: int) -> int:
@@ -58,6 +45,36 @@ def longest_row(indptr: Any, nnz: int) -> int:
     if first != 0 or last != nnz or shortest < 0:
         raise ValueError(f"indptr must start at 0, never decrease and end at nnz = {nnz}; rebuild the sparse array")
     return longest
+
+
+def constants(
+    tuning: Tuning,
+    kind: str = "float32",
+    acc: str = "float32",
+    weights: int = NONE,
+    reduce: str = "sum",
+    *,
+    row_scale: bool = False,
+    direct: bool = False,
+    value16: bool = False,
+) -> dict[str, int]:
+    """What ``spmm/csr.cu`` is compiled with for int32 indices.
+
+    Parameters
+    ----------
+    kind, acc : str
+        Names of the dtypes of features and sums.
+    row_scale : bool
+        Rows of the result have factors.
+    direct : bool
+        An edge is its own column.
+    value16 : bool
+        Values of edges have 16 bits, as the features.
+    """
+    found = {"BS_KIND": _KINDS[kind], "BS_ACC": _ACCS[acc], "BS_BYTES": tuning.bytes, "BS_U": tuning.unroll}
+    found |= {"BS_V": tuning.vectors, "BS_WEIGHTS": weights, "BS_REDUCE": _REDUCES[reduce]}
+    found |= {"BS_ROW_SCALE": int(row_scale)} | ({} if tuning.blocks is None else {"BS_BLOCKS": tuning.blocks})
+    return found | ({"BS_DIRECT": 1} if direct else {}) | ({"BS_VALUE16": 1} if value16 else {})
 
 
 class Spmm:
@@ -172,7 +189,7 @@ class Spmm:
         self._slices = -(-vectors // (tuning.lanes * tuning.vectors))
         self._each, self._slot = each, self._slices * tuning.vectors * tuning.lanes
         finish = self._finish
-        params = self._params = (_SpmmParams if finish is None else _FinishedParams)(
+        params = self._params = (SpmmParams if finish is None else FinishedParams)(
             schedule.walk_params(self._indices, tuning.lanes, self.cut.longest), self.cut.params()
         )
         params.row_scale = None if self._row_scale is None else self._row_scale.data.ptr
@@ -182,27 +199,22 @@ class Spmm:
         params.out_bytes = self.columns * self.dtype.itemsize
         params.slices, params.is_signed = self._slices, int(self._x_dtype.kind == "i")
         params.heads, params.width = (self.heads, self.columns // self.heads) if self._weights == "head" else (1, 1)
-        defines = schedule.defines | {
-            "BS_KIND": _KINDS[self._kind_name],
-            "BS_ACC": _ACCS[self._acc.name],
-            "BS_BYTES": tuning.bytes,
-            "BS_WEIGHTS": weights,
-            "BS_REDUCE": _REDUCES[self._reduce],
-            "BS_ROW_SCALE": int(self._row_scale is not None and self._reduce != "max"),
-            "BS_U": tuning.unroll,
-            "BS_V": tuning.vectors,
-        }
+        defines = schedule.defines | constants(
+            tuning,
+            self._kind_name,
+            self._acc.name,
+            weights,
+            self._reduce,
+            row_scale=self._row_scale is not None and self._reduce != "max",
+            direct=self._indices is None,
+            value16=weights == EDGES and self._folded is None and self._value_dtype != self._acc,
+        )
         if finish is not None:
             params.finish, params.out_bytes = finish.struct, finish.struct.row_bytes
             defines |= finish.defines | finish.pads(tuning.lanes, self._slices * tuning.vectors, each)
-        if tuning.blocks is not None:
-            defines["BS_BLOCKS"] = tuning.blocks
-        if self._indices is None:
-            defines["BS_DIRECT"] = 1
-        if weights == EDGES and self._folded is None and self._value_dtype != self._acc:
-            defines["BS_VALUE16"] = 1
         blocks = -(-self.cut.warps(tuning.lanes) * 32 // tuning.threads)
         across = -(-self._slices // _GRID_Y)
+        defines |= CSR.blocks(defines, chip_here())
         self._kernel = jit.kernel(_SOURCE, "spmm_csr", defines).launch(
             (blocks, -(-self._slices // across), across), tuning.threads, params
         )
@@ -296,3 +308,51 @@ def spmm(
         tuning=tuning,
     )
     return product(x, values, out)
+
+
+def _variants() -> list[jit.Variant]:
+    """Rows of 16-byte vectors without and with weights and scales of rows, for floats; then what else is usual, and chains and signs."""
+    wide, few, narrow = Tuning(16, 32), Tuning(16, 4, unroll=4), Tuning(8, 4)
+    floats, halves = ("float32", "float16", "bfloat16"), ("float16", "bfloat16")
+    large = {"BS_LARGE": 1}
+    found = [
+        constants(wide, kind, weights=weights, row_scale=scaled)
+        for kind in floats
+        for weights in (NONE, EDGES)
+        for scaled in (False, True)
+    ]
+    found += [constants(few, weights=EDGES)]
+    found += [
+        constants(tuning, kind, weights=EDGES, value16=True)
+        for kind in halves
+        for tuning in (wide, few, narrow._replace(unroll=4))
+    ]
+    found += [
+        each
+        for kind in floats
+        for each in (constants(wide, kind, weights=GENERAL), constants(wide, kind, reduce="mean"))
+    ]
+    found += [constants(wide, reduce="max"), constants(wide, direct=True), constants(Tuning(4, 4))]
+    found += [constants(narrow, kind) for kind in floats]
+    found += [large | constants(wide, weights=weights) for weights in (NONE, EDGES)]
+    found += [constants(wide, "float64", "float64"), constants(narrow, "int8", "int32")]
+    found += [constants(wide, weights=weights) | finish_constants(2, pads=0) for weights in (NONE, EDGES)]
+    found += [constants(wide, weights=weights) | finish_constants(3, pads=0) for weights in (NONE, EDGES)]
+    found += [constants(wide, weights=weights) | finish_constants(1, BIAS | RELU) for weights in (NONE, EDGES)]
+    found += [constants(wide, reduce="mean") | finish_constants(1, BIAS | RELU)]
+    found += [
+        constants(wide) | finish_constants(3, ADDED, 0),
+        constants(wide) | finish_constants(1, BIAS | NORM | TANH),
+    ]
+    found += [
+        constants(narrow, "float16") | finish_constants(2, pads=0),
+        large | constants(wide) | finish_constants(2, pads=0),
+    ]
+    return [
+        variant
+        for arch, chip in RELEASED.items()
+        for variant in jit.variants_of(_SOURCE, "spmm_csr", [one | CSR.blocks(one, chip) for one in found], arch)
+    ]
+
+
+VARIANTS = _variants()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from typing import Any, NamedTuple
 
@@ -11,6 +10,7 @@ import numpy as np
 from bitsparse import jit
 from bitsparse.backends.cuda import geometry
 from bitsparse.backends.cuda.spmm.tiles_build import Arranged, TileStats, Windows
+from bitsparse.backends.params import Translation
 from bitsparse.errors import DTypeError, KernelError, ShapeError
 
 __all__ = ["PRECISIONS", "Arranged", "TileStats", "Tiles", "Tuning"]
@@ -25,17 +25,7 @@ _WARPS = 4
 _REGISTERS, _MOST_REGISTERS, _MOST_BLOCKS = 65536, 248, 8
 
 
-class TilesParams(ctypes.Structure):
-    """The argument of the kernels of ``spmm/tiles.cu``, field by field."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("x", "y", "partial", "cols", "bits", "offsets", "row_offsets")),
-        *((name, ctypes.c_void_p) for name in ("values", "col_scale", "row_scale", "counts", "pieces")),
-        *((name, ctypes.c_int64) for name in ("rows", "piece_count", "value_head")),
-        *((name, ctypes.c_uint32) for name in ("row_bytes", "value_bytes")),
-        *((name, ctypes.c_int) for name in ("columns", "width", "head_slices", "slices", "outer")),
-        ("groups", ctypes.c_uint32),
-    )
+TilesParams = jit.struct("spmm/tiles.cuh", "TilesParams")
 
 
 class Tuning(NamedTuple):
@@ -177,6 +167,8 @@ class Tiles:
         16, 32 or 64.
     k : int, default 8
         8 for float32 features, 16 for 16-bit ones.
+    translation : Translation, optional
+        Of the pattern: taken as it lies if its windows have `rows` rows, else the pattern is translated here.
 
     Notes
     -----
@@ -188,11 +180,19 @@ class Tiles:
     """
 
     def __init__(
-        self, indptr: Any, indices: Any, shape: tuple[int, int], nnz: int, *, rows: int = 16, k: int = 8
+        self,
+        indptr: Any,
+        indices: Any,
+        shape: tuple[int, int],
+        nnz: int,
+        *,
+        rows: int = 16,
+        k: int = 8,
+        translation: Translation | None = None,
     ) -> None:
         cupy = self._cupy = jit.require_cupy("tiles")
         self.shape, self.nnz = (int(shape[0]), int(shape[1])), int(nnz)
-        self.windows = Windows(indptr, indices, self.shape, self.nnz, height=rows, k=k)
+        self.windows = Windows(indptr, indices, self.shape, self.nnz, height=rows, k=k, translation=translation)
         self._lock = threading.Lock()
         self._prepared: dict[tuple[Any, ...], _Prepared] = {}
         self._room: dict[int, Any] = {}
@@ -362,3 +362,18 @@ class Tiles:
 
 def _floats(array: Any) -> Any:
     return None if array is None else geometry.contiguous(array.astype(np.float32, copy=False))
+
+
+def _variants() -> list[jit.Variant]:
+    """Every kind of floats in windows of 16 and 32 rows, 64 columns a warp, and 16 columns; without weights and with them."""
+    found = [
+        constants(kind, height, 64, 8 if kind else 4, weights)
+        for kind in range(3)
+        for weights in (_ONES, _TILED, _CSR)
+        for height in (16, 32)
+    ]
+    found += [constants(kind, 16, 16, 8 if kind else 4, weights) for kind in range(3) for weights in (_ONES, _TILED)]
+    return jit.variants_of("spmm/tiles.cu", "spmm_tiles", found)
+
+
+VARIANTS = _variants()

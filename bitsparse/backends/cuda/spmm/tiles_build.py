@@ -10,6 +10,7 @@ import numpy as np
 
 from bitsparse import jit
 from bitsparse.backends.cuda.sparse import build
+from bitsparse.backends.params import Translation
 from bitsparse.errors import KernelError
 
 __all__ = ["HEIGHTS", "Arranged", "TileStats", "Windows", "piece_limit"]
@@ -21,16 +22,7 @@ _WARPS, _SHORTEST, _LONGEST = 16, 32, 1024
 _THREADS = 128
 
 
-class BuildParams(ctypes.Structure):
-    """The argument of the kernels of ``spmm/tiles_build.cu``, field by field."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("starts", "cols_indptr", "source_cols", "edge_indptr")),
-        *((name, ctypes.c_void_p) for name in ("edge_row", "edge_col", "cols", "bits", "offsets", "row_counts")),
-        *((name, ctypes.c_void_p) for name in ("row_offsets", "pieces", "values", "arranged")),
-        *((name, ctypes.c_int64) for name in ("windows", "piece_count", "edges")),
-        *((name, ctypes.c_int) for name in ("heads", "large")),
-    )
+BuildParams = jit.struct("spmm/tiles_build.cu", "BuildParams")
 
 
 class TileStats(NamedTuple):
@@ -88,6 +80,8 @@ def piece_limit(tiles: int, multiprocessors: int) -> int:
 class Windows:
     """The tiles of one canonical CSR pattern, for windows of `height` rows and groups of `k` columns.
 
+    A translation of the pattern for windows of this height is taken as it lies, if there is one.
+
     Attributes
     ----------
     cols : cupy.ndarray of uint32 (tiles, k)
@@ -99,16 +93,28 @@ class Windows:
         Pieces of windows that have several.
     """
 
-    def __init__(self, indptr: Any, indices: Any, shape: tuple[int, int], nnz: int, *, height: int, k: int) -> None:
+    def __init__(
+        self,
+        indptr: Any,
+        indices: Any,
+        shape: tuple[int, int],
+        nnz: int,
+        *,
+        height: int,
+        k: int,
+        translation: Translation | None = None,
+    ) -> None:
         if height not in HEIGHTS or k not in (8, 16):
             raise ValueError(f"tiles: rows must be one of {HEIGHTS} and k 8 or 16, got {height} and {k}")
         if shape[1] > 1 << 32:
             raise KernelError(f"tiles: {shape[1]} columns are more than 2**32; use kernel='csr'")
         cupy = self._cupy = jit.require_cupy("tiles")
         self.height, self.k, self._nnz = height, k, nnz
-        self._defines = {"BS_TYPE": int(k == 16), "BS_M": height // 16}
+        self._defines = constants(k, height)
         self.indptr = indptr
-        cols_indptr, cols, edge_indptr, edge_row, edge_col, _ = build.translate(indptr, indices, shape, height)
+        if translation is None or translation.window != height:
+            translation = Translation(height, *build.translate(indptr, indices, shape, height))
+        cols_indptr, cols, edge_col = translation.cols_indptr, translation.cols, translation.edge_col
         unique, self.windows = int(cols.size), -(-shape[0] // height)
         chip = jit.capability()
         tiles = (cols_indptr[1:] - cols_indptr[:-1] + (k - 1)) // k
@@ -124,15 +130,14 @@ class Windows:
             total, self.count, self.slots, several = (int(n) for n in counts)
         else:
             total = self.count = self.slots = several = 0
-        self._starts, self._edges = starts, edge_indptr
+        self._starts = starts
         self.stats = TileStats(int(shape[0]), int(shape[1]), nnz, height, k, unique, total)
         first_of_several = self._make_pieces(tiles, pieces, ends, split, slots)
         self.splits = self.pieces[cupy.flatnonzero(first_of_several)] if several else self.pieces[:0]
         self.cols = cupy.empty((total, k), np.uint32)
         self.bits = cupy.zeros((total, k // 2, height // 16), np.uint32)
-        params = self._params(cols_indptr=cols_indptr, source_cols=cols, edge_indptr=edge_indptr)
-        params.edge_row, params.edge_col = edge_row.data.ptr, edge_col.data.ptr
-        params.large = int(indptr.dtype.itemsize == 8)
+        params = self._params(cols_indptr=cols_indptr, source_cols=cols, indptr=indptr, edge_col=edge_col)
+        params.rows, params.bytes, params.large = shape[0], edge_col.dtype.itemsize, int(indptr.dtype.itemsize == 8)
         if total:
             self._launch("place_tiles", self.windows, params)
         self._lock = threading.Lock()
@@ -148,7 +153,7 @@ class Windows:
     @property
     def nbytes(self) -> int:
         """Bytes on the device, without the pattern itself."""
-        parts = (self.cols, self.bits, self.pieces, self.splits, self._starts, self._edges)
+        parts = (self.cols, self.bits, self.pieces, self.splits, self._starts)
         later = (self._offsets, self._row_offsets, self._counts)
         return int(sum(part.nbytes for part in (*parts, *(part for part in later if part is not None))))
 
@@ -166,7 +171,7 @@ class Windows:
         at = number - self._first
         begin = at * own // of
         self.pieces[:, 0] = self._starts[window] + begin
-        self.pieces[:, 1] = self._edges[window]
+        self.pieces[:, 1] = self.indptr[window * self.height]
         rest = self.pieces.view(np.int32)
         rest[:, 4] = window
         rest[:, 5] = (at + 1) * own // of - begin
@@ -229,12 +234,22 @@ class Windows:
             self._launch("arrange_values", -(-self.count // (_THREADS // 32)), params)
         return Arranged(out, heads, self.key)
 
-    def _params(self, **arrays: Any) -> BuildParams:
+    def _params(self, **arrays: Any) -> ctypes.Structure:
         params = BuildParams(windows=self.windows, piece_count=self.count)
         known = {"starts": self._starts, "cols": self.cols, "bits": self.bits, "pieces": self.pieces}
         for name, array in (known | arrays).items():
             setattr(params, name, array.data.ptr)
         return params
 
-    def _launch(self, name: str, blocks: int, params: BuildParams) -> None:
+    def _launch(self, name: str, blocks: int, params: ctypes.Structure) -> None:
         jit.kernel("spmm/tiles_build.cu", name, self._defines).launch(blocks, _THREADS, params)()
+
+
+def constants(k: int, height: int) -> dict[str, int]:
+    """What ``spmm/tiles_build.cu`` is compiled with, for groups of `k` columns and windows of so many rows."""
+    return {"BS_TYPE": int(k == 16), "BS_M": height // 16}
+
+
+VARIANTS = jit.variants_of(
+    "spmm/tiles_build.cu", "place_tiles", [constants(k, height) for height in (16, 32, 64) for k in (8, 16)]
+)

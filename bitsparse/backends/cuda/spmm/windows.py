@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from typing import Any
 
 import numpy as np
 
 from bitsparse import jit
-from bitsparse.backends.cuda.finish.floats import Behind, Finish, FinishStruct
+from bitsparse.backends.cuda.finish.floats import BIAS, RELU, Behind, Finish, finish_constants
 from bitsparse.backends.cuda.sparse.checks import THREADS, launch, streaming
 from bitsparse.backends.cuda.sparse.windows import cells_of
 
@@ -21,41 +20,10 @@ ROWS, BATCH = 8, 4
 _WARPS, _ROUNDS, _SHORTEST, _LONGEST = 24, 4, 128, 512
 
 
-class WindowsParams(ctypes.Structure):
-    """The argument of ``spmm/windows.cu``, field by field."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("x", "out", "units", "entries", "weights", "row_scale", "counts")),
-        *((name, ctypes.c_void_p) for name in ("partial", "arrived")),
-        ("rows", ctypes.c_int64),
-        *((name, ctypes.c_uint32) for name in ("row_bytes", "vectors")),
-        *((name, ctypes.c_int) for name in ("count", "shift", "slices")),
-    )
-
-
-class _FinishedParams(WindowsParams):
-    """The same with a finish behind the sums."""
-
-    _fields_ = (("finish", FinishStruct),)
-
-
-class FillParams(ctypes.Structure):
-    """The argument of ``fill_windows`` in ``spmm/windows_fill.cu``, field by field."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("starts", "cells", "edges", "perm", "edge_row", "edge_cell", "first")),
-        *((name, ctypes.c_void_p) for name in ("entries", "place")),
-        ("windows", ctypes.c_int64),
-    )
-
-
-class WeighParams(ctypes.Structure):
-    """The argument of ``weigh_windows`` in ``spmm/windows_fill.cu``, field by field."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("entries", "place", "values", "col_scale", "weights")),
-        ("count", ctypes.c_int64),
-    )
+WindowsParams = jit.struct("spmm/windows.cu", "WindowsParams")
+FinishedParams = jit.struct("spmm/windows.cu", "WindowsParams", optional=True)
+FillParams = jit.struct("spmm/windows_fill.cu", "FillParams")
+WeighParams = jit.struct("spmm/windows_fill.cu", "WeighParams")
 
 
 class Windows:
@@ -156,7 +124,7 @@ class Windows:
         lanes = min(32, 1 << (vectors - 1).bit_length())
         slices = -(-vectors // lanes)
         pointers = (x.data.ptr, out.data.ptr, self._units.data.ptr, self.entries.data.ptr)
-        params = WindowsParams(*pointers) if finish is None else _FinishedParams(*pointers)
+        params = WindowsParams(*pointers) if finish is None else FinishedParams(*pointers)
         for name, array in (("weights", weights), ("row_scale", row_scale), ("counts", counts)):
             setattr(params, name, None if array is None else array.data.ptr)
         params.rows, params.row_bytes, params.vectors = self.shape[0], 16 * vectors, vectors
@@ -200,3 +168,17 @@ def _units(cupy: Any, first: Any, parts: Any, padded: Any, each: Any, units: int
     batches = cupy.minimum(part, padded[window] - of * part) // BATCH
     columns = (window, first[window] + of * part, batches, slot, each[window], of)
     return cupy.ascontiguousarray(cupy.stack(columns, axis=1).astype(np.int32))
+
+
+VARIANTS = [
+    *jit.variants_of("spmm/windows.cu", "spmm_windows", [{"BS_WEIGHTS": kind} for kind in range(3)]),
+    *jit.variants_of(
+        "spmm/windows.cu",
+        "spmm_windows",
+        [
+            {"BS_WEIGHTS": 0} | finish
+            for finish in (finish_constants(2), finish_constants(3), finish_constants(1, BIAS | RELU))
+        ],
+    ),
+    *jit.variants_of("spmm/windows_fill.cu", "fill_windows", ({}, {"BS_LARGE": 1})),
+]

@@ -116,7 +116,7 @@ def _sliced(thresholds: Thresholds, features: int) -> tuple[Any, ...]:
     shape = (thresholds.values.shape[0], features)
     raised = np.broadcast_to(np.clip(thresholds.values, -base, base + 1) + base, shape)
     planes = (2 * base + 1).bit_length()
-    # Two halves at most: a threshold has up to 62 bits, a packed integer 32.
+    # A threshold has up to 62 bits, but a packed integer at most 32: so it is packed in one or two halves.
     parts = [
         host_bits.pack(
             (raised >> low) & 0xFFFFFFFF, min(planes - low, 32), axis=-1, layout="planes", encoding="unsigned"

@@ -127,7 +127,7 @@ def network(
     layers : tuple
         From :func:`layer`; codes come out of all but the last, floats out of that one.
     """
-    columns = features[0] + sum(made[1] for made in layers)
+    columns = features[0] + sum(layer[1] for layer in layers)
     work = (4 * places.size + edges) * max(1, columns // 8)
     form = _NORMALISATIONS[normalisation]
     found_nan = _ext.network(run_on(work), packet, form, features, layers, places, as_bytes(out))

@@ -25,9 +25,9 @@ from bitsparse.backends.params import EpilogueParams, OperandParams
 
 __all__ = ["CHOICES", "KERNELS", "Prepared", "cost", "epilogue", "matmul", "prepare"]
 
-#: Names that ``kernel`` may have.
+#: The kernels that can be forced by name.
 KERNELS = ("planes", "digits")
-#: Those among which costs decide.
+#: The kernels that the cost model chooses among.
 CHOICES = KERNELS
 
 Array = NDArray[Any]
@@ -196,32 +196,42 @@ def matmul(
 
 
 class Prepared:
-    """A product with one left operand: ``prepared(b_words, out, epilogue)`` is :func:`matmul` with the other arguments fixed."""
+    """A product with one left operand: ``prepared(b_words, out, operand)`` is :func:`matmul` with the other arguments fixed."""
 
-    #: Calls read the words of the left operand as they are then.
-    keeps_left = False
+    #: There is no shorter way, calls read the words of the left operand as they are then, and nothing is kept.
+    quick, keeps_left, nbytes = None, False, 0
 
-    def __init__(self, a_words: NDArray[np.uint32], arguments: dict[str, Any]) -> None:
-        self._a_words, self._arguments = a_words, arguments
+    def __init__(self, a_words: NDArray[np.uint32], epilogue: EpilogueParams | None, arguments: dict[str, Any]) -> None:
+        self._a_words, self._epilogue, self._arguments = a_words, epilogue, arguments
 
     def __call__(
-        self,
-        b_words: NDArray[np.uint32],
-        out: Array | None = None,
-        epilogue: EpilogueParams | None = None,
-        operand: OperandParams | None = None,
+        self, b_words: NDArray[np.uint32], out: Array | None = None, operand: OperandParams | None = None
     ) -> Array:
-        """The product with ``b_words``, through the epilogue if there is one; what operands contribute is part of that on a host."""
-        return matmul(self._a_words, b_words, epilogue=epilogue, out=out, **self._arguments)
+        """The product with ``b_words``, through the epilogue if there is one, with what operands contribute to that."""
+        chain = self._epilogue
+        if chain is not None and operand is not None:
+            chain = chain.joined(operand)
+        return matmul(self._a_words, b_words, epilogue=chain, out=out, **self._arguments)
 
-    def explain(self, fused: bool) -> tuple[str, ...]:
+    def explain(self) -> tuple[str, ...]:
         """Lines that a plan's explanation adds."""
         return ()
 
+    def nan_seen(self) -> bool:
+        """Never: NaN on its way to bits is an error of the call itself."""
+        return False
 
-def prepare(a_words: NDArray[np.uint32], *, n: int, b_batch: tuple[int, ...], **arguments: Any) -> Prepared:
+
+def prepare(
+    a_words: NDArray[np.uint32],
+    *,
+    n: int,
+    b_batch: tuple[int, ...],
+    epilogue: EpilogueParams | None = None,
+    **arguments: Any,
+) -> Prepared:
     """Products of one left operand with right operands of ``n`` columns and batch dimensions ``b_batch``; see :func:`matmul`."""
-    return Prepared(a_words, arguments)
+    return Prepared(a_words, epilogue, arguments)
 
 
 def epilogue(acc: Array, params: EpilogueParams) -> Array:

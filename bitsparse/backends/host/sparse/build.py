@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from bitsparse._ext import build as _ext
 from bitsparse.backends.host.settings import get_num_threads
-from bitsparse.backends.params import packed_words, window_starts
+from bitsparse.backends.params import packed_words
 
 __all__ = [
     "csr_to_words",
@@ -18,7 +18,6 @@ __all__ = [
     "pack_coo",
     "tile_starts",
     "translate",
-    "translated_to_csr",
     "validate_csr",
     "words_to_csr",
 ]
@@ -136,44 +135,16 @@ def tile_starts(indptr: Index, indices: Index, shape: tuple[int, int], window: i
     return made
 
 
-def translate(
-    indptr: Index, indices: Index, shape: tuple[int, int], window: int
-) -> tuple[Index, Index, Index, NDArray[np.uint8], NDArray[np.int32], Index]:
+def translate(indptr: Index, indices: Index, shape: tuple[int, int], window: int) -> tuple[Index, Index, NDArray[Any]]:
     """Sparse graph translation (TC-GNN section 4.1, Algorithm 1) of a canonical CSR pattern.
 
     Returns
     -------
-    cols_indptr, cols, edge_indptr, edge_row, edge_col, perm : ndarray
+    cols_indptr, cols, edge_col : ndarray
         As :class:`bitsparse.TCTiledCSR` defines them.
     """
-    starts, cols, edge_row, edge_col, perm = _ext.translate(
+    made: tuple[Index, Index, NDArray[Any]] = _ext.translate(
         *_flat(indptr, indices), _wide(indptr, indices), *shape, window, SPREAD, get_num_threads()
-    )
-    return starts, cols, window_starts(indptr, window), edge_row, edge_col, perm
-
-
-def translated_to_csr(
-    cols_indptr: Index,
-    cols: Index,
-    edge_indptr: Index,
-    edge_row: NDArray[np.uint8],
-    edge_col: NDArray[np.int32],
-    perm: Index,
-    shape: tuple[int, int],
-    window: int,
-) -> tuple[Index, Index]:
-    """The canonical CSR pattern ``(indptr, indices)`` that was translated.
-
-    Raises
-    ------
-    ValueError
-        The arrays are not what :func:`translate` makes of any pattern of this shape.
-    """
-    wide = _wide(cols_indptr, cols, edge_indptr, perm)
-    _of(edge_row, np.uint8, "edge_row")
-    _of(edge_col, np.int32, "edge_col")
-    made: tuple[Index, Index] = _ext.untranslate(
-        *_flat(cols_indptr, cols, edge_indptr, edge_row, edge_col, perm), wide, *shape, window, get_num_threads()
     )
     return made
 

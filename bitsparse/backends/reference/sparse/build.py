@@ -18,7 +18,6 @@ __all__ = [
     "pack_coo",
     "tile_starts",
     "translate",
-    "translated_to_csr",
     "validate_csr",
     "words_to_csr",
 ]
@@ -84,58 +83,19 @@ def translate(
     indptr: NDArray[Any], indices: NDArray[Any], shape: tuple[int, int], window: int
 ) -> tuple[NDArray[Any], ...]:
     """TC-GNN Algorithm 1, window by window: sort, deduplicate, look up."""
-    index = indptr.dtype
     cols: list[int] = []
-    edges: list[tuple[int, int, int]] = []  # position in the window's columns, row in the window, position in the CSR
-    cols_indptr, edge_indptr = [0], [0]
-    everything = list(enumerate(_entries(indptr, indices)))
+    positions: list[int] = []
+    cols_indptr = [0]
+    entries = _entries(indptr, indices)
     for first in range(0, shape[0], window):
-        inside = [(col, row - first, at) for at, (row, col) in everything if first <= row < first + window]
-        unique = sorted({col for col, _, _ in inside})
-        edges += [(unique.index(col), row, at) for col, row, at in sorted(inside)]
+        inside = [col for row, col in entries if first <= row < first + window]
+        unique = sorted(set(inside))
+        positions += [unique.index(col) for col in inside]
         cols += unique
         cols_indptr.append(len(cols))
-        edge_indptr.append(len(edges))
-    return (
-        np.array(cols_indptr, index),
-        np.array(cols, index),
-        np.array(edge_indptr, index),
-        np.array([row for _, row, _ in edges], np.uint8),
-        np.array([col for col, _, _ in edges], np.int32),
-        np.array([at for _, _, at in edges], index),
-    )
-
-
-def translated_to_csr(
-    cols_indptr: NDArray[Any],
-    cols: NDArray[Any],
-    edge_indptr: NDArray[Any],
-    edge_row: NDArray[np.uint8],
-    edge_col: NDArray[np.int32],
-    perm: NDArray[Any],
-    shape: tuple[int, int],
-    window: int,
-) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Read the entries, and accept them only if translating them gives the same arrays."""
-    given: tuple[NDArray[Any], ...] = (cols_indptr, cols, edge_indptr, edge_row, edge_col, perm)
-    entries = []
-    try:
-        for w in range(len(edge_indptr) - 1):
-            columns = cols[int(cols_indptr[w]) : int(cols_indptr[w + 1])].tolist()
-            for e in range(int(edge_indptr[w]), int(edge_indptr[w + 1])):
-                entries.append((w * window + int(edge_row[e]), columns[int(edge_col[e])]))
-    except IndexError:
-        raise ValueError("an edge refers to a column that its window does not have") from None
-    entries.sort()
-    if any(not 0 <= row < shape[0] for row, _ in entries):
-        raise ValueError("an edge lies beyond the last row")
-    indptr, indices = _pattern(entries, shape[0], cols_indptr.dtype)
-    if validate_csr(indptr, indices, shape) != "canonical":
-        raise ValueError("an edge is there twice")
-    again = translate(indptr, indices, shape, window)
-    if not all(np.array_equal(one, other) for one, other in zip(given, again, strict=True)):
-        raise ValueError("the arrays are not in canonical order")
-    return indptr, indices
+    most = max([end - start for start, end in pairwise(cols_indptr)], default=0)
+    edge_col = np.array(positions, np.uint8 if most <= 256 else np.uint16 if most <= 65536 else np.int32)
+    return np.array(cols_indptr, indptr.dtype), np.array(cols, indptr.dtype), edge_col
 
 
 def frdc(indptr: NDArray[Any], indices: NDArray[Any], shape: tuple[int, int]) -> tuple[NDArray[Any], ...]:

@@ -1,0 +1,89 @@
+"""Products of packed integers on warpgroups: every tiling of products of bits and of bytes, and the figures behind ``estimate_us``.
+
+Shapes are 1024 to 16384 rows, contractions as long, 64 to 16384 columns, with 1 to 8 planes and with one or two digits of 8 bits. A time
+is the median of replays of a CUDA graph of 20 calls. Fitted is every figure of ``Rates`` (``backends/cuda/matmul/wgmma.py``) but facts:
+the clock, the size of the L2, how many clusters run at a time; and the launch, which no time tells from ``fill_clocks``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from benchmarks.fit.fitting import Facts, Fit, Row, Values, search
+from benchmarks.gpu_timing import REPETITIONS, accumulator, encoding_of, ours_graph, random_words, replay
+from bitsparse import jit
+from bitsparse.backends.cuda.matmul import wgmma
+from bitsparse.backends.cuda.matmul.product import Product
+
+__all__ = ["FITS", "SHAPES", "measured", "predict"]
+
+CALLS = 20
+#: Bits of both sides, rows (and contraction), columns.
+SHAPES = (
+    *((1, bits, size, 64) for bits in (1, 2, 4, 8) for size in (1024, 2048, 4096, 8192, 16384)),
+    *((a, b, 4096, columns) for a, b in ((1, 1), (2, 2), (4, 2)) for columns in (256, 1024, 4096)),
+    *((1, 1, size, size) for size in (8192, 16384)),
+    *((8, 8, size, columns) for size in (2048, 4096, 8192) for columns in (64, 1024)),
+    *((16, 8, size, 64) for size in (2048, 4096, 8192)),
+)
+FITTED = (
+    *("fill_clocks", "arrive_bytes", "leave_bytes", "part_clocks", "store_bytes"),
+    *("overhead", "multicast_clocks", "memory_bytes_per_us", "carry_clocks", "flush_bytes_per_us", "unpack_clocks"),
+)
+
+
+def predict(values: Values, facts: Facts) -> float:
+    """The library's own estimate, with other figures; in front of a product of bytes its right operand is unpacked."""
+    m, n, blocks, a_planes, b_planes = (facts[name] for name in ("m", "n", "blocks", "a_planes", "b_planes"))
+    changed: Any = values
+    rates, tiling = wgmma.RATES._replace(**changed), wgmma.Tiling(*facts["tiling"])
+    wide, step = facts["wide"], facts["step"]
+    us = wgmma.estimate_us(tiling, m, n, blocks, a_planes, b_planes, 1, rates, wide=wide, step=step)
+    return us + (wgmma.unpacking_us(tiling, m, n, blocks, b_planes, 1, rates) if step == 8 else 0.0)
+
+
+def fitted(rows: Sequence[Row]) -> Values:
+    """From what the library has."""
+    used = [row for row in rows if np.isfinite(predict({}, row.facts))]
+    return search(used, predict, {name: getattr(wgmma.RATES, name) for name in FITTED})
+
+
+FITS = (Fit("products on warpgroups", "Rates of backends/cuda/matmul/wgmma.py", fitted, predict, lambda row: True),)
+
+
+def measured(only: Sequence[str]) -> Iterator[Row]:
+    """Times of all tilings of every shape."""
+    cupy = jit.require_cupy("fit")
+    for a_bits, b_bits, size, columns in SHAPES:
+        cell = f"{a_bits}x{b_bits}-{size}x{size}x{columns}"
+        if not any(part in cell for part in only):
+            continue
+        step = 8 if a_bits >= 8 else 1
+        planes = [-(-bits // step) for bits in (a_bits, b_bits)]
+        dtype = accumulator(size, a_bits, b_bits)
+        blocks, wide = size * step // 1024, dtype is np.int64
+        a, b = random_words(size, a_bits, size), random_words(columns, b_bits, size)
+        kind: dict[str, Any] = {"k": size, "n": columns, "a_bits": a_bits, "b_bits": b_bits, "acc_dtype": dtype}
+        kind |= {"a_encoding": encoding_of(a_bits), "b_encoding": encoding_of(b_bits)}
+        kind["kernel"] = "planes" if step == 1 else "digits"
+        out = cupy.empty((size, columns), dtype)
+        chosen = wgmma.choose_tiling(size, columns, blocks, *planes, 1, False, wide, step)
+        for tiling in wgmma.tilings(columns, planes[1], masked=False, wide=wide, a_planes=planes[0]):
+            facts: dict[str, Any] = {
+                "m": size,
+                "n": columns,
+                "blocks": blocks,
+                "a_planes": planes[0],
+                "b_planes": planes[1],
+            }
+            facts |= {"wide": wide, "step": step, "tiling": list(tiling)}
+            if not np.isfinite(predict({}, facts)):
+                continue
+            product = Product(a, **kind, tiling=tiling)
+            graph = ours_graph([partial(product, b, out)] * CALLS)
+            us = 1e3 * replay([graph], REPETITIONS)[0] / CALLS
+            yield Row(cell, "-".join(map(str, tiling)), facts, us, tiling == chosen)

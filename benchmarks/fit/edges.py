@@ -1,0 +1,109 @@
+"""Products of both ends of edges, and sums over sampled edges: variants of the kernels against those that the library takes.
+
+- ``dots``: float32 dot products with 1, 2 or 4 gathers in flight of a lane and 4 to 16 blocks of a multiprocessor (``dot_defines`` in
+  ``backends/cuda/edges/sddmm.py``), and from which sharing on windows of 8 rows pay (``windows_pay`` there).
+- ``sampled``: sums over AES samples of 64 edges a row, drawn in every call, with 4, 8 and 16 edges in flight and 64 or 128 threads a
+  block (``tuning_of`` in ``backends/cuda/sampling/sums.py``).
+
+Nothing is fitted but the sharing from which windows pay; the rest is a table of choices and what each loses.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from benchmarks.cases.sparse_gpu import Cell, Timed, cell_of, in_turns
+from benchmarks.fit.fitting import Fit, Row, Values
+from bitsparse import jit
+from bitsparse.backends.cuda.csr.schedule import Schedule
+from bitsparse.backends.cuda.edges import sddmm
+from bitsparse.backends.cuda.edges.sddmm_windows import DotWindows
+from bitsparse.backends.cuda.sampling.drawing import Drawing
+from bitsparse.backends.cuda.sampling.sums import SampledSum, tuning_of
+from bitsparse.backends.cuda.spmm import choice
+from bitsparse.backends.cuda.spmm.windows import Windows
+
+__all__ = ["FITS", "GRAPHS", "measured", "threshold"]
+
+GRAPHS = ("artist", "COLLAB", "DD", "soc_slashdot0902", "amazon_computers", "ss_pkustk04", "web_notredame")
+WIDTHS = (16, 64, 128, 256)
+REPETITIONS, SAMPLES = 9, 64
+
+
+def threshold(rows: Sequence[Row]) -> Values:
+    """Edges to a column of windows from which windows are at least as quick: the one that loses the least in all."""
+    pairs = {(row.facts["sharing"], row.cell): [0.0, 0.0] for row in rows}
+    for row in rows:
+        pairs[row.facts["sharing"], row.cell][row.variant == "windows"] = row.us
+    pairs = {key: times for key, times in pairs.items() if all(times)}
+    candidates = sorted({sharing for sharing, _ in pairs})
+
+    def loss(least: float) -> float:
+        return sum(math.log(times[sharing >= least] / min(times)) for (sharing, _), times in pairs.items())
+
+    return {"windows_sharing": min([*candidates, 1e9], key=loss)}
+
+
+FITS = (
+    Fit(
+        "dot products in windows",
+        "_WINDOWS_SHARING of backends/cuda/edges/sddmm.py",
+        threshold,
+        None,
+        lambda row: "sharing" in row.facts,
+    ),
+)
+
+
+def measured(only: Sequence[str]) -> Iterator[Row]:
+    """Times of all variants, by graph and width so that operands are made once."""
+    for name in GRAPHS:
+        for columns in WIDTHS:
+            for what, variants in (("dots", dots), ("sampled", sampled)):
+                case = f"{what}-{name}-D{columns}"
+                if any(part in case for part in only):
+                    yield from variants(case, cell_of(name, columns))
+
+
+def dots(case: str, cell: Cell) -> Iterator[Row]:
+    """Dot products edge by edge, in every variant, and in windows."""
+    cupy = jit.require_cupy("fit")
+    matrix, x = cell.matrix, cell.inputs("float32", pattern=True)[0]
+    schedule, out = Schedule(matrix.indptr, matrix.shape, matrix.nnz), cupy.empty(matrix.nnz, np.float32)
+    entries = choice.shared_columns(matrix.indptr, matrix.indices, matrix.shape, 8).entries
+    kind: dict[str, Any] = {"op": "dot", "dtype": np.float32, "columns": cell.columns}
+    edge_by_edge = sddmm.EdgeProduct(schedule, matrix.indices, **kind)
+    in_windows = DotWindows(Windows(matrix.indptr, matrix.indices, matrix.shape), matrix.indptr, cell.columns)
+    forms = [Timed(partial(edge_by_edge, x, x, out), "edges"), Timed(partial(in_windows, x, x, out), "windows")]
+    pays = sddmm.windows_pay(matrix.nnz, entries)
+    facts = {"sharing": matrix.nnz / max(1, entries)}
+    for one, ms in zip(forms, in_turns(forms, REPETITIONS), strict=True):
+        yield Row(case, one.name, facts, 1e3 * ms, pays == (one.name == "windows"))
+    timed = [Timed(partial(edge_by_edge, x, x, out), "what is taken")]
+    for steps in (1, 2, 4):
+        for blocks in (4, 6, 8, 12, 16):
+            product = sddmm.EdgeProduct(schedule, matrix.indices, **kind, steps=steps, blocks=blocks)
+            timed.append(Timed(partial(product, x, x, out), f"{steps} steps, {blocks} blocks"))
+    for i, (one, ms) in enumerate(zip(timed, in_turns(timed, REPETITIONS), strict=True)):
+        yield Row(f"{case}-tunings", one.name, {}, 1e3 * ms, i == 0)
+
+
+def sampled(case: str, cell: Cell) -> Iterator[Row]:
+    """Sums over AES samples that are drawn in every call."""
+    cupy = jit.require_cupy("fit")
+    matrix, x = cell.matrix, cell.inputs("float32", pattern=True)[0]
+    drawing = Drawing(matrix.indptr, matrix.shape, matrix.nnz, width=SAMPLES, strategy="aes")
+    out = cupy.empty((matrix.shape[0], cell.columns), np.float32)
+    taken = tuning_of(cell.columns, 4, 16)
+    others = [taken._replace(unroll=unroll, threads=threads) for unroll in (4, 8, 16) for threads in (64, 128)]
+    timed = []
+    for tuning in dict.fromkeys((taken, *others)):
+        sums = SampledSum(drawing, matrix.indices, columns=cell.columns, x_dtype=np.float32, tuning=tuning)
+        timed.append(Timed(partial(sums, x, out), f"unroll {tuning.unroll}, threads {tuning.threads}"))
+    for i, (one, ms) in enumerate(zip(timed, in_turns(timed, REPETITIONS), strict=True)):
+        yield Row(case, one.name, {}, 1e3 * ms, i == 0)

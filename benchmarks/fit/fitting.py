@@ -1,0 +1,140 @@
+"""What the families share: a measured variant, constants that explain its time, and what a choice among variants costs.
+
+Errors are relative: a model is to rank kernels from microseconds to milliseconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.optimize import nnls
+
+__all__ = ["Fit", "Row", "losses", "misses", "search", "solve"]
+
+Facts = Mapping[str, Any]
+Values = dict[str, float]
+
+
+class Row(NamedTuple):
+    """A variant of a kernel that was timed.
+
+    Attributes
+    ----------
+    cell : str
+        What was computed; rows of one cell give the same result.
+    variant : str
+        How.
+    facts : dict
+        What a model reads.
+    us : float
+    chosen : bool
+        The library would take this variant.
+    """
+
+    cell: str
+    variant: str
+    facts: dict[str, Any]
+    us: float
+    chosen: bool = False
+
+
+class Fit(NamedTuple):
+    """Constants that are found from rows, and where they stand.
+
+    Attributes
+    ----------
+    title, place : str
+        What they are, and where the library keeps them.
+    fit : callable
+        Rows to constants by name.
+    predict : callable or None
+        Constants and facts to microseconds; None for constants that decide and estimate nothing.
+    takes : callable
+        Whether a row belongs to it.
+    """
+
+    title: str
+    place: str
+    fit: Callable[[Sequence[Row]], Values]
+    predict: Callable[[Values, Facts], float] | None
+    takes: Callable[[Row], bool]
+
+
+def solve(rows: Sequence[Row], terms: Callable[[Facts], Mapping[str, float]]) -> Values:
+    """Constants, none negative, of which times are sums: ``us = sum(constant * term)``, by least squares of relative errors.
+
+    Examples
+    --------
+    >>> rows = [Row("c", "v", {"edges": n}, 2.0 + 0.5 * n) for n in (1, 10, 100)]
+    >>> found = solve(rows, lambda facts: {"start": 1.0, "edge": facts["edges"]})
+    >>> {name: round(value, 6) for name, value in found.items()}
+    {'start': 2.0, 'edge': 0.5}
+    """
+    each = [terms(row.facts) for row in rows]
+    names = list(dict.fromkeys(name for one in each for name in one))
+    matrix = np.array([[one.get(name, 0.0) / row.us for name in names] for one, row in zip(each, rows, strict=True)])
+    scale = np.maximum(np.abs(matrix).max(axis=0), 1e-300)
+    found, _ = nnls(matrix / scale, np.ones(len(rows)))
+    return dict(zip(names, (float(value) for value in found / scale), strict=True))
+
+
+def search(
+    rows: Sequence[Row], predict: Callable[[Values, Facts], float], start: Values, *, rounds: int = 60
+) -> Values:
+    """Constants of any model, from where they stand: one after the other is made larger or smaller as long as that helps.
+
+    Examples
+    --------
+    >>> rows = [Row("c", "v", {"n": n}, max(3.0, 0.25 * n)) for n in (1, 8, 20, 40)]
+    >>> found = search(rows, lambda v, facts: max(v["least"], v["each"] * facts["n"]), {"least": 1.0, "each": 1.0})
+    >>> {name: round(value, 3) for name, value in found.items()}
+    {'least': 3.0, 'each': 0.25}
+    """
+    best, step = dict(start), 0.5
+    error = _error(rows, predict, best)
+    for _ in range(rounds):
+        before = error
+        for name in best:
+            for factor in (1 + step, 1 / (1 + step)):
+                tried = best | {name: best[name] * factor}
+                found = _error(rows, predict, tried)
+                if found < error:
+                    best, error = tried, found
+        if error > before * (1 - 1e-3):
+            step /= 2
+        if step < 1e-5:
+            break
+    return best
+
+
+def _error(rows: Iterable[Row], predict: Callable[[Values, Facts], float], values: Values) -> float:
+    """Sum of squares of the logarithms of estimate over time."""
+    return sum(math.log(max(predict(values, row.facts), 1e-9) / row.us) ** 2 for row in rows)
+
+
+def misses(rows: Sequence[Row], predict: Callable[[Values, Facts], float], values: Values) -> tuple[float, float]:
+    """Mean and largest factor between estimate and time."""
+    factors = [abs(math.log(predict(values, row.facts) / row.us)) for row in rows]
+    return math.exp(sum(factors) / len(factors)), math.exp(max(factors))
+
+
+def losses(rows: Iterable[Row]) -> dict[str, tuple[float, str]]:
+    """Of each cell, the time of the variant that the library takes over the least, and the quickest one's name.
+
+    Examples
+    --------
+    >>> losses([Row("c", "a", {}, 1.2, True), Row("c", "b", {}, 1.0), Row("d", "a", {}, 1.0)])
+    {'c': (1.2, 'b')}
+    """
+    cells: dict[str, list[Row]] = {}
+    for row in rows:
+        cells.setdefault(row.cell, []).append(row)
+    found = {}
+    for cell, some in cells.items():
+        best, taken = min(some, key=lambda row: row.us), [row.us for row in some if row.chosen]
+        if taken:
+            found[cell] = (min(taken) / best.us, best.variant)
+    return found

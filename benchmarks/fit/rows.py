@@ -1,0 +1,168 @@
+"""Sums over rows of a sparse matrix: edge by edge, in windows and in tiles, and the figures behind the choice among them.
+
+Times are those of ``plan_spmm`` with each kernel forced, of patterns and of weighted graphs, float32 (also as TF32) and float16, 16 to 256
+columns, each call in a CUDA graph. What a time is made of:
+
+- everywhere a start, and a share of the time in which all arrays move once;
+- edge by edge: an edge, and its bytes of features, of which the L1 finds some where windows of 8 rows share columns;
+- windows: a column of a window, and each element of its features; tiles: the same of a group of 8 or 16 columns, and of rows.
+
+Edge by edge also every tuning is timed (threads, edges in flight, bytes of a lane) against the one that the library takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+import bitsparse as bs
+from benchmarks.cases.products import kernel_of
+from benchmarks.cases.sparse_gpu import Cell, Timed, cell_of, in_turns
+from benchmarks.ceilings import MEMORY_RATE
+from benchmarks.fit.fitting import Facts, Fit, Row, Values, search, solve
+from bitsparse import jit
+from bitsparse.backends.cuda.csr.schedule import Schedule
+from bitsparse.backends.cuda.spmm import choice
+from bitsparse.backends.cuda.spmm.spmm import Spmm
+
+__all__ = ["FITS", "GRAPHS", "facts_of", "measured", "predict"]
+
+GRAPHS = ("COLLAB", "DD", "ss_pkustk04", "web_notredame", "artist", "reddit-communities")
+WIDTHS = (16, 64, 128, 256)
+REPETITIONS = 9
+PLACE = "backends/cuda/spmm/choice.py"
+#: How much the L1 finds of what windows of 8 rows share, and its limit: a constant part, and bytes of a row over another.
+GAIN = {"l1_gain": 0.2, "l1_least": 2.0, "l1_bytes": 3000.0}
+
+
+def facts_of(kernel: str, height: int, kind: Any, shape: tuple[int, int], nnz: int, shared: Any) -> dict[str, Any]:
+    """What the models read of a product; ``shared`` are the columns of windows by their heights."""
+    item, weighted = np.dtype(kind.dtype).itemsize, kind.values is not None
+    row_bytes = kind.columns * item
+    facts: dict[str, Any] = {"kernel": kernel, "height": height, "item": item, "weighted": weighted, "nnz": nnz}
+    facts |= {"columns": kind.columns, "row_bytes": row_bytes, "sharing": nnz / max(1, shared[8].entries)}
+    facts["moved_us"] = 1e6 * (sum(shape) * row_bytes + 4 * nnz * (1 + weighted)) / MEMORY_RATE
+    if kernel == "windows":
+        facts["entries"] = shared[8].entries
+    if kernel == "tiles":
+        facts["groups"] = shared[height].groups[choice.group_of(kind.dtype)]
+        facts["split"] = 2 if choice.tiles_precision(kind) == "3xtf32" else 1
+    return facts
+
+
+def edge_terms(facts: Facts, gain: Mapping[str, float] | None = None) -> dict[str, float]:
+    """Of a product edge by edge; without `gain` no byte comes out of the L1."""
+    faster = 1.0
+    if gain:
+        most = gain["l1_least"] + facts["row_bytes"] / gain["l1_bytes"]
+        faster = max(1.0, min(most, 1 + gain["l1_gain"] * max(0.0, facts["sharing"] - 1)))
+    bits = 8 * facts["item"]
+    each = {f"edge_us_{bits}": facts["nnz"], f"byte_us_{bits}": facts["nnz"] * facts["row_bytes"] / faster}
+    return {"edges_start_us": 1.0, "edges_moved": facts["moved_us"]} | each
+
+
+def window_terms(facts: Facts) -> dict[str, float]:
+    """Of a product in windows of 8 rows."""
+    kind = "weighted" if facts["weighted"] else "plain"
+    each = {f"window_entry_us_{kind}": facts["entries"]}
+    each[f"window_column_us_{kind}"] = facts["entries"] * facts["columns"]
+    return {"windows_start_us": 1.0, "windows_moved": facts["moved_us"]} | each
+
+
+def tile_terms(facts: Facts) -> dict[str, float]:
+    """Of a product in tiles, of patterns."""
+    group, wide = 8 if facts["item"] == 4 else 16, facts["groups"] * facts["split"] * facts["columns"]
+    each = {"us": facts["groups"], "row_us": facts["groups"] * facts["height"]}
+    each |= {"column_us": wide, "column_row_us": wide * facts["height"]}
+    terms = {f"tile_{group}_{name}": value for name, value in each.items()}
+    return {"tiles_start_us": 1.0, "tiles_moved": facts["moved_us"]} | terms
+
+
+def predict(values: Values, facts: Facts) -> float:
+    """Microseconds of a product."""
+    if facts["kernel"] == "csr":
+        terms = edge_terms(facts, values if "l1_gain" in values else None)
+    else:
+        terms = window_terms(facts) if facts["kernel"] == "windows" else tile_terms(facts)
+    return sum(values[name] * value for name, value in terms.items())
+
+
+def edges_fitted(rows: Sequence[Row]) -> Values:
+    """First what is linear, from rows that share little; then the gain of the L1; then both together."""
+    values = solve([row for row in rows if row.facts["sharing"] < 1.2] or rows, edge_terms)
+    gain = search(rows, lambda some, facts: predict(values | some, facts), GAIN)
+    values = solve(rows, partial(edge_terms, gain=gain))
+    # No time is quicker than nothing: what least squares leave out keeps a trace, so that the search can bring it back.
+    return search(rows, predict, {name: max(value, 1e-12) for name, value in (values | gain).items()})
+
+
+def _is(kernel: str, *, weighted: bool | None = None) -> Any:
+    def takes(row: Row) -> bool:
+        facts = row.facts
+        return facts.get("kernel") == kernel and (weighted is None or facts["weighted"] == weighted)
+
+    return takes
+
+
+FITS = (
+    Fit("sums edge by edge", f"_EDGES_START, _ROW, _BYTES_RATE, _L1_... of {PLACE}", edges_fitted, predict, _is("csr")),
+    Fit("in windows", f"_WINDOW of {PLACE}", partial(solve, terms=window_terms), predict, _is("windows")),
+    Fit("in tiles", f"_TILE of {PLACE}", partial(solve, terms=tile_terms), predict, _is("tiles", weighted=False)),
+)
+
+
+def measured(only: Sequence[str]) -> Iterator[Row]:
+    """Times of all kernels and tunings, by graph and width so that operands are made once."""
+    for name in GRAPHS:
+        for columns in WIDTHS:
+            for precision in ("fp32", "tf32", "fp16"):
+                for weighted in (False, True):
+                    cell = f"{name}-D{columns}-{precision}{'-weighted' if weighted else ''}"
+                    if any(part in cell for part in only):
+                        yield from kernels(cell, cell_of(name, columns), precision, weighted)
+                        if precision == "fp32":
+                            yield from tunings(f"{cell}-csr", cell_of(name, columns), weighted)
+
+
+def kernels(case: str, cell: Cell, precision: str, weighted: bool) -> Iterator[Row]:
+    """Every kernel that computes a product."""
+    matrix, dtype = cell.matrix, "float16" if precision == "fp16" else "float32"
+    x, values = cell.inputs(dtype, pattern=not weighted)
+    a: Any = matrix.tiled if values is None else matrix.tiled.with_values(values)
+    shared = {h: choice.shared_columns(matrix.indptr, matrix.indices, matrix.shape, h) for h in (8, 16, 32)}
+    options: dict[str, Any] = {} if precision == "fp16" else {"precision": precision}
+    kind = choice.Kind(
+        x.dtype, cell.columns, values=None if values is None else values.dtype, fixed=True, frozen=True, **options
+    )
+    guesses = choice.estimates(kind, matrix.shape, matrix.nnz, shared)
+    taken = kernel_of(bs.plan_spmm(a, cell.columns, dtype=x.dtype, frozen=True, **options))
+    timed, facts = [], []
+    for kernel in dict.fromkeys(guess.kernel for guess in guesses):
+        height = next(guess.height for guess in guesses if guess.kernel == kernel)
+        plan = bs.plan_spmm(a, cell.columns, kernel=kernel, dtype=x.dtype, frozen=True, **options)
+        timed.append(Timed(partial(plan, x, out=plan(x)), kernel))
+        facts.append(facts_of(kernel, height, kind, matrix.shape, matrix.nnz, shared))
+    for one, ms, fact in zip(timed, in_turns(timed, REPETITIONS), facts, strict=True):
+        yield Row(case, one.name, fact, 1e3 * ms, one.name == taken)
+
+
+def tunings(case: str, cell: Cell, weighted: bool) -> Iterator[Row]:
+    """Tunings of the product edge by edge."""
+    cupy = jit.require_cupy("fit")
+    matrix, (x, values) = cell.matrix, cell.inputs("float32", pattern=not weighted)
+    schedule = Schedule(matrix.indptr, matrix.shape, matrix.nnz)
+    kind: dict[str, Any] = {"columns": cell.columns, "x_dtype": x.dtype, "acc_dtype": np.float32}
+    kind["weights"] = "none" if values is None else "edge"
+    taken = Spmm(schedule, matrix.indices, **kind).tuning
+    others = [taken._replace(threads=threads, unroll=unroll) for threads in (64, 128) for unroll in (4, 8, 16)]
+    out = cupy.empty((matrix.shape[0], cell.columns), np.float32)
+    timed = []
+    for tuning in dict.fromkeys((taken, *others)):
+        product = Spmm(schedule, matrix.indices, tuning=tuning, **kind)
+        name = f"threads {tuning.threads}, unroll {tuning.unroll}, {tuning.lanes} lanes of {tuning.bytes} bytes"
+        timed.append(Timed(partial(product, x, values, out), name))
+    for i, (one, ms) in enumerate(zip(timed, in_turns(timed, REPETITIONS), strict=True)):
+        yield Row(case, one.name, {}, 1e3 * ms, i == 0)

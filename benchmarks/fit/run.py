@@ -1,0 +1,95 @@
+"""Time the variants of a family of kernels on the GPU at hand, and find the figures that the library keeps of a chip.
+
+    python3 benchmarks/fit/run.py {dense,rows,binary,edges} [--json FILE] [--only SUBSTRING ...]
+    python3 benchmarks/fit/run.py {dense,rows,binary,edges} --rows FILE [FILE ...]
+
+The first measures and, with ``--json``, writes a line for each variant; the second takes such lines and needs no GPU. Both print
+constants with the place where the library keeps them and by how much estimates miss the times, and what the library's choice among
+variants loses against the quickest. What a family tries stands at the top of its module.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+FAMILIES = ("dense", "rows", "binary", "edges")
+#: A choice that loses so much is shown by itself.
+WORTH_A_LINE = 1.05
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure or read, then fit and report."""
+    parser = argparse.ArgumentParser(description="Fit the figures of one chip.")
+    parser.add_argument("family", choices=FAMILIES)
+    parser.add_argument("--rows", nargs="+", type=Path, metavar="FILE", help="take these rows and measure nothing")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write one JSON object a line to FILE")
+    parser.add_argument(
+        "--only", nargs="+", default=[""], metavar="SUBSTRING", help="only cells whose name contains one"
+    )
+    options = parser.parse_args(arguments)
+    importlib.import_module("bitsparse")
+    # Only after bitsparse: the folder that is searched now holds its sources too, without the compiled part.
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    family: Any = importlib.import_module(f"benchmarks.fit.{options.family}")
+    rows = recorded(options.rows) if options.rows else written(family.measured(options.only), options.json)
+    rows = [row for row in rows if any(part in row.cell for part in options.only)]
+    if not rows:
+        print("run.py: no cell was measured", file=sys.stderr)
+        return 2
+    print("\n".join(report(family.FITS, rows)))
+    return 0
+
+
+def recorded(files: Iterable[Path]) -> list[Any]:
+    """Rows of files."""
+    row: Any = importlib.import_module("benchmarks.fit.fitting").Row
+    return [row(**json.loads(line)) for path in files for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def written(rows: Iterable[Any], path: Path | None) -> list[Any]:
+    """The rows, each written as soon as it is there."""
+    found = []
+    out = path.open("w", encoding="utf-8") if path else None
+    try:
+        for row in rows:
+            print(f"{row.cell} {row.variant}: {row.us:.2f} us", file=sys.stderr, flush=True)
+            found.append(row)
+            if out:
+                out.write(json.dumps(row._asdict()) + "\n")
+                out.flush()
+    finally:
+        if out:
+            out.close()
+    return found
+
+
+def report(fits: Iterable[Any], rows: Sequence[Any]) -> Iterator[str]:
+    """Constants, and losses of the choice."""
+    fitting: Any = importlib.import_module("benchmarks.fit.fitting")
+    for fit in fits:
+        mine = [row for row in rows if fit.takes(row)]
+        if not mine:
+            continue
+        values = fit.fit(mine)
+        missed = ""
+        if fit.predict is not None:
+            missed = ", missed by {:.2f}x, at most {:.2f}x".format(*fitting.misses(mine, fit.predict, values))
+        yield f"{fit.title}: {fit.place}, {len(mine)} times{missed}"
+        yield from (f"  {name} = {value:.4g}" for name, value in values.items())
+    lost = fitting.losses(rows)
+    if lost:
+        right = sum(loss <= WORTH_A_LINE for loss, _ in lost.values())
+        yield f"choice: within {100 * (WORTH_A_LINE - 1):.0f} % of the quickest in {right} of {len(lost)} cells"
+        for cell, (loss, best) in sorted(lost.items(), key=lambda item: -item[1][0]):
+            if loss > WORTH_A_LINE:
+                yield f"  {loss:.2f}x  {cell}: {best} is the quickest"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

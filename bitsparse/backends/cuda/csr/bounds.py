@@ -1,0 +1,125 @@
+"""Launch bounds of the kernels that walk streams of edges, as data: how many blocks of 128 threads share a multiprocessor.
+
+They bound the registers of a thread. A table's first row whose conditions a kernel's constants meet says for how many the registers of
+Hopper suffice without spilling; on other chips (:attr:`Chip.fewer_blocks`), with 64-bit indices and where a lane holds more it is fewer.
+``bitsparse compile`` finds what is too many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from typing import NamedTuple
+
+from bitsparse.backends.cuda.chips import Chip
+
+__all__ = ["CODES", "CSR", "PACKED", "Bounds"]
+
+Conditions = Mapping[str, Container[int]]
+_NO, _YES, _ANY = (0,), (1,), range(1, 1 << 11)
+#: Kinds of elements, and steps of a finish that hold a hyperbolic tangent.
+_INTEGERS, _HALVES, _FLOAT32, _FLOAT64, _TANH = range(4), (4, 7), (5,), (6,), range(1 << 10, 1 << 11)
+_MEAN, _SUM, _HEADS, _SIGNS, _CHAIN = (1,), (0,), (2,), (2,), (2,)
+
+
+class Bounds(NamedTuple):
+    """The blocks of one kernel.
+
+    Attributes
+    ----------
+    fitting : tuple of (conditions, blocks)
+        By values of the kernel's constants; one that is not given is 0.
+    fewer : tuple of (conditions, blocks)
+        How many fewer for a kernel that meets the conditions, in place of what its chip asks for.
+    """
+
+    fitting: tuple[tuple[Conditions, int], ...]
+    fewer: tuple[tuple[Conditions, int], ...]
+
+    def blocks(self, constants: Mapping[str, int], chip: Chip) -> dict[str, int]:
+        """``BS_BLOCKS`` of a kernel with these constants on a chip, unless they have it.
+
+        Examples
+        --------
+        >>> from bitsparse.backends.cuda.chips import CHIPS
+        >>> constants = {"BS_LANE": 4, "BS_FINISH": 1, "BS_WEIGHTS": 1}
+        >>> [PACKED.blocks(constants, CHIPS[version]) for version in ((8, 0), (9, 0))]
+        [{'BS_BLOCKS': 6}, {'BS_BLOCKS': 7}]
+        """
+        if "BS_BLOCKS" in constants:
+            return {}
+        fewer = next((less for conditions, less in self.fewer if _meets(constants, conditions)), chip.fewer_blocks)
+        return {"BS_BLOCKS": next(n for conditions, n in self.fitting if _meets(constants, conditions)) - fewer}
+
+
+def _meets(constants: Mapping[str, int], conditions: Conditions) -> bool:
+    return all(constants.get(name, 0) in values for name, values in conditions.items())
+
+
+def _with_means(*rows: tuple[Conditions, int, int]) -> tuple[tuple[Conditions, int], ...]:
+    """Rows of (conditions, blocks of a sum or maximum, of a mean) as rows of (conditions, blocks)."""
+    return tuple(
+        row
+        for conditions, blocks, of_means in rows
+        for row in (({"BS_REDUCE": _MEAN, **conditions}, of_means), (conditions, blocks))
+    )
+
+
+_PLAIN = {"BS_KIND": _FLOAT32, "BS_ACC": (0,), "BS_REDUCE": _SUM}
+_FINISHED = {"BS_FINISH": _ANY}
+CSR = Bounds(
+    _with_means(
+        (_FINISHED | {"BS_WEIGHTS": _HEADS}, 5, 4),
+        (_FINISHED | {"BS_KIND": _HALVES, "BS_BYTES": (16,)}, 5, 4),
+        (_FINISHED | {"BS_STEPS": _TANH}, 5, 4),
+        ({"BS_FINISH": _SIGNS, "BS_WEIGHTS": _NO, "BS_PADS": (0, 1)}, 8, 8),
+        ({"BS_FINISH": _SIGNS, "BS_WEIGHTS": _NO}, 7, 7),
+        ({"BS_FINISH": _SIGNS, "BS_PADS": (0, 1)}, 7, 7),
+        ({"BS_FINISH": _SIGNS}, 6, 6),
+        ({"BS_FINISH": (3,)}, 6, 5),
+        (_FINISHED | {"BS_WEIGHTS": _NO}, 7, 6),
+        (_FINISHED, 5, 4),
+        ({"BS_V": range(2, 33)}, 4, 4),
+        (_PLAIN | {"BS_WEIGHTS": _NO, "BS_ROW_SCALE": _NO}, 8, 8),
+        ({"BS_VALUE16": _YES, "BS_REDUCE": _SUM, "BS_U": range(5)}, 9, 9),
+        ({"BS_KIND": _INTEGERS}, 5, 5),
+        ({"BS_KIND": _FLOAT64, "BS_WEIGHTS": _NO}, 7, 5),
+        ({"BS_KIND": _FLOAT64}, 5, 4),
+        ({"BS_WEIGHTS": _NO}, 7, 6),
+        ({"BS_VALUE16": _YES}, 7, 6),
+        (_PLAIN | {"BS_WEIGHTS": (1,)}, 7, 7),
+        ({}, 6, 5),
+    ),
+    (({"BS_LARGE": _YES}, 2),),
+)
+#: Where a lane holds more than eight integers, or has more than eight edges in flight.
+_MUCH = (
+    {"BS_LARGE": _YES},
+    {"BS_U": range(9, 33)},
+    {"BS_BITS": (2,), "BS_WORDS": (2, 4)},
+    {"BS_BITS": (4,), "BS_WORDS": (4,)},
+)
+CODES = Bounds(
+    (
+        ({"BS_OUT": _CHAIN, "BS_BITS": (2,), "BS_WEIGHTS": _NO}, 5),
+        ({"BS_OUT": _CHAIN, "BS_BITS": (2,)}, 4),
+        ({"BS_OUT": _CHAIN, "BS_WEIGHTS": _NO}, 4),
+        ({"BS_OUT": _CHAIN}, 3),
+        ({"BS_WEIGHTS": _ANY}, 5),
+        ({"BS_BITS": (8, 16)}, 5),
+        ({"BS_BITS": (4,)}, 7),
+        ({}, 8),
+    ),
+    tuple(row for much in _MUCH for row in ((much | {"BS_OUT": _CHAIN}, 1), (much, 2))),
+)
+
+
+def _packed_rows() -> tuple[tuple[Conditions, int], ...]:
+    """Seven blocks, one fewer for each of what takes registers beside the sums."""
+    rows: list[tuple[Conditions, int]] = [({}, 7)]
+    wide: Conditions = {"BS_LANE": range(5, 33), "BS_FINISH": (1, 3)}
+    for more in ({"BS_MEAN": _YES}, {"BS_STEPS": _TANH}, wide, {"BS_WEIGHTS": (2,)}):
+        rows = [*(({**conditions, **more}, blocks - 1) for conditions, blocks in rows), *rows]
+    return tuple(rows)
+
+
+PACKED = Bounds(_packed_rows(), (({"BS_LARGE": _YES}, 1),))

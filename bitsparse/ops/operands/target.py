@@ -1,0 +1,91 @@
+"""Where results go: the array behind `out`, checked before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import _check, interop
+from bitsparse.arrays.bit_tensor import BitTensor
+from bitsparse.arrays.inside import words_to_overwrite
+from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.ops.operands.places import same_place
+
+__all__ = ["bits_target", "target_array", "target_of", "zeros"]
+
+Array = NDArray[Any]
+
+
+def target_array(
+    function: str,
+    out: Any,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any] | None,
+    device: str,
+    operands: Iterable[Array],
+) -> Array:
+    """The NumPy or CuPy array behind `out`, of exactly this shape, dtype and device; its own dtype serves where `dtype` is None."""
+    target: Array = interop.writable_array(out, function)
+    _check.out_array(function, target, shape, target.dtype if dtype is None else dtype)
+    return _apart(function, target, device, operands)
+
+
+def bits_target(function: str, out: Any, like: BitTensor, device: str, operands: Iterable[Array]) -> Array:
+    """The words behind `out`, a BitTensor that agrees with `like` in all but its words."""
+    if not isinstance(out, BitTensor):
+        raise DTypeError(
+            f"{function}: the result is bits, so out must be a BitTensor, got {type(out).__name__}; pass out=None"
+        )
+    wanted, found = ((one.shape, one.bits, one.axis, one.layout, one.encoding) for one in (like, out))
+    if found != wanted:
+        raise ShapeError(
+            f"{function}: out is (shape, bits, axis, layout, encoding) {found}, but the result is {wanted}"
+        )
+    for name in ("scale", "offset"):
+        mine, theirs = getattr(like, name), getattr(out, name)
+        if not (mine is theirs or (mine is not None and theirs is not None and np.array_equal(mine, theirs))):
+            raise ValueError(
+                f"{function}: out has another {name} than the epilogue writes; make it with_affine(scale, offset)"
+            )
+    return _apart(function, words_to_overwrite(out), device, operands)
+
+
+def target_of(
+    function: str,
+    out: Any,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any] | None,
+    device: str,
+    operands: Iterable[Array],
+    like: BitTensor | None = None,
+    otherwise: str = "Epilogue(bits=...) or another out",
+) -> Array:
+    """:func:`bits_target` where the result is like a BitTensor, else :func:`target_array`; `otherwise` is what gives bits."""
+    if like is not None:
+        return bits_target(function, out, like, device, operands)
+    if isinstance(out, BitTensor):
+        raise DTypeError(f"{function}: the result is an ordinary array, but out is a BitTensor; pass {otherwise}")
+    return target_array(function, out, shape, dtype, device, operands)
+
+
+def zeros(space: Any, shape: tuple[int, ...], dtype: np.dtype[Any], target: Array | None) -> Array:
+    """What sums over nothing are, in NumPy's or CuPy's memory or in a C-contiguous `target`.
+
+    Examples
+    --------
+    >>> zeros(np, (1, 2), np.dtype(np.int32), None)
+    array([[0, 0]], dtype=int32)
+    """
+    made: Array = space.empty(shape, dtype) if target is None else target
+    if made.size:
+        made.view(np.uint8).fill(0)  # every dtype's zero, also that of bfloat16, which CuPy cannot compute with
+    return made
+
+
+def _apart(function: str, target: Array, device: str, operands: Iterable[Array]) -> Array:
+    same_place(function, [("out", interop.device_of(target)), ("the result", device)])
+    _check.no_overlap(function, target, *operands)
+    return target

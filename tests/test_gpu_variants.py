@@ -1,0 +1,113 @@
+"""What usual calls launch is what the modules that launch it declare to be compiled ahead. No kernel of a product runs here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+import bitsparse as bs
+from bitsparse import jit
+from bitsparse.backends import cuda
+
+pytestmark = pytest.mark.gpu
+cupy = pytest.importorskip("cupy")
+
+#: Kernels that prepare patterns run, as their results are looked at.
+PREPARING = ("sparse/", "csr/", "bits/", "spmm/tiles_build.cu", "spmm/windows_fill.cu")
+NODES = 640
+
+
+class NothingHappens:
+    """A kernel that is not even compiled."""
+
+    params: Any = None
+
+    def launch(self, grid: Any, threads: int, params: Any, **_: Any) -> NothingHappens:
+        self.params = params
+        return self
+
+    def __call__(self, *_: Any) -> None:
+        pass
+
+    def quick(self, *_: Any) -> None:
+        return None
+
+    def resident_clusters(self, *_: Any) -> int:
+        return 1
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[tuple[str, int], ...]]]:
+    """Source and constants of every kernel that is asked for from now on."""
+    seen = []
+    real = jit.kernel
+
+    def kernel(source: str, name: str, defines: Any = None) -> Any:
+        seen.append((source, tuple(sorted((defines or {}).items()))))
+        return real(source, name, defines) if source.startswith(PREPARING) else NothingHappens()
+
+    monkeypatch.setattr(jit, "kernel", kernel)
+    return seen
+
+
+def pattern(dtype: Any = None) -> Any:
+    """A graph of rows of some eight edges on the device, with values of a dtype or none."""
+    rng = np.random.default_rng(5)
+    found = scipy.sparse.random(NODES, NODES, 8 / NODES, format="csr", random_state=rng, dtype=np.float32)
+    if dtype is None:
+        return bs.TCTiledCSR(found, pattern=True).to_device("cuda")
+    return bs.TCTiledCSR(found).to_device("cuda").astype(dtype)
+
+
+def features(columns: int, dtype: Any = np.float32) -> Any:
+    """Rows for the nodes on the device."""
+    return cupy.ones((NODES, columns), dtype)
+
+
+def words(bits: int, columns: int = 128, axis: int = -1, layout: str = "planes") -> Any:
+    """The same of integers of so many bits."""
+    return bs.pack_bits(cupy.ones((NODES, columns), np.uint8), bits, axis=axis, layout=layout)
+
+
+def symmetric(rows: int, columns: int) -> Any:
+    """Weights of eight bits without an offset, packed along their rows."""
+    return bs.quantize(cupy.ones((rows, columns), np.float32), 8, axis=-2, scheme="symmetric")
+
+
+CALLS: dict[str, Callable[[], object]] = {
+    "spmm float32": lambda: bs.spmm(pattern(np.float32), features(128), kernel="csr"),
+    "spmm float16": lambda: bs.spmm(pattern(np.float16), features(128, np.float16), kernel="csr"),
+    "spmm mean": lambda: bs.spmm(pattern(), features(128), reduce="mean", kernel="csr"),
+    "spmm 8 bits": lambda: bs.spmm(pattern(), words(8, layout="rows")),
+    "spmm 4 bits": lambda: bs.spmm(pattern(), words(4, layout="rows")),
+    "spmm windows": lambda: bs.spmm(pattern(), features(64), kernel="windows"),
+    "spmm tiles": lambda: bs.spmm(pattern(), features(64, np.float32), precision="tf32", kernel="tiles"),
+    "sddmm": lambda: bs.sddmm(pattern(), features(128), features(128)),
+    "softmax": lambda: bs.edge_softmax(pattern(), cupy.ones((pattern().nnz, 4), np.float32)),
+    "matmul": lambda: words(1) @ words(2).T,
+    "matmul by warps": lambda: bs.matmul(words(1), words(2).T, kernel="planes-mma"),
+    "bmm": lambda: bs.bmm(
+        cupy.ones((1 << 15, 256), np.float32),
+        bs.pack_bits(cupy.ones((256, 64), np.float32), 1, axis=-2, encoding="bipolar"),
+    ),
+    "quantized": lambda: bs.quantized_matmul(features(256), symmetric(256, 64), bits=8),
+    "bits of sums": lambda: bs.bspmm(pattern(), words(1)),
+    "sampled": lambda: bs.sampled_spmm(pattern(), features(128), width=16, strategy="aes"),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_usual_calls_launch_what_is_declared(name: str, launched: list[Any]) -> None:
+    declared: dict[str, set[Any]] = {}
+    for variant in cuda.variants():
+        if variant.runs_on(jit.capability().arch):
+            declared.setdefault(variant.source, set()).add(variant.defines)
+    CALLS[name]()
+    products = [one for one in launched if not one[0].startswith(PREPARING)]
+    assert products
+    for source, defines in launched:
+        assert defines in declared[source], (source, defines)
