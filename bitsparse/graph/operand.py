@@ -13,6 +13,7 @@ from bitsparse import _check, interop
 from bitsparse._records import replace
 from bitsparse.arrays import FRDC, BitTensor, TCTiledCSR
 from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.graph.adjacency import square_sparse
 from bitsparse.graph.host_sums import host_sums, message_form
 from bitsparse.ops import Epilogue
 
@@ -172,14 +173,7 @@ class Graph:
         form: Literal["auto", "csr", "dense", "frdc", "tiled"] = "auto",
         device: str = "cpu",
     ) -> None:
-        from scipy import sparse
-
-        if not sparse.issparse(adjacency):
-            raise DTypeError(
-                f"Graph: adjacency must be a scipy.sparse array, got {type(adjacency).__name__}; wrap it in csr_array"
-            )
-        if adjacency.ndim != 2 or adjacency.shape[0] != adjacency.shape[1]:
-            raise ShapeError(f"Graph: adjacency has shape {adjacency.shape}, but a graph needs a square array; pad it")
+        square_sparse("Graph", adjacency)
         csr = adjacency.tocsr()
         self._prepare("Graph", csr.indptr, csr.indices, normalisation, self_loops, form, device)
 
