@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -108,6 +108,10 @@ class EpilogueParams(NamedTuple):
         scales["col_scale"] = _times(self.col_scale, operand.col_scale)
         return self._replace(**scales, row_term=operand.row_term, col_term=operand.col_term)
 
+    def but(self, **changes: Any) -> Self:
+        """The same with other values of some fields."""
+        return self._replace(**changes)
+
 
 class OperandParams(NamedTuple):
     """What the operands of one product add to an epilogue's chain; float32 vectors on their device, or None.
@@ -119,6 +123,14 @@ class OperandParams(NamedTuple):
     col_scale: Any = None
     row_term: tuple[Any, Any] | None = None
     col_term: tuple[Any, Any] | None = None
+
+    def but(self, **changes: Any) -> Self:
+        """The same with other values of some fields."""
+        return self._replace(**changes)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Each part by its name."""
+        return self._asdict()
 
 
 def _times(mine: Any, theirs: Any) -> Any:
