@@ -110,7 +110,9 @@ def _is(kernel: str, *, weighted: bool | None = None) -> Any:
 FITS = (
     Fit("sums edge by edge", f"edges_start, row, row_bytes, l1_... of {PLACE}", edges_fitted, predict, _is("csr")),
     Fit("in windows", f"window of {PLACE}", partial(solve, terms=window_terms), predict, _is("windows")),
-    Fit("in tiles", f"tile8, tile16 of {PLACE}", partial(solve, terms=tile_terms), predict, _is("tiles", weighted=False)),
+    Fit(
+        "in tiles", f"tile8, tile16 of {PLACE}", partial(solve, terms=tile_terms), predict, _is("tiles", weighted=False)
+    ),
 )
 
 
