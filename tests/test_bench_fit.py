@@ -122,7 +122,7 @@ def test_recorded_rows_are_reported(fit: Any, tmp_path: Path, capsys: pytest.Cap
     assert [json.loads(line)["us"] for line in path.read_text().splitlines()] == [12.0, 10.0, 10.0, 20.0]
     assert run.main(["edges", "--rows", str(path)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "dot products in windows: _WINDOWS_SHARING of backends/cuda/edges/sddmm.py, 2 times"
+    assert lines[0] == "dot products in windows: dots_share of RowRates, backends/cuda/chips.py, 2 times"
     assert lines[2:] == [
         "choice: within 5 % of the quickest in 1 of 2 cells",
         "  1.20x  sampled-a: unroll 4 is the quickest",

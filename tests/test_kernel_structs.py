@@ -44,7 +44,7 @@ def known_structs() -> list[Any]:
     package = bitsparse.backends.cuda
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         importlib.import_module(module.name)
-    return sorted(set(structs._classes.values()), key=lambda kind: kind.declared)
+    return sorted({kind for kind, _ in structs._classes.values()}, key=lambda kind: kind.declared)
 
 
 STRUCTS = known_structs()

@@ -45,7 +45,7 @@ def predict(values: Values, facts: Facts) -> float:
 FITS = (
     Fit(
         "one-bit sums",
-        "_START, _STORED_RATE (its inverse), _EDGE, _EDGE_VECTOR, _TILE of backends/cuda/binary/bspmm_params.py",
+        "BitRates of backends/cuda/chips.py: start, stored (its inverse), edge, edge_vector, tile",
         partial(solve, terms=terms),
         predict,
         lambda row: "kernel" in row.facts,

@@ -52,7 +52,7 @@ def threshold(rows: Sequence[Row]) -> Values:
 FITS = (
     Fit(
         "dot products in windows",
-        "_WINDOWS_SHARING of backends/cuda/edges/sddmm.py",
+        "dots_share of RowRates, backends/cuda/chips.py",
         threshold,
         None,
         lambda row: "sharing" in row.facts,

@@ -33,7 +33,7 @@ __all__ = ["FITS", "GRAPHS", "facts_of", "measured", "predict"]
 GRAPHS = ("COLLAB", "DD", "ss_pkustk04", "web_notredame", "artist", "reddit-communities")
 WIDTHS = (16, 64, 128, 256)
 REPETITIONS = 9
-PLACE = "backends/cuda/spmm/choice.py"
+PLACE = "RowRates of backends/cuda/chips.py"
 #: How much the L1 finds of what windows of 8 rows share, and its limit: a constant part, and bytes of a row over another.
 GAIN = {"l1_gain": 0.2, "l1_least": 2.0, "l1_bytes": 3000.0}
 
@@ -108,9 +108,11 @@ def _is(kernel: str, *, weighted: bool | None = None) -> Any:
 
 
 FITS = (
-    Fit("sums edge by edge", f"_EDGES_START, _ROW, _BYTES_RATE, _L1_... of {PLACE}", edges_fitted, predict, _is("csr")),
-    Fit("in windows", f"_WINDOW of {PLACE}", partial(solve, terms=window_terms), predict, _is("windows")),
-    Fit("in tiles", f"_TILE of {PLACE}", partial(solve, terms=tile_terms), predict, _is("tiles", weighted=False)),
+    Fit("sums edge by edge", f"edges_start, row, row_bytes, l1_... of {PLACE}", edges_fitted, predict, _is("csr")),
+    Fit("in windows", f"window of {PLACE}", partial(solve, terms=window_terms), predict, _is("windows")),
+    Fit(
+        "in tiles", f"tile8, tile16 of {PLACE}", partial(solve, terms=tile_terms), predict, _is("tiles", weighted=False)
+    ),
 )
 
 

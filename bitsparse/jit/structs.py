@@ -68,7 +68,7 @@ def body_of(header: str, name: str) -> str | None:
 
 
 #: One class to a layout, whatever sources include the header, so that structures fit into each other.
-_classes: dict[tuple[str, str, bool], type[ctypes.Structure]] = {}
+_classes: dict[tuple[str, str, bool], tuple[type[ctypes.Structure], list[tuple[str, Any]]]] = {}
 
 
 def _class_of(source: str, header: str, name: str, body: str, optional: bool) -> type[ctypes.Structure]:
@@ -78,12 +78,13 @@ def _class_of(source: str, header: str, name: str, body: str, optional: bool) ->
         lines = (line.strip() for line in text.split(";"))
         fields = [field for line in lines if line for field in _fields_of(source, line, optional)]
         plain = _class_of(source, header, name, body, False) if optional else None
-        if plain is not None and plain._fields_ == fields:
-            _classes[key] = plain
+        if plain is not None and _classes[header, name, False][1] == fields:
+            _classes[key] = plain, fields
         else:
             documented = {"__doc__": f"``struct {name}`` of ``{header}``."}
-            _classes[key] = type(name, (ctypes.Structure,), {"_fields_": fields, "declared": key} | documented)
-    return _classes[key]
+            declared = type(name, (ctypes.Structure,), {"_fields_": fields, "declared": key} | documented)
+            _classes[key] = declared, fields
+    return _classes[key][0]
 
 
 def _fields_of(source: str, declaration: str, optional: bool) -> Iterator[tuple[str, Any]]:

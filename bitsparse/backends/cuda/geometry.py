@@ -16,6 +16,7 @@ __all__ = [
     "MAX_BLOCKS",
     "Operand",
     "Source",
+    "aligned",
     "contiguous",
     "infinity_of",
     "kind_of",
@@ -101,6 +102,12 @@ def contiguous(array: Any) -> Any:
     if array.dtype.name == "bfloat16":  # CuPy copies bits
         return cupy.ascontiguousarray(array.view(np.uint16)).view(array.dtype)
     return cupy.ascontiguousarray(array)
+
+
+def aligned(array: Any) -> Any:
+    """The array itself if it is C-contiguous and aligned to 16 bytes, else a copy that is."""
+    array = contiguous(array)
+    return array if array.data.ptr % 16 == 0 else array.copy()
 
 
 def output(function: str, out: Any, shape: tuple[int, ...], dtype: Any, alignment: int = 16) -> Any:

@@ -168,9 +168,7 @@ class BinarySum:
             raise KernelError("bspmm: a mean is a float; give its thresholds for the sums, or ask for float32")
         if 0 in self.shape:
             return
-        self._indices = geometry.contiguous(indices)
-        if self._indices.data.ptr % 16:
-            self._indices = self._indices.copy()
+        self._indices = geometry.aligned(indices)
         if chained:
             self._chain = device_chain(params, operand, (rows, features), words)
         self._tuning: Any = tuning
@@ -275,9 +273,7 @@ class BinarySum:
             out = self._cupy.empty(self.shape, self.dtype)
         if self._kernel is None:
             return out
-        words = geometry.contiguous(words)
-        if words.data.ptr % 16:
-            words = words.copy()
+        words = geometry.aligned(words)
         with self._lock:
             stream = self._stream().ptr
             work = self._workspaces.on(stream)

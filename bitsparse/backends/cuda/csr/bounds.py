@@ -7,10 +7,11 @@ Hopper suffice without spilling; on other chips (:attr:`Chip.fewer_blocks`), wit
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import NamedTuple
 
-from bitsparse.backends.cuda.chips import Chip
+from bitsparse import jit
+from bitsparse.backends.cuda.chips import RELEASED, Chip
 
 __all__ = ["CODES", "CSR", "PACKED", "Bounds"]
 
@@ -49,6 +50,14 @@ class Bounds(NamedTuple):
             return {}
         fewer = next((less for conditions, less in self.fewer if _meets(constants, conditions)), chip.fewer_blocks)
         return {"BS_BLOCKS": next(n for conditions, n in self.fitting if _meets(constants, conditions)) - fewer}
+
+    def variants(self, source: str, function: str, each: Sequence[Mapping[str, int]]) -> list[jit.Variant]:
+        """Variants of these constants with the blocks of every chip that a release is compiled for."""
+        return [
+            variant
+            for arch, chip in RELEASED.items()
+            for variant in jit.variants_of(source, function, [{**one, **self.blocks(one, chip)} for one in each], arch)
+        ]
 
 
 def _meets(constants: Mapping[str, int], conditions: Conditions) -> bool:

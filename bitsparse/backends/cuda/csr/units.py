@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from bitsparse import jit
 from bitsparse.backends.cuda.csr.schedule import Schedule
 
-__all__ = ["Units", "UnitsParams", "edges_of_a_warp", "units_of"]
+__all__ = ["Units", "UnitsParams", "edges_of_a_warp", "group_lanes", "units_of"]
 
 #: Warps that a multiprocessor runs at the same time.
 WARPS = 28
@@ -23,7 +23,24 @@ _WIDE = 16
 _LITTLE, _PLENTY = 64, 2000
 
 
+#: Columns of the grid along y; the slices beyond them go along z.
+_GRID_Y = 65535
+
 UnitsParams = jit.struct("csr/units.cuh", "Units")
+
+
+def group_lanes(vectors: int) -> int:
+    """Lanes of a group for rows of so many vectors: as many as there are, unless a quarter of them would have nothing to do.
+
+    Examples
+    --------
+    >>> [group_lanes(n) for n in (1, 4, 16, 25, 32, 33, 40, 64)]
+    [1, 4, 16, 32, 32, 8, 16, 32]
+    """
+    lanes = min(32, 1 << (vectors - 1).bit_length())
+    while lanes > 8 and vectors > 32 and -(-vectors // lanes) * lanes * 3 > vectors * 4:
+        lanes //= 2
+    return lanes
 
 
 class Units(NamedTuple):
@@ -55,6 +72,11 @@ class Units(NamedTuple):
     def params(self) -> ctypes.Structure:
         """The argument of a kernel."""
         return UnitsParams(self.table.data.ptr, self.pieces, self.whole, self.streams)
+
+    def grid(self, lanes: int, threads: int, slices: int) -> tuple[int, int, int]:
+        """Blocks of a launch with groups of so many lanes, for each of the slices of the columns."""
+        across = -(-slices // _GRID_Y)
+        return -(-self.warps(lanes) * 32 // threads), -(-slices // across), across
 
     def warps(self, lanes: int) -> int:
         """Warps that a launch needs with groups of so many lanes."""

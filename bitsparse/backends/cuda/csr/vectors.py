@@ -7,11 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from bitsparse.backends.cuda import geometry
 from bitsparse.backends.cuda.csr.schedule import Schedule
 
 __all__ = [
-    "aligned",
     "element_type",
     "fill",
     "lanes_for",
@@ -109,9 +107,3 @@ def widened_features(x: Any) -> Any:
     if x.dtype.name == "bfloat16":
         return (x.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
     return x.astype(sum_dtype(x.dtype), copy=False)
-
-
-def aligned(array: Any) -> Any:
-    """The array itself if it is C-contiguous and aligned to 16 bytes, else a copy."""
-    array = geometry.contiguous(array)
-    return array if array.data.ptr % 16 == 0 else array.copy()

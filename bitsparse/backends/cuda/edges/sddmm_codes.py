@@ -7,7 +7,6 @@ import threading
 from typing import Any, NamedTuple
 
 from bitsparse import jit
-from bitsparse._records import replace
 from bitsparse.backends.cuda import geometry
 from bitsparse.backends.cuda.csr import vectors as edges
 from bitsparse.backends.cuda.csr.schedule import Schedule
@@ -89,10 +88,10 @@ class CodesKind(NamedTuple):
     bits: int
     encodings: tuple[str, str]
     columns: int
-    heads: int
-    real: bool
-    offsets: bool
-    by_column: bool
+    heads: int = 1
+    real: bool = False
+    offsets: bool = False
+    by_column: bool = False
 
     @classmethod
     def of(cls, op: str, bits: int, columns: int, heads: int, x: CodeEnds, y: CodeEnds) -> CodesKind:
@@ -190,17 +189,17 @@ class CodesProduct:
 
 def _variants() -> list[jit.Variant]:
     """Dot products of 128 and 256 integers, of more, and of both ends' kinds; sums and products of rows, of integers and real values."""
-    signed, mixed = ("signed", "signed"), ("unsigned", "signed")
-    real = CodesKind("dot", 8, signed, 128, 1, True, False, False)
-    shifted = replace(real, encodings=mixed, offsets=True)
-    dots = [codes_defines(kind) for kind in (real, replace(real, columns=256), replace(real, bits=4), shifted)]
-    dots += [codes_defines(replace(real, bits=2, real=False))]
-    dots += [codes_defines(replace(real, bits=1, encodings=("bipolar", "bipolar"), real=False))]
-    dots += [codes_defines(replace(shifted, bits=4, columns=256, heads=2))]
-    dots += [codes_defines(replace(real, columns=1536), large=True)]
-    rows = replace(real, op="add")
-    sums = [codes_defines(kind) for kind in (replace(rows, real=False), rows, replace(rows, by_column=True))]
-    sums += [codes_defines(replace(rows, heads=2), large=True)]
+    signed, mixed, signs = ("signed", "signed"), ("unsigned", "signed"), ("bipolar", "bipolar")
+    kinds = [CodesKind("dot", 8, signed, columns, real=True) for columns in (128, 256)]
+    kinds += [CodesKind("dot", 4, signed, 128, real=True), CodesKind("dot", 8, mixed, 128, real=True, offsets=True)]
+    kinds += [CodesKind("dot", 2, signed, 128), CodesKind("dot", 1, signs, 128)]
+    kinds += [CodesKind("dot", 4, mixed, 256, 2, real=True, offsets=True)]
+    dots = [codes_defines(kind) for kind in kinds]
+    dots += [codes_defines(CodesKind("dot", 8, signed, 1536, real=True), large=True)]
+    rows = [CodesKind("add", 8, signed, 128), CodesKind("add", 8, signed, 128, real=True)]
+    rows += [CodesKind("add", 8, signed, 128, real=True, by_column=True)]
+    sums = [codes_defines(kind) for kind in rows]
+    sums += [codes_defines(CodesKind("add", 8, signed, 128, 2, real=True), large=True)]
     return [
         *jit.variants_of("edges/sddmm_dot.cu", "sddmm_edges", dots),
         *jit.variants_of("edges/sddmm_codes.cu", "sddmm_codes", sums),

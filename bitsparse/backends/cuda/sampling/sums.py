@@ -10,7 +10,7 @@ import numpy as np
 
 from bitsparse import jit
 from bitsparse.backends.cuda import geometry
-from bitsparse.backends.cuda.csr.units import units_of
+from bitsparse.backends.cuda.csr.units import group_lanes, units_of
 from bitsparse.backends.cuda.sampling.drawing import Drawing
 from bitsparse.backends.cuda.workspaces import Workspaces
 from bitsparse.backends.params import CodeFeatures, packed_words
@@ -18,7 +18,6 @@ from bitsparse.errors import KernelError
 
 __all__ = ["Codes", "SampledSum", "Tuning", "tuning_of"]
 
-_GRID_Y = 65535
 _KINDS = {"float16": 4, "float32": 5, "float64": 6, "bfloat16": 7}
 
 
@@ -94,21 +93,13 @@ def tuning_of(columns: int, itemsize: int, alignment: int, bits: int | None = No
     (32, Tuning(bytes=8, lanes=32, unroll=8, blocks=None, threads=128, span=None, limit=None, longest=None, chunk=None), 4)
     """
     if bits is not None:
-        return Tuning(bits, _lanes_of(-(-columns // 8)))
+        return Tuning(bits, group_lanes(-(-columns // 8)))
     width = 16
     while (columns * itemsize % width or alignment % width) and width > itemsize:
         width //= 2
     if itemsize == 2 and width == 16 and 16 <= columns * itemsize // 8 <= 32:
         width = 8  # wider groups: fewer of them in a warp, whose rows end at different samples
-    return Tuning(width, _lanes_of(columns * itemsize // width))
-
-
-def _lanes_of(vectors: int) -> int:
-    """Lanes of a group for rows of so many vectors: as many as there are, unless a quarter of them would have nothing to do."""
-    lanes = min(32, 1 << (vectors - 1).bit_length())
-    while lanes > 8 and vectors > 32 and -(-vectors // lanes) * lanes * 3 > vectors * 4:
-        lanes //= 2
-    return lanes
+    return Tuning(width, group_lanes(columns * itemsize // width))
 
 
 def constants(tuning: Tuning, kind: str | int, weights: int = 0, random: bool = False) -> dict[str, int]:
@@ -220,8 +211,7 @@ class SampledSum:
         self._whole = self.columns % each == 0
         kind: str | int = self.dtype.name if codes is None else codes.bits
         defines = schedule.defines | constants(tuning, kind, weights, drawing.strategy == "uniform")
-        across = -(-slices // _GRID_Y)
-        grid = (-(-self.cut.warps(tuning.lanes) * 32 // tuning.threads), -(-slices // across), across)
+        grid = self.cut.grid(tuning.lanes, tuning.threads, slices)
         self._kernel = jit.kernel("sampling/spmm.cu", "sample_spmm", defines).launch(grid, tuning.threads, params)
         self._workspaces = Workspaces((self.cut.pieces, *self._slot), np.uint8, self.cut.pieces * self._slot[0])
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bitsparse import jit
-from bitsparse.backends.cuda.chips import RowRates, chip_here
+from bitsparse.backends.cuda.chips import H200, RowRates
 from bitsparse.backends.cuda.sparse.windows import cells_of
 from bitsparse.backends.reductions import REDUCTIONS
 
@@ -189,9 +189,9 @@ def tiles_precision(kind: Kind) -> str:
 
 
 def estimates(
-    kind: Kind, shape: tuple[int, int], nnz: int, shared: dict[int, Shared], rates: RowRates | None = None
+    kind: Kind, shape: tuple[int, int], nnz: int, shared: dict[int, Shared], rates: RowRates = H200.rows
 ) -> list[Estimate]:
-    """The kernels that can compute a product, the quickest first by what was measured of a chip, by default the current device's.
+    """The kernels that can compute a product, the quickest first by what was measured of a chip.
 
     Values that are new in every call are taken edge by edge where the choice is free.
 
@@ -205,12 +205,12 @@ def estimates(
     --------
     >>> collab = {8: Shared(5_280_977, {}), 16: Shared(2_993_592, {8: 384_335}), 32: Shared(1_725_948, {8: 220_830})}
     >>> size = (372_474, 372_474), 24_574_995
-    >>> [(e.kernel, e.height, round(e.cost)) for e in estimates(Kind(np.float32, 128), *size, collab, RowRates())]
+    >>> [(e.kernel, e.height, round(e.cost)) for e in estimates(Kind(np.float32, 128), *size, collab)]
     [('windows', 8, 400), ('csr', 0, 716)]
-    >>> estimates(Kind(np.float32, 128, precision="tf32"), *size, collab, RowRates())[0][:2]
+    >>> estimates(Kind(np.float32, 128, precision="tf32"), *size, collab)[0][:2]
     ('tiles', 32)
     """
-    r = chip_here().rows if rates is None else rates
+    r = rates
     refused, weighted = refusals(kind, shape, nnz), kind.values is not None
     sharing = nnz / max(1, shared[8].entries)
     row_bytes = kind.columns * np.dtype(kind.dtype).itemsize

@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bitsparse import jit
-from bitsparse._records import as_dict
 from bitsparse.backends.cuda import geometry
-from bitsparse.backends.cuda.chips import RELEASED, chip_here
+from bitsparse.backends.cuda.chips import chip_here
 from bitsparse.backends.cuda.csr.bounds import CODES
 from bitsparse.backends.cuda.csr.schedule import Schedule
 from bitsparse.backends.cuda.csr.units import edges_of_a_warp, limits_of, units_of
@@ -23,7 +22,7 @@ __all__ = ["BITS", "CodeSum", "CodeTuning", "code_tuning"]
 
 #: Widths of integers that there are kernels for.
 BITS = (2, 4, 8, 16)
-_GRID_Y, _THREADS = 65535, 128
+_THREADS = 128
 _INTEGERS, _FLOATS, _CHAIN = range(3)
 #: Words of a lane: 8 integers where that can be, since a row's end is dealt out by them, or 16.
 _WORDS, _WIDE_WORDS = {2: 1, 4: 1, 8: 2, 16: 4}, {2: 1, 4: 2, 8: 4, 16: 4}
@@ -185,7 +184,7 @@ class CodeSum:
         each = 32 * tuning.words // bits
         if chain is not None and each % 8:
             raise KernelError(f"spmm: a lane with a chain has whole octets, not {each} integers; give it more words")
-        self._indices = indices if indices is None or indices.data.ptr % 16 == 0 else indices.copy()
+        self._indices = None if indices is None else geometry.aligned(indices)
         most = _LONGEST.get(bits, _MOST) if not weighted else _MOST
         longest = min(most, tuning.longest or limits_of(edges_of_a_warp(schedule.nnz), tuning.lanes)[1])
         self.cut = units_of(schedule, tuning.lanes, span=tuning.span, limit=tuning.limit, longest=longest)
@@ -212,11 +211,9 @@ class CodeSum:
             tuning, bits, weights, mean=mean, chain=chain is not None, signed=signed, direct=direct
         )
         self._slot = each if weighted else each * (32 if bits == 16 else 16) // 32
-        grid = -(-self.cut.warps(tuning.lanes) * 32 // _THREADS)
-        across = -(-self._slices // _GRID_Y)
         defines |= CODES.blocks(defines, chip_here())
         self._kernel = jit.kernel("spmm/codes.cu", "spmm_codes", defines).launch(
-            (grid, -(-self._slices // across), across), _THREADS, params
+            self.cut.grid(tuning.lanes, _THREADS, self._slices), _THREADS, params
         )
         self._workspaces = Workspaces(
             self.cut.pieces * self._slices * tuning.lanes * self._slot, np.uint32, self.cut.pieces * self._slices
@@ -231,9 +228,7 @@ class CodeSum:
             out = self._cupy.empty(self.shape, self.dtype)
         if self._kernel is None:
             return out
-        words = geometry.contiguous(words)
-        if words.data.ptr % 16:
-            words = words.copy()
+        words = geometry.aligned(words)
         with self._lock:
             stream = self._stream().ptr
             partial, arrived = self._workspaces.on(stream)
@@ -243,7 +238,7 @@ class CodeSum:
             params.partial, params.arrived = partial.data.ptr, arrived.data.ptr
             params.aligned = int(params.width % 4 == 0 and out.data.ptr % 16 == 0)
             if self.chain is not None:
-                self.chain.with_operand(**as_dict(_NO_OPERAND if operand is None else operand))
+                self.chain.with_operand(**(_NO_OPERAND if operand is None else operand).as_dict())
                 params.epilogue = self.chain.aim(out)
             self._kernel(stream)
         return out
@@ -260,13 +255,7 @@ def _variants() -> list[jit.Variant]:
     found += [constants(eight, 8, "int32"), constants(eight, 8, signed=True)]
     found += [constants(code_tuning(32, bits, weighted=True), bits, "float32") for bits in (4, 8)]
     found += [large | constants(eight, 8), large | constants(tunings[4], 4, chain=True)]
-    return [
-        variant
-        for arch, chip in RELEASED.items()
-        for variant in jit.variants_of(
-            "spmm/codes.cu", "spmm_codes", [one | CODES.blocks(one, chip) for one in found], arch
-        )
-    ]
+    return CODES.variants("spmm/codes.cu", "spmm_codes", found)
 
 
 VARIANTS = _variants()

@@ -9,7 +9,7 @@ import numpy as np
 
 from bitsparse import jit
 from bitsparse.backends.cuda import geometry
-from bitsparse.backends.cuda.chips import RELEASED, chip_here
+from bitsparse.backends.cuda.chips import chip_here
 from bitsparse.backends.cuda.csr.bounds import PACKED
 from bitsparse.backends.cuda.csr.schedule import Schedule
 from bitsparse.backends.cuda.csr.units import units_of
@@ -19,7 +19,7 @@ from bitsparse.backends.params import packed_words
 
 __all__ = ["PackedSum", "PackedTuning", "packed_tuning"]
 
-_GRID_Y, _THREADS = 65535, 128
+_THREADS = 128
 _WEIGHTS = {"none": 0, "edge": 1, "general": 2}
 #: Features from which a lane holds eight, not four: fewer instructions an edge against more groups in a warp.
 _WIDE = 64
@@ -127,7 +127,7 @@ class PackedSum:
             return
         vectors = -(-features // tuning.lane)
         self._slices = -(-vectors // tuning.lanes)
-        self._indices = indices if indices.data.ptr % 16 == 0 else indices.copy()
+        self._indices = geometry.aligned(indices)
         self._values = values
         self.cut = units_of(schedule, tuning.lanes, span=tuning.span, limit=tuning.limit, longest=tuning.longest)
         params = self._params = PackedParams(
@@ -143,11 +143,9 @@ class PackedSum:
         if mean and finish.mode != 2:  # the sign of a mean is that of the sum
             defines["BS_MEAN"] = 1
         params.finish = finish.struct
-        grid = -(-self.cut.warps(tuning.lanes) * 32 // _THREADS)
-        across = -(-self._slices // _GRID_Y)
         defines |= PACKED.blocks(defines, chip_here())
         self._kernel = jit.kernel("spmm/packed.cu", "spmm_packed", defines).launch(
-            (grid, -(-self._slices // across), across), _THREADS, params
+            self.cut.grid(tuning.lanes, _THREADS, self._slices), _THREADS, params
         )
         slots = self.cut.pieces * self._slices
         self._workspaces = Workspaces(slots * tuning.lanes * tuning.lane, np.float32, slots)
@@ -184,13 +182,7 @@ def _variants() -> list[jit.Variant]:
     found += [constants(narrow) | finish for finish in (finish_constants(1), finish_constants(3, pads=2))]
     found += [constants(packed_tuning(128, True), "general") | finish_constants(1)]
     found += [constants(narrow, "edge") | finish_constants(1) | {"BS_LARGE": 1}]
-    return [
-        variant
-        for arch, chip in RELEASED.items()
-        for variant in jit.variants_of(
-            "spmm/packed.cu", "spmm_packed", [one | PACKED.blocks(one, chip) for one in found], arch
-        )
-    ]
+    return PACKED.variants("spmm/packed.cu", "spmm_packed", found)
 
 
 VARIANTS = _variants()

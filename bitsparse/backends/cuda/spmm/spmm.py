@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from bitsparse import jit
-from bitsparse._records import replace
 from bitsparse.backends.cuda import geometry
-from bitsparse.backends.cuda.chips import RELEASED, chip_here
+from bitsparse.backends.cuda.chips import chip_here
 from bitsparse.backends.cuda.csr.bounds import CSR
 from bitsparse.backends.cuda.csr.schedule import Schedule
 from bitsparse.backends.cuda.csr.units import edges_of_a_warp, units_of
@@ -29,8 +28,6 @@ _ACCS = {"float32": 0, "float64": 1, "int32": 2, "int64": 3}
 _KINDS = {"float16": 4, "float32": 5, "float64": 6, "bfloat16": 7} | {
     f"{sign}int{8 << kind}": kind for sign in ("", "u") for kind in range(4)
 }
-#: Columns of the grid along y; the slices beyond them go along z.
-_GRID_Y = 65535
 
 
 SpmmParams = jit.struct("spmm/csr.cuh", "SpmmParams")
@@ -154,7 +151,7 @@ class Spmm:
         self._kernel: Any = None
         if 0 in (schedule.shape[0], columns):
             return
-        self._indices = None if indices is None else _aligned(indices)
+        self._indices = None if indices is None else geometry.aligned(indices)
         self._row_scale, self._col_scale = (
             None if scale is None else geometry.contiguous(scale.astype(np.float32, copy=False))
             for scale in (row_scale, col_scale)
@@ -218,11 +215,9 @@ class Spmm:
         if finish is not None:
             params.finish, params.out_bytes = finish.struct, finish.struct.row_bytes
             defines |= finish.defines | finish.pads(tuning.lanes, self._slices * tuning.vectors, each)
-        blocks = -(-self.cut.warps(tuning.lanes) * 32 // tuning.threads)
-        across = -(-self._slices // _GRID_Y)
         defines |= CSR.blocks(defines, chip_here())
         self._kernel = jit.kernel(_SOURCE, "spmm_csr", defines).launch(
-            (blocks, -(-self._slices // across), across), tuning.threads, params
+            self.cut.grid(tuning.lanes, tuning.threads, self._slices), tuning.threads, params
         )
         self._workspaces = Workspaces(
             self.cut.pieces * self._slot * self._each, self._acc, self.cut.pieces * self._slices * tuning.lanes
@@ -236,7 +231,7 @@ class Spmm:
             return out
         x = geometry.contiguous(x)
         if values is not None:
-            values = _aligned(values if values.dtype == self._value_dtype else values.astype(self._value_dtype))
+            values = geometry.aligned(values if values.dtype == self._value_dtype else values.astype(self._value_dtype))
         with self._lock:
             stream = self._stream().ptr
             work = self._workspaces.on(stream)
@@ -249,12 +244,6 @@ class Spmm:
                 self._finish.aim(params.finish, behind)
             self._kernel(stream)
         return out
-
-
-def _aligned(array: Any) -> Any:
-    """The array, C-contiguous and aligned to 16 bytes."""
-    array = geometry.contiguous(array)
-    return array if array.data.ptr % 16 == 0 else array.copy()
 
 
 def spmm(
@@ -331,7 +320,7 @@ def _variants() -> list[jit.Variant]:
     found += [
         constants(tuning, kind, weights=EDGES, value16=True)
         for kind in halves
-        for tuning in (wide, few, replace(narrow, unroll=4))
+        for tuning in (wide, few, Tuning(8, 4, unroll=4))
     ]
     found += [
         each
@@ -355,11 +344,7 @@ def _variants() -> list[jit.Variant]:
         constants(narrow, "float16") | finish_constants(2, pads=0),
         large | constants(wide) | finish_constants(2, pads=0),
     ]
-    return [
-        variant
-        for arch, chip in RELEASED.items()
-        for variant in jit.variants_of(_SOURCE, "spmm_csr", [one | CSR.blocks(one, chip) for one in found], arch)
-    ]
+    return CSR.variants(_SOURCE, "spmm_csr", found)
 
 
 VARIANTS = _variants()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from bitsparse._records import replace
+from bitsparse.backends.cuda.csr.units import group_lanes
 
 __all__ = ["EDGES", "GENERAL", "NONE", "SIXTEEN", "Tuning", "fitted", "tuning_of", "value_dtype_of"]
 
@@ -49,19 +50,9 @@ class Tuning(NamedTuple):
     longest: int | None = None
     limit: int | None = None
 
-
-def _lanes_of(vectors: int) -> int:
-    """Lanes of a group for rows of so many vectors: as many as there are, unless a quarter of them would have nothing to do.
-
-    Examples
-    --------
-    >>> [_lanes_of(n) for n in (1, 4, 16, 25, 32, 33, 40, 64)]
-    [1, 4, 16, 32, 32, 8, 16, 32]
-    """
-    lanes = min(32, 1 << (vectors - 1).bit_length())
-    while lanes > 8 and vectors > 32 and -(-vectors // lanes) * lanes * 3 > vectors * 4:
-        lanes //= 2
-    return lanes
+    def but(self, **changes: Any) -> Self:
+        """The same with other values of some fields."""
+        return replace(self, **changes)
 
 
 def tuning_of(columns: int, itemsize: int, alignment: int, acc_itemsize: int, head_width: int | None = None) -> Tuning:
@@ -82,7 +73,7 @@ def tuning_of(columns: int, itemsize: int, alignment: int, acc_itemsize: int, he
         or (head_width is not None and head_width * itemsize % width)
     ) and width > itemsize:
         width //= 2
-    return Tuning(width, _lanes_of(columns * itemsize // width))
+    return Tuning(width, group_lanes(columns * itemsize // width))
 
 
 def fitted(tuning: Tuning, kind: int, share: float, halves: bool = False, sixteen: bool = False) -> Tuning:
@@ -104,12 +95,12 @@ def fitted(tuning: Tuning, kind: int, share: float, halves: bool = False, sixtee
     >>> fitted(Tuning(16, 2), EDGES, 133, True, True)[:4], fitted(Tuning(16, 16), EDGES, 443, True, True)[:4]
     ((8, 4, 1, 4), (16, 16, 1, 4))
     """
-    tuning = replace(tuning, threads=64)
+    tuning = tuning.but(threads=64)
     if halves and tuning[:2] == (16, 2) and not (sixteen and share >= 200):
-        tuning = replace(tuning, bytes=8, lanes=4)  # fewer groups in a warp, whose rows end at different edges
+        tuning = tuning.but(bytes=8, lanes=4)  # fewer groups in a warp, whose rows end at different edges
     most = 16 if sixteen and share < 2000 else 4
     if kind != NONE and (tuning.lanes <= 2 or (tuning.lanes <= most and share >= 64)):
-        tuning = replace(tuning, unroll=4)
+        tuning = tuning.but(unroll=4)
     return tuning
 
 
