@@ -63,7 +63,7 @@ size_t bs_spmm_x_bits(int load, int field_bits)
         if (FLOATING && j->col_scale)                                                                                                      \
             for (size_t e = 0; e < p->edges; e++)                                                                                          \
                 f->weight.member[e] *= (T)j->col_scale[bs_column(&c->split.a, p->edge + e)];                                               \
-        if (FLOATING && BS_SELECTS(j->reduce) && j->row_scale)                                                                                     \
+        if (FLOATING && BS_SELECTS(j->reduce) && j->row_scale)                                                                             \
             for (size_t r = 0; r < p->rows; r++)                                                                                           \
                 for (size_t e = p->first[r]; e < p->first[r + 1]; e++)                                                                     \
                     f->weight.member[e] *= (T)j->row_scale[p->row + r];                                                                    \
@@ -156,11 +156,11 @@ static void spmm_unit(void *shared, size_t unit, int thread)
             T v = from[i];                                                                                                                 \
             for (size_t piece = 1; piece < pieces; piece++) {                                                                              \
                 const T w = from[piece * cols + i];                                                                                        \
-                v = !BS_SELECTS(j->reduce) ? (T)(v + w) : BS_TAKES(j->reduce, w, v) | (w != w) ? w : v;                                                              \
+                v = !BS_SELECTS(j->reduce) ? (T)(v + w) : BS_TAKES(j->reduce, w, v) | (w != w) ? w : v;                                    \
             }                                                                                                                              \
-            if (FLOATING && j->reduce == BS_REDUCE_MEAN)                                                                                                       \
+            if (FLOATING && j->reduce == BS_REDUCE_MEAN)                                                                                   \
                 v /= (T)(float)length;                                                                                                     \
-            if (FLOATING && j->row_scale && !BS_SELECTS(j->reduce))                                                                                \
+            if (FLOATING && j->row_scale && !BS_SELECTS(j->reduce))                                                                        \
                 v *= (T)j->row_scale[row];                                                                                                 \
             if (j->load == BS_X_F16)                                                                                                       \
                 ((uint16_t *)j->out)[row * cols + i] = bs_float_to_f16((float)v);                                                          \
