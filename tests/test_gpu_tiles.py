@@ -367,3 +367,20 @@ def test_an_array_s_translation_is_taken_as_it_lies(name: str, monkeypatch: pyte
     assert there.translation is translation
     for part in ("cols", "bits", "pieces", "splits"):
         assert np.array_equal(getattr(made, part).get(), getattr(want, part).get())
+
+
+def test_a_plan_takes_the_translation_of_its_array(monkeypatch: pytest.MonkeyPatch) -> None:
+    import cupy
+
+    import bitsparse as bs
+    from bitsparse.backends.cuda.sparse import build
+    from bitsparse.graph import translate
+
+    a = graph("cliques")
+    there = translate(bs.TCTiledCSR((None, cupy.asarray(a.indices), cupy.asarray(a.indptr)), shape=a.shape))
+    x = np.random.default_rng(0).integers(-8, 9, (a.shape[1], 16)).astype(np.float32)
+    monkeypatch.setattr(build, "translate", None)  # nothing is translated again
+    planned = bs.plan_spmm(there, 16, kernel="tiles", precision="tf32")
+    height = int(planned.explain().split(" rows, ")[0].split()[-1])
+    assert height == there.window
+    np.testing.assert_array_equal(planned(cupy.asarray(x)).get(), a @ x)

@@ -12,7 +12,7 @@ from bitsparse import backends, interop
 from bitsparse.arrays import sparse_forms
 from bitsparse.arrays.indices import matrix_shape
 from bitsparse.arrays.sparse_adopt import adopt_blocks
-from bitsparse.arrays.sparse_base import DERIVED, SparseArray
+from bitsparse.arrays.sparse_base import CSR_FORM, SparseArray
 from bitsparse.arrays.sparse_forms import Pattern
 from bitsparse.arrays.tc_tiled_csr import TCTiledCSR
 
@@ -213,10 +213,12 @@ class FRDC(SparseArray):
 
     # -- what the base class asks -----------------------------------------------------------------------------------
     def _pattern(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        kept: tuple[NDArray[Any], NDArray[Any]] | None = DERIVED.get(self._prepared, "csr")
+        kept = CSR_FORM.get(self._prepared)
         if kept is None:
             build = backends.family(self.device, "sparse.build")
-            kept = self._keep("csr", lambda: build.frdc_to_csr(self._indptr, self._indices, self._tiles, self._shape))
+            kept = self._keep(
+                CSR_FORM, lambda: build.frdc_to_csr(self._indptr, self._indices, self._tiles, self._shape)
+            )
         return kept
 
     def _of_pattern(self, pattern: Pattern) -> Self:

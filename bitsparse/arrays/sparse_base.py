@@ -6,7 +6,7 @@ import operator
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from bitsparse.arrays.indices import converted, gather
 from bitsparse.arrays.inside import assembled, scales_of, with_fields
 from bitsparse.arrays.operators import operators
 from bitsparse.arrays.sparse_forms import Pattern
+from bitsparse.backends.params import Translation
 from bitsparse.errors import DeviceError, DTypeError, ShapeError
 from bitsparse.interop.kept import READY, Slot, Store
 
@@ -43,8 +44,20 @@ _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-#: What formats derive from a pattern.
-DERIVED: Slot[Any] = Slot("derived")
+T = TypeVar("T")
+
+
+class Transpose(NamedTuple):
+    """The transpose of a pattern."""
+
+    pattern: Any  # an array of that pattern without values and scales; None: the pattern is symmetric
+    order: NDArray[Any]  # entry of the array that each entry of its transpose is
+
+
+#: What is derived from a pattern: its index of windows by their height, its transpose, and the CSR form of blocks.
+TRANSLATIONS: Slot[Translation] = Slot("translations")
+_TRANSPOSE: Slot[Transpose] = Slot("transpose")
+CSR_FORM: Slot[tuple[NDArray[Any], NDArray[Any]]] = Slot("csr")
 
 
 class SparseArray(BitArray):
@@ -87,15 +100,15 @@ class SparseArray(BitArray):
         """What is kept of the format beside the component arrays and counts as its bytes."""
         return ()
 
-    def _keep(self, key: Any, derive: Callable[[], Any]) -> Any:
+    def _keep(self, slot: Slot[T], derive: Callable[[], T], key: Any = None) -> T:
         """What is derived from the pattern, once for all arrays that share it, and in the order of a GPU's streams."""
         with self._working():
             ready = None if self.device == "cpu" else READY.of(self._prepared, interop.Ready)
             if ready is not None:
                 ready.wait()
-            kept = DERIVED.get(self._prepared, key)
+            kept = slot.get(self._prepared, key)
             if kept is None:
-                kept = DERIVED.keep(self._prepared, derive(), key)
+                kept = slot.keep(self._prepared, derive(), key)
                 if ready is not None:
                     ready.renew()
             return kept
@@ -294,7 +307,7 @@ class SparseArray(BitArray):
     @property
     def T(self) -> Self:
         """Transpose. Its pattern is derived once and kept; where it is that of the array itself, the two share all that there is of it."""
-        turned: _Transpose = self._keep("transpose", self._transpose)
+        turned = self._keep(_TRANSPOSE, self._transpose)
         values = self._csr_values()
         fields: dict[str, Any] = {"row_scale": self._col_scale, "col_scale": self._row_scale, "family": self._family}
         if values is not None:
@@ -313,17 +326,17 @@ class SparseArray(BitArray):
         >>> bs.FRDC(np.array([[0, 1], [1, 0]])).has_symmetric_pattern, bs.FRDC(np.array([[0, 1], [0, 0]])).has_symmetric_pattern
         (True, False)
         """
-        turned: _Transpose = self._keep("transpose", self._transpose)
+        turned = self._keep(_TRANSPOSE, self._transpose)
         return turned.pattern is None
 
-    def _transpose(self) -> _Transpose:
+    def _transpose(self) -> Transpose:
         indptr, indices = self._pattern()
         turned, order = sparse_convert.transposed(indptr, indices, self._shape)
         if self._shape[0] == self._shape[1] and all(
             bool((one == other).all()) for one, other in ((turned.indptr, indptr), (turned.indices, indices))
         ):
-            return _Transpose(None, order)
-        return _Transpose(self._of_pattern(replace(turned, family=self._family)), order)
+            return Transpose(None, order)
+        return Transpose(self._of_pattern(replace(turned, family=self._family)), order)
 
     def transpose(self) -> Self:
         """:attr:`T`."""
@@ -406,13 +419,6 @@ class SparseArray(BitArray):
     @abstractmethod
     def settings(self) -> dict[str, Any]:
         """Keyword arguments of `from_arrays` besides the components and scales."""
-
-
-class _Transpose(NamedTuple):
-    """The transpose of a pattern."""
-
-    pattern: Any  # an array of that pattern without values and scales; None: the pattern is symmetric
-    order: NDArray[Any]  # entry of the array that each entry of its transpose is
 
 
 def _countable(x: SparseArray) -> Any:

@@ -11,7 +11,7 @@ from bitsparse import _check, backends, interop
 from bitsparse.arrays import sparse_forms
 from bitsparse.arrays.indices import contiguous, converted, devices_of, matrix_shape
 from bitsparse.arrays.sparse_adopt import adopt_csr
-from bitsparse.arrays.sparse_base import DERIVED, SparseArray
+from bitsparse.arrays.sparse_base import TRANSLATIONS, SparseArray
 from bitsparse.arrays.sparse_forms import Pattern
 from bitsparse.backends.params import Translation
 
@@ -227,11 +227,11 @@ class TCTiledCSR(SparseArray):
     def translation(self) -> Translation:
         """The index of windows as kernels load it: `cols_indptr`, `cols` and `edge_col`; built when first asked for, and kept."""
         build = backends.family(self.device, "sparse.build")
-        kept: Translation = self._keep(
-            ("translation", self._window),
+        return self._keep(
+            TRANSLATIONS,
             lambda: Translation(self._window, *build.translate(self._indptr, self._indices, self._shape, self._window)),
+            self._window,
         )
-        return kept
 
     @property
     def cols_indptr(self) -> NDArray[Any]:
@@ -332,7 +332,7 @@ class TCTiledCSR(SparseArray):
         return self._indptr, self._indices
 
     def _kept_arrays(self) -> tuple[NDArray[Any], ...]:
-        kept: Translation | None = DERIVED.get(self._prepared, ("translation", self._window))
+        kept = TRANSLATIONS.get(self._prepared, self._window)
         return () if kept is None else (kept.cols_indptr, kept.cols, kept.edge_col)
 
     def _of_pattern(self, pattern: Pattern) -> Self:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from bitsparse import backends, interop
 from bitsparse._check import shown
 from bitsparse._records import replace
-from bitsparse.arrays.sparse_base import DERIVED
+from bitsparse.arrays.sparse_base import TRANSLATIONS
 from bitsparse.errors import KernelError
 from bitsparse.interop.kept import Slot
 from bitsparse.ops.operands.csr import CSROperand
@@ -281,7 +281,7 @@ class GpuProducts:
         """Windows of rows on the matrix units."""
         choice = backends.family(operand.device, "spmm.choice")
         group = choice.group_of(kind.dtype)
-        translation = DERIVED.get(operand.prepared, ("translation", height))
+        translation = TRANSLATIONS.get(operand.prepared, height)
         family = backends.family(operand.device, "spmm.tiles")
         tiles = TILES.of(
             operand.prepared,
