@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from bitsparse._records import as_dict, replace
+from bitsparse._records import replace
 
 __all__ = [
     "SEGMENT",
@@ -110,10 +110,6 @@ class EpilogueParams(NamedTuple):
         scales["col_scale"] = _times(self.col_scale, operand.col_scale)
         return replace(self, **scales, row_term=operand.row_term, col_term=operand.col_term)
 
-    def but(self, **changes: Any) -> Self:
-        """The same with other values of some fields."""
-        return replace(self, **changes)
-
 
 class OperandParams(NamedTuple):
     """What the operands of one product add to an epilogue's chain; float32 vectors on their device, or None.
@@ -125,14 +121,6 @@ class OperandParams(NamedTuple):
     col_scale: Any = None
     row_term: tuple[Any, Any] | None = None
     col_term: tuple[Any, Any] | None = None
-
-    def but(self, **changes: Any) -> Self:
-        """The same with other values of some fields."""
-        return replace(self, **changes)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Each part by its name."""
-        return as_dict(self)
 
 
 def _times(mine: Any, theirs: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,10 +48,6 @@ class Tuning(NamedTuple):
     part_words: int = 0  # of the contraction axis in shared memory at a time; 0: all
     staged: int = 1  # whether a block copies the weights to shared memory
 
-    def but(self, **changes: Any) -> Self:
-        """The same with other values of some fields."""
-        return replace(self, **changes)
-
     def pitch(self, words: int) -> int:
         """Words between the rows in shared memory: 16 times an odd number."""
         steps = -(-(self.part_words or words) // _STEP_WORDS)
@@ -83,12 +79,12 @@ def choose_tuning(
             continue
         few = -(-m // rows) <= enough  # then the weights, which blocks share, are there as soon as copied
         t = Tuning(rows, ahead=2 if few and size <= 4 else ahead, blocks=2 if few else blocks, staged=int(not few))
-        for staged in (t, t.but(staged=0)):
+        for staged in (t, replace(t, staged=0)):
             if staged.shared_bytes(words, n, finish, packed) <= _ROOMY:
                 return staged
-    t = t.but(staged=0)
+    t = replace(t, staged=0)
     if t.shared_bytes(words, n, finish, packed) <= min(capability.shared_bytes, 2 * _ROOMY):
-        return t.but(blocks=min(blocks, 2))
+        return replace(t, blocks=min(blocks, 2))
     # Parts take accumulators along, which cost registers.
     return Tuning(16, blocks=1, part_words=_STEP_WORDS * 31, staged=0)
 
@@ -195,9 +191,9 @@ class SignProduct:
             m, n, words, self._finish, None if self._packed else self._dtype, jit.capability()
         )
         if 0 < self.tuning.part_words < words:
-            self.tuning = self.tuning.but(staged=0)
+            self.tuning = replace(self.tuning, staged=0)
         else:
-            self.tuning = self.tuning.but(part_words=0)
+            self.tuning = replace(self.tuning, part_words=0)
         t = self.tuning
         p = self.params = BmmParams() if self._chain is None else FusedParams()
         p.m, p.n, p.k, p.words, p.w = m, n, k, words, w_words.data.ptr

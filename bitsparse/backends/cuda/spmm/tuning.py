@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -50,10 +50,6 @@ class Tuning(NamedTuple):
     longest: int | None = None
     limit: int | None = None
 
-    def but(self, **changes: Any) -> Self:
-        """The same with other values of some fields."""
-        return replace(self, **changes)
-
 
 def tuning_of(columns: int, itemsize: int, alignment: int, acc_itemsize: int, head_width: int | None = None) -> Tuning:
     """The tuning for rows of `columns` elements whose addresses are multiples of `alignment`.
@@ -95,12 +91,12 @@ def fitted(tuning: Tuning, kind: int, share: float, halves: bool = False, sixtee
     >>> fitted(Tuning(16, 2), EDGES, 133, True, True)[:4], fitted(Tuning(16, 16), EDGES, 443, True, True)[:4]
     ((8, 4, 1, 4), (16, 16, 1, 4))
     """
-    tuning = tuning.but(threads=64)
+    tuning = replace(tuning, threads=64)
     if halves and tuning[:2] == (16, 2) and not (sixteen and share >= 200):
-        tuning = tuning.but(bytes=8, lanes=4)  # fewer groups in a warp, whose rows end at different edges
+        tuning = replace(tuning, bytes=8, lanes=4)  # fewer groups in a warp, whose rows end at different edges
     most = 16 if sixteen and share < 2000 else 4
     if kind != NONE and (tuning.lanes <= 2 or (tuning.lanes <= most and share >= 64)):
-        tuning = tuning.but(unroll=4)
+        tuning = replace(tuning, unroll=4)
     return tuning
 
 
