@@ -261,6 +261,19 @@ class Packets:
         """Bytes of a group's packet with `row_bytes` of features for each node."""
         return self.layout(group, row_bytes)[3]
 
+    def facts(self, row_bytes: int = 0) -> dict[str, int]:
+        """Nodes, edges inside blocks and those that lead out of them, batches, groups, and the bytes of all packets."""
+        groups, features = self.groups, self.nodes * row_bytes
+        return {
+            "nodes": self.nodes,
+            "edges": sum(group.entries for group in groups),
+            "dropped": sum(group.dropped for group in groups),
+            "batches": self.batches.size - 1,
+            "groups": len(groups),
+            "adjacency_bytes": sum(self.nbytes(group, row_bytes) for group in groups) - features,
+            "feature_bytes": features,
+        }
+
     def pack(self, group: Group, row_bytes: int = 0, buffer: NDArray[np.uint8] | None = None) -> Packet:
         """Write a group's head, chunks and stream; the room for features is left as it is.
 

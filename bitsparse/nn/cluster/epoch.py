@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Iterable
 
 from bitsparse.graph.operand import tiles_of
 from bitsparse.graph.packets import FeatureForm, Packet, Packets
 
-__all__ = ["PackedEpoch"]
+__all__ = ["PackedEpoch", "tiles_in"]
+
+
+def tiles_in(packets: Iterable[Packet]) -> tuple[int, int]:
+    """8 x 128 tiles of the packets' dense adjacency, and those that hold an edge: a pass over the edges."""
+    counts = [tiles_of(*packet.pattern()) for packet in packets]
+    return sum(every for every, _ in counts), sum(used for _, used in counts)
 
 
 class PackedEpoch:
@@ -31,21 +37,8 @@ class PackedEpoch:
 
     def facts(self) -> dict[str, int]:
         """Nodes, edges, groups and bytes, with the 8 x 128 tiles of the dense adjacency, which takes a pass over the edges."""
-        groups = [packet.group for packet in self.packets]
-        tiles = np.sum([tiles_of(*packet.pattern()) for packet in self.packets] or [(0, 0)], axis=0)
-        nodes = sum(group.nodes for group in groups)
-        features = nodes * self.form.row_bytes
-        return {
-            "nodes": nodes,
-            "edges": sum(group.entries for group in groups),
-            "dropped": sum(group.dropped for group in groups),
-            "batches": sum(group.batches for group in groups),
-            "groups": len(groups),
-            "tiles": int(tiles[0]),
-            "tiles_with_edges": int(tiles[1]),
-            "adjacency_bytes": self.nbytes - features,
-            "feature_bytes": features,
-        }
+        tiles, used = tiles_in(self.packets)
+        return self.owner.facts(self.form.row_bytes) | {"tiles": tiles, "tiles_with_edges": used}
 
     def check_owner(self, function: str, packets: Packets) -> None:
         """Another runner's packets hold other nodes in another order.

@@ -93,9 +93,7 @@ class ClusterReport:
         ]
         if self.tiles:
             lines.append(f"{100 * self.tiles_skipped:.1f} % of {self.tiles} tiles of 8 x 128 are empty")
-        times = [f"packing {self.pack_seconds:.3f} s"]
-        times += [f"copies {self.copy_ms:.3f} ms"] if self.copy_ms is not None else []
-        times += [f"network {self.compute_ms:.3f} ms"] if self.compute_ms is not None else []
-        times += [f"results {self.gather_seconds:.3f} s"]
+        on_device = ("copies", "network")
+        times = [f"{name} {1000 * s:.3f} ms" if name in on_device else f"{name} {s:.3f} s" for name, s in self.stages()]
         times += [f"idle {100 * self.idle_share:.1f} %"] if self.idle_share is not None else []
         return "\n".join([*lines, f"{self.seconds:.3f} s: " + ", ".join(times)])

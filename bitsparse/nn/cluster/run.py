@@ -18,10 +18,10 @@ from bitsparse import _check, interop
 from bitsparse.arrays import BitTensor
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.graph.adjacency import refuse_weights, square_pattern
-from bitsparse.graph.operand import FORMS, tiles_of
+from bitsparse.graph.operand import FORMS
 from bitsparse.graph.packets import FeatureForm, Group, Packet, Packets
 from bitsparse.graph.parts_cache import cached_partition, graph_hash
-from bitsparse.nn.cluster.epoch import PackedEpoch
+from bitsparse.nn.cluster.epoch import PackedEpoch, tiles_in
 from bitsparse.nn.cluster.host import HostEngine, host_layers
 from bitsparse.nn.cluster.journal import ArraySink, FileSink, Sink
 from bitsparse.nn.cluster.model import ClusterModel
@@ -131,8 +131,7 @@ class ClusterRunner:
 
     def tiles(self) -> tuple[int, int]:
         """8 x 128 tiles of the groups' dense adjacency, and those that hold an edge: a pass over the edges."""
-        counts = [tiles_of(*self.packets.pack(group).pattern()) for group in self.packets.groups]
-        return sum(all_tiles for all_tiles, _ in counts), sum(used for _, used in counts)
+        return tiles_in(map(self.packets.pack, self.packets.groups))
 
     @staticmethod
     def _partition(graph: Any, parts: int, seed: int, cache: bool | str | Path) -> _Array:
@@ -324,23 +323,16 @@ class ClusterRunner:
                     future.cancel()
 
     def _begin(self, form: FeatureForm) -> None:
-        packets, groups = self.packets, self.packets.groups
-        features = packets.nodes * form.row_bytes
-        moved = sum(packets.nbytes(group, form.row_bytes) for group in groups)
-        edges = sum(group.entries for group in groups)
+        packets = self.packets
+        facts = packets.facts(form.row_bytes)
+        edges = facts["edges"] - (packets.nodes if packets.loops else 0)
         self.report = ClusterReport(
             self.device,
             self.model.name,
-            nodes=packets.nodes,
-            edges=edges,
-            dropped=sum(group.dropped for group in groups),
             parts=packets.parts,
-            batches=packets.batches.size - 1,
-            groups=len(groups),
-            bytes_moved=moved,
-            adjacency_bytes=moved - features,
-            feature_bytes=features,
-            float_bytes=16 * (edges - (packets.nodes if packets.loops else 0)) + 4 * form.columns * packets.nodes,
+            bytes_moved=facts["adjacency_bytes"] + facts["feature_bytes"],
+            float_bytes=16 * edges + 4 * form.columns * packets.nodes,
+            **facts,
         )
         if self._engine is None:
             if self.device == "cpu":
