@@ -102,6 +102,10 @@ class EpilogueParams(NamedTuple):
     layout: str = "planes"
     function: str = "matmul"  # who asks, for messages
 
+    def replaced(self, **parts: Any) -> EpilogueParams:
+        """The chain with other values for some of its parts."""
+        return self._replace(**parts)
+
     def joined(self, operand: OperandParams) -> EpilogueParams:
         """The chain with what the operands of one product add to it."""
         scales = {"row_scale": _times(self.row_scale, operand.row_scale)}

@@ -237,7 +237,7 @@ class BmmPlan:
             return None
         scale = None if p.row_scale is None else np.asarray(p.row_scale).reshape(())
         return thresholds.of_epilogue(
-            p._replace(row_scale=scale), np.ones(1, np.int64), self.shape[1], self._k, mean=False
+            p.replaced(row_scale=scale), np.ones(1, np.int64), self.shape[1], self._k, mean=False
         )
 
     def _renew(self) -> None:

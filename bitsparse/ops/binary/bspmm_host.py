@@ -101,7 +101,7 @@ class HostCall:
                 kernel=self.kernel,
             )
         else:
-            along = params._replace(axis=-1, layout="planes")
+            along = params.replaced(axis=-1, layout="planes")
             words = np.concatenate([part for _, part in self._chained(along, extra)] or [_no_words(rows, features)])
         if (params.axis, params.layout) != (-1, "planes"):
             words = backends.family("cpu", "bits.pack").repack(
@@ -126,7 +126,7 @@ class HostCall:
                 # the adjacency's and the features' scales belong to the aggregate alone
                 first = EpilogueParams(row_scale=_part(self.csr.row_scale, rows), col_scale=self.x.feature_scale)
                 sums = chain(sums, first) + extra[rows].astype(np.float32)
-            yield rows, chain(sums, params._replace(row_scale=_part(params.row_scale, rows)))
+            yield rows, chain(sums, params.replaced(row_scale=_part(params.row_scale, rows)))
 
     def _sums(self, rows: slice) -> NDArray[Any]:
         """Int32 or float32 sums (or means) of some rows, before any scale."""
