@@ -83,8 +83,9 @@ def reduced(A: sp.csr_array, x: np.ndarray, reduce: str) -> tuple[np.ndarray, np
     terms = dense[:, :, None] * x[None]
     size = np.abs(terms).sum(axis=1)
     counts = np.maximum(stored.sum(axis=1), 1)[:, None]
-    if reduce == "max":
-        found = np.where(stored[:, :, None], terms, -np.inf).max(axis=1, initial=-np.inf)
+    if reduce in ("max", "min"):
+        sign = 1 if reduce == "max" else -1
+        found = sign * np.where(stored[:, :, None], sign * terms, -np.inf).max(axis=1, initial=-np.inf)
         return np.where(stored.any(axis=1)[:, None], found, 0.0), size
     return (terms.sum(axis=1), size) if reduce == "sum" else (terms.sum(axis=1) / counts, size / counts)
 
@@ -94,7 +95,7 @@ def near(got: np.ndarray, want: np.ndarray, size: np.ndarray | float) -> None:
     assert (np.abs(np.asarray(got, np.float64) - want) <= 1e-5 * (size + np.abs(want) + 1e-6)).all(), (got, want)
 
 
-REDUCES = st.sampled_from(["sum", "mean", "max"])
+REDUCES = st.sampled_from(["sum", "mean", "max", "min"])
 
 
 @given(products(), REDUCES, st.booleans())

@@ -94,7 +94,7 @@ def test_sums_of_every_form(name: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["bool", "int8", "uint16", "int32", "uint32", "int64"])
-@pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max", "min"])
 def test_integers_are_the_hosts(dtype: str, reduce: Any) -> None:
     A = GRAPHS["hubs"].astype(bool)
     x = features(RNG, (A.shape[1], 5), np.dtype(dtype))
@@ -111,7 +111,8 @@ def test_floats_in_every_reduction(dtype: str) -> None:
     there = bs.TCTiledCSR(A.astype(bool)).to_device("cuda")
     unit = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-24, "float64": 2.0**-53}[dtype]
     close(bs.spmm(there, on_gpu(x)), bs.spmm(A.astype(bool), x), A.astype(bool), x, unit)
-    equal(bs.spmm(there, on_gpu(x), reduce="max"), bs.spmm(A.astype(bool), x, reduce="max"))
+    for reduce in ("max", "min"):
+        equal(bs.spmm(there, on_gpu(x), reduce=reduce), bs.spmm(A.astype(bool), x, reduce=reduce))
     mean = here(bs.spmm(there, on_gpu(x), reduce="mean"))
     np.testing.assert_allclose(
         mean.astype(float), bs.spmm(A.astype(bool), x, reduce="mean").astype(float), rtol=8 * unit, atol=8 * unit
@@ -134,7 +135,7 @@ def test_scales_values_and_heads() -> None:
     local = bs.TCTiledCSR(A, row_scale=rows, col_scale=cols)
     there = local.to_device("cuda")
     plain = bs.TCTiledCSR(A).to_device("cuda")
-    for reduce in ("sum", "mean", "max"):
+    for reduce in ("sum", "mean", "max", "min"):
         for given in (None, per_head[:, 0], per_head):
             got = bs.spmm(there, on_gpu(x), values=None if given is None else on_gpu(given), reduce=reduce)
             np.testing.assert_allclose(here(got), bs.spmm(local, x, values=given, reduce=reduce), rtol=2e-4, atol=2e-4)

@@ -15,7 +15,7 @@ from bitsparse.errors import KernelError
 pytestmark = pytest.mark.gpu
 
 GRAPHS = graphs()
-REDUCES = ["sum", "mean", "max"]
+REDUCES = ["sum", "mean", "max", "min"]
 #: Rounding of one step of the sums, and of the result.
 UNITS = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
 
@@ -77,7 +77,7 @@ def check(graph: Any, x: np.ndarray, index: str = "int32", direct: bool = False,
     assert result is out
     got = to_host(out)
     acc, floating = np.dtype(host["acc_dtype"]), {**host}
-    if options.get("reduce") == "max" or acc.kind == "i":
+    if options.get("reduce") in ("max", "min") or acc.kind == "i":
         same(got, want)
         return got
     for name in ("values", "row_scale", "col_scale"):

@@ -79,10 +79,11 @@ def test_sixteen_bit_features_are_rounded_once(dtype: str, half: float) -> None:
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_mean_and_maximum(name: str) -> None:
+def test_mean_maximum_and_minimum(name: str) -> None:
     A = weighted(GRAPHS[name])
     x = np.random.default_rng(3).standard_normal((A.shape[1], 9)).astype(np.float32)
     same(bs.spmm(A, x, reduce="max"), maximum(A, x))
+    same(bs.spmm(A, x, reduce="min"), 0 - maximum(A, -x))
     count = np.maximum(np.diff(A.indptr), 1).astype(np.float32)[:, None]
     same(bs.spmm(A, x, reduce="mean"), bs.spmm(A, x) / count)
 
@@ -106,6 +107,8 @@ def test_integers_are_exact(dtype: str, values: type | None) -> None:
         bs.spmm(A, x, reduce="max"),
         maximum(A.astype(np.int64), x.astype(np.int64)).astype(bs.spmm(A, x, reduce="max").dtype),
     )
+    least = bs.spmm(A, x, reduce="min")
+    same(least, (-maximum(A.astype(np.int64), -x.astype(np.int64))).astype(least.dtype))
 
 
 def test_accumulator_boundaries() -> None:
@@ -151,8 +154,8 @@ def test_nan_and_infinity(value: float) -> None:
         want = A @ x
     np.testing.assert_array_equal(bs.spmm(A, x), want)
     hit = (A[:, [5]].toarray() > 0)[:, 0]
-    for reduce in ("mean", "max"):
-        got = bs.spmm(A, x, reduce=reduce)
+    for reduce, signed in (("mean", x), ("max", x), ("min", -x)):
+        got = bs.spmm(A, signed, reduce=reduce)
         assert (np.isnan(got[hit, 1]) if np.isnan(value) else np.isinf(got[hit, 1])).all()
         assert np.isfinite(got[:, [0, 2]]).all()
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import re
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -13,14 +15,16 @@ from bitsparse.backends.host.edges import attention as host_attention
 from bitsparse.backends.host.edges import sddmm as host_sddmm
 from bitsparse.backends.host.spmm import spmm as host_spmm
 from bitsparse.backends.params import PackedFeatures
+from bitsparse.backends.reductions import REDUCTIONS, Reduce
 from bitsparse.backends.reference.bits import pack as reference_bits
 from bitsparse.backends.reference.edges import attention as reference_attention
 from bitsparse.backends.reference.edges import sddmm as reference_sddmm
 from bitsparse.backends.reference.spmm import spmm as reference_spmm
+from bitsparse.jit.cache import source_dir
 
 GRAPHS = graphs()
 LEVELS = host_backend.simd_levels()
-REDUCES = ["sum", "mean", "max"]
+REDUCES = ["sum", "mean", "max", "min"]
 
 
 def accumulators(name: str) -> list[str]:
@@ -142,7 +146,7 @@ def test_nan_and_infinity_propagate(name: str, value: float) -> None:
     for reduce in REDUCES:
         got = both(graph, x, acc_dtype="float64" if name == "float64" else "float32", reduce=reduce)
         assert np.isnan(got[touched]).all()
-        if np.isinf(value) and reduce == "max":
+        if np.isinf(value) and reduce in ("max", "min"):
             assert not np.isnan(got.astype(np.float64)).any()
 
 
@@ -228,3 +232,13 @@ def test_cosine_attention_and_logarithms_of_sums(name: str) -> None:
 
 def test_attention_functions_are_the_same_in_both_backends() -> None:
     assert host_attention.__all__ == reference_attention.__all__
+
+
+def test_reductions_are_those_of_the_header() -> None:
+    header = (source_dir() / "common/reductions.h").read_text()
+    numbers = dict(re.findall(r"#define BS_REDUCE_(\w+) (\d+)", header))
+    assert {name.lower(): int(number) for name, number in numbers.items()} == {
+        name: reduction.number for name, reduction in REDUCTIONS.items()
+    }
+    assert f"#define BS_REDUCTIONS {len(REDUCTIONS)}\n" in header
+    assert get_args(Reduce) == tuple(REDUCTIONS)

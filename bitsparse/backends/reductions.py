@@ -10,7 +10,7 @@ import numpy as np
 __all__ = ["REDUCTIONS", "Reduce", "Reduction"]
 
 #: What callers write.
-Reduce = Literal["sum", "mean", "max"]
+Reduce = Literal["sum", "mean", "max", "min"]
 
 
 class Reduction(NamedTuple):
@@ -38,4 +38,5 @@ REDUCTIONS: dict[str, Reduction] = {
     "sum": Reduction(0),
     "mean": Reduction(1),
     "max": Reduction(2, np.greater),
+    "min": Reduction(3, np.less),
 }

@@ -12,7 +12,7 @@ from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.inside import family_of
 from bitsparse.backends.params import CodeFeatures
 from bitsparse.errors import DTypeError, KernelError, ShapeError
-from bitsparse.ops.operands.csr import CSROperand
+from bitsparse.ops.operands.csr import SCHEDULE, CSROperand
 from bitsparse.ops.operands.dense import Features, converted, native, sum_dtypes
 from bitsparse.ops.operands.places import device_of_sparse, same_place, working_with
 from bitsparse.ops.operands.sparse import as_csr
@@ -121,6 +121,10 @@ class SampledPlan:
         Shape of the result.
     device : str
         Where the sparse operand is and all others must be.
+    dtype : dtype
+        Of the result for features as planned.
+    kernel : str
+        "stored" where the sample is a matrix of its own, "drawn" where every call draws it; `explain` says how it is multiplied.
     stored : bool
         Whether the sample is kept; else every call draws it again, with the same seed.
 
@@ -145,6 +149,8 @@ class SampledPlan:
         self._function, self._csr, self._sampling, self._rescale = function, csr, sampling, rescale
         self.shape, self.device = (csr.shape[0], columns), csr.device
         wanted = _check.dtype(function, np.float32 if dtype is None else dtype, "f")
+        self.dtype = _dtypes(function, csr, wanted)[0]
+        self.kernel = "drawn"
         self._sums: DrawnSums | StoredSums | None = None
         #: On a GPU, what a call may do at once for features of CuPy's of the planned dtype.
         self._short: KeptCall | None = None
@@ -163,9 +169,19 @@ class SampledPlan:
                 StoredSums(function, csr, made.drawing, columns, sampling, rescale, kernel) if self.stored else made
             )
             result_dtype, acc = _dtypes(function, csr, wanted)
+            self.kernel = "stored" if self.stored else "drawn"
             operand, run = self._sums.prepare(csr, result_dtype, acc, sampling, columns)
             if result_dtype == wanted:
                 self._short = kept_product(operand, run, wanted, (columns,), result_dtype)
+
+    def check(self) -> None:
+        """Nothing that a call did not wait to find out can go wrong."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the schedule by which a GPU walks the pattern, for all plans of this pattern together."""
+        schedule = SCHEDULE.get(self._csr.prepared)
+        return 0 if schedule is None else int(schedule.nbytes)
 
     def explain(self) -> str:
         """What is summed and how, in a few lines."""

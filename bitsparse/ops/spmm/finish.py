@@ -122,6 +122,14 @@ class SumFinish:
             kept = FINISHES.keep(operand.prepared, (owner, cls(function, epilogue, operand, shape, reduce)), key)
         return kept[1]
 
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Dtype of what comes out, or of the integers that a BitTensor stands for."""
+        if not self.epilogue.gives_bits:
+            return np.dtype(np.float32)
+        model: BitTensor = self.epilogue.wrap(np.empty(0, np.uint32), self.shape, interop.NUMPY, self._function)
+        return model.dtype
+
     def takes_out(self, x: Any, weights: Array | None) -> bool:
         """Whether the integers of `x` are summed, and all scales belong to the chain."""
         if (

@@ -41,10 +41,13 @@ class Product(NamedTuple):
         ``run(x, weights, out)`` of features (cols, columns), values per edge or None, and an array for the result or None.
     explain : str
         Which kernel it is and why.
+    kernel : str
+        Its name.
     """
 
     run: Callable[[Array, Array | None, Array | None], Array]
     explain: str
+    kernel: str = "csr"
 
 
 class ProductKey(NamedTuple):
@@ -172,7 +175,7 @@ class GpuProducts:
                 if kernel == "windows"
                 else self._tiles(operand, kind, weights, height)
             )
-            found = self._made[key] = made._replace(explain=f"kernel {kernel} ({why}){made.explain}")
+            found = self._made[key] = made._replace(explain=f"kernel {kernel} ({why}){made.explain}", kernel=kernel)
             operand.ready.renew()
         return found
 

@@ -9,13 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
+from bitsparse.arrays import construct
 from bitsparse.arrays.bit_tensor import BitTensor, Layout
 from bitsparse.arrays.inside import assembled
 from bitsparse.backends.params import PackedFeatures
 from bitsparse.backends.reductions import REDUCTIONS
 from bitsparse.errors import DTypeError, KernelError, ShapeError
 from bitsparse.ops.finish.epilogue import Epilogue
-from bitsparse.ops.operands.csr import CSROperand, fits_heads
+from bitsparse.ops.operands.csr import SCHEDULE, CSROperand, fits_heads
 from bitsparse.ops.operands.dense import Features, as_features, converted, native, sum_dtypes, unpacked
 from bitsparse.ops.operands.places import same_place, working_with
 from bitsparse.ops.operands.target import target_array, zeros
@@ -81,6 +82,8 @@ class SpmmPlan:
         self._codes: CodeProducts | None = None
         #: On a GPU, which kernel sums unpacked features of a dtype, and why.
         self._told: dict[str, str] = {}
+        self._planned_dtype: np.dtype[Any] = np.dtype(np.float32)
+        self._kernel = "csr"
         #: On a GPU, what a call may do at once for features of CuPy's of the planned dtype.
         self._short: KeptCall | None = None
         if self.device != "cpu":
@@ -112,6 +115,26 @@ class SpmmPlan:
     def longest_row(self) -> int:
         """Most edges in a row of A; on a GPU it is read back at the first question."""
         return self._operand.longest_row
+
+    @property
+    def kernel(self) -> str:
+        """Name of the kernel that multiplies features as planned; the CPU has one, "csr"."""
+        return self._kernel
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Dtype of the result for features as planned, without scale and offset if they are BitTensors."""
+        if self._finish is not None:
+            return self._finish.dtype
+        kind = self._planned_dtype
+        x = Features(np.empty((0, *self._inner), kind), (0, *self._inner), kind, None, interop.NUMPY)
+        return self._dtypes(x, self._operand.values)[2]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the schedule by which a GPU walks the pattern, for all plans of this pattern together."""
+        schedule = SCHEDULE.get(self._operand.prepared)
+        return 0 if schedule is None else int(schedule.nbytes)
 
     def explain(self) -> str:
         """How the work is divided, in a few lines; on a GPU also which kernel runs, and why."""
@@ -185,7 +208,9 @@ class SpmmPlan:
 
     def plan_bits(self, bits: int, encoding: str) -> None:
         """Choose and compile for BitTensors of this kind, without scale and offset."""
-        self._planned = (bits, encoding)
+        self._planned, self._planned_dtype = (bits, encoding), construct.smallest_dtype(bits, encoding)
+        if self._codes is not None:
+            self._kernel = "codes"
         if self._is_empty or self._needs_values:
             return
         operand, weights, in_rows = self._operand, self._operand.values, bits in _check.ROW_LAYOUT_BITS
@@ -211,7 +236,7 @@ class SpmmPlan:
 
     def prepare(self, planned: Any) -> KeptCall | None:
         """Choose and compile for features of a dtype; how CuPy arrays of that dtype are to be multiplied, if they may be at once."""
-        wanted = _check.dtype(self._function, np.float32 if planned is None else planned)
+        wanted = self._planned_dtype = _check.dtype(self._function, np.float32 if planned is None else planned)
         if self._products is None or self._is_empty or self._needs_values:
             return None
         space = interop.namespace(self._operand.indptr)
@@ -244,6 +269,7 @@ class SpmmPlan:
                 f"{self._function} of integers", operand, self._columns, self._reduce, self._precision, self._forced
             )
         product = products.product(operand, dtype, acc, weights, heads, self._keep)
+        self._kernel = product.kernel
         if dtype.name not in self._told:
             what = dtype.name
             if self._planned is not None:

@@ -1,4 +1,4 @@
-"""Sparse times dense: sums, means and maxima of neighbours' features, with values or scales on the edges."""
+"""Sparse times dense: sums, means, maxima and minima of neighbours' features, with values or scales on the edges."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def spmm(
         summed in int32 and for float weights without scale and offset (see Notes for those with); others are unpacked first.
     values : array (nnz,) or (nnz, H), optional
         Weights of the edges instead of A's own, in the order of A's CSR arrays; one per head for features (N, H, D).
-    reduce : {"sum", "mean", "max"}
+    reduce : {"sum", "mean", "max", "min"}
         The mean divides by the number of edges of the row, whatever their weights. Rows without edges give 0.
     precision : {"fp32", "tf32", "3xtf32"}
         What float32 features may be multiplied in. "tf32" allows tensor cores, which take 10 bits of each factor's fraction and sum in
@@ -63,8 +63,8 @@ def spmm(
         What becomes of the sums of features (N, D): float32, or a BitTensor if it gives bits. The scales of a BitTensor, for all of it or
         by column, and the `row_scale` of A belong to its chain then, as in :func:`matmul`, so that integers are summed exactly and the
         result has the same bits on every device; offsets are refused unless it has ``offset_correction=True``. Where a factor differs
-        by neighbour (`col_scale`, floating values, a scale for each node) and for a maximum the chain follows the sums without it,
-        rounded to float32.
+        by neighbour (`col_scale`, floating values, a scale for each node) and for a maximum or minimum the chain follows the sums without
+        it, rounded to float32.
     out : array or BitTensor, optional
         Where to write; of exactly the result's shape and dtype. Also returned.
 
@@ -92,13 +92,13 @@ def spmm(
     step is rounded once. The bits of a result depend neither on the number of threads nor on the processor. With u = 2**-24 (2**-53 for
     float64, and one rounding more, of 2**-11 or 2**-8, for 16-bit features, which are summed in float32) the error of a row of n edges is
     at most ``(min(n, 1024) + ceil(n / 1024) + 3) * u * sum |a x|``, three roundings being those of the weights and scales. NaN propagates
-    through all three reductions.
+    through all reductions.
 
     On a GPU the pieces have some L edges, 32 to 1024 by the size of `A` and the chip, which takes the place of 1024 in this bound;
-    integers and maxima are the same bits as on the CPU, floating sums the same bits in every run. On tensor cores, which 16-bit features
-    may use unasked, the bound is ``(e + n * 2**-22) * sum |a x|`` with e = 1.2e-3 for "tf32" and 2**-20 for "3xtf32"; for 16-bit features,
-    before the result is rounded, e = 0 with values of their dtype and 2**-20 with a `col_scale` (float16: and 2**-25 for each edge with a
-    factor below 2**-14).
+    integers, maxima and minima are the same bits as on the CPU, floating sums the same bits in every run. On tensor cores, which 16-bit
+    features may use unasked, the bound is ``(e + n * 2**-22) * sum |a x|`` with e = 1.2e-3 for "tf32" and 2**-20 for "3xtf32"; for 16-bit
+    features, before the result is rounded, e = 0 with values of their dtype and 2**-20 with a `col_scale` (float16: and 2**-25 for each
+    edge with a factor below 2**-14).
 
     Of a BitTensor (N, D) with one scale and offset for all or to a column a GPU sums the integers, exactly, where A has neither values nor
     a `col_scale`: what they stand for is found from the sums in six roundings, so that the error is at most
@@ -176,7 +176,7 @@ def plan_spmm(
         Columns of the features, of one head if there are several.
     heads : int, optional
         Heads of features (N, heads, n); by default they are (N, n).
-    reduce : {"sum", "mean", "max"}
+    reduce : {"sum", "mean", "max", "min"}
     dtype : dtype, default float32
         Of the features to come. On a GPU their kernel is chosen and compiled now, others' at their first product.
     bits : int, optional
@@ -245,7 +245,7 @@ def aggregate_edges(
         Only its pattern counts.
     edges : array (nnz,), (nnz, D) or (nnz, H, D), or BitTensor
         One row per edge, in the order of A's CSR arrays; dtypes as for :func:`spmm`.
-    reduce : {"sum", "mean", "max"}
+    reduce : {"sum", "mean", "max", "min"}
     side : {"rows", "cols"}
         Which end of an edge receives it. Edges of a column are taken in the order of their rows.
     out : array, optional
