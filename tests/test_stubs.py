@@ -23,7 +23,9 @@ def in_stub(path: Path) -> dict[str, list[str]]:
 def in_source(path: Path) -> dict[str, list[str]]:
     """The same of a Cython source."""
     found = {}
-    for name, arguments in re.findall(r"^def (\w+)\((.*?)\):\n", path.read_text(), re.DOTALL | re.MULTILINE):
+    for name, arguments in re.findall(
+        r"^def (\w+)\((.*?)\)(?: -> \w+)?:\n", path.read_text(), re.DOTALL | re.MULTILINE
+    ):
         each = [one.partition("=")[0].split() for one in re.split(r",(?![^\[]*\])", arguments) if one.strip()]
         found[name] = [words[-1] for words in each]
     return found

@@ -15,7 +15,7 @@ from bitsparse.backends.params import OperandParams, packed_words
 from bitsparse.errors import DTypeError, KernelError
 from bitsparse.interop.kept import Slot
 from bitsparse.ops.binary.bspmm_floats import float_product, weights_of
-from bitsparse.ops.binary.bspmm_operands import Addend, Features, float_addend
+from bitsparse.ops.binary.bspmm_operands import METHODS, Addend, Features, float_addend
 from bitsparse.ops.finish import thresholds
 from bitsparse.ops.finish.epilogue import Epilogue
 from bitsparse.ops.operands.csr import CSROperand
@@ -25,8 +25,8 @@ __all__ = ["TILES", "GpuAggregates"]
 Array = NDArray[Any]
 #: Aggregations of one kind of features that are kept for an epilogue.
 _KEPT = 8
-#: Ways to count, and kernels for float sums.
-_METHODS, _FLOAT_KERNELS = ("twice-plus", "plus-minus", "select"), ("csr", "windows")
+#: Kernels for float sums.
+_FLOAT_KERNELS = ("csr", "windows")
 
 
 class Made(NamedTuple):
@@ -200,7 +200,7 @@ class GpuAggregates:
             )
         if counted and forced == "windows":
             raise KernelError(f"{function}: kernel 'windows' sums floats, but x is one bit; pass kernel=None")
-        if not counted and forced in _METHODS and forced != "select":
+        if not counted and forced in METHODS and forced != "select":
             raise KernelError(
                 f"{function}: kernel {shown(forced)} counts bits, but variant {shown(self._variant)} with these scales sums numbers; "
                 f"pass kernel=None"
@@ -272,7 +272,7 @@ class GpuAggregates:
 
     @property
     def _method(self) -> str:
-        return self._forced if self._forced in _METHODS else _METHODS[0]
+        return self._forced if self._forced in METHODS else METHODS[0]
 
     def _why(self, operand: CSROperand) -> str:
         if self._forced == "frdc":

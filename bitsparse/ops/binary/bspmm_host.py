@@ -13,7 +13,7 @@ from bitsparse._records import replace
 from bitsparse.backends.params import CodeFeatures, EpilogueParams
 from bitsparse.errors import KernelError
 from bitsparse.ops.binary import combine
-from bitsparse.ops.binary.bspmm_operands import Addend, Features
+from bitsparse.ops.binary.bspmm_operands import METHODS, Addend, Features
 from bitsparse.ops.finish import thresholds
 from bitsparse.ops.finish.epilogue import Epilogue, Operands
 from bitsparse.ops.operands.csr import CSROperand
@@ -21,7 +21,6 @@ from bitsparse.ops.operands.csr import CSROperand
 __all__ = ["HostCall"]
 
 _ROOM = 1 << 22  # bytes of sums held at a time on the way to their final form
-_METHODS = ("twice-plus", "plus-minus", "select")
 
 
 class HostCall:
@@ -60,7 +59,7 @@ class HostCall:
             raise KernelError(
                 f"{function}: kernel {kernel!r} counts bits, but variant {variant!r} with these scales sums numbers; pass kernel=None"
             )
-        self.kernel = kernel or _METHODS[0]
+        self.kernel = kernel or METHODS[0]
 
     def run(self) -> NDArray[Any]:
         """Numbers, or packed words."""

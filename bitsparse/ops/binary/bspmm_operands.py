@@ -18,9 +18,11 @@ from bitsparse.ops.operands.csr import CSROperand
 from bitsparse.ops.operands.dense import converted, native
 from bitsparse.ops.operands.places import same_place
 
-__all__ = ["FLOATS", "Addend", "Features", "addend_of", "as_features", "float_addend", "pattern_of"]
+__all__ = ["FLOATS", "METHODS", "Addend", "Features", "addend_of", "as_features", "float_addend", "pattern_of"]
 
 Array = NDArray[Any]
+#: How 0/1 times -1/+1 is counted.
+METHODS = ("twice-plus", "plus-minus", "select")
 #: Dtypes of full-precision features.
 FLOATS = ("float16", "bfloat16", "float32")
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse._ext import build as _ext
+from bitsparse.backends.host.buffers import as_bytes
 from bitsparse.backends.host.settings import get_num_threads
 from bitsparse.backends.params import packed_words
 
@@ -72,11 +73,6 @@ def pack_coo(
     return words.reshape(outer_length, planes, width)
 
 
-def _flat(*arrays: NDArray[Any]) -> list[NDArray[np.uint8]]:
-    """Contiguous, aligned arrays as bytes."""
-    return [np.require(array, requirements=["C", "A"]).reshape(-1).view(np.uint8) for array in arrays]
-
-
 def _wide(*arrays: NDArray[Any]) -> bool:
     """Whether index arrays, which share one dtype, are int64."""
     dtypes = {array.dtype for array in arrays}
@@ -112,7 +108,7 @@ def validate_csr(indptr: Index, indices: Index, shape: tuple[int, int]) -> str:
     ValueError
         indptr does not start at 0, falls, overflows or has another length; an index is negative or too large.
     """
-    code, _ = _ext.check_csr(*_flat(indptr, indices), _wide(indptr, indices), *shape, get_num_threads())
+    code, _ = _ext.check_csr(as_bytes(indptr), as_bytes(indices), _wide(indptr, indices), *shape, get_num_threads())
     return {_ext.OK: "canonical", _ext.DUPLICATE: "duplicates", _ext.UNSORTED: "unsorted"}[code]
 
 
@@ -130,7 +126,7 @@ def tile_starts(indptr: Index, indices: Index, shape: tuple[int, int], window: i
     if width < 1 or width != 1 << shift:
         raise ValueError(f"tile_starts: width is {width}, but a power of two is needed")
     made: Index = _ext.tile_starts(
-        *_flat(indptr, indices), _wide(indptr, indices), *shape, window, shift, SPREAD, get_num_threads()
+        as_bytes(indptr), as_bytes(indices), _wide(indptr, indices), *shape, window, shift, SPREAD, get_num_threads()
     )
     return made
 
@@ -144,7 +140,7 @@ def translate(indptr: Index, indices: Index, shape: tuple[int, int], window: int
         As :class:`bitsparse.TCTiledCSR` defines them.
     """
     made: tuple[Index, Index, NDArray[Any]] = _ext.translate(
-        *_flat(indptr, indices), _wide(indptr, indices), *shape, window, SPREAD, get_num_threads()
+        as_bytes(indptr), as_bytes(indices), _wide(indptr, indices), *shape, window, SPREAD, get_num_threads()
     )
     return made
 
@@ -152,7 +148,7 @@ def translate(indptr: Index, indices: Index, shape: tuple[int, int], window: int
 def frdc(indptr: Index, indices: Index, shape: tuple[int, int]) -> tuple[Index, Index, NDArray[np.uint16]]:
     """4 x 4 bit blocks (BitGNN section 3.2) of a canonical CSR pattern: ``(indptr, indices, tiles)``."""
     starts, blocks, tiles = _ext.frdc(
-        *_flat(indptr, indices), _wide(indptr, indices), *shape, SPREAD, get_num_threads()
+        as_bytes(indptr), as_bytes(indices), _wide(indptr, indices), *shape, SPREAD, get_num_threads()
     )
     return starts, blocks, tiles
 
@@ -169,7 +165,7 @@ def frdc_to_csr(
     """
     _of(tiles, np.uint16, "tiles")
     made: tuple[Index, Index] = _ext.unfrdc(
-        *_flat(indptr, indices, tiles), _wide(indptr, indices), *shape, get_num_threads()
+        as_bytes(indptr), as_bytes(indices), as_bytes(tiles), _wide(indptr, indices), *shape, get_num_threads()
     )
     return made
 
@@ -178,7 +174,7 @@ def csr_to_words(indptr: Index, indices: Index, shape: tuple[int, int]) -> NDArr
     """Words ``(m, 1, W)`` of a 1-bit BitTensor in planes, packed along the columns, from a canonical CSR pattern."""
     width = packed_words(shape[1], 1, "planes")
     words: NDArray[np.uint32] = _ext.csr_to_words(
-        *_flat(indptr, indices), _wide(indptr, indices), *shape, width, get_num_threads()
+        as_bytes(indptr), as_bytes(indices), _wide(indptr, indices), *shape, width, get_num_threads()
     )
     return words[:, None, :]
 
@@ -197,6 +193,6 @@ def words_to_csr(words: NDArray[np.uint32], shape: tuple[int, int], dtype: Any) 
     wide = np.dtype(dtype) == np.int64
     width = packed_words(shape[1], 1, "planes")
     made: tuple[Index, Index] = _ext.words_to_csr(
-        *_flat(_of(words, np.uint32, "words")), wide, *shape, width, get_num_threads()
+        as_bytes(_of(words, np.uint32, "words")), wide, *shape, width, get_num_threads()
     )
     return made
