@@ -98,7 +98,8 @@ def as_features(function: str, name: str, x: Any) -> Features:
         raise ShapeError(
             f"{function}: {name} has shape {array.shape}, but features are (N,), (N, D) or (N, heads, D); reshape them"
         )
-    data = interop.contiguous(native(array))
+    ready = array.dtype.isnative and array.flags.c_contiguous
+    data = array if ready else interop.contiguous(native(array))
     return Features(data, array.shape, data.dtype, None, family)
 
 

@@ -315,7 +315,7 @@ class SpmmPlan:
                 f"{function}: A has {operand.shape[1]} columns but x has {x.shape[0]} rows (shapes {operand.shape} and {x.shape}); "
                 f"transpose A, or check which graph x belongs to"
             )
-        same_place(function, [("A", self.device), ("x", x.device)])
+        same_place(function, [("A", self.device), ("x", interop.device_of(x.data))])
         operand.ready.wait()
         weights, per_head = self._weights(values, x)
         heads = x.shape[1] if len(x.shape) == 3 and (per_head or x.packed is not None) else 1
@@ -414,10 +414,10 @@ class SpmmPlan:
             x, packed = unpacked(self._function, "x", x), None
         data = x.data
         if packed is None:
-            data = data.reshape(x.shape[0], x.columns)
-            if data.dtype.kind not in "biu":
+            data = data.reshape(x.shape[0], self._columns)
+            if data.dtype != dtype and data.dtype.kind not in "biu":
                 data = converted(data, dtype)
-        into = None if target is None else target.reshape(self.shape[0], x.columns)
+        into = None if target is None else target.reshape(self.shape[0], self._columns)
         result: Array
         if self._products is not None:
             result = self._product(operand, given, data.dtype, acc, weights, heads).run(data, weights, into)
