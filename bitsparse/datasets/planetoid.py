@@ -180,8 +180,8 @@ class _Unpickler(pickle._Unpickler):
     def load_reduce(self) -> None:
         """Call a stand-in."""
         self.PLAIN[pickle.REDUCE[0]](self)
-        made = self.stack[-1]
-        self._take(len(made) if isinstance(made, bytes) else 0)
+        result = self.stack[-1]
+        self._take(len(result) if isinstance(result, bytes) else 0)
 
     def load_build(self) -> None:
         """Give a stand-in its state; functions and plain objects take none."""
@@ -220,12 +220,12 @@ class _Unpickler(pickle._Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         """The stand-in of a class, or an error."""
         modern = {"copy_reg": "copyreg", "__builtin__": "builtins"}.get(module, module)
-        found = self.ALLOWED.get(f"{modern}.{name}")
-        if found is None:
+        stand_in = self.ALLOWED.get(f"{modern}.{name}")
+        if stand_in is None:
             raise ValueError(
                 f"it names {shown(f'{module}.{name}')[1:-1]}, which such files do not need and which is not loaded"
             )
-        return found
+        return stand_in
 
 
 def safe_load(content: bytes) -> Any:
@@ -249,20 +249,20 @@ def safe_load(content: bytes) -> Any:
         for opcode, _, _ in pickletools.genops(content):
             if opcode.name not in _OPCODES:
                 raise ValueError(f"it uses the pickle instruction {opcode.name}, which such files do not need")
-        made = _Unpickler(content).load()
+        value = _Unpickler(content).load()
     except (ArithmeticError, LookupError, TypeError, AttributeError, EOFError, RecursionError, AssertionError) as error:
         raise ValueError(f"it is damaged ({type(error).__name__}: {brief(error)})") from None
     except pickle.UnpicklingError as error:
         raise ValueError(f"it is damaged ({brief(error)})") from None
     except ValueError as error:  # pickletools quotes whole lines
         raise ValueError(brief(error)) from None
-    if isinstance(made, _Array):
-        return made.array
-    if isinstance(made, _Csr):
-        state = getattr(made, "state", {})
-        made.state = {key: part.array if isinstance(part, _Array) else part for key, part in state.items()}
-        return made.matrix()
-    return made
+    if isinstance(value, _Array):
+        return value.array
+    if isinstance(value, _Csr):
+        state = getattr(value, "state", {})
+        value.state = {key: part.array if isinstance(part, _Array) else part for key, part in state.items()}
+        return value.matrix()
+    return value
 
 
 def read_planetoid(path: str | os.PathLike[str]) -> GraphData:
@@ -313,9 +313,9 @@ def _found(path: Path) -> tuple[Path, str]:
     if path.is_dir():
         names = sorted({file.name[4:-6] for file in path.glob("ind.*.graph")})
         if len(names) != 1:
-            found = ", ".join(names) or "none"
+            those = ", ".join(names) or "none"
             raise ValueError(
-                f"read_planetoid: {str(path)!r} must hold the files of one graph, found {found}; name a file"
+                f"read_planetoid: {str(path)!r} must hold the files of one graph, found {those}; name a file"
             )
         return path, names[0]
     for piece in PIECES:

@@ -97,13 +97,13 @@ def csr_of_pairs(
     from scipy import sparse
 
     values = np.ones(rows.size, np.bool_) if weights is None else weights
-    made = sparse.coo_array((values, (rows, cols)), shape=(nodes, nodes)).tocsr()
-    made.sort_indices()
-    dtype = np.int64 if max(nodes, made.nnz) >= 1 << 31 else np.int32
+    matrix = sparse.coo_array((values, (rows, cols)), shape=(nodes, nodes)).tocsr()
+    matrix.sort_indices()
+    dtype = np.int64 if max(nodes, matrix.nnz) >= 1 << 31 else np.int32
     return (
-        made.indptr.astype(dtype, copy=False),
-        made.indices.astype(dtype, copy=False),
-        None if weights is None else made.data,
+        matrix.indptr.astype(dtype, copy=False),
+        matrix.indices.astype(dtype, copy=False),
+        None if weights is None else matrix.data,
     )
 
 

@@ -128,17 +128,17 @@ def _columns(content: bytes, head: _Announced, count: int) -> Iterator[tuple[sli
     """The columns of a body of `count` numbers a line, block by block, and the entries that each block holds."""
     have = 0
     for block, line in blocks(content, head.at, head.line):
-        found = words(block, _BLANKS, line)
-        here = np.diff(found.line_starts())
+        line_words = words(block, _BLANKS, line)
+        here = np.diff(line_words.line_starts())
         wrong = (here != 0) & (here != count)
         if wrong.any():
             i = int(wrong.argmax())
             raise ValueError(f"it cannot be parsed (line {line + i + 1} holds {here[i]} numbers, not {count})")
-        entries = found.starts.size // count
+        entries = line_words.starts.size // count
         have += entries
         if have > head.entries:
             break
-        yield slice(have - entries, have), [found.at(slice(i, None, count)) for i in range(count)]
+        yield slice(have - entries, have), [line_words.at(slice(i, None, count)) for i in range(count)]
     if have != head.entries:
         raise ValueError(
             f"it cannot be parsed ({head.entries} entries are announced, but {'more' if have > head.entries else have} "
@@ -275,17 +275,17 @@ def _edges(content: bytes, weights: bool) -> tuple[NDArray[np.int64], NDArray[np
     named = False
     for block, line in blocks(_lines(content.removeprefix(b"\xef\xbb\xbf"))):
         _check_text(block)
-        found = words(block, _BETWEEN, line)
-        at, counts = _edge_lines(found)
-        if at.size and not parts and not named and not _has_numbers(found, at[0], counts[0]):
+        line_words = words(block, _BETWEEN, line)
+        at, counts = _edge_lines(line_words)
+        if at.size and not parts and not named and not _has_numbers(line_words, at[0], counts[0]):
             named, at, counts = True, at[1:], counts[1:]
         if not at.size:
             continue
         if weights and not parts and counts[0] == 2:
             raise ValueError("its lines have two columns, so there are no weights to keep; drop weights=True")
-        parts.append(np.stack([_nodes(_column(found, at, counts, i)) for i in range(2)], axis=1))
+        parts.append(np.stack([_nodes(_column(line_words, at, counts, i)) for i in range(2)], axis=1))
         if weights:
-            third = _column(found, at, counts, 2)
+            third = _column(line_words, at, counts, 2)
             number, bad = floats(third)
             third.refuse(bad, "a weight")
             values.append(number)
