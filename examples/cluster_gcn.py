@@ -18,14 +18,7 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
 
     data = datasets.synthetic((4000, 40_000), "communities").with_generated(features=48, classes=6).with_split()
     graph, features = nn.Graph(data.adjacency), nn.Features(data.x)
-    trained = nn.train(graph, features, data.targets, data.train_mask, epochs=60)
-    network = nn.Network(
-        "gcn",
-        [
-            nn.Layer([nn.Dense(trained.w1, trained.b1, activation="relu")]),
-            nn.Layer([nn.Dense(trained.w2, trained.b2)]),
-        ],
-    )
+    network = nn.train(graph, features, data.targets, data.train_mask, epochs=60)
 
     x = np.asarray(features.csr.toarray())
     model = nn.quantize_network(network, data.adjacency, x, args.bits)

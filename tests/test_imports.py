@@ -17,7 +17,7 @@ PACKAGE = Path(bitsparse.__file__).parent
 
 #: Layers from the bottom up: a module imports its own layer and those below.
 LAYERS = [
-    ["_archive", "_check", "_files", "_progress", "interop", "errors"],
+    ["_archive", "_check", "_files", "_progress", "_records", "interop", "errors"],
     ["jit", "_ext", "_compiled"],
     ["backends"],
     ["arrays"],
@@ -30,8 +30,6 @@ LAYERS = [
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 #: Circles between files, to be taken apart; no other may come, and none of these may grow.
 KNOWN_CIRCLES: list[set[str]] = [
-    {f"bitsparse.nn.binary.{name}" for name in ("files", "network", "own")},
-    {f"bitsparse.nn.binary.{name}" for name in ("tuner", "tuner_cache")},
     {f"bitsparse.nn.{name}" for name in ("operand", "operand_gpu")},
 ]
 #: Never imported by `import bitsparse`.

@@ -183,3 +183,40 @@ def test_low_bit_networks_refuse_what_they_do_not_have():
             nn.quantize_network(nn.Network(layer.kind, [layer]), ring, X)
     plain = nn.Layer([nn.Dense(W)], kind="gcn", neighbours=nn.Neighbours("sum", True, 1.0, weighted=False))
     assert nn.quantize_network(nn.Network("gcn", [plain]), ring, X).kind == "gcn"
+
+
+def test_a_network_over_a_graph_is_that_over_its_adjacency() -> None:
+    rng = np.random.default_rng(0)
+    adjacency = sparse.csr_array((rng.random((40, 40)) < 0.1).astype(np.float32))
+    adjacency = ((adjacency + adjacency.T) > 0).astype(np.float32)
+    adjacency.setdiag(0)
+    adjacency.eliminate_zeros()
+    x = rng.normal(size=(40, 9)).astype(np.float32)
+    for kind, normalisation in (("gcn", "gcn"), ("sage", "mean"), ("gin", "sum")):
+        network = nn.random_network(kind, [9, 8, 3])
+        graph = nn.Graph(adjacency, normalisation)
+        np.testing.assert_allclose(network(graph, x), network(adjacency, x), rtol=1e-4, atol=1e-5)
+        features = nn.Features(np.abs(x))
+        assert np.array_equal(network(graph, features), network(graph, features.normalized))
+    with pytest.raises(ValueError, match="but the graph has normalisation='sum' and self_loops=False"):
+        nn.random_network("gcn", [9, 3])(graph, x)
+    with pytest.raises(ValueError, match="self_loops=True"):
+        nn.random_network("sage", [9, 3])(nn.Graph(adjacency, "mean", self_loops=True), x)
+
+
+def test_products_take_batch_norm_into_the_weights() -> None:
+    rng = np.random.default_rng(1)
+    adjacency = sparse.csr_array((rng.random((30, 30)) < 0.2).astype(np.float32))
+    x = rng.normal(size=(30, 6)).astype(np.float32)
+    for kind, normalisation in (("gcn", "gcn"), ("sage", "mean")):
+        network = nn.random_network(kind, [6, 5, 4, 3], batch_norm=True)
+        matrix, hidden = nn.Graph(adjacency, normalisation).matrix, x
+        for i, (own, weight, bias) in enumerate(network.products("test")):
+            z = matrix @ (hidden @ weight) + bias + (0 if own is None else hidden @ own)
+            hidden = z if i == 2 else np.maximum(z, 0)
+        np.testing.assert_allclose(hidden, network(nn.Graph(adjacency, normalisation), x), rtol=1e-4, atol=1e-5)
+    for other, message in (("gin", "it is a gin"), ("tanh", "layer 0 ends in tanh")):
+        first = nn.Dense(np.eye(6), activation="tanh")
+        wrong = nn.random_network("gin", [6, 3]) if other == "gin" else nn.Network("gcn", [nn.Layer([first])] * 2)
+        with pytest.raises(ValueError, match=message):
+            wrong.products("test")

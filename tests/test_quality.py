@@ -104,6 +104,15 @@ def test_a_sampled_network_is_that_of_the_sampled_matrix(task, which, rescale, s
     np.testing.assert_allclose(network(), z, rtol=1e-4, atol=1e-5)
 
 
+def test_a_sampled_network_may_be_deep_and_have_batch_norm(task):
+    for kind, graph in zip(("gcn", "sage"), task.graphs, strict=True):
+        model = nn.random_network(kind, [30, 12, 9, 3], batch_norm=True)
+        got = nn.SampledNetwork(model, graph, task.features)()
+        np.testing.assert_allclose(got, model(graph, task.features), rtol=1e-3, atol=1e-4)
+    with pytest.raises(ValueError, match="SampledNetwork: it is a gin, but models are GCN or GraphSAGE"):
+        nn.SampledNetwork(nn.random_network("gin", [30, 3]), task.graphs[0], task.features)
+
+
 @pytest.mark.parametrize(("bits", "limit"), [(8, 0.02), (4, 0.3), (2, 0.95)])
 def test_few_bits_come_close(task, bits, limit):
     network = nn.SampledNetwork(task.models[0], task.graphs[0], task.features, 8, bits=bits)
@@ -131,7 +140,7 @@ def test_sampled_networks_refuse_what_does_not_fit(task):
     gcn, sage = task.models
     with pytest.raises(ValueError, match="a sage needs a graph with normalisation 'mean', got 'gcn'"):
         nn.SampledNetwork(sage, task.graphs[0], task.features, 8)
-    with pytest.raises(DTypeError, match="model and graph are object and Graph"):
+    with pytest.raises(DTypeError, match=r"model must be an nn\.Network, got object"):
         nn.SampledNetwork(object(), task.graphs[0], task.features, 8)
     with pytest.raises(ShapeError, match=r"features have shape \(300, 2\), but graph and model read \(300, 30\)"):
         nn.SampledNetwork(gcn, task.graphs[0], nn.Features(np.ones((300, 2))), 8)

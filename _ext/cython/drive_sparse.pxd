@@ -7,6 +7,7 @@ from drive cimport bs_run_on
 cdef extern from "drivers/sparse.h" nogil:
     enum:
         BS_SPMM_LOADS
+        BS_REDUCTIONS
         BS_X_FIELD_F32
         BS_X_FIELD_I32
         BS_SDDMM_TYPES
@@ -34,7 +35,7 @@ cdef extern from "drivers/sparse.h" nogil:
 
     ctypedef struct bs_spmm_job:
         int load
-        int reduce_max
+        int reduce
         int mean
         const unsigned char *x
         size_t stride

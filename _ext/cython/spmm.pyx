@@ -19,7 +19,7 @@ def longest_row(const unsigned char[::1] indptr, bint wide, object rows, object 
     return longest
 
 
-cdef bs_spmm_job _job(bs_csr *a, int load, bint reduce_max, bint mean, const unsigned char[::1] x, tuple layout, int bits,
+cdef bs_spmm_job _job(bs_csr *a, int load, int reduce, const unsigned char[::1] x, tuple layout, int bits,
                       int encoding, unsigned char[::1] out, object slice_blocks) except *:
     """`layout`: bytes from row to row, from head to head and of a row; heads; columns of a head."""
     cdef bs_spmm_job job
@@ -30,6 +30,7 @@ cdef bs_spmm_job _job(bs_csr *a, int load, bint reduce_max, bint mean, const uns
     field = load in (BS_X_FIELD_F32, BS_X_FIELD_I32)
     if field and bits not in (1, 2, 4):
         raise ValueError(f"bits is {bits} but fields have 1, 2 or 4 bits; pass wider integers as they are")
+    _between("reduce", reduce, 0, BS_REDUCTIONS - 1)
     _between("encoding", encoding, 0, 2)
     needed = (heads - 1) * head_stride + _ceil_div(width * bs_spmm_x_bits(load, bits), 8) if heads else 0
     if row_bytes < needed or stride < row_bytes:
@@ -38,7 +39,7 @@ cdef bs_spmm_job _job(bs_csr *a, int load, bint reduce_max, bint mean, const uns
     if cols and x.shape[0] < (cols - 1) * stride + row_bytes:
         raise ValueError(f"x holds {x.shape[0]} bytes but {cols} rows of {stride} bytes are gathered; pass all of them")
     _between("slice_blocks", slice_blocks, 0, 2**60)
-    job.load, job.reduce_max, job.mean, job.bits, job.encoding = load, reduce_max, mean, bits if field else 1, encoding
+    job.load, job.reduce, job.bits, job.encoding = load, reduce, bits if field else 1, encoding
     job.stride, job.head_stride, job.row_bytes, job.heads, job.width = layout
     job.slice_blocks = slice_blocks
     job.x = <const unsigned char *>_at(x)
@@ -52,13 +53,13 @@ cdef bs_spmm_job _job(bs_csr *a, int load, bint reduce_max, bint mean, const uns
 
 
 def spmm(tuple on, const unsigned char[::1] indptr, const unsigned char[::1] indices, bint wide, tuple shape, object nnz, int load,
-         bint reduce_max, bint mean, const unsigned char[::1] x, tuple layout, int bits, int encoding,
+         int reduce, const unsigned char[::1] x, tuple layout, int bits, int encoding,
          const unsigned char[::1] values, object value_heads, const unsigned char[::1] row_scale, const unsigned char[::1] col_scale,
          int affine, const unsigned char[::1] scale, const unsigned char[::1] offset, unsigned char[::1] out, object slice_blocks):
-    """Sum, mean or maximum over the edges of each row into `out`; None for parts that are absent."""
+    """A reduction over the edges of each row into `out`; None for parts that are absent."""
     cdef bs_run_on run = _on(on)
     cdef bs_csr a = _csr(indptr, indices, wide, shape, nnz)
-    cdef bs_spmm_job job = _job(&a, load, reduce_max, mean, x, layout, bits, encoding, out, slice_blocks)
+    cdef bs_spmm_job job = _job(&a, load, reduce, x, layout, bits, encoding, out, slice_blocks)
     cdef int status
     heads, width = layout[3:]
     if values is not None:
@@ -86,7 +87,7 @@ def attention(tuple on, const unsigned char[::1] indptr, const unsigned char[::1
     """Sum over the edges of each row, weighted by the softmax of leaky(source[column] + target[row]), into `out`."""
     cdef bs_run_on run = _on(on)
     cdef bs_csr a = _csr(indptr, indices, wide, shape, nnz)
-    cdef bs_spmm_job job = _job(&a, load, False, False, x, layout, 1, 0, out, slice_blocks)
+    cdef bs_spmm_job job = _job(&a, load, 0, x, layout, 1, 0, out, slice_blocks)
     cdef bs_scores scores
     cdef int status
     heads = layout[3]

@@ -84,7 +84,7 @@ void bs_softmax_part(const bs_spmm_kernels *k, const bs_split *s, const bs_part 
 enum bs_affine { BS_AFFINE_NONE, BS_AFFINE_ROW, BS_AFFINE_COLUMN };
 
 typedef struct {
-    int load, reduce_max, mean;
+    int load, reduce;           /* one of common/reductions.h; the mean of floats only */
     const unsigned char *x;     /* row r begins at r * stride, its head h head_stride bytes later */
     size_t stride, head_stride, row_bytes;
     size_t heads, width;        /* columns of a head */

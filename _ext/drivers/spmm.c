@@ -63,7 +63,7 @@ size_t bs_spmm_x_bits(int load, int field_bits)
         if (FLOATING && j->col_scale)                                                                                                      \
             for (size_t e = 0; e < p->edges; e++)                                                                                          \
                 f->weight.member[e] *= (T)j->col_scale[bs_column(&c->split.a, p->edge + e)];                                               \
-        if (FLOATING && j->reduce_max && j->row_scale)                                                                                     \
+        if (FLOATING && BS_SELECTS(j->reduce) && j->row_scale)                                                                                     \
             for (size_t r = 0; r < p->rows; r++)                                                                                           \
                 for (size_t e = p->first[r]; e < p->first[r + 1]; e++)                                                                     \
                     f->weight.member[e] *= (T)j->row_scale[p->row + r];                                                                    \
@@ -80,7 +80,7 @@ static const void *weights(const context *c, frame *f, size_t head)
         bs_softmax_part(c->k, &c->split, p, j->attention, head, c->stats, &f->weight);
         return &f->weight;
     }
-    if (j->values && j->value_heads == 1 && !j->col_scale && !(j->reduce_max && j->row_scale))
+    if (j->values && j->value_heads == 1 && !j->col_scale && !(BS_SELECTS(j->reduce) && j->row_scale))
         return (const unsigned char *)j->values + p->edge * c->acc_size;
     switch (c->acc) {
     case ACC_F32: FILL_WEIGHTS(float, f32, 1); break;
@@ -110,12 +110,12 @@ static void spmm_unit(void *shared, size_t unit, int thread)
     }
     const int piece = p->piece != SIZE_MAX;
     const size_t cols = j->heads * j->width;
-    bs_spmm_block b = {.at = f.at, .first = p->first, .rows = p->rows, .raw = piece, .mean = j->mean && !piece};
+    bs_spmm_block b = {.at = f.at, .first = p->first, .rows = p->rows, .raw = piece, .mean = j->reduce == BS_REDUCE_MEAN && !piece};
     b.bits = j->bits;
     b.sign = j->encoding == BS_SIGNED ? 1u << (j->bits - 1) : 0;
     b.factor = j->encoding == BS_BIPOLAR ? 2 : 1;
     b.shift = j->encoding == BS_BIPOLAR ? -1 : 0;
-    b.row_scale = j->row_scale && !j->reduce_max && !piece ? j->row_scale + p->row : NULL;
+    b.row_scale = j->row_scale && !BS_SELECTS(j->reduce) && !piece ? j->row_scale + p->row : NULL;
     b.out_stride = cols * c->out_size;
     unsigned char *out = (unsigned char *)j->out + p->row * b.out_stride;
     const size_t out_size = piece ? c->acc_size : c->out_size;
@@ -156,11 +156,11 @@ static void spmm_unit(void *shared, size_t unit, int thread)
             T v = from[i];                                                                                                                 \
             for (size_t piece = 1; piece < pieces; piece++) {                                                                              \
                 const T w = from[piece * cols + i];                                                                                        \
-                v = !j->reduce_max ? (T)(v + w) : (w > v) | (w != w) ? w : v;                                                              \
+                v = !BS_SELECTS(j->reduce) ? (T)(v + w) : BS_TAKES(j->reduce, w, v) | (w != w) ? w : v;                                                              \
             }                                                                                                                              \
-            if (FLOATING && j->mean)                                                                                                       \
+            if (FLOATING && j->reduce == BS_REDUCE_MEAN)                                                                                                       \
                 v /= (T)(float)length;                                                                                                     \
-            if (FLOATING && j->row_scale && !j->reduce_max)                                                                                \
+            if (FLOATING && j->row_scale && !BS_SELECTS(j->reduce))                                                                                \
                 v *= (T)j->row_scale[row];                                                                                                 \
             if (j->load == BS_X_F16)                                                                                                       \
                 ((uint16_t *)j->out)[row * cols + i] = bs_float_to_f16((float)v);                                                          \
@@ -215,7 +215,7 @@ static int prepare(context *c, const bs_csr *a)
     c->acc_size = bs_spmm_acc_bytes(j->load);
     c->out_size = bs_spmm_out_bytes(j->load);
     c->x_bits = bs_spmm_x_bits(j->load, j->bits);
-    c->op = j->reduce_max ? BS_WEIGHTED_MAX : j->values || j->col_scale || j->attention ? BS_WEIGHTED_SUM : BS_SUM;
+    c->op = BS_SELECTS(j->reduce) ? j->reduce : j->values || j->col_scale || j->attention ? BS_WEIGHTED_SUM : BS_SUM;
     c->block_cols = 4 * c->k->vector_bytes / c->acc_size;
     c->blocks_per_head = bs_ceil_div(j->width, c->block_cols);
     c->blocks = j->heads * c->blocks_per_head;

@@ -132,7 +132,7 @@ BS_FN void read_fields_(const unsigned char *p, const int lane, const bs_spmm_bl
 #define RUNS(kind, lanes)                                                                                                                  \
     RUN(kind, lanes, BS_SUM, sum)                                                                                                          \
     RUN(kind, lanes, BS_WEIGHTED_SUM, weighted)                                                                                            \
-    RUN(kind, lanes, BS_WEIGHTED_MAX, max)
+    BS_FOR_SELECTIONS(RUN, kind, lanes)
 
 #define ACC_LANES(size) (VECTOR_BYTES / (size))
 RUNS(f32, ACC_LANES(4))
@@ -173,7 +173,8 @@ LOCATE(64)
 #include "simd/sddmm_kernels.inc"
 #include "simd/softmax_kernels.inc"
 
-#define ENTRY(kind) {run_##kind##_sum, run_##kind##_weighted, run_##kind##_max}
+#define SELECTION(kind, op, name) [op] = run_##kind##_##name,
+#define ENTRY(kind) {run_##kind##_sum, run_##kind##_weighted, BS_FOR_SELECTIONS(SELECTION, kind)}
 const bs_spmm_kernels BS_JOIN2(bs_spmm_kernels, BS_ISA) = {
     .vector_bytes = VECTOR_BYTES,
     // clang-format off: a table by kind of features

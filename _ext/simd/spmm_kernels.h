@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/reductions.h"
 #include "common/scalar.h"
 
 /* How a feature is read and what it is summed in. Fields are integers of 1, 2 or 4 bits side by side. */
@@ -28,7 +29,8 @@ enum bs_spmm_load {
     BS_X_I64,
     BS_SPMM_LOADS
 };
-enum bs_spmm_op { BS_SUM, BS_WEIGHTED_SUM, BS_WEIGHTED_MAX, BS_SPMM_OPS };
+/* What becomes of the edges of a row: sums, or a reduction that selects, by its number. Their terms are weighted. */
+enum bs_spmm_op { BS_SUM, BS_WEIGHTED_SUM, BS_SPMM_OPS = BS_REDUCTIONS };
 
 #define BS_SEGMENT 1024        /* edges summed one after another; longer rows are summed in pieces of so many */
 #define BS_AHEAD 16            /* edges by which gathers are asked for in advance; pointer lists are that much longer */

@@ -2,7 +2,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 Bytes = NDArray[np.uint8]
-Int32s = NDArray[np.int32]
 #: SIMD level and threads.
 RunOn = tuple[int, int]
 
@@ -30,12 +29,12 @@ def sign(
     features: int,
     bipolar: bool,
     mask: Bytes,
-    uniform: int,
+    uniform: tuple[int, bool] | None,
     thresholds: Bytes,
     flips: Bytes,
     class_of: Bytes,
     planes: int,
-    classes: Int32s,
+    classes: int,
     base: int,
     bits: Bytes,
 ) -> None: ...

@@ -33,6 +33,17 @@ _OF_NUMPY: dict[Any, tuple[int, Callable[..., Any]]] = {
 }
 
 
+def _operator(operation: Callable[[Any, Any], Any], name: str, *, swap: bool = False, arrays_only: bool = False) -> Any:
+    """The method of an operator; with `arrays_only` Python compares identities where the other side is None or text."""
+
+    def method(self: BitArray, other: Any) -> Any:
+        if arrays_only and (other is None or isinstance(other, str)):
+            return NotImplemented
+        return self._elementwise(operation, other, name, swap)
+
+    return method
+
+
 class BitArray(ABC):
     """Base class of the array types; users meet it only in ``isinstance``."""
 
@@ -217,29 +228,20 @@ class BitArray(ABC):
         """Between which values the integers that :meth:`decoded` gave lie."""
         return exact.limits_of_operand(decoded)
 
-    def __add__(self, other: Any) -> Any:
-        return self._elementwise(np.add, other, "add")
-
-    def __radd__(self, other: Any) -> Any:
-        return self._elementwise(np.add, other, "add", swap=True)
-
-    def __sub__(self, other: Any) -> Any:
-        return self._elementwise(np.subtract, other, "subtract")
-
-    def __rsub__(self, other: Any) -> Any:
-        return self._elementwise(np.subtract, other, "subtract", swap=True)
-
-    def __mul__(self, other: Any) -> Any:
-        return self._elementwise(np.multiply, other, "multiply")
-
-    def __rmul__(self, other: Any) -> Any:
-        return self._elementwise(np.multiply, other, "multiply", swap=True)
-
-    def __truediv__(self, other: Any) -> Any:
-        return self._elementwise(np.true_divide, other, "divide")
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return self._elementwise(np.true_divide, other, "divide", swap=True)
+    __add__ = _operator(np.add, "add")
+    __radd__ = _operator(np.add, "add", swap=True)
+    __sub__ = _operator(np.subtract, "subtract")
+    __rsub__ = _operator(np.subtract, "subtract", swap=True)
+    __mul__ = _operator(np.multiply, "multiply")
+    __rmul__ = _operator(np.multiply, "multiply", swap=True)
+    __truediv__ = _operator(np.true_divide, "divide")
+    __rtruediv__ = _operator(np.true_divide, "divide", swap=True)
+    __lt__ = _operator(np.less, "less")
+    __le__ = _operator(np.less_equal, "less_equal")
+    __gt__ = _operator(np.greater, "greater")
+    __ge__ = _operator(np.greater_equal, "greater_equal")
+    __eq__ = _operator(np.equal, "equal", arrays_only=True)
+    __ne__ = _operator(np.not_equal, "not_equal", arrays_only=True)
 
     def _not_in_place(self, other: Any) -> Any:
         """``A += B`` would make of the name `A` an array of another type."""
@@ -253,25 +255,3 @@ class BitArray(ABC):
 
     def __neg__(self) -> Any:
         return self._elementwise(np.multiply, -1, "negative")
-
-    def __eq__(self, other: Any) -> Any:
-        if other is None or isinstance(other, str):
-            return NotImplemented  # not an array: Python compares identities
-        return self._elementwise(np.equal, other, "equal")
-
-    def __ne__(self, other: Any) -> Any:
-        if other is None or isinstance(other, str):
-            return NotImplemented  # not an array: Python compares identities
-        return self._elementwise(np.not_equal, other, "not_equal")
-
-    def __lt__(self, other: Any) -> Any:
-        return self._elementwise(np.less, other, "less")
-
-    def __le__(self, other: Any) -> Any:
-        return self._elementwise(np.less_equal, other, "less_equal")
-
-    def __gt__(self, other: Any) -> Any:
-        return self._elementwise(np.greater, other, "greater")
-
-    def __ge__(self, other: Any) -> Any:
-        return self._elementwise(np.greater_equal, other, "greater_equal")

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
+from bitsparse._records import replace
 from bitsparse.arrays import sparse_convert
 from bitsparse.arrays.indices import outside, without_spare
 from bitsparse.arrays.inside import family_of
@@ -46,7 +47,7 @@ class Parts(NamedTuple):
 
     def of(self, family: interop.Family) -> Parts:
         """The same of another family."""
-        return self._replace(family=family)
+        return replace(self, family=family)
 
 
 def smallest_dtype(bits: int, encoding: str) -> np.dtype[Any]:

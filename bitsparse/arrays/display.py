@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["html", "human_bytes", "text"]
+__all__ = ["html", "human_bytes", "table", "text"]
 
 
 def human_bytes(count: int) -> str:
@@ -49,5 +49,10 @@ def html(x: Any) -> str:
         "bytes": human_bytes(x.nbytes),
         "ratio to float32": f"{x.nbytes / dense:.3f}" if dense else "-",
     }
+    return table("BitTensor", rows)
+
+
+def table(caption: str, rows: dict[str, object]) -> str:
+    """Names and values as an HTML table."""
     cells = "".join(f"<tr><th style='text-align:left'>{name}</th><td>{value}</td></tr>" for name, value in rows.items())
-    return f"<table><caption>BitTensor</caption>{cells}</table>"
+    return f"<table><caption>{caption}</caption>{cells}</table>"

@@ -15,7 +15,7 @@ from bitsparse import _check, backends, interop
 from bitsparse.arrays import sparse_convert, sparse_forms
 from bitsparse.arrays.base import BitArray
 from bitsparse.arrays.bit_tensor import BitTensor
-from bitsparse.arrays.display import human_bytes
+from bitsparse.arrays.display import human_bytes, table
 from bitsparse.arrays.indices import converted, gather
 from bitsparse.arrays.inside import assembled, scales_of, with_fields
 from bitsparse.arrays.operators import operators
@@ -195,10 +195,7 @@ class SparseArray(BitArray):
             "ratio to float32": to_dense,
             "ratio to CSR": to_csr,
         }
-        cells = "".join(
-            f"<tr><th style='text-align:left'>{name}</th><td>{value}</td></tr>" for name, value in rows.items()
-        )
-        return f"<table><caption>{type(self).__name__}</caption>{cells}</table>"
+        return table(type(self).__name__, rows)
 
     def _repr(self, details: str) -> str:
         to_dense, to_csr = self._ratios()

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bitsparse._records import replace
+
 __all__ = [
     "SEGMENT",
     "CodeFeatures",
@@ -106,7 +108,7 @@ class EpilogueParams(NamedTuple):
         """The chain with what the operands of one product add to it."""
         scales = {"row_scale": _times(self.row_scale, operand.row_scale)}
         scales["col_scale"] = _times(self.col_scale, operand.col_scale)
-        return self._replace(**scales, row_term=operand.row_term, col_term=operand.col_term)
+        return replace(self, **scales, row_term=operand.row_term, col_term=operand.col_term)
 
 
 class OperandParams(NamedTuple):

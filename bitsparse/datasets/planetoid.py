@@ -180,8 +180,8 @@ class _Unpickler(pickle._Unpickler):
     def load_reduce(self) -> None:
         """Call a stand-in."""
         self.PLAIN[pickle.REDUCE[0]](self)
-        result = self.stack[-1]
-        self._take(len(result) if isinstance(result, bytes) else 0)
+        value = self.stack[-1]
+        self._take(len(value) if isinstance(value, bytes) else 0)
 
     def load_build(self) -> None:
         """Give a stand-in its state; functions and plain objects take none."""
@@ -313,9 +313,9 @@ def _found(path: Path) -> tuple[Path, str]:
     if path.is_dir():
         names = sorted({file.name[4:-6] for file in path.glob("ind.*.graph")})
         if len(names) != 1:
-            those = ", ".join(names) or "none"
+            found = ", ".join(names) or "none"
             raise ValueError(
-                f"read_planetoid: {str(path)!r} must hold the files of one graph, found {those}; name a file"
+                f"read_planetoid: {str(path)!r} must hold the files of one graph, found {found}; name a file"
             )
         return path, names[0]
     for piece in PIECES:

@@ -128,17 +128,17 @@ def _columns(content: bytes, head: _Announced, count: int) -> Iterator[tuple[sli
     """The columns of a body of `count` numbers a line, block by block, and the entries that each block holds."""
     have = 0
     for block, line in blocks(content, head.at, head.line):
-        line_words = words(block, _BLANKS, line)
-        here = np.diff(line_words.line_starts())
+        block_words = words(block, _BLANKS, line)
+        here = np.diff(block_words.line_starts())
         wrong = (here != 0) & (here != count)
         if wrong.any():
             i = int(wrong.argmax())
             raise ValueError(f"it cannot be parsed (line {line + i + 1} holds {here[i]} numbers, not {count})")
-        entries = line_words.starts.size // count
+        entries = block_words.starts.size // count
         have += entries
         if have > head.entries:
             break
-        yield slice(have - entries, have), [line_words.at(slice(i, None, count)) for i in range(count)]
+        yield slice(have - entries, have), [block_words.at(slice(i, None, count)) for i in range(count)]
     if have != head.entries:
         raise ValueError(
             f"it cannot be parsed ({head.entries} entries are announced, but {'more' if have > head.entries else have} "
@@ -182,14 +182,14 @@ def _values(head: _Announced) -> NDArray[Any]:
     return np.empty(head.entries, np.int64 if "integer" in head.field else np.float64)
 
 
-def _read_values(found: Words, head: _Announced, into: NDArray[Any] | None) -> None:
+def _read_values(block_words: Words, head: _Announced, into: NDArray[Any] | None) -> None:
     if "integer" in head.field:
         number: NDArray[Any]
-        number, bad = integers(found)
-        found.refuse(bad, "a whole number of at most 18 digits: it cannot be parsed")
+        number, bad = integers(block_words)
+        block_words.refuse(bad, "a whole number of at most 18 digits: it cannot be parsed")
     else:
-        number, bad = floats(found)
-        found.refuse(bad, "a number: it cannot be parsed")
+        number, bad = floats(block_words)
+        block_words.refuse(bad, "a number: it cannot be parsed")
     if into is not None:
         into[...] = number
 
@@ -275,17 +275,17 @@ def _edges(content: bytes, weights: bool) -> tuple[NDArray[np.int64], NDArray[np
     named = False
     for block, line in blocks(_lines(content.removeprefix(b"\xef\xbb\xbf"))):
         _check_text(block)
-        line_words = words(block, _BETWEEN, line)
-        at, counts = _edge_lines(line_words)
-        if at.size and not parts and not named and not _has_numbers(line_words, at[0], counts[0]):
+        block_words = words(block, _BETWEEN, line)
+        at, counts = _edge_lines(block_words)
+        if at.size and not parts and not named and not _has_numbers(block_words, at[0], counts[0]):
             named, at, counts = True, at[1:], counts[1:]
         if not at.size:
             continue
         if weights and not parts and counts[0] == 2:
             raise ValueError("its lines have two columns, so there are no weights to keep; drop weights=True")
-        parts.append(np.stack([_nodes(_column(line_words, at, counts, i)) for i in range(2)], axis=1))
+        parts.append(np.stack([_nodes(_column(block_words, at, counts, i)) for i in range(2)], axis=1))
         if weights:
-            third = _column(line_words, at, counts, 2)
+            third = _column(block_words, at, counts, 2)
             number, bad = floats(third)
             third.refuse(bad, "a weight")
             values.append(number)
@@ -304,42 +304,42 @@ def _check_text(block: NDArray[np.uint8]) -> None:
         raise ValueError(f"it is not text ({error.reason})") from None
 
 
-def _edge_lines(found: Words) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def _edge_lines(block_words: Words) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Which words begin a line that is no comment, and how many the line holds."""
-    before = found.line_starts()
+    before = block_words.line_starts()
     counts = np.diff(before)
     at, counts = before[:-1][counts > 0], counts[counts > 0]
-    starts, longer = found.starts[at], found.ends[at] - found.starts[at] > 1
-    first, second = found.block[starts], found.block[starts + longer]
+    starts, longer = block_words.starts[at], block_words.ends[at] - block_words.starts[at] > 1
+    first, second = block_words.block[starts], block_words.block[starts + longer]
     slashes = (first == ord("/")) & (second == ord("/")) & longer
     edges = ~(slashes | (first == ord("#")) | (first == ord("%")))
     return at[edges], counts[edges]
 
 
-def _column(found: Words, at: NDArray[np.intp], counts: NDArray[np.intp], column: int) -> Words:
+def _column(block_words: Words, at: NDArray[np.intp], counts: NDArray[np.intp], column: int) -> Words:
     """The words of one column of the lines that begin with the words `at`."""
     short = counts <= column
     if short.any():
         i = int(short.argmax())
         held = int(counts[i])
         raise ValueError(
-            f"line {found.line(int(at[i]))} holds {held} word{'s' * (held > 1)}, but {column + 1} are needed"
+            f"line {block_words.line(int(at[i]))} holds {held} word{'s' * (held > 1)}, but {column + 1} are needed"
         )
-    return found.at(at + column)
+    return block_words.at(at + column)
 
 
-def _has_numbers(found: Words, at: int, count: int) -> bool:
+def _has_numbers(block_words: Words, at: int, count: int) -> bool:
     """Whether one of the first two words of a line is a number, so that they are not names."""
-    return not floats(found.at(slice(at, at + min(count, 2))))[1].all()
+    return not floats(block_words.at(slice(at, at + min(count, 2))))[1].all()
 
 
-def _nodes(found: Words) -> NDArray[np.int64]:
+def _nodes(block_words: Words) -> NDArray[np.int64]:
     """Whole numbers; ``1.0`` is one."""
-    number, bad = integers(found)
+    number, bad = integers(block_words)
     if bad.any():
-        value, none = floats(found.at(bad))
+        value, none = floats(block_words.at(bad))
         whole = ~none & (np.abs(value) < 2.0**53) & (np.floor(value) == value)
-        found.at(bad).refuse(~whole, "a node's number")
+        block_words.at(bad).refuse(~whole, "a node's number")
         number[bad] = value.astype(np.int64)
     return number
 

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from bitsparse import _check, interop
 from bitsparse.arrays import BitTensor, sparse_forms
 from bitsparse.arrays.sparse_forms import Pattern
-from bitsparse.errors import ShapeError
+from bitsparse.errors import DTypeError, ShapeError
 
-__all__ = ["pattern_of", "refuse_weights", "scipy_pattern", "square_pattern"]
+__all__ = ["pattern_of", "refuse_weights", "scipy_pattern", "square_pattern", "square_sparse"]
 
 
 def pattern_of(function: str, graph: Any) -> Pattern:
@@ -33,6 +33,18 @@ def square_pattern(function: str, graph: Any) -> Pattern:
     if pattern.shape[0] != pattern.shape[1]:
         raise ShapeError(f"{function}: a graph has as many rows as columns, got shape {pattern.shape}")
     return pattern
+
+
+def square_sparse(function: str, adjacency: Any) -> None:
+    """Refuse what is no square scipy.sparse array."""
+    from scipy import sparse
+
+    if not sparse.issparse(adjacency):
+        raise DTypeError(
+            f"{function}: adjacency must be a scipy.sparse array, got {type(adjacency).__name__}; wrap it in csr_array"
+        )
+    if adjacency.ndim != 2 or adjacency.shape[0] != adjacency.shape[1]:
+        raise ShapeError(f"{function}: adjacency has shape {adjacency.shape}, but a graph needs a square array; pad it")
 
 
 def refuse_weights(function: str, graph: Any) -> None:

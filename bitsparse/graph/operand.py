@@ -10,8 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, interop
+from bitsparse._records import replace
 from bitsparse.arrays import FRDC, BitTensor, TCTiledCSR
 from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.graph.adjacency import square_sparse
 from bitsparse.graph.host_sums import host_sums, message_form
 from bitsparse.ops import Epilogue
 
@@ -102,7 +104,7 @@ def _placed(parts: _Arrays, device: str) -> _Arrays:
     if parts.term is None:
         factor = np.ones(parts.degrees.size) if parts.left is None else parts.left.astype(np.float64)
         term = (parts.degrees * factor).astype(np.float32)
-        parts = parts._replace(degrees=parts.degrees.astype(np.int32), term=term)
+        parts = replace(parts, degrees=parts.degrees.astype(np.int32), term=term)
     return _Arrays(*(None if part is None else interop.move(part, device) for part in parts))
 
 
@@ -171,14 +173,7 @@ class Graph:
         form: Literal["auto", "csr", "dense", "frdc", "tiled"] = "auto",
         device: str = "cpu",
     ) -> None:
-        from scipy import sparse
-
-        if not sparse.issparse(adjacency):
-            raise DTypeError(
-                f"Graph: adjacency must be a scipy.sparse array, got {type(adjacency).__name__}; wrap it in csr_array"
-            )
-        if adjacency.ndim != 2 or adjacency.shape[0] != adjacency.shape[1]:
-            raise ShapeError(f"Graph: adjacency has shape {adjacency.shape}, but a graph needs a square array; pad it")
+        square_sparse("Graph", adjacency)
         csr = adjacency.tocsr()
         self._prepare("Graph", csr.indptr, csr.indices, normalisation, self_loops, form, device)
 

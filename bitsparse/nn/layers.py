@@ -141,7 +141,7 @@ class Dense:
                 for name, value in (("weight", step.weight), ("bias", step.bias))
             )
             _check.choice("Dense", "LayerNorm.over", step.over, ("row", "graph"))
-            return step._replace(weight=weight, bias=bias)
+            return LayerNorm(weight, bias, step.eps, step.over)
         if isinstance(step, str):
             return _check.choice("Dense", "then", step, ACTIVATIONS)
         raise DTypeError(

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.errors import DTypeError
+from bitsparse.graph.adjacency import square_sparse
 from bitsparse.graph.operand import Graph
 from bitsparse.nn.layers import Neighbours
 from bitsparse.ops.spmm.spmm import spmm
@@ -52,18 +53,11 @@ class NeighbourSums:
 
         self._function, self._dtype = function, np.dtype(dtype)
         self._matrices: dict[Neighbours, Any] = {}
+        self._graph: Graph | None = None
         if isinstance(adjacency, Graph):
             self._graph, self.nodes = adjacency, adjacency.nodes
             return
-        self._graph = None
-        if not sparse.issparse(adjacency):
-            raise DTypeError(
-                f"{function}: adjacency must be a scipy.sparse array, got {type(adjacency).__name__}; wrap it in csr_array"
-            )
-        if adjacency.ndim != 2 or adjacency.shape[0] != adjacency.shape[1]:
-            raise ShapeError(
-                f"{function}: adjacency has shape {adjacency.shape}, but a graph needs a square array; pad it"
-            )
+        square_sparse(function, adjacency)
         if adjacency.dtype.kind not in "biuf":
             raise DTypeError(f"{function}: adjacency has dtype {adjacency.dtype}, but weights are real; use astype")
         values = sparse.csr_array(adjacency, dtype=np.float64, copy=True)

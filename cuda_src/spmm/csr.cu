@@ -18,7 +18,7 @@
 
 // BS_BLANKS: edges that a batch lacks are added as zeros. Not where the compiler would take registers for it, nor in a maximum.
 #ifndef BS_BLANKS
-#define BS_BLANKS (BS_KIND == BS_FLOAT32 && BS_ACC == 0 && BS_WEIGHTS == 0 && BS_REDUCE == BS_SUM)
+#define BS_BLANKS (BS_KIND == BS_FLOAT32 && BS_ACC == 0 && BS_WEIGHTS == 0 && BS_REDUCE == BS_REDUCE_SUM)
 #endif
 
 // BS_SEGMENTS: what stands behind a row is long, so that it should be in the code once.
@@ -27,7 +27,7 @@
 #endif
 
 #ifndef BS_SHARED_BLANKS
-#define BS_SHARED_BLANKS (BS_REDUCE != BS_MAX && (BS_VALUE16 || (BS_WEIGHTS == 0 && (BS_KIND == BS_FLOAT16 || BS_KIND == BS_BFLOAT16))))
+#define BS_SHARED_BLANKS (!BS_SELECTS(BS_REDUCE) && (BS_VALUE16 || (BS_WEIGHTS == 0 && (BS_KIND == BS_FLOAT16 || BS_KIND == BS_BFLOAT16))))
 #endif
 
 #ifndef BS_THREADS
@@ -134,7 +134,7 @@ struct Aggregate {
 
     __device__ __forceinline__ void add(int u, Index row)
     {
-#if BS_WEIGHTS == 2 && BS_REDUCE == BS_MAX && BS_ACC < 2
+#if BS_WEIGHTS == 2 && BS_SELECTS(BS_REDUCE) && BS_ACC < 2
         const Acc weight = p.row_scale ? times(w[u], (Acc)__ldg(p.row_scale + row)) : w[u];
 #elif BS_VALUE16
         const Acc weight = half_widened(w[u / 2], u);
@@ -148,7 +148,7 @@ struct Aggregate {
                 const Acc term = widened(v[u][k], j, p.is_signed != 0);
 #if BS_WEIGHTS == 0
                 sums[k].of[j] = joined(sums[k].of[j], term);
-#elif BS_REDUCE == BS_MAX
+#elif BS_SELECTS(BS_REDUCE)
                 sums[k].of[j] = joined(sums[k].of[j], times(term, weight));
 #else
                 sums[k].of[j] += weight * term;

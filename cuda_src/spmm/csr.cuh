@@ -2,15 +2,13 @@
 #ifndef BITSPARSE_SPMM_CSR_CUH
 #define BITSPARSE_SPMM_CSR_CUH
 
+#include "common/reductions.h"
 #include "csr/elements.cuh"
 #include "csr/segments.cuh"
 #include "csr/units.cuh"
 #include "spmm/signs.cuh"
 
 // BS_ROW_SCALE: sums and means of floats are multiplied by a scale of the row.
-#define BS_SUM 0
-#define BS_MEAN 1
-#define BS_MAX 2
 #define BS_RUN (BS_EACH < 4 ? BS_EACH : 4) // sums that go through the chain together
 
 struct SpmmParams {
@@ -37,7 +35,7 @@ struct SpmmParams {
 typedef float Out;
 #elif BS_KIND == BS_FLOAT16 || BS_KIND == BS_BFLOAT16
 typedef unsigned short Out;
-#elif BS_REDUCE == BS_MEAN && BS_ACC >= 2
+#elif BS_REDUCE == BS_REDUCE_MEAN && BS_ACC >= 2
 typedef float Out;
 #else
 typedef Acc Out;
@@ -47,23 +45,23 @@ typedef Vector<BS_EACH, Acc> Sums;
 
 BS_INLINE Acc nothing_yet()
 {
-#if BS_REDUCE != BS_MAX
+#if !BS_SELECTS(BS_REDUCE)
     return 0;
 #elif BS_ACC == 0
-    return bs_float_of(0xff800000u);
+    return bs_float_of(BS_BEGINS_LOW(BS_REDUCE) ? 0xff800000u : 0x7f800000u);
 #elif BS_ACC == 1
-    return __longlong_as_double((bs_i64)0xfff0000000000000ull);
+    return __longlong_as_double((bs_i64)(BS_BEGINS_LOW(BS_REDUCE) ? 0xfff0000000000000ull : 0x7ff0000000000000ull));
 #elif BS_ACC == 2
-    return (Acc)0x80000000u;
+    return (Acc)(BS_BEGINS_LOW(BS_REDUCE) ? 0x80000000u : 0x7fffffffu);
 #else
-    return (Acc)0x8000000000000000ull;
+    return (Acc)(BS_BEGINS_LOW(BS_REDUCE) ? 0x8000000000000000ull : 0x7fffffffffffffffull);
 #endif
 }
 
 BS_INLINE Acc joined(Acc have, Acc term)
 {
-#if BS_REDUCE == BS_MAX
-    return term > have || term != term ? term : have;
+#if BS_SELECTS(BS_REDUCE)
+    return BS_TAKES(BS_REDUCE, term, have) || term != term ? term : have;
 #else
     return have + term;
 #endif
@@ -94,11 +92,11 @@ BS_INLINE void finish_row(const SpmmParams &p, Index row, Index count, const Sum
 #endif
 #pragma unroll
     for (int j = 0; j < BS_EACH; j++) {
-#if BS_REDUCE == BS_MAX
+#if BS_SELECTS(BS_REDUCE)
         r[j] = count ? sums.of[j] : (Acc)0;
-#elif BS_REDUCE == BS_MEAN && BS_ACC == 1
+#elif BS_REDUCE == BS_REDUCE_MEAN && BS_ACC == 1
         r[j] = bs_divd(sums.of[j], (double)(float)max(count, (Index)1));
-#elif BS_REDUCE == BS_MEAN
+#elif BS_REDUCE == BS_REDUCE_MEAN
         r[j] = bs_divf((float)sums.of[j], (float)max(count, (Index)1));
 #else
         r[j] = sums.of[j];
@@ -137,7 +135,7 @@ BS_INLINE void finish_vector(const SpmmParams &p, Index row, Index count, const 
 #pragma unroll
         for (int i = 0; i < BS_RUN; i++)
             run[i] = v[j + i];
-        finish_sums(p.finish, row, count, BS_REDUCE == BS_MEAN, (int)(min(vector, p.vectors - 1) * BS_EACH) + j, run);
+        finish_sums(p.finish, row, count, BS_REDUCE == BS_REDUCE_MEAN, (int)(min(vector, p.vectors - 1) * BS_EACH) + j, run);
 #pragma unroll
         for (int i = 0; i < BS_RUN; i++)
             v[j + i] = run[i];

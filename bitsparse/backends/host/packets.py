@@ -14,15 +14,16 @@ from bitsparse.backends.host.settings import run_on
 __all__ = ["CHUNK_ROWS", "chunk_sizes", "copy_runs", "encode_chunks", "expand"]
 
 Array = NDArray[Any]
+_Graph = tuple[NDArray[np.uint8], NDArray[np.uint8], bool, Array, Array, Array, Array, bool]
 
 #: A packet stores its rows in chunks of at most this many.
 CHUNK_ROWS = _ext.CHUNK_ROWS
 
 
-def _graph(graph: tuple[Array, ...], loops: bool, chunks: Array) -> tuple[Any, ...]:
+def _graph(graph: tuple[Array, ...], loops: bool, chunks: Array) -> _Graph:
     indptr, indices, order, place, blocks = graph
-    pattern = (as_bytes(indptr), as_bytes(indices), indptr.dtype.itemsize == 8)
-    return (*pattern, order, place, blocks, np.ascontiguousarray(chunks), loops)
+    wide = indptr.dtype.itemsize == 8
+    return as_bytes(indptr), as_bytes(indices), wide, order, place, blocks, np.ascontiguousarray(chunks), loops
 
 
 def chunk_sizes(graph: tuple[Array, ...], chunks: Array, loops: bool) -> NDArray[np.int64]:

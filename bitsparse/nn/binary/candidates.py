@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from bitsparse._records import as_dict
 from bitsparse.nn.binary.variants import Setting
 
 __all__ = ["Candidate", "pareto_set", "quickest"]
@@ -39,7 +40,7 @@ class Candidate(NamedTuple):
 
     def record(self) -> dict[str, Any]:
         """Everything, as JSON can hold it."""
-        return self._asdict()
+        return as_dict(self)
 
     def dominates(self, other: Candidate) -> bool:
         """Whether it is as good in all three respects and better in one, where times within the noise count as equal.

@@ -7,6 +7,7 @@ from itertools import pairwise, product
 from typing import NamedTuple
 
 from bitsparse._check import shown
+from bitsparse._records import replace
 
 __all__ = ["ADD_VARIANTS", "CHAIN_VARIANTS", "Setting", "choices", "consistent", "parse", "sequences"]
 
@@ -48,7 +49,7 @@ class Setting(NamedTuple):
 
     def reading(self, letter: str) -> Setting:
         """The same for an input of that letter."""
-        return self._replace(variant=letter + self.variant[1:])
+        return replace(self, variant=letter + self.variant[1:])
 
     def __str__(self) -> str:
         return self.variant + (" scaled" if self.scaled else "")

@@ -256,8 +256,8 @@ def _product(layer: Layer) -> Product:
     if first.batch_norm is None:
         return Product(layer.own, first.weight, bias)
     scale, shift = first.norm
-    own, weight = (None if part is None else (part * scale).astype(np.float32) for part in (layer.own, first.weight))
-    return Product(own, weight, (bias * scale + shift).astype(np.float32))
+    own = None if layer.own is None else (layer.own * scale).astype(np.float32)
+    return Product(own, (first.weight * scale).astype(np.float32), (bias * scale + shift).astype(np.float32))
 
 
 def _of_kind(i: int, layer: Layer, kind: Any) -> Layer:

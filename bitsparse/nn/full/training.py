@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.errors import ShapeError
 from bitsparse.graph.operand import Graph
 from bitsparse.nn.features import Features
 from bitsparse.nn.full.network import Network
+from bitsparse.nn.labels import labels_and_mask
 from bitsparse.nn.layers import Dense, Layer, glorot
 
 __all__ = ["TwoLayers", "adam", "checked", "glorot", "train"]
@@ -143,9 +144,7 @@ def train(
         raise ValueError(
             f"{function}: the graph has normalisation {graph.normalisation!r}, but 'gcn' trains a GCN and 'mean' a GraphSAGE"
         )
-    classes_of, nodes = checked(
-        function, graph.nodes, features.shape[0], np.asarray(labels), np.asarray(train_mask), dropout
-    )
+    classes_of, nodes = checked(function, graph.nodes, features.shape[0], labels, train_mask, dropout)
     sage = graph.normalisation == "mean"
     rng, classes = np.random.default_rng(seed), int(classes_of.max()) + 1
     shapes = (features.shape[1], hidden), (hidden, classes)
@@ -166,7 +165,7 @@ def train(
         if progress is not None:
             progress()
     updates = Dense(w1, b1, activation="relu"), Dense(w2, b2)
-    owns = own or [None, None]
+    owns: list[Array | None] = [*own] or [None, None]
     return Network(
         "sage" if sage else "gcn", [Layer((update,), own=part) for update, part in zip(updates, owns, strict=True)]
     )
@@ -193,25 +192,15 @@ def adam(
 
 
 def checked(
-    function: str, nodes: int, rows: int, labels: NDArray[Any], mask: NDArray[Any], dropout: float
+    function: str, nodes: int, rows: int, labels: Any, mask: Any, dropout: float
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Labels, and the numbers of the training nodes."""
     if rows != nodes:
         raise ShapeError(
             f"{function}: the graph has {nodes} nodes, but the features have {rows} rows; give one row per node"
         )
-    for name, array, kinds, kind in (("labels", labels, "iu", "integers"), ("train_mask", mask, "b", "bool")):
-        if array.shape != (nodes,):
-            raise ShapeError(
-                f"{function}: {name} has shape {array.shape}, but the graph has {nodes} nodes; pass one value per node"
-            )
-        if array.dtype.kind not in kinds:
-            raise DTypeError(
-                f"{function}: {name} has dtype {array.dtype}, but {kind} is needed; convert it with astype"
-            )
-    train = np.flatnonzero(mask)
-    if not train.size:
-        raise ValueError(f"{function}: train_mask selects no node; select at least one per class")
+    labels, selected = labels_and_mask(function, nodes, labels, mask, "train_mask", "at least one per class")
+    train = np.flatnonzero(selected)
     if int(labels[train].min()) < 0:
         bare = int(train[np.argmin(labels[train])])
         raise ValueError(

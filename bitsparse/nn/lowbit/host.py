@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bitsparse._records import replace
 from bitsparse.arrays import BitTensor
 from bitsparse.backends.host.matmul import bytes as steps_on_bytes
 from bitsparse.graph.host_sums import Factor
@@ -79,7 +80,7 @@ def layers_in_bytes(network: LowBitNetwork) -> tuple[steps_on_bytes.Layer, ...] 
             params, panels = epilogue.params("LowBitNetwork", (1, columns)), network.panels(number)
             term = None if step.constant is None else (one, step.constant)
             vectors = ("right" if step.scaled else None, None, None if term is None else "right")
-            made.append(steps_on_bytes.layer(panels, columns, params._replace(col_term=term), vectors))
+            made.append(steps_on_bytes.layer(panels, columns, replace(params, col_term=term), vectors))
             continue
         terms = operand_terms("LowBitNetwork", *_sides_of(step, (1, columns), None, one), epilogue.offset_correction)
         params = epilogue.params("LowBitNetwork", (1, columns), terms)
@@ -106,7 +107,7 @@ def _update(network: LowBitNetwork, number: int, operand: Graph, codes: NDArray[
     rows = operand.col_scale if step.scaled else None
     term = None if step.constant is None else (rows, step.constant)
     params = step.chain.epilogue().params("LowBitNetwork", (operand.nodes, n))
-    steps_on_bytes.product(codes, network.panels(number), k, n, params._replace(row_scale=rows, col_term=term), out)
+    steps_on_bytes.product(codes, network.panels(number), k, n, replace(params, row_scale=rows, col_term=term), out)
 
 
 def _aggregate(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bitsparse import _check, backends, interop
+from bitsparse._records import replace
 from bitsparse.arrays import BitTensor
 from bitsparse.arrays.construct import words_shape
 from bitsparse.arrays.inside import assembled, family_of
@@ -221,7 +222,7 @@ class LowBitPlan:
         costs = {name: backend.cost(name, *shape, k, left.bits, weights.bits, 1.0, **more) for name in backend.CHOICES}
         kernel = min(costs, key=costs.__getitem__)
         if self.device == "cpu":
-            params = params._replace(row_scale=rows, col_term=term)
+            params = replace(params, row_scale=rows, col_term=term)
             return lambda out: backend.matmul(
                 left.words, weights.words, epilogue=params, out=_memory(out), kernel=kernel, **about
             )

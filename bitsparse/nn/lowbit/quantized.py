@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from bitsparse import _check
 from bitsparse._check import shown
 from bitsparse.arrays import FRDC, BitTensor, TCTiledCSR
+from bitsparse.errors import DTypeError
 from bitsparse.graph.host_sums import message_form
 from bitsparse.graph.operand import Form, Graph, form_for
 from bitsparse.nn.features import Features
@@ -113,8 +114,9 @@ class QuantizedGCN:
         """
         if device == self.device:
             return self
-        operands: list[Any] = [part.to_device(device) for part in (self.adjacency, self.features, self.w1, self.w2)]
-        return QuantizedGCN(self.bits, self._graph, *operands, self.epilogues)
+        adjacency, *parts = (part.to_device(device) for part in (self.adjacency, self.features, self.w1, self.w2))
+        features, w1, w2 = (cast(BitTensor, part) for part in parts)
+        return QuantizedGCN(self.bits, self._graph, adjacency, features, w1, w2, self.epilogues)
 
     def __call__(self) -> Any:
         """Logits of every node, ``(n, classes)`` float32: a NumPy array, or one on the operands' device."""
@@ -192,7 +194,9 @@ def quantized_gcn(
     """
     if not 1 <= operator.index(bits) <= 16:
         raise ValueError(f"quantized_gcn: bits must be an integer in 1..16, got {shown(bits)}")
-    if not isinstance(model, Network) or model.kind != "gcn" or len(model.layers) != 2:
+    if not isinstance(model, Network):
+        raise DTypeError(f"quantized_gcn: model must be an nn.Network, got {type(model).__name__}; see nn.train")
+    if (model.kind, len(model.layers)) != ("gcn", 2):
         raise ValueError(f"quantized_gcn: the model must be a GCN of two layers, got {model!r}; see quantize_network")
     if graph.normalisation != "gcn":
         raise ValueError(

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bitsparse import _check, interop
-from bitsparse.errors import ShapeError
+from bitsparse import _check
 from bitsparse.graph.operand import Graph
 from bitsparse.nn.full.network import Network
+from bitsparse.nn.labels import labels_and_mask
 from bitsparse.nn.lowbit.calibrate import MAX_BITS, graph_and_features, quantize_network
 from bitsparse.nn.lowbit.network import LowBitNetwork
 
@@ -89,16 +89,7 @@ def tune_bits(
     """
     function = "tune_bits"
     graph, features = graph_and_features(function, graph, features)
-    classes, chosen = interop.as_host(labels, function, "labels"), interop.as_host(mask, function, "mask")
-    for name, array in (("labels", classes), ("mask", chosen)):
-        if array.shape != (graph.shape[0],):
-            raise ShapeError(
-                f"{function}: {name} has shape {array.shape}, but the graph has {graph.shape[0]} nodes; pass one each"
-            )
-    if chosen.dtype != np.bool_ or not chosen.any():
-        raise ValueError(
-            f"{function}: mask must be bool and select at least one node, got {chosen.dtype} with {int(chosen.sum())}"
-        )
+    classes, chosen = labels_and_mask(function, graph.shape[0], labels, mask, "mask", "at least one")
     if not 0 <= tolerance <= 1:
         raise ValueError(
             f"{function}: tolerance must be a share in 0..1, got {_check.shown(tolerance)}; one point is 0.01"

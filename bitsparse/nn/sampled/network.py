@@ -84,9 +84,11 @@ class Layers:
         bits: int,
         device: str,
     ) -> None:
-        if not isinstance(model, Network) or not isinstance(graph, Graph):
+        if not isinstance(model, Network):
+            raise DTypeError(f"{function}: model must be an nn.Network, got {type(model).__name__}; see nn.train")
+        if not isinstance(graph, Graph):
             raise DTypeError(
-                f"{function}: model and graph are {type(model).__name__} and {type(graph).__name__}; pass an nn.Network and an nn.Graph"
+                f"{function}: graph must be an nn.Graph, got {type(graph).__name__}; pass nn.Graph(adjacency)"
             )
         self._products = model.products(function)
         if graph.normalisation != model.normalisation:

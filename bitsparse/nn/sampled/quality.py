@@ -7,13 +7,14 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bitsparse import _check, interop
+from bitsparse._records import as_dict
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.graph.operand import Graph
 from bitsparse.nn.features import Features
 from bitsparse.nn.full.network import Network
+from bitsparse.nn.labels import labels_and_mask
 from bitsparse.nn.sampled.network import FULL, Layers, SampledNetwork, operand_of, plans_of
 from bitsparse.ops import choose_bits, edge_sample, quantization_error, quantize
 from bitsparse.ops.operands.places import working_with
@@ -162,7 +163,7 @@ class Quality:
         return {
             "model": self.model,
             "device": self.device,
-            "cells": [_rounded(one._asdict()) for one in self.cells],
+            "cells": [_rounded(as_dict(one)) for one in self.cells],
             "rates": [_rounded(asdict(one)) for one in self.rates],
             "errors": {str(bits): round(error, 6) for bits, error in self.errors.items()},
             "chosen_bits": self.chosen_bits,
@@ -245,7 +246,7 @@ def sampling_quality(
     kinds = {repr(model) for model in trained}
     if len(kinds) > 1:
         raise ShapeError(f"{function}: models are {' and '.join(sorted(kinds))}; compare networks of one kind and size")
-    truth, chosen = _masked(function, graph.nodes, np.asarray(labels), np.asarray(mask))
+    truth, chosen = labels_and_mask(function, graph.nodes, labels, mask, "mask", "those to test")
     names: list[Any] = [_check.choice(function, "strategy", one, STRATEGIES) for one in dict.fromkeys(strategies)]
     sizes = sorted({_check.integer(function, "width", one, 1) for one in widths})
     narrow = [FULL, *(one for one in dict.fromkeys(bits) if one != FULL)]
@@ -324,23 +325,6 @@ def sampling_rate(A: Any, width: int, strategy: Strategy = "aes", *, seed: int =
 
 
 # ---- pieces
-def _masked(
-    function: str, nodes: int, labels: NDArray[Any], mask: NDArray[Any]
-) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    for name, array, kinds, kind in (("labels", labels, "iu", "integers"), ("mask", mask, "b", "bool")):
-        if array.shape != (nodes,):
-            raise ShapeError(
-                f"{function}: {name} has shape {array.shape}, but the graph has {nodes} nodes; pass one value per node"
-            )
-        if array.dtype.kind not in kinds:
-            raise DTypeError(
-                f"{function}: {name} has dtype {array.dtype}, but {kind} is needed; convert it with astype"
-            )
-    if not mask.any():
-        raise ValueError(f"{function}: mask selects no node; select those to test")
-    return labels, mask
-
-
 def _milliseconds(network: SampledNetwork) -> float:
     calls = network.aggregations()
     with working_with(network.device):

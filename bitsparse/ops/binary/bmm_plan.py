@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bitsparse import _check, backends, interop
+from bitsparse._records import replace
 from bitsparse.arrays import construct
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.inside import contents_of_words, family_of, kind_of, words_to_overwrite, working
@@ -237,7 +238,7 @@ class BmmPlan:
             return None
         scale = None if p.row_scale is None else np.asarray(p.row_scale).reshape(())
         return thresholds.of_epilogue(
-            p._replace(row_scale=scale), np.ones(1, np.int64), self.shape[1], self._k, mean=False
+            replace(p, row_scale=scale), np.ones(1, np.int64), self.shape[1], self._k, mean=False
         )
 
     def _renew(self) -> None:
@@ -259,7 +260,7 @@ class BmmPlan:
     def nbytes(self) -> int:
         """Bytes that the plan keeps beside the words of `w`."""
         own = 0 if self._right.words is self._w.words else self._right.words.nbytes
-        return own + sum(product.nbytes for product in self._products.values())
+        return int(own) + sum(int(product.nbytes) for product in self._products.values())
 
     def explain(self) -> str:
         """What runs, in a few lines."""

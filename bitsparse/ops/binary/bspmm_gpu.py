@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from bitsparse import backends, interop
 from bitsparse._check import shown
+from bitsparse._records import replace
 from bitsparse.backends.params import OperandParams, packed_words
 from bitsparse.errors import DTypeError, KernelError
 from bitsparse.interop.kept import Slot
@@ -76,7 +77,7 @@ class GpuAggregates:
         chain = epilogue or Epilogue()
         #: The chain as it is, and as the kernels take it, which pack along the features.
         self._wanted = chain.params(function, self._shape)
-        self._params = self._wanted._replace(axis=-1, layout="planes")
+        self._params = replace(self._wanted, axis=-1, layout="planes")
         #: Axis, layout and encoding of bits that come out.
         self.bits: tuple[int, str, str] | None = None
         if chain.gives_bits:
@@ -250,7 +251,7 @@ class GpuAggregates:
             }
             lengths = operand.indptr[1:] - operand.indptr[:-1]
             limits = thresholds.of_epilogue(
-                params._replace(**scales), lengths, self._shape[1], longest, mean=self._mean
+                replace(params, **scales), lengths, self._shape[1], longest, mean=self._mean
             )
         if limits is not None:
             classes = limits.values.shape[0]

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import backends
+from bitsparse._records import replace
 from bitsparse.backends.params import CodeFeatures, EpilogueParams
 from bitsparse.errors import KernelError
 from bitsparse.ops.binary import combine
@@ -38,7 +39,7 @@ class HostCall:
         extra: Addend | None,
     ) -> None:
         if x.encoding is None:
-            x = x._replace(data=np.ascontiguousarray(x.data, np.float32))
+            x = replace(x, data=np.ascontiguousarray(x.data, np.float32))
         self.function, self.csr, self.x, self.epilogue, self.mean = function, csr, x, epilogue, mean
         self._extra = None if extra is None else extra.data
         self.shape = (csr.shape[0], x.shape[1])
@@ -102,7 +103,7 @@ class HostCall:
                 kernel=self.kernel,
             )
         else:
-            along = params._replace(axis=-1, layout="planes")
+            along = replace(params, axis=-1, layout="planes")
             words = np.concatenate([part for _, part in self._chained(along, extra)] or [_no_words(rows, features)])
         if (params.axis, params.layout) != (-1, "planes"):
             words = backends.family("cpu", "bits.pack").repack(
@@ -127,7 +128,7 @@ class HostCall:
                 # the adjacency's and the features' scales belong to the aggregate alone
                 first = EpilogueParams(row_scale=_part(self.csr.row_scale, rows), col_scale=self.x.feature_scale)
                 sums = chain(sums, first) + extra[rows].astype(np.float32)
-            yield rows, chain(sums, params._replace(row_scale=_part(params.row_scale, rows)))
+            yield rows, chain(sums, replace(params, row_scale=_part(params.row_scale, rows)))
 
     def _sums(self, rows: slice) -> NDArray[Any]:
         """Int32 or float32 sums (or means) of some rows, before any scale."""

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
+from bitsparse._records import replace
 from bitsparse.arrays.bit_tensor import BitTensor, Encoding, Layout
 from bitsparse.arrays.construct import smallest_dtype
 from bitsparse.arrays.inside import assembled
@@ -166,7 +167,7 @@ class Epilogue:
             schemes.checked_seed(name, "nearest", self.seed, self.stream)
             layout = _check.layout(name, self.layout, 1)
             _check.choice(name, "encoding", self.encoding or "bipolar", ("bipolar", "unsigned"))
-            return fixed._replace(out="bits", bits=1, binarize=True, axis=axis, layout=layout), None
+            return replace(fixed, out="bits", bits=1, binarize=True, axis=axis, layout=layout), None
         scheme, bits = schemes.scheme_bits(name, self.scheme, self.bits)
         bits = _check.bit_count(name, bits, high=schemes.MAX_FLOAT32_BITS)
         layout = _check.layout(name, self.layout, bits)
@@ -190,7 +191,7 @@ class Epilogue:
         offset = None if self.out_offset is None else _floats("out_offset", self.out_offset)
         grid = schemes.grid_from_scale(scheme, bits, scale, offset)
         _check.finite(name, "out_scale * (2**bits - 1)", bool(np.isfinite(grid.divisor).all()))
-        fixed = fixed._replace(
+        fixed = replace(fixed,
             out="bits", bits=bits, offset=grid.offset, divisor=grid.divisor, multiplier=grid.multiplier, qmin=grid.qmin,
             qmax=grid.qmax, rounding=rounding, seed=seed, stream=stream, axis=axis, layout=layout,
         )  # fmt: skip
@@ -232,10 +233,11 @@ class Epilogue:
         if fixed.out == "bits" and not fixed.binarize:
             for name, value in (("out_scale", fixed.divisor), ("out_offset", fixed.offset)):
                 _check.affine_shape(function, name, _full_ndim(value, len(shape)), shape)
-            fixed = fixed._replace(
-                divisor=_full_ndim(fixed.divisor, len(shape)), offset=_full_ndim(fixed.offset, len(shape))
+            fixed = replace(
+                fixed, divisor=_full_ndim(fixed.divisor, len(shape)), offset=_full_ndim(fixed.offset, len(shape))
             )
-        return fixed._replace(
+        return replace(
+            fixed,
             function=function,
             row_scale=_times(fixed.row_scale, operands.row_scale),
             col_scale=_times(fixed.col_scale, operands.col_scale),
@@ -249,7 +251,7 @@ class Epilogue:
         placed = self._fixed
         if operands.row_term is not None or operands.col_term is not None:
             row, col = (None if scale is None else interop.move(scale, device) for scale in scales)
-            placed = placed._replace(row_scale=row, col_scale=col)
+            placed = replace(placed, row_scale=row, col_scale=col)
         terms = (_scaled_term(term, placed) for term in (operands.row_term, operands.col_term))
         return OperandParams(operands.row_scale, operands.col_scale, *terms)
 

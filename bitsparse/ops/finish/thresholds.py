@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import backends, interop
+from bitsparse._records import replace
 from bitsparse.backends.params import EpilogueParams, Thresholds
 
 __all__ = ["MIN_ROWS_PER_CLASS", "bisect", "of_epilogue"]
@@ -88,7 +89,7 @@ def of_epilogue(params: EpilogueParams, counts: Any, features: int, longest: int
         class_of = class_of.astype(np.int32) if classes > 1 else None
         picked_counts = _fetched(counts[picked])
         picked_scale = None if row_scale is None else _fetched(row_scale[picked])
-    chain = params._replace(out="float", binarize=False, row_scale=picked_scale)
+    chain = replace(params, out="float", binarize=False, row_scale=picked_scale)
     divisor = np.maximum(picked_counts, 1).astype(np.float32)[:, None] if mean and rows else None
     plain = all(part is None for part in (row_scale, params.col_scale, params.bias, params.bn_scale, params.activation))
     if plain:
@@ -104,7 +105,7 @@ def of_epilogue(params: EpilogueParams, counts: Any, features: int, longest: int
     def is_one(sums: Any) -> Any:
         return epilogue(sums if divisor is None else sums.astype(np.float32) / divisor, chain) >= 0
 
-    return bisect(is_one, (classes, features), longest, there)._replace(class_of=class_of)
+    return replace(bisect(is_one, (classes, features), longest, there), class_of=class_of)
 
 
 def _classes(space: Any, row_scale: Any, counts: Any) -> tuple[int, Any, Any]:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
 from bitsparse.backends.params import EpilogueParams, packed_words
+from bitsparse.backends.reductions import REDUCTIONS
 from bitsparse.errors import KernelError
 from bitsparse.interop.kept import Slot
 from bitsparse.ops.operands.csr import CSROperand
@@ -52,7 +53,8 @@ class CodeProducts:
     ----------
     function : str
         For messages.
-    reduce : {"sum", "mean", "max"}
+    reduce : str
+        One of `REDUCTIONS`.
     forced : str or None
         The kernel that the caller insists on.
     epilogue : bool
@@ -83,8 +85,8 @@ class CodeProducts:
             return f"kernel {_check.shown(self._forced)} takes unpacked features"
         if x.packed is None:
             return _NOT_PACKED
-        if self._reduce == "max":
-            return "a maximum is taken of whole integers"
+        if REDUCTIONS[self._reduce].selects:
+            return f"a {self._reduce}imum is taken of whole integers"
         if acc != np.int32 and not _is_float(operand, weights, acc):
             return f"sums are taken in {acc}"
         if x.packed.bits == 1:

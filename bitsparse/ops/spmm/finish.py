@@ -9,8 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
+from bitsparse._records import as_dict
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.backends.params import EpilogueParams, OperandParams
+from bitsparse.backends.reductions import REDUCTIONS
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.interop.kept import Slot, Store
 from bitsparse.ops.finish.epilogue import Epilogue
@@ -74,7 +76,7 @@ class SumFinish:
 
     Sums of integers with one factor to a tensor, a column or a row are exact, and the factors belong to the chain, as in :func:`matmul`; so
     host and GPU give the same bits. Where a factor differs by neighbour (a `col_scale` of the matrix, values that are no integers, a
-    scale for each node, a maximum of real values) the sums are those of :func:`spmm` without an epilogue, rounded to float32.
+    scale for each node, a maximum or minimum of real values) the sums are those of :func:`spmm` without an epilogue, rounded to float32.
 
     Parameters
     ----------
@@ -82,7 +84,8 @@ class SumFinish:
     operand : CSROperand
     shape : tuple of int
         Of the result, which has two dimensions.
-    reduce : {"sum", "mean", "max"}
+    reduce : str
+        One of `REDUCTIONS`.
     """
 
     def __init__(
@@ -122,7 +125,11 @@ class SumFinish:
 
     def takes_out(self, x: Any, weights: Array | None) -> bool:
         """Whether the integers of `x` are summed, and all scales belong to the chain."""
-        if self._scaled or self._reduce == "max" or (weights is not None and weights.dtype.kind not in "biu"):
+        if (
+            self._scaled
+            or REDUCTIONS[self._reduce].selects
+            or (weights is not None and weights.dtype.kind not in "biu")
+        ):
             return False
         if not isinstance(x, BitTensor):
             return self._row_scale is None
@@ -215,7 +222,7 @@ class SumFinish:
                 self._ready.renew()
             self._ready.wait()
             chain, kernel = self._device[kind]
-            chain.with_operand(**(OperandParams() if behind is None else behind.operand)._asdict())
+            chain.with_operand(**as_dict(OperandParams() if behind is None else behind.operand))
             made: Array = chain.empty() if target is None else target
             kernel.run(sums, made)
         return made

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from bitsparse import backends, interop
 from bitsparse._check import shown
+from bitsparse._records import replace
 from bitsparse.arrays.sparse_base import DERIVED
 from bitsparse.errors import KernelError
 from bitsparse.interop.kept import Slot
@@ -172,7 +173,7 @@ class GpuProducts:
                 if kernel == "windows"
                 else self._tiles(operand, kind, weights, height)
             )
-            found = self._made[key] = made._replace(explain=f"kernel {kernel} ({why}){made.explain}")
+            found = self._made[key] = replace(made, explain=f"kernel {kernel} ({why}){made.explain}")
             operand.ready.renew()
         return found
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from bitsparse import backends
 from bitsparse.backends.params import SEGMENT
+from bitsparse.backends.reductions import REDUCTIONS
 from bitsparse.ops.operands.csr import CSROperand
 from bitsparse.ops.operands.dense import Features
 
@@ -21,7 +22,7 @@ def is_counted(operand: CSROperand, x: Features, weights: Array | None, acc: np.
     """Whether vertical counters, an eighth of the work, give the sums before an epilogue."""
     if x.packed is None or x.packed.bits != 1 or x.packed.affine is not None or x.packed.encoding == "signed":
         return False  # a bit counts as 0 and 1 or as -1 and 1, while one signed bit means 0 or -1
-    return weights is None and acc == np.int32 and reduce != "max" and operand.indices is not None
+    return weights is None and acc == np.int32 and not REDUCTIONS[reduce].selects and operand.indices is not None
 
 
 def counted(operand: CSROperand, x: Features, reduce: str) -> Array:

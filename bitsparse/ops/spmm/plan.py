@@ -12,6 +12,7 @@ from bitsparse import _check, backends, interop
 from bitsparse.arrays.bit_tensor import BitTensor, Layout
 from bitsparse.arrays.inside import assembled
 from bitsparse.backends.params import PackedFeatures
+from bitsparse.backends.reductions import REDUCTIONS
 from bitsparse.errors import DTypeError, KernelError, ShapeError
 from bitsparse.ops.finish.epilogue import Epilogue
 from bitsparse.ops.operands.csr import CSROperand, fits_heads
@@ -27,7 +28,6 @@ from bitsparse.ops.spmm.host import counted, explain, explain_packed, is_counted
 __all__ = ["SpmmPlan"]
 
 Array = NDArray[Any]
-REDUCES = ("sum", "mean", "max")
 PRECISIONS = ("fp32", "tf32", "3xtf32")
 KERNELS = ("csr", "windows", "tiles", "codes")
 #: What becomes on a GPU of integers that stand for real values.
@@ -67,7 +67,7 @@ class SpmmPlan:
         epilogue: Any = None,
     ) -> None:
         self._function, self._operand, self._inner, self._keep = function, operand, inner, keep
-        self._reduce = _check.choice(function, "reduce", reduce, REDUCES)
+        self._reduce = _check.choice(function, "reduce", reduce, tuple(REDUCTIONS))
         self._precision = _check.choice(function, "precision", precision, PRECISIONS)
         self._forced = _check.kernel(function, kernel, KERNELS)
         self.device = operand.device
@@ -277,7 +277,7 @@ class SpmmPlan:
         operand = self._operand if operand is None else operand
         scaled = operand.row_scale is not None or operand.col_scale is not None
         exact = x.dtype.kind in "biu" and (weights is None or weights.dtype.kind in "biu") and not scaled
-        longest = (min(self.longest_row, 1) if self._reduce == "max" else self.longest_row) if exact else 0
+        longest = (min(self.longest_row, 1) if REDUCTIONS[self._reduce].selects else self.longest_row) if exact else 0
         dtype, acc = sum_dtypes(self._function, x, weights, scaled, longest)
         return dtype, acc, np.dtype(np.float32) if self._reduce == "mean" and acc.kind == "i" else dtype
 

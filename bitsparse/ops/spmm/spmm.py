@@ -9,6 +9,7 @@ import numpy as np
 from bitsparse import _check
 from bitsparse.arrays.bit_tensor import BitTensor, Encoding
 from bitsparse.arrays.sparse_base import SparseArray
+from bitsparse.backends.reductions import Reduce
 from bitsparse.errors import ShapeError
 from bitsparse.ops.finish.epilogue import Epilogue
 from bitsparse.ops.operands.dense import as_features
@@ -19,7 +20,6 @@ from bitsparse.ops.spmm.plan import SpmmPlan
 
 __all__ = ["SpmmPlan", "aggregate_edges", "plan_spmm", "spmm"]
 
-Reduce = Literal["sum", "mean", "max"]
 Precision = Literal["fp32", "tf32", "3xtf32"]
 
 

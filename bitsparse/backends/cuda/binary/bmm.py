@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import jit
+from bitsparse._records import replace
 from bitsparse.backends.cuda.bits import stats
 from bitsparse.backends.cuda.chips import RELEASED
 from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
@@ -78,12 +79,12 @@ def choose_tuning(
             continue
         few = -(-m // rows) <= enough  # then the weights, which blocks share, are there as soon as copied
         t = Tuning(rows, ahead=2 if few and size <= 4 else ahead, blocks=2 if few else blocks, staged=int(not few))
-        for staged in (t, t._replace(staged=0)):
+        for staged in (t, replace(t, staged=0)):
             if staged.shared_bytes(words, n, finish, packed) <= _ROOMY:
                 return staged
-    t = t._replace(staged=0)
+    t = replace(t, staged=0)
     if t.shared_bytes(words, n, finish, packed) <= min(capability.shared_bytes, 2 * _ROOMY):
-        return t._replace(blocks=min(blocks, 2))
+        return replace(t, blocks=min(blocks, 2))
     # Parts take accumulators along, which cost registers.
     return Tuning(16, blocks=1, part_words=_STEP_WORDS * 31, staged=0)
 
@@ -190,9 +191,9 @@ class SignProduct:
             m, n, words, self._finish, None if self._packed else self._dtype, jit.capability()
         )
         if 0 < self.tuning.part_words < words:
-            self.tuning = self.tuning._replace(staged=0)
+            self.tuning = replace(self.tuning, staged=0)
         else:
-            self.tuning = self.tuning._replace(part_words=0)
+            self.tuning = replace(self.tuning, part_words=0)
         t = self.tuning
         p = self.params = BmmParams() if self._chain is None else FusedParams()
         p.m, p.n, p.k, p.words, p.w = m, n, k, words, w_words.data.ptr

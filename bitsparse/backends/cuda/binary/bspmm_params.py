@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bitsparse import jit
+from bitsparse._records import as_dict, replace
 from bitsparse.backends.cuda.bits import pack as cuda_bits
 from bitsparse.backends.cuda.chips import H200, BitRates
 from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
@@ -250,17 +251,17 @@ def device_chain(
     if words and not (params.out == "bits" and params.binarize and params.bits == 1 and params.axis == -1):
         raise KernelError("bspmm: the chain must binarise along the features to give bits; binarise, then repack")
     if not words:
-        params = params._replace(out="float", binarize=False)
+        params = replace(params, out="float", binarize=False)
     given = operand or OperandParams()
     on_device = {
         name: getattr(params, name)
         for name in ("row_scale", "col_scale", "row_term", "col_term")
         if _is_on_device(getattr(params, name)) and getattr(given, name) is None
     }
-    given = given._replace(**on_device)
+    given = replace(given, **on_device)
     without: dict[str, Any] = dict.fromkeys(on_device)
-    chain = DeviceEpilogue(_on_host(params._replace(**without)), shape, 2.0**31)
-    return chain.with_operand(**given._asdict())
+    chain = DeviceEpilogue(_on_host(replace(params, **without)), shape, 2.0**31)
+    return chain.with_operand(**as_dict(given))
 
 
 def _is_on_device(part: Any) -> bool:

@@ -7,6 +7,7 @@ import threading
 from typing import Any, NamedTuple
 
 from bitsparse import jit
+from bitsparse._records import replace
 from bitsparse.backends.cuda import geometry
 from bitsparse.backends.cuda.csr import vectors as edges
 from bitsparse.backends.cuda.csr.schedule import Schedule
@@ -110,7 +111,7 @@ def codes_defines(kind: CodesKind, *, large: bool = False, **variant: Any) -> di
     >>> made = codes_defines(kind)
     >>> made["BS_CODES"], made["BS_LANES"], made["BS_FULL"], made["BS_LEFT"]
     (8, 8, 1, 1)
-    >>> made = codes_defines(kind._replace(op="add", columns=6))
+    >>> made = codes_defines(replace(kind, op="add", columns=6))
     >>> made["BS_VECTOR"], made["BS_LANES"]
     (8, 4)
     """
@@ -191,15 +192,15 @@ def _variants() -> list[jit.Variant]:
     """Dot products of 128 and 256 integers, of more, and of both ends' kinds; sums and products of rows, of integers and real values."""
     signed, mixed = ("signed", "signed"), ("unsigned", "signed")
     real = CodesKind("dot", 8, signed, 128, 1, True, False, False)
-    shifted = real._replace(encodings=mixed, offsets=True)
-    dots = [codes_defines(kind) for kind in (real, real._replace(columns=256), real._replace(bits=4), shifted)]
-    dots += [codes_defines(real._replace(bits=2, real=False))]
-    dots += [codes_defines(real._replace(bits=1, encodings=("bipolar", "bipolar"), real=False))]
-    dots += [codes_defines(shifted._replace(bits=4, columns=256, heads=2))]
-    dots += [codes_defines(real._replace(columns=1536), large=True)]
-    rows = real._replace(op="add")
-    sums = [codes_defines(kind) for kind in (rows._replace(real=False), rows, rows._replace(by_column=True))]
-    sums += [codes_defines(rows._replace(heads=2), large=True)]
+    shifted = replace(real, encodings=mixed, offsets=True)
+    dots = [codes_defines(kind) for kind in (real, replace(real, columns=256), replace(real, bits=4), shifted)]
+    dots += [codes_defines(replace(real, bits=2, real=False))]
+    dots += [codes_defines(replace(real, bits=1, encodings=("bipolar", "bipolar"), real=False))]
+    dots += [codes_defines(replace(shifted, bits=4, columns=256, heads=2))]
+    dots += [codes_defines(replace(real, columns=1536), large=True)]
+    rows = replace(real, op="add")
+    sums = [codes_defines(kind) for kind in (replace(rows, real=False), rows, replace(rows, by_column=True))]
+    sums += [codes_defines(replace(rows, heads=2), large=True)]
     return [
         *jit.variants_of("edges/sddmm_dot.cu", "sddmm_edges", dots),
         *jit.variants_of("edges/sddmm_codes.cu", "sddmm_codes", sums),

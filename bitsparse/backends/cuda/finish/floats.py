@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import jit
+from bitsparse._records import replace
 from bitsparse.backends.host.matmul import matmul as host_matmul
 from bitsparse.backends.params import EpilogueParams, packed_words
 
@@ -185,7 +186,7 @@ def _limits(params: EpilogueParams, columns: int) -> tuple[NDArray[np.float32], 
 
     The chain without its factors of rows is monotone in the sum, so that halving the range of floats finds the place exactly.
     """
-    chain = params._replace(out="float", binarize=False, row_scale=None)
+    chain = replace(params, out="float", binarize=False, row_scale=None)
 
     def is_one(keys: NDArray[np.int64]) -> NDArray[np.bool_]:
         sums = np.abs(keys).astype(np.int32).view(np.float32)

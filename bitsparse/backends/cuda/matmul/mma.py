@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from bitsparse import jit
+from bitsparse._records import replace
 from bitsparse.backends.cuda.chips import RELEASED, chip_of
 from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
 from bitsparse.backends.cuda.matmul.passes import BLOCK_BYTES, BLOCK_WORDS, passes_of, put_passes
@@ -85,7 +86,7 @@ def allows(t: MmaTiling, *, wide: bool, fused: bool, emulated: bool) -> bool:
 
 def tiles_of(shared_bytes: int) -> tuple[MmaTiling, ...]:
     """:data:`TILES`, the largest with a third stage where a block can have the shared memory for it."""
-    large = TILES[0]._replace(stages=3)
+    large = replace(TILES[0], stages=3)
     return (large if large.stages * large.stage_bytes + BLOCK_BYTES <= shared_bytes else TILES[0], *TILES[1:])
 
 
@@ -115,10 +116,10 @@ def tilings(
     found = []
     for tile in tiles_of(shared_bytes):
         for qb in (1, 2, 4):
-            t = tile._replace(qb=qb)
+            t = replace(tile, qb=qb)
             if qb >= 2 * b_planes or (t.columns >= 2 * columns and t.wide_columns > 64):
                 continue
-            each = [t._replace(rk=rk) for rk in (1, 2, 4, 8, 16, 32) if rk <= max(1, blocks)]
+            each = [replace(t, rk=rk) for rk in (1, 2, 4, 8, 16, 32) if rk <= max(1, blocks)]
             found += [t for t in each if allows(t, wide=wide, fused=fused, emulated=emulated)]
     return found
 

@@ -10,6 +10,7 @@ import numpy as np
 from bitsparse import jit
 from bitsparse.backends.cuda.chips import RowRates, chip_here
 from bitsparse.backends.cuda.sparse.windows import cells_of
+from bitsparse.backends.reductions import REDUCTIONS
 
 __all__ = [
     "KERNELS",
@@ -142,7 +143,7 @@ def refusals(kind: Kind, shape: tuple[int, int], nnz: int) -> dict[str, str]:
 
 
 def _common_refusal(kind: Kind) -> str | None:
-    if kind.reduce == "max":
+    if REDUCTIONS[kind.reduce].selects:
         return "they take sums and means only"
     return None if kind.has_columns else "an edge of this matrix is its own column"
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bitsparse import jit
+from bitsparse._records import as_dict
 from bitsparse.backends.cuda import geometry
 from bitsparse.backends.cuda.chips import RELEASED, chip_here
 from bitsparse.backends.cuda.csr.bounds import CODES
@@ -242,7 +243,7 @@ class CodeSum:
             params.partial, params.arrived = partial.data.ptr, arrived.data.ptr
             params.aligned = int(params.width % 4 == 0 and out.data.ptr % 16 == 0)
             if self.chain is not None:
-                self.chain.with_operand(**(_NO_OPERAND if operand is None else operand)._asdict())
+                self.chain.with_operand(**as_dict(_NO_OPERAND if operand is None else operand))
                 params.epilogue = self.chain.aim(out)
             self._kernel(stream)
         return out

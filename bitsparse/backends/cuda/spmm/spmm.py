@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from bitsparse import jit
+from bitsparse._records import replace
 from bitsparse.backends.cuda import geometry
 from bitsparse.backends.cuda.chips import RELEASED, chip_here
 from bitsparse.backends.cuda.csr.bounds import CSR
@@ -18,12 +19,12 @@ from bitsparse.backends.cuda.finish.floats import ADDED, BIAS, NORM, RELU, TANH,
 from bitsparse.backends.cuda.sparse.checks import rows_of
 from bitsparse.backends.cuda.spmm.tuning import EDGES, GENERAL, NONE, SIXTEEN, Tuning, fitted, tuning_of, value_dtype_of
 from bitsparse.backends.cuda.workspaces import Workspaces
+from bitsparse.backends.reductions import REDUCTIONS
 from bitsparse.errors import KernelError
 
 __all__ = ["Spmm", "Tuning", "longest_row", "spmm", "tuning_of", "value_dtype_of"]
 
 _SOURCE = "spmm/csr.cu"
-_REDUCES = {"sum": 0, "mean": 1, "max": 2}
 _ACCS = {"float32": 0, "float64": 1, "int32": 2, "int64": 3}
 _KINDS = {"float16": 4, "float32": 5, "float64": 6, "bfloat16": 7} | {
     f"{sign}int{8 << kind}": kind for sign in ("", "u") for kind in range(4)
@@ -72,7 +73,7 @@ def constants(
         Values of edges have 16 bits, as the features.
     """
     found = {"BS_KIND": _KINDS[kind], "BS_ACC": _ACCS[acc], "BS_BYTES": tuning.bytes, "BS_U": tuning.unroll}
-    found |= {"BS_V": tuning.vectors, "BS_WEIGHTS": weights, "BS_REDUCE": _REDUCES[reduce]}
+    found |= {"BS_V": tuning.vectors, "BS_WEIGHTS": weights, "BS_REDUCE": REDUCTIONS[reduce].number}
     found |= {"BS_ROW_SCALE": int(row_scale)} | ({} if tuning.blocks is None else {"BS_BLOCKS": tuning.blocks})
     return found | ({"BS_DIRECT": 1} if direct else {}) | ({"BS_VALUE16": 1} if value16 else {})
 
@@ -160,14 +161,19 @@ class Spmm:
         )
         kind = {"none": NONE, "edge": EDGES, "head": GENERAL}[weights]
         self._folded = None
-        if kind == NONE and self._col_scale is not None and fold and not (reduce == "max" and row_scale is not None):
+        if (
+            kind == NONE
+            and self._col_scale is not None
+            and fold
+            and not (REDUCTIONS[reduce].selects and row_scale is not None)
+        ):
             columns_of = self._indices if self._indices is not None else slice(0, schedule.nnz)
             self._folded, self._col_scale = self._col_scale[columns_of].astype(self._acc, copy=False), None
             if self._row_scale is not None and reduce == "sum":
                 scales = self._row_scale.astype(self._acc, copy=False)
                 self._folded, self._row_scale = self._folded * scales[rows_of(schedule.indptr, schedule.nnz)], None
             kind = EDGES
-        if self._col_scale is not None or (reduce == "max" and self._row_scale is not None):
+        if self._col_scale is not None or (REDUCTIONS[reduce].selects and self._row_scale is not None):
             kind = GENERAL
         if tuning is None:
             head_width = columns // heads if weights == "head" else None
@@ -205,7 +211,7 @@ class Spmm:
             self._acc.name,
             weights,
             self._reduce,
-            row_scale=self._row_scale is not None and self._reduce != "max",
+            row_scale=self._row_scale is not None and not REDUCTIONS[self._reduce].selects,
             direct=self._indices is None,
             value16=weights == EDGES and self._folded is None and self._value_dtype != self._acc,
         )
@@ -325,14 +331,15 @@ def _variants() -> list[jit.Variant]:
     found += [
         constants(tuning, kind, weights=EDGES, value16=True)
         for kind in halves
-        for tuning in (wide, few, narrow._replace(unroll=4))
+        for tuning in (wide, few, replace(narrow, unroll=4))
     ]
     found += [
         each
         for kind in floats
         for each in (constants(wide, kind, weights=GENERAL), constants(wide, kind, reduce="mean"))
     ]
-    found += [constants(wide, reduce="max"), constants(wide, direct=True), constants(Tuning(4, 4))]
+    found += [constants(wide, reduce=name) for name, reduction in REDUCTIONS.items() if reduction.selects]
+    found += [constants(wide, direct=True), constants(Tuning(4, 4))]
     found += [constants(narrow, kind) for kind in floats]
     found += [large | constants(wide, weights=weights) for weights in (NONE, EDGES)]
     found += [constants(wide, "float64", "float64"), constants(narrow, "int8", "int32")]

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bitsparse._records import replace
+
 __all__ = ["EDGES", "GENERAL", "NONE", "SIXTEEN", "Tuning", "fitted", "tuning_of", "value_dtype_of"]
 
 SIXTEEN = ("float16", "bfloat16")
@@ -102,12 +104,12 @@ def fitted(tuning: Tuning, kind: int, share: float, halves: bool = False, sixtee
     >>> fitted(Tuning(16, 2), EDGES, 133, True, True)[:4], fitted(Tuning(16, 16), EDGES, 443, True, True)[:4]
     ((8, 4, 1, 4), (16, 16, 1, 4))
     """
-    tuning = tuning._replace(threads=64)
+    tuning = replace(tuning, threads=64)
     if halves and tuning[:2] == (16, 2) and not (sixteen and share >= 200):
-        tuning = tuning._replace(bytes=8, lanes=4)  # fewer groups in a warp, whose rows end at different edges
+        tuning = replace(tuning, bytes=8, lanes=4)  # fewer groups in a warp, whose rows end at different edges
     most = 16 if sixteen and share < 2000 else 4
     if kind != NONE and (tuning.lanes <= 2 or (tuning.lanes <= most and share >= 64)):
-        tuning = tuning._replace(unroll=4)
+        tuning = replace(tuning, unroll=4)
     return tuning
 
 

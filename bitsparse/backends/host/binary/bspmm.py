@@ -16,6 +16,7 @@ from bitsparse.backends.params import Thresholds, packed_words
 __all__ = ["KERNELS", "count", "sign"]
 
 Array = NDArray[Any]
+Bytes = NDArray[np.uint8]
 
 KERNELS = ("twice-plus", "plus-minus", "select")
 
@@ -91,7 +92,7 @@ def sign(
     return bits
 
 
-def _pattern(indptr: Array, indices: Array, words: Array) -> tuple[Any, ...]:
+def _pattern(indptr: Array, indices: Array, words: Array) -> tuple[Bytes, Bytes, bool, int, int, Bytes]:
     return (
         as_bytes(indptr),
         as_bytes(indices),
@@ -110,7 +111,7 @@ def _uniform(thresholds: Thresholds) -> tuple[int, bool] | None:
     return None
 
 
-def _sliced(thresholds: Thresholds, features: int) -> tuple[Any, ...]:
+def _sliced(thresholds: Thresholds, features: int) -> tuple[Bytes, Bytes, Bytes, int, int, int]:
     """Bit-sliced thresholds, raised so that none is negative (the sums are raised by as much), and packed directions."""
     base = thresholds.longest
     shape = (thresholds.values.shape[0], features)

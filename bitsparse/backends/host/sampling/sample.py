@@ -129,12 +129,19 @@ def gather(
         bits,
         encoding,
         *affine,
-        *(_NOTHING if part is None else as_bytes(part) for part in (values, col_scale, row_scale)),
+        _given(values),
+        _given(col_scale),
+        _given(row_scale),
         rescale,
         mean,
         as_bytes(out),
     )
     return out
+
+
+def _given(part: Array | None) -> NDArray[np.uint8]:
+    """Bytes of an array; none where there is no array."""
+    return _NOTHING if part is None else as_bytes(part)
 
 
 def _affine(part: Array | None) -> tuple[Array, tuple[int, int]]:

@@ -12,6 +12,7 @@ from bitsparse.backends.host.bits import pack as _bits
 from bitsparse.backends.host.buffers import ENCODINGS, as_bytes
 from bitsparse.backends.host.settings import run_on
 from bitsparse.backends.params import PackedFeatures
+from bitsparse.backends.reductions import REDUCTIONS
 
 __all__ = ["attention", "longest_row", "spmm"]
 
@@ -88,7 +89,8 @@ def spmm(
     values : ndarray (nnz,) or (nnz, heads), optional
     row_scale, col_scale : ndarray of float32, optional
         Factors per row and column of the pattern; only with floating sums. A maximum is taken after all factors, a sum before `row_scale`.
-    reduce : "sum", "mean" or "max"
+    reduce : str
+        One of `REDUCTIONS`.
         The mean of integers is float32, the quotient of the sum and the count as float32.
 
     Examples
@@ -114,8 +116,7 @@ def spmm(
         shape,
         nnz,
         load,
-        reduce == "max",
-        reduce == "mean" and not integral_mean,
+        REDUCTIONS["sum" if integral_mean else reduce].number,
         data,
         layout,
         1 if packed is None else packed.bits,

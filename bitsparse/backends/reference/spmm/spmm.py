@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse.backends.params import SEGMENT, PackedFeatures
+from bitsparse.backends.reductions import REDUCTIONS
 from bitsparse.backends.reference.bits import pack as _bits
 from bitsparse.backends.reference.edges.sddmm import attention_weights
 
@@ -73,7 +75,7 @@ def spmm(
             count = np.maximum(lengths, 1)[:, None].astype(np.float32).astype(floating)
             result = result.astype(floating) / count
             dtype = floating if acc.kind == "i" else dtype
-        if row_scale is not None and reduce != "max":
+        if row_scale is not None and not REDUCTIONS[reduce].selects:
             result = result * row_scale.astype(result.dtype)[:, None]
         result = result.astype(dtype)
     if out is None:
@@ -94,21 +96,21 @@ def _weighted(
     reduce: str,
     acc: np.dtype[Any],
 ) -> Array:
-    """The sum or maximum of weighted features; a factor of each row is part of the weights of a maximum only."""
+    """Weighted features, reduced; a factor of each row is part of the weights only where one of the terms is taken."""
     nnz = columns.size
     width = features.shape[1] // heads if heads else 0
     weights = None
-    if values is not None or col_scale is not None or (reduce == "max" and row_scale is not None):
+    if values is not None or col_scale is not None or (REDUCTIONS[reduce].selects and row_scale is not None):
         weights = (
             np.ones((nnz, 1), acc) if values is None else values.astype(acc).reshape(nnz, *values.shape[1:2] or (1,))
         )
         if col_scale is not None:
             weights = weights * col_scale.astype(acc)[columns][:, None]
-        if reduce == "max" and row_scale is not None:
+        if REDUCTIONS[reduce].selects and row_scale is not None:
             weights = weights * row_scale.astype(acc)[row_of][:, None]
         per_head = heads if weights.shape[1] == 1 else 1
         weights = np.repeat(np.repeat(weights, per_head, axis=1), width, axis=1)
-    return _reduce(starts, columns, features, weights, reduce == "max", acc)
+    return _reduce(starts, columns, features, weights, REDUCTIONS[reduce].takes, acc)
 
 
 def attention(
@@ -154,7 +156,7 @@ def _reduce(
     columns: Array,
     features: Array,
     weights: Array | None,
-    maximum: bool,
+    takes: Callable[..., Any] | None,
     acc: np.dtype[Any],
 ) -> Array:
     lengths = indptr[1:] - indptr[:-1]
@@ -170,15 +172,15 @@ def _reduce(
         term = features[columns[edge]]
         if weights is not None:
             term = term * weights[edge]
-        partial[live] = _combine(partial[live], term, maximum, k == 0)
+        partial[live] = _combine(partial[live], term, takes, k == 0)
     result = np.zeros((lengths.size, features.shape[1]), acc)
     for k in range(int(pieces.max(initial=0))):
         live = np.flatnonzero(pieces > k)
-        result[live] = _combine(result[live], partial[first_piece[live] + k], maximum, k == 0)
+        result[live] = _combine(result[live], partial[first_piece[live] + k], takes, k == 0)
     return result
 
 
-def _combine(have: Array, term: Array, maximum: bool, first: bool) -> Array:
-    if not maximum:
+def _combine(have: Array, term: Array, takes: Callable[..., Any] | None, first: bool) -> Array:
+    if takes is None:
         return np.asarray(have + term)
-    return term if first else np.where((term > have) | (term != term), term, have)
+    return term if first else np.where(takes(term, have) | (term != term), term, have)
