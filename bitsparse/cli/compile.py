@@ -53,10 +53,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _arch(text: str) -> str:
-    found = re.fullmatch(r"sm_(\d{2,3})[af]?", text)
-    if text != _NATIVE and found is None:
+    match = re.fullmatch(r"sm_(\d{2,3})[af]?", text)
+    if text != _NATIVE and match is None:
         raise argparse.ArgumentTypeError(f"must be {_NATIVE!r} or like 'sm_80' or 'sm_90a', got {text!r}")
-    if found is not None and int(found[1]) < _OLDEST:
+    if match is not None and int(match[1]) < _OLDEST:
         raise argparse.ArgumentTypeError(
             f"must be at least sm_{_OLDEST}, the first with a one-bit matrix AND, got {text!r}"
         )

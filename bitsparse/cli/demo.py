@@ -149,8 +149,8 @@ def _measure(
         quantized = nn.quantized_gcn(model, graph, features, setting.bits, adjacency=adjacency).to_device(device)
         nbytes, run = quantized.nbytes, quantized if device == "cpu" else _finished(quantized)
     logits = run()
-    found = np.asarray(logits.get() if hasattr(logits, "get") else logits).argmax(axis=1)
-    setting.accuracies.append(100.0 * float((found == data.targets)[data.test_mask].mean()))
+    classes = np.asarray(logits.get() if hasattr(logits, "get") else logits).argmax(axis=1)
+    setting.accuracies.append(100.0 * float((classes == data.targets)[data.test_mask].mean()))
     if first:
         setting.nbytes, setting.ms = nbytes, _median_ms(run)
 

@@ -116,14 +116,14 @@ def _is_pattern(matrix: Any, pattern: bool) -> bool:
 
 
 def _save_container(matrix: Any, stream: IO[bytes], form: str, pattern: bool) -> None:
-    made: Any
+    array: Any
     if form == "frdc":
-        made = FRDC(matrix, pattern=pattern)
+        array = FRDC(matrix, pattern=pattern)
     elif form == "tiled":
-        made = TCTiledCSR(matrix, pattern=pattern)
+        array = TCTiledCSR(matrix, pattern=pattern)
     else:
-        made = FRDC(matrix, pattern=pattern).with_scales().to_bit_tensor()
-    save_npz(stream, made)
+        array = FRDC(matrix, pattern=pattern).with_scales().to_bit_tensor()
+    save_npz(stream, array)
 
 
 def _arrays(loaded: Loaded, matrix: Any, form: str, pattern: bool) -> dict[str, Any]:

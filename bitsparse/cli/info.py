@@ -121,8 +121,8 @@ def _driver() -> str | None:
         text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8")
     except OSError:
         return None
-    found = re.search(r"\b\d+\.\d+(\.\d+)?\b", text)
-    return found[0] if found else None
+    version = re.search(r"\b\d+\.\d+(\.\d+)?\b", text)
+    return version[0] if version else None
 
 
 def _sentence(error: Exception) -> str:

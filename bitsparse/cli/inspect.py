@@ -66,11 +66,11 @@ def statistics(loaded: Loaded, parts: int | None = None) -> dict[str, Any]:
     from bitsparse.graph import tile_statistics, translate
     from bitsparse.graph.adjacency import pattern_of, scipy_pattern
 
-    made = pattern_of("inspect", loaded.matrix)
-    rows, cols = made.shape
-    entries = int(made.indices.size)
-    csr = scipy_pattern(made)
-    degrees = np.diff(made.indptr).astype(np.int64)
+    pattern = pattern_of("inspect", loaded.matrix)
+    rows, cols = pattern.shape
+    entries = int(pattern.indices.size)
+    csr = scipy_pattern(pattern)
+    degrees = np.diff(pattern.indptr).astype(np.int64)
     tiles = []
     for window, width in _TILES:
         counted = tile_statistics(csr, window=window, width=width)
@@ -81,7 +81,7 @@ def statistics(loaded: Loaded, parts: int | None = None) -> dict[str, Any]:
     blocks, frdc_bytes = int(frdc.tiles.size), frdc.nbytes
     del frdc
     square = rows == cols
-    index_bytes = made.indptr.nbytes + made.indices.nbytes
+    index_bytes = pattern.indptr.nbytes + pattern.indices.nbytes
     return {
         "name": loaded.name,
         "form": loaded.form,

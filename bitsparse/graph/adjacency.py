@@ -20,19 +20,19 @@ def pattern_of(function: str, graph: Any) -> Pattern:
     """The stored entries of a sparse array of any kind, of a dense one, or of an object with `indptr` and `indices` (square)."""
     if hasattr(graph, "indptr") and hasattr(graph, "indices") and not hasattr(graph, "shape"):
         nodes = len(graph.indptr) - 1
-        made = sparse_forms.from_csr(function, graph.indptr, graph.indices, (nodes, nodes), None, index=None)
+        pattern = sparse_forms.from_csr(function, graph.indptr, graph.indices, (nodes, nodes), None, index=None)
     else:
-        made = sparse_forms.read(function, graph, None, index=None, binary=False, pattern=True)
-    _check.on_cpu(function, "the graph", interop.device_of(made.indptr))
-    return replace(made, values=None)
+        pattern = sparse_forms.read(function, graph, None, index=None, binary=False, pattern=True)
+    _check.on_cpu(function, "the graph", interop.device_of(pattern.indptr))
+    return replace(pattern, values=None)
 
 
 def square_pattern(function: str, graph: Any) -> Pattern:
     """:func:`pattern_of`, with as many rows as columns."""
-    made = pattern_of(function, graph)
-    if made.shape[0] != made.shape[1]:
-        raise ShapeError(f"{function}: a graph has as many rows as columns, got shape {made.shape}")
-    return made
+    pattern = pattern_of(function, graph)
+    if pattern.shape[0] != pattern.shape[1]:
+        raise ShapeError(f"{function}: a graph has as many rows as columns, got shape {pattern.shape}")
+    return pattern
 
 
 def square_sparse(function: str, adjacency: Any) -> None:
@@ -70,8 +70,8 @@ entry as one edge, or run the network in full precision
                 f"{function}: the graph has {name}, which networks on bits cannot use; pass the pattern alone, since they normalise it "
                 f"themselves, or run the network in full precision"
             )
-    found = _stored_values(function, graph)
-    values = None if found is None else interop.as_host(found, function, "the graph's values")
+    stored = _stored_values(function, graph)
+    values = None if stored is None else interop.as_host(stored, function, "the graph's values")
     if values is not None and not bool((values == 1).all()):
         zeros = "" if values.all() else " (stored zeros go with eliminate_zeros() of a csr_array)"
         raise ValueError(
@@ -93,9 +93,9 @@ def _stored_values(function: str, graph: Any) -> Any:
     return sparse_forms.read(function, graph, None, index=None, binary=False, pattern=False).values
 
 
-def scipy_pattern(made: Pattern) -> Any:
+def scipy_pattern(pattern: Pattern) -> Any:
     """The pattern as a csr_array of int8 ones."""
     from scipy import sparse
 
-    ones: NDArray[np.int8] = np.ones(made.indices.size, np.int8)
-    return sparse.csr_array((ones, made.indices, made.indptr), shape=made.shape)
+    ones: NDArray[np.int8] = np.ones(pattern.indices.size, np.int8)
+    return sparse.csr_array((ones, pattern.indices, pattern.indptr), shape=pattern.shape)

@@ -259,5 +259,5 @@ def _packed(
     buffer = aligned_bytes(nbytes, 128)
     for name, array in arrays.items():
         interop.view(buffer, sections[name][0], array.shape, array.dtype)[...] = array
-    made = SubgraphBatch(nodes, starts, adjacency, features, adjacency.nnz, dropped, buffer, sections)
-    return made.placed(buffer)
+    filled = SubgraphBatch(nodes, starts, adjacency, features, adjacency.nnz, dropped, buffer, sections)
+    return filled.placed(buffer)

@@ -79,11 +79,11 @@ def incidence(graph: Any, side: str = "rows") -> Incidence:
            [0, 1, 0]], dtype=uint8)
     """
     _check.choice("incidence", "side", side, ("rows", "cols"))
-    made = pattern_of("incidence", graph)
+    pattern = pattern_of("incidence", graph)
     if side == "rows":
-        return Incidence(made.indptr, np.arange(made.indices.size, dtype=made.indptr.dtype), side)
+        return Incidence(pattern.indptr, np.arange(pattern.indices.size, dtype=pattern.indptr.dtype), side)
     from scipy import sparse
 
-    numbers = np.arange(made.indices.size, dtype=made.indptr.dtype)
-    by_column = sparse.csr_array((numbers, made.indices, made.indptr), shape=made.shape).tocsc()
+    numbers = np.arange(pattern.indices.size, dtype=pattern.indptr.dtype)
+    by_column = sparse.csr_array((numbers, pattern.indices, pattern.indptr), shape=pattern.shape).tocsc()
     return Incidence(by_column.indptr.astype(numbers.dtype, copy=False), by_column.data, side)

@@ -230,7 +230,7 @@ class Packets:
         ValueError
             A batch holds more than 2**31 - 1 edges, or more than a packet can hold.
         """
-        made = []
+        groups = []
         for number, (first, last) in enumerate(self._bounds):
             low, high = int(self.batches[first]), int(self.batches[last])
             a, b = (int(i) for i in np.searchsorted(self._chunks[:, 0], (low, high)))
@@ -241,8 +241,8 @@ class Packets:
                     f"{self.function}: batches {first}..{last - 1} hold {entries} edges in {stream} bytes, but a packet takes {_MOST} "
                     f"edges and {_STREAM_LIMIT} bytes; pass a smaller group_nodes or parts_per_batch, or more parts"
                 )
-            made.append(Group(number, last - first, low, high, a, b, entries, dropped, stream))
-        return tuple(made)
+            groups.append(Group(number, last - first, low, high, a, b, entries, dropped, stream))
+        return tuple(groups)
 
     def layout(self, group: Group, row_bytes: int) -> tuple[int, int, int, int]:
         """Where chunks, stream and features of a packet start, and its bytes, which 32 bits have to hold."""

@@ -40,11 +40,11 @@ def partition(graph: Any, parts: int, *, seed: int = 0, recursive: bool | None =
     >>> len(set(labels[:4])), len(set(labels[4:])), bool(labels[0] != labels[4])
     (1, 1, True)
     """
-    made = square_pattern("partition", graph)
-    nodes = made.shape[0]
+    pattern = square_pattern("partition", graph)
+    nodes = pattern.shape[0]
     parts = _check.integer("partition", "parts", parts, 1, max(nodes, 1))
     seed = _check.integer("partition", "seed", seed, 0, 2**31 - 1)
-    csr = scipy_pattern(made)
+    csr = scipy_pattern(pattern)
     both = (csr + csr.T).tocoo()
     off_diagonal = both.row != both.col
     if parts == 1 or not off_diagonal.any():  # METIS cannot cut a graph without edges
@@ -53,8 +53,8 @@ def partition(graph: Any, parts: int, *, seed: int = 0, recursive: bool | None =
     from scipy import sparse
 
     kept = (np.ones(int(off_diagonal.sum()), np.int8), (both.row[off_diagonal], both.col[off_diagonal]))
-    plain = sparse.coo_array(kept, shape=made.shape).tocsr()
+    plain = sparse.coo_array(kept, shape=pattern.shape).tocsr()
     dtype = zero_copy_dtype()
     adjacency = CSRAdjacency(plain.indptr.astype(dtype, copy=False), plain.indices.astype(dtype, copy=False))
-    found = part_graph(parts, adjacency, recursive=recursive, options=Options(seed=seed))
-    return np.asarray(found.vertex_part, dtype=np.int32)
+    cut = part_graph(parts, adjacency, recursive=recursive, options=Options(seed=seed))
+    return np.asarray(cut.vertex_part, dtype=np.int32)

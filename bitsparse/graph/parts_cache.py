@@ -36,10 +36,10 @@ def graph_hash(graph: Any, function: str = "graph_hash") -> str:
     return _hash(square_pattern(function, graph))
 
 
-def _hash(made: Pattern) -> str:
-    digest = hashlib.blake2b(str(made.shape).encode(), digest_size=16)
-    wide = np.int64 if max(made.shape[0], made.indices.size) >= 2**31 else np.int32
-    for part in (made.indptr, made.indices):
+def _hash(pattern: Pattern) -> str:
+    digest = hashlib.blake2b(str(pattern.shape).encode(), digest_size=16)
+    wide = np.int64 if max(pattern.shape[0], pattern.indices.size) >= 2**31 else np.int32
+    for part in (pattern.indptr, pattern.indices):
         data: Any = np.ascontiguousarray(part, dtype=wide)
         digest.update(data)
     return digest.hexdigest()
@@ -63,9 +63,9 @@ def cached_partition(
     found : bool
         Whether they were there. A file that cannot be read, or holds something else, is made anew.
     """
-    made = square_pattern("partition", graph)
-    nodes = made.shape[0]
-    name = f"{_hash(made)}-{parts}-{seed}-{_metis()}.npy"
+    pattern = square_pattern("partition", graph)
+    nodes = pattern.shape[0]
+    name = f"{_hash(pattern)}-{parts}-{seed}-{_metis()}.npy"
     path = (Path(folder) if folder is not None else jit.cache_dir() / "parts") / name
     labels = _load(path, nodes, parts)
     if labels is not None:

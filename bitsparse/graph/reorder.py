@@ -46,21 +46,21 @@ def reorder(graph: Any, method: str = "rcm", *, parts: int | None = None, seed: 
     array([2, 0, 1, 3])
     """
     _check.choice("reorder", "method", method, METHODS)
-    made = square_pattern("reorder", graph)
+    pattern = square_pattern("reorder", graph)
     if parts is not None and method != "partition":
         raise ValueError(
             f"reorder: parts goes with method='partition', got method={_check.shown(method)} and parts={_check.shown(parts)}"
         )
     if method == "degree":
-        return np.argsort(-np.diff(made.indptr).astype(np.int64), kind="stable").astype(np.int64)
+        return np.argsort(-np.diff(pattern.indptr).astype(np.int64), kind="stable").astype(np.int64)
     if method == "partition":
-        count = max(1, -(-made.shape[0] // 256)) if parts is None else parts
+        count = max(1, -(-pattern.shape[0] // 256)) if parts is None else parts
         return np.argsort(partition(graph, count, seed=seed), kind="stable").astype(np.int64)
-    if made.shape[0] == 0:  # which SciPy refuses
+    if pattern.shape[0] == 0:  # which SciPy refuses
         return np.empty(0, np.int64)
     from scipy.sparse import csgraph, csr_array
 
-    csr = scipy_pattern(made)
+    csr = scipy_pattern(pattern)
     both = csr_array(csr + csr.T)
     both.data = np.ones(both.data.size, np.int8)
     return np.asarray(csgraph.reverse_cuthill_mckee(both, symmetric_mode=True), dtype=np.int64)

@@ -92,15 +92,15 @@ def tile_statistics(graph: Any, *, window: int = 16, width: int = 8) -> TileStat
     width = _check.integer("tile_statistics", "width", width, 1, 1 << 30)
     if width & (width - 1):
         raise ValueError(f"tile_statistics: width must be a power of two, got {width}")
-    made = pattern_of("tile_statistics", graph)
+    pattern = pattern_of("tile_statistics", graph)
     build = backends.family("cpu", "sparse.build")
-    before = build.tile_starts(made.indptr, made.indices, made.shape, window, width)
-    unique = np.diff(build.tile_starts(made.indptr, made.indices, made.shape, window, 1).astype(np.int64))
+    before = build.tile_starts(pattern.indptr, pattern.indices, pattern.shape, window, width)
+    unique = np.diff(build.tile_starts(pattern.indptr, pattern.indices, pattern.shape, window, 1).astype(np.int64))
     return TileStatistics(
         window,
         width,
-        int(made.indices.size),
-        -(-made.shape[0] // window) * -(-made.shape[1] // width),
+        int(pattern.indices.size),
+        -(-pattern.shape[0] // window) * -(-pattern.shape[1] // width),
         int(before[-1]),
         int((-(-unique // width)).sum()),
         int(unique.sum()),

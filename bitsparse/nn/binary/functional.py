@@ -120,21 +120,21 @@ def _run(
     """One layer, prepared and run once."""
     kind = checked_features(function, x, weights[0].shape[0])
     if kind.letter != setting.reads:
-        found = "a BitTensor" if kind.letter == "B" else "an array"
+        what = "a BitTensor" if kind.letter == "B" else "an array"
         raise DTypeError(
-            f"{function}: variant {shown(setting.variant)} reads {setting.reads}, but x is {found}; change either"
+            f"{function}: variant {shown(setting.variant)} reads {setting.reads}, but x is {what}; change either"
         )
     neighbours = neighbours_of(function, graph, kind.device, loops=False)
     neighbours.fit(function, kind.rows)
     room, family = Workspace(), family_of(x) if isinstance(x, BitTensor) else interop.as_array(x, function, "x")[1]
     with working_with(kind.device, x):
-        made = prepared(weights, setting, neighbours, kind, room, reduce=reduce)
-        result = room.reserve("result", made.gives)
+        layer = prepared(weights, setting, neighbours, kind, room, reduce=reduce)
+        result = room.reserve("result", layer.gives)
         room.allocate(kind.device)
-        made.run(x, result())
+        layer.run(x, result())
         for product in room.products:
             product.check()
-        if made.gives.letter == "F":
+        if layer.gives.letter == "F":
             return interop.from_array(result(), family, function)
         bits: BitTensor = result()
         return assembled(BitTensor, bits.words, bits.shape, 1, -1, "planes", "bipolar", family)

@@ -42,18 +42,18 @@ def neighbours_of(function: str, graph: Any, device: str, *, loops: bool) -> Nei
     if kept is not None and device in kept:
         found: Neighbours = kept[device]
         return found
-    made = _made(function, graph, loops)
-    sizes = made.plain.shape
+    neighbours = _made(function, graph, loops)
+    sizes = neighbours.plain.shape
     if sizes[0] != sizes[1]:
         raise ShapeError(
             f"{function}: the graph has shape {sizes}, but nodes aggregate over nodes; pass a square array"
         )
-    if made.scaled.device != device:
-        moved = made.scaled.to_device(device)
-        made = Neighbours(moved.with_scales(), moved)
+    if neighbours.scaled.device != device:
+        moved = neighbours.scaled.to_device(device)
+        neighbours = Neighbours(moved.with_scales(), moved)
     if kept is not None:
-        kept[device] = made
-    return made
+        kept[device] = neighbours
+    return neighbours
 
 
 def _made(function: str, graph: Any, loops: bool) -> Neighbours:

@@ -50,9 +50,9 @@ class BinaryLinear:
     def __post_init__(self) -> None:
         signs: Any = self.signs
         if not isinstance(signs, BitTensor) or (signs.bits, signs.encoding) != (1, "bipolar"):
-            found = f"{signs.bits} {signs.encoding} bits" if isinstance(signs, BitTensor) else type(signs).__name__
+            got = f"{signs.bits} {signs.encoding} bits" if isinstance(signs, BitTensor) else type(signs).__name__
             raise DTypeError(
-                f"{_NAME}: signs must be a BitTensor of one bipolar bit, got {found}; pass pack_bits(w, encoding='bipolar', axis=-2)"
+                f"{_NAME}: signs must be a BitTensor of one bipolar bit, got {got}; pass pack_bits(w, encoding='bipolar', axis=-2)"
             )
         if signs.ndim != 2:
             raise ShapeError(f"{_NAME}: signs have shape {signs.shape}, but weights are (inputs, outputs); pick one")

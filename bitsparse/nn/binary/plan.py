@@ -245,12 +245,12 @@ class BinaryPlan:
             into = self._own
         read = (data.words, data.scale) if isinstance(data, BitTensor) else (data,)
         key = _addresses(read, into)
-        found = self._recorded.get(key)
-        if found is None:
+        replay = self._recorded.get(key)
+        if replay is None:
             if len(self._recorded) >= _KEPT:
                 self._recorded.pop(next(iter(self._recorded)))
-            found = self._recorded[key] = Recorded(lambda: self._steps(data, into))
-        found()
+            replay = self._recorded[key] = Recorded(lambda: self._steps(data, into))
+        replay()
         if fresh:
             target[...] = into
 

@@ -143,22 +143,22 @@ def tune(
     if not 0 <= tolerance <= 1:
         raise ValueError(f"{function}: tolerance must be a share in 0..1, got {tolerance!r}; one point is 0.01")
     reference = model.plan(graph, x)
-    given = tuple(reference.settings)
+    own = tuple(reference.settings)
     judge = _Judge(function, labels, mask, reference.shape[0])
-    letter = given[0].reads
+    letter = own[0].reads
     chosen = None if candidates is None else [_reading(model, each, letter) for each in candidates]
     key = tuner_cache.key(model, graph, x, judge.arrays, chosen, reference) if cache else None
-    found = tuner_cache.load(key)
-    from_cache = found is not None and any(each.settings == given for each in found)
-    if found is None or not from_cache:
-        found = _measured(model, graph, x, judge, given, chosen, progress)
-        tuner_cache.store(key, found)
-    as_given = next(each for each in found if each.settings == given)
-    allowed = [each for each in found if each.accuracy >= as_given.accuracy - tolerance - 1e-12]
+    measured = tuner_cache.load(key)
+    from_cache = measured is not None and any(each.settings == own for each in measured)
+    if measured is None or not from_cache:
+        measured = _measured(model, graph, x, judge, own, chosen, progress)
+        tuner_cache.store(key, measured)
+    as_given = next(each for each in measured if each.settings == own)
+    allowed = [each for each in measured if each.accuracy >= as_given.accuracy - tolerance - 1e-12]
     best = quickest(allowed)
     picked = model.with_settings(best.settings)
-    plan = reference if best.settings == given else picked.plan(graph, x)
-    return Tuned(found, as_given, best, picked, plan, plan.device, from_cache)
+    plan = reference if best.settings == own else picked.plan(graph, x)
+    return Tuned(measured, as_given, best, picked, plan, plan.device, from_cache)
 
 
 class _Judge:
@@ -188,7 +188,7 @@ def _measured(
     graph: Any,
     x: Any,
     judge: _Judge,
-    given: tuple[Setting, ...],
+    own: tuple[Setting, ...],
     chosen: list[tuple[Setting, ...]] | None,
     progress: Callable[[], object] | None,
 ) -> list[Candidate]:
@@ -202,12 +202,12 @@ def _measured(
             advance()
         return done[settings]
 
-    every = _all_of(model, given) if chosen is None else chosen
-    starts = list(dict.fromkeys([given, *(_reading(model, name, given[0].reads) for name in ("full", "binary"))]))
-    total = len(dict.fromkeys([given, *every])) if every is not None else sum(_turns(model, each) for each in starts)
+    every = _all_of(model, own) if chosen is None else chosen
+    starts = list(dict.fromkeys([own, *(_reading(model, name, own[0].reads) for name in ("full", "binary"))]))
+    total = len(dict.fromkeys([own, *every])) if every is not None else sum(_turns(model, each) for each in starts)
     bar = progress_bar(total, "choice") if progress is None else nullcontext(progress)
     with bar as advance:
-        measure(given)
+        measure(own)
         if every is not None:
             for each in every:
                 measure(each)
@@ -223,9 +223,9 @@ def milliseconds(plan: BinaryPlan, x: Any) -> float:
         return call_milliseconds(partial(plan, x, plan(x)), plan.device)
 
 
-def _all_of(model: BinaryModel, given: tuple[Setting, ...]) -> list[tuple[Setting, ...]] | None:
+def _all_of(model: BinaryModel, own: tuple[Setting, ...]) -> list[tuple[Setting, ...]] | None:
     """All choices that read what the model as given reads, or None if they are too many."""
-    choices = [tuple(each) for each in model.with_settings(given).candidates()]
+    choices = [tuple(each) for each in model.with_settings(own).candidates()]
     return choices if len(choices) <= _ALL else None
 
 
@@ -237,28 +237,28 @@ def _reading(model: BinaryModel, settings: Any, letter: str) -> tuple[Setting, .
 
 def _swaps(model: BinaryModel, settings: tuple[Setting, ...], layer: int) -> list[tuple[Setting, ...]]:
     """Other choices for one layer; the layers behind it read what it gives."""
-    found = []
+    others = []
     for choice in model.choices:
         if not layer and choice.reads != settings[0].reads:
             continue
-        made = tuple(consistent([*settings[:layer], choice, *settings[layer + 1 :]]))
+        changed = tuple(consistent([*settings[:layer], choice, *settings[layer + 1 :]]))
         try:
-            model.with_settings(made)
+            model.with_settings(changed)
         except ValueError:  # the last layer's letter, or the head's
             continue
-        found.append(made)
-    return list(dict.fromkeys(found))
+        others.append(changed)
+    return list(dict.fromkeys(others))
 
 
-def _turns(model: BinaryModel, given: tuple[Setting, ...]) -> int:
-    return 1 + sum(len(_swaps(model, given, layer)) - 1 for layer in range(model.depth))
+def _turns(model: BinaryModel, start: tuple[Setting, ...]) -> int:
+    return 1 + sum(len(_swaps(model, start, layer)) - 1 for layer in range(model.depth))
 
 
 def _in_turn(
-    model: BinaryModel, given: tuple[Setting, ...], measure: Callable[[tuple[Setting, ...]], Candidate]
+    model: BinaryModel, start: tuple[Setting, ...], measure: Callable[[tuple[Setting, ...]], Candidate]
 ) -> None:
     """Vary one layer at a time, from the first on, keeping the most accurate choice so far."""
-    best = given
+    best = start
     for layer in range(model.depth):
         tried = [measure(each) for each in _swaps(model, best, layer)]
         best = max([measure(best), *tried], key=lambda each: (each.accuracy, -each.milliseconds)).settings

@@ -96,10 +96,10 @@ def consistent(settings: Sequence[Setting]) -> list[Setting]:
     >>> [str(s) for s in consistent([Setting("FBB+BBB"), Setting("FBF+FBF", True)])]
     ['FBB+BBB', 'BBF+FBF scaled']
     """
-    made = list(settings)
-    for i in range(1, len(made)):
-        made[i] = made[i].reading(made[i - 1].gives)
-    return made
+    chain = list(settings)
+    for i in range(1, len(chain)):
+        chain[i] = chain[i].reading(chain[i - 1].gives)
+    return chain
 
 
 def choices(known: Sequence[str], scales: bool) -> list[Setting]:

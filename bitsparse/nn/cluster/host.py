@@ -91,6 +91,6 @@ def _ascending(indptr: _Array, indices: _Array) -> _Array:
     from scipy import sparse
 
     nodes = indptr.size - 1
-    made = sparse.csr_array((np.ones(indices.size, np.bool_), indices.copy(), indptr), shape=(nodes, nodes))
-    made.sort_indices()
-    return np.asarray(made.indices)
+    pattern = sparse.csr_array((np.ones(indices.size, np.bool_), indices.copy(), indptr), shape=(nodes, nodes))
+    pattern.sort_indices()
+    return np.asarray(pattern.indices)

@@ -131,12 +131,12 @@ class FileSink:
         self._rows_name = partial
         if self._done:
             file = open_plain(partial, write=True)
-            found = os.fstat(file.fileno()).st_size, file.read(len(header))
+            start = os.fstat(file.fileno()).st_size, file.read(len(header))
             wanted = len(header) + 4 * shape[0] * shape[1], header
-            if found != wanted:
+            if start != wanted:
                 file.close()
                 raise FileFormatError(
-                    f"{_FUNCTION}: {str(partial)!r} has {found[0]} bytes, but those that {self._journal.name!r} notes are an array of "
+                    f"{_FUNCTION}: {str(partial)!r} has {start[0]} bytes, but those that {self._journal.name!r} notes are an array of "
                     f"shape {shape} in {wanted[0]} bytes; delete both files to start again"
                 )
             self._map(file, header, shape, new=False)

@@ -72,10 +72,10 @@ class ClusterReport:
         >>> ClusterReport("cpu", "gcn", pack_seconds=0.5).stages()
         [('packing', 0.5), ('results', 0.0)]
         """
-        found = [("packing", self.pack_seconds)]
+        stages = [("packing", self.pack_seconds)]
         for name, value in (("copies", self.copy_ms), ("network", self.compute_ms)):
-            found += [] if value is None else [(name, value / 1000)]
-        return [*found, ("results", self.gather_seconds)]
+            stages += [] if value is None else [(name, value / 1000)]
+        return [*stages, ("results", self.gather_seconds)]
 
     def record(self) -> dict[str, Any]:
         """Everything as one JSON object."""

@@ -204,11 +204,11 @@ class ClusterRunner:
             An epoch of this runner's that is not needed any more, and not under way: its memory is used again. Page-locking memory takes
             longer than filling it.
         """
-        given, form = self._checked(features), self.feature_form
+        rows, form = self._checked(features), self.feature_form
         if into is not None:
             into.check_owner("ClusterRunner.pack", self.packets)
         begin = time.perf_counter()
-        made = []
+        packets = []
         for group in self.packets.groups:
             size = self.packets.nbytes(group, form.row_bytes)
             buffer: _Array | None = None
@@ -216,8 +216,8 @@ class ClusterRunner:
                 buffer = into.packets[group.number].buffer
             elif self.device != "cpu":
                 buffer = interop.pinned_empty(size)
-            made.append(self._pack(group, given, form, buffer))
-        return PackedEpoch(tuple(made), form, time.perf_counter() - begin, self.packets)
+            packets.append(self._pack(group, rows, form, buffer))
+        return PackedEpoch(tuple(packets), form, time.perf_counter() - begin, self.packets)
 
     # -- running ------------------------------------------------------------------------------------------------------
     def run_packed(self, packed: PackedEpoch, out: Any = None, *, timed: bool = False) -> Any:
@@ -270,7 +270,7 @@ class ClusterRunner:
         FileFormatError
             ``PATH.journal`` is damaged, or ``PATH.partial`` holds other rows than it notes; nothing was changed.
         """
-        given, form = self._checked(features), self.feature_form
+        rows, form = self._checked(features), self.feature_form
         if resume and not isinstance(out, (str, Path)):
             raise ValueError("ClusterRunner.run: resume=True goes with out as a path; pass the name of a .npy file")
         path = Path(out) if isinstance(out, (str, Path)) else None
@@ -282,7 +282,7 @@ class ClusterRunner:
         sink: Sink
         if path is not None:
             shape = (self.packets.nodes, self.model.classes)
-            sink = FileSink(path, shape, self.packets.order, self._key(given) if resume else "", resume)
+            sink = FileSink(path, shape, self.packets.order, self._key(rows) if resume else "", resume)
         else:
             sink = ArraySink(target, self.packets.order)
         try:
@@ -291,7 +291,7 @@ class ClusterRunner:
             sink.abandon()
             raise
         self.report.resumed = len(self.packets.groups) - len(todo)
-        with closing(self._packed(todo, given, form)) as packets:
+        with closing(self._packed(todo, rows, form)) as packets:
             result = self._drive(packets, sink, device_out, timed)
         return out if out is not None and path is None else result
 
@@ -324,7 +324,7 @@ class ClusterRunner:
 
     def _begin(self, form: FeatureForm) -> None:
         packets = self.packets
-        facts = packets.facts(form.row_bytes)
+        facts: dict[str, Any] = packets.facts(form.row_bytes)
         edges = facts["edges"] - (packets.nodes if packets.loops else 0)
         self.report = ClusterReport(
             self.device,
@@ -388,13 +388,13 @@ class ClusterRunner:
     def _key(self, features: Any) -> str:
         """A name for a run: graph, parts, settings, model, and every row of the features."""
         packets = self.packets
-        found = hashlib.blake2b(graph_hash(self._graph).encode(), digest_size=16)
-        found.update(packets.order.tobytes())
-        found.update(packets.blocks.tobytes())
-        found.update(repr((packets.batches.tolist(), packets.group_nodes, self.model.fingerprint())).encode())
-        found.update(repr((features.shape, str(features.dtype))).encode())
+        digest = hashlib.blake2b(graph_hash(self._graph).encode(), digest_size=16)
+        digest.update(packets.order.tobytes())
+        digest.update(packets.blocks.tobytes())
+        digest.update(repr((packets.batches.tolist(), packets.group_nodes, self.model.fingerprint())).encode())
+        digest.update(repr((features.shape, str(features.dtype))).encode())
         step = max(1, _CHUNK_BYTES // max(features.dtype.itemsize * features.shape[1], 1))
         for first in range(0, packets.nodes, step):
             rows = features[first : first + step]
-            found.update((rows if isinstance(rows, np.ndarray) else rows.toarray()).tobytes())
-        return found.hexdigest()
+            digest.update((rows if isinstance(rows, np.ndarray) else rows.toarray()).tobytes())
+        return digest.hexdigest()

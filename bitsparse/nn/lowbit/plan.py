@@ -226,9 +226,9 @@ class LowBitPlan:
             return lambda out: backend.matmul(
                 left.words, weights.words, epilogue=params, out=_memory(out), kernel=kernel, **about
             )
-        prepared = backend.prepare(left.words, n=n, b_batch=(), kernel=kernel, fresh=True, **about)
+        prepared = backend.prepare(left.words, n=n, b_batch=(), kernel=kernel, epilogue=params, fresh=True, **about)
         extra = OperandParams(row_scale=rows, col_term=term)
-        return lambda out: prepared(weights.words, _memory(out), params, extra)
+        return lambda out: prepared(weights.words, _memory(out), extra)
 
 
 def _bound(run: Callable[[Any], Any], out: Any) -> Callable[[], Any]:
