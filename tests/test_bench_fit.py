@@ -48,6 +48,7 @@ def test_dense_figures_come_out_again(fit: Any) -> None:
 def product_rows(fit: Any, kernels: tuple[str, ...]) -> list[Any]:
     """Times as the library estimates them."""
     from benchmarks.fit import rows as fit_rows
+    from bitsparse.backends.cuda.chips import RowRates
     from bitsparse.backends.cuda.spmm import choice
 
     found = []
@@ -60,28 +61,32 @@ def product_rows(fit: Any, kernels: tuple[str, ...]) -> list[Any]:
                     kind = choice.Kind(
                         np.dtype(dtype), columns, precision=precision, values=values, fixed=True, frozen=True
                     )
-                    for guess in choice.estimates(kind, (size, size), nnz, shared):
+                    for guess in choice.estimates(kind, (size, size), nnz, shared, RowRates()):
                         if guess.kernel in kernels:
                             facts = fit_rows.facts_of(guess.kernel, guess.height, kind, (size, size), nnz, shared)
                             found.append(fit.Row(f"{nnz}-D{columns}", guess.kernel, facts, guess.cost))
     return found
 
 
-@pytest.mark.parametrize(("kernel", "sure"), [("csr", 0.0), ("windows", 4.5), ("tiles", 2.5)])
-def test_the_models_of_sums_are_the_library_s(fit: Any, kernel: str, sure: float) -> None:
+@pytest.mark.parametrize(("at", "kernels", "sure"), [(0, ("csr",), 0.0), (1, ("windows", "tiles"), 4.5)])
+def test_the_models_of_sums_are_the_library_s(fit: Any, at: int, kernels: tuple[str, ...], sure: float) -> None:
     from benchmarks.fit import rows as fit_rows
+    from bitsparse.backends.cuda.chips import RowRates
 
-    (one,) = (one for one in fit_rows.FITS if {"csr": "edge by edge"}.get(kernel, kernel) in one.title)
+    one = fit_rows.FITS[at]
     # Where little is shared the library asks windows and tiles to be better by a margin, which is no estimate.
-    rows = [row for row in product_rows(fit, (kernel,)) if row.facts["sharing"] >= sure and one.takes(row)]
+    rows = [row for row in product_rows(fit, kernels) if row.facts["sharing"] >= sure and one.takes(row)]
     assert len(rows) > 20
     values = one.fit(rows)
     assert fit.misses(rows, one.predict, values)[1] < 1.02
+    # Names are those of the chip's row.
+    assert {name.removeprefix("1/").partition("[")[0] for name in values} <= set(RowRates._fields)
 
 
 def test_the_model_of_one_bit_sums_is_the_library_s(fit: Any) -> None:
     from benchmarks.fit import binary
     from bitsparse.backends.cuda.binary import bspmm_params
+    from bitsparse.backends.cuda.chips import BitRates
 
     rows = []
     for size, nnz, tiles, _ in PATTERNS:
@@ -93,7 +98,9 @@ def test_the_model_of_one_bit_sums_is_the_library_s(fit: Any) -> None:
                         fit.Row(f"{nnz}-D{features}", guess.kernel, facts | {"kernel": guess.kernel}, guess.cost)
                     )
     (one,) = binary.FITS
-    assert fit.misses(rows, one.predict, one.fit(rows))[1] < 1 + 1e-6
+    values = one.fit(rows)
+    assert fit.misses(rows, one.predict, values)[1] < 1 + 1e-6
+    assert {name.removeprefix("1/") for name in values} <= set(BitRates._fields)
 
 
 def test_the_sharing_from_which_windows_pay(fit: Any) -> None:
@@ -103,9 +110,9 @@ def test_the_sharing_from_which_windows_pay(fit: Any) -> None:
     for sharing, by_edges, by_windows in ((1.0, 10.0, 30.0), (2.0, 10.0, 12.0), (3.0, 10.0, 9.0), (5.0, 10.0, 5.0)):
         for variant, us in (("edges", by_edges), ("windows", by_windows)):
             rows.append(fit.Row(f"graph-{sharing}", variant, {"sharing": sharing}, us))
-    assert edges.threshold(rows) == {"windows_sharing": 3.0}
+    assert edges.threshold(rows) == {"dots_share": 3.0}
     only_edges = [row._replace(us=1.0) if row.variant == "edges" else row for row in rows]
-    assert edges.threshold(only_edges) == {"windows_sharing": 1e9}
+    assert edges.threshold(only_edges) == {"dots_share": 1e9}
 
 
 def test_recorded_rows_are_reported(fit: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -122,7 +129,7 @@ def test_recorded_rows_are_reported(fit: Any, tmp_path: Path, capsys: pytest.Cap
     assert [json.loads(line)["us"] for line in path.read_text().splitlines()] == [12.0, 10.0, 10.0, 20.0]
     assert run.main(["edges", "--rows", str(path)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "dot products in windows: _WINDOWS_SHARING of backends/cuda/edges/sddmm.py, 2 times"
+    assert lines[0] == "dot products in windows: rows of backends/cuda/chips.py, 2 times"
     assert lines[2:] == [
         "choice: within 5 % of the quickest in 1 of 2 cells",
         "  1.20x  sampled-a: unroll 4 is the quickest",

@@ -30,11 +30,11 @@ def terms(facts: Facts) -> dict[str, float]:
     """Of a sum over edges ("csr") or tiles ("frdc")."""
     features = facts["features"]
     stored = facts["rows"] * (features / 8 if facts["output"] == "bits" else 4.0 * features)
-    found = {"start_us": 1.0, "stored_byte_us": stored}
+    found = {"start": 1.0, "1/stored": stored}
     if facts["kernel"] == "frdc":
-        return found | {"tile_us": facts["tiles"] * max(0.5, features / 128)}
+        return found | {"tile": facts["tiles"] * max(0.5, features / 128)}
     vectors = max(1, -(-features // 128))
-    return found | {"edge_us": facts["nnz"], "edge_vector_us": facts["nnz"] * (vectors - 1)}
+    return found | {"edge": facts["nnz"], "edge_vector": facts["nnz"] * (vectors - 1)}
 
 
 def predict(values: Values, facts: Facts) -> float:
@@ -45,7 +45,7 @@ def predict(values: Values, facts: Facts) -> float:
 FITS = (
     Fit(
         "one-bit sums",
-        "_START, _STORED_RATE (its inverse), _EDGE, _EDGE_VECTOR, _TILE of backends/cuda/binary/bspmm_params.py",
+        "bit_sums of backends/cuda/chips.py",
         partial(solve, terms=terms),
         predict,
         lambda row: "kernel" in row.facts,

@@ -1,7 +1,7 @@
 """Products of packed integers on warpgroups: every tiling of products of bits and of bytes, and the figures behind ``estimate_us``.
 
 Shapes are 1024 to 16384 rows, contractions as long, 64 to 16384 columns, with 1 to 8 planes and with one or two digits of 8 bits. A time
-is the median of replays of a CUDA graph of 20 calls. Fitted is every figure of ``Rates`` (``backends/cuda/matmul/wgmma.py``) but facts:
+is the median of replays of a CUDA graph of 20 calls. Fitted is every figure of ``WarpgroupRates`` (``backends/cuda/chips.py``) but facts:
 the clock, the size of the L2, how many clusters run at a time; and the launch, which no time tells from ``fill_clocks``.
 """
 
@@ -52,7 +52,7 @@ def fitted(rows: Sequence[Row]) -> Values:
     return search(used, predict, {name: getattr(wgmma.RATES, name) for name in FITTED})
 
 
-FITS = (Fit("products on warpgroups", "Rates of backends/cuda/matmul/wgmma.py", fitted, predict, lambda row: True),)
+FITS = (Fit("products on warpgroups", "warpgroups of backends/cuda/chips.py", fitted, predict, lambda row: True),)
 
 
 def measured(only: Sequence[str]) -> Iterator[Row]:

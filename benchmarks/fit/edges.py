@@ -46,13 +46,13 @@ def threshold(rows: Sequence[Row]) -> Values:
     def loss(least: float) -> float:
         return sum(math.log(times[sharing >= least] / min(times)) for (sharing, _), times in pairs.items())
 
-    return {"windows_sharing": min([*candidates, 1e9], key=loss)}
+    return {"dots_share": min([*candidates, 1e9], key=loss)}
 
 
 FITS = (
     Fit(
         "dot products in windows",
-        "_WINDOWS_SHARING of backends/cuda/edges/sddmm.py",
+        "rows of backends/cuda/chips.py",
         threshold,
         None,
         lambda row: "sharing" in row.facts,

@@ -33,7 +33,7 @@ __all__ = ["FITS", "GRAPHS", "facts_of", "measured", "predict"]
 GRAPHS = ("COLLAB", "DD", "ss_pkustk04", "web_notredame", "artist", "reddit-communities")
 WIDTHS = (16, 64, 128, 256)
 REPETITIONS = 9
-PLACE = "backends/cuda/spmm/choice.py"
+PLACE = "rows of backends/cuda/chips.py"
 #: How much the L1 finds of what windows of 8 rows share, and its limit: a constant part, and bytes of a row over another.
 GAIN = {"l1_gain": 0.2, "l1_least": 2.0, "l1_bytes": 3000.0}
 
@@ -59,34 +59,35 @@ def edge_terms(facts: Facts, gain: Mapping[str, float] | None = None) -> dict[st
     if gain:
         most = gain["l1_least"] + facts["row_bytes"] / gain["l1_bytes"]
         faster = max(1.0, min(most, 1 + gain["l1_gain"] * max(0.0, facts["sharing"] - 1)))
-    bits = 8 * facts["item"]
-    each = {f"edge_us_{bits}": facts["nnz"], f"byte_us_{bits}": facts["nnz"] * facts["row_bytes"] / faster}
-    return {"edges_start_us": 1.0, "edges_moved": facts["moved_us"]} | each
+    half = int(facts["item"] == 2)
+    each = {f"row[{half}]": facts["nnz"], f"1/row_bytes[{half}]": facts["nnz"] * facts["row_bytes"] / faster}
+    return {"edges_start": 1.0, "edges_moved": facts["moved_us"]} | each
 
 
 def window_terms(facts: Facts) -> dict[str, float]:
     """Of a product in windows of 8 rows."""
-    kind = "weighted" if facts["weighted"] else "plain"
-    each = {f"window_entry_us_{kind}": facts["entries"]}
-    each[f"window_column_us_{kind}"] = facts["entries"] * facts["columns"]
-    return {"windows_start_us": 1.0, "windows_moved": facts["moved_us"]} | each
+    entry, column = (f"window[{int(facts['weighted'])}][{i}]" for i in range(2))
+    each = {entry: facts["entries"], column: facts["entries"] * facts["columns"]}
+    return {"start": 1.0, "windows_moved": facts["moved_us"]} | each
 
 
 def tile_terms(facts: Facts) -> dict[str, float]:
     """Of a product in tiles, of patterns."""
     group, wide = 8 if facts["item"] == 4 else 16, facts["groups"] * facts["split"] * facts["columns"]
-    each = {"us": facts["groups"], "row_us": facts["groups"] * facts["height"]}
-    each |= {"column_us": wide, "column_row_us": wide * facts["height"]}
-    terms = {f"tile_{group}_{name}": value for name, value in each.items()}
-    return {"tiles_start_us": 1.0, "tiles_moved": facts["moved_us"]} | terms
+    each = (facts["groups"], facts["groups"] * facts["height"], wide, wide * facts["height"])
+    terms = {f"tile{group}[{i}]": value for i, value in enumerate(each)}
+    return {"start": 1.0, "windows_moved": facts["moved_us"]} | terms
+
+
+def shared_terms(facts: Facts) -> dict[str, float]:
+    """Of a product in windows or in tiles, which have a start and the moving of arrays in common."""
+    return window_terms(facts) if facts["kernel"] == "windows" else tile_terms(facts)
 
 
 def predict(values: Values, facts: Facts) -> float:
     """Microseconds of a product."""
-    if facts["kernel"] == "csr":
-        terms = edge_terms(facts, values if "l1_gain" in values else None)
-    else:
-        terms = window_terms(facts) if facts["kernel"] == "windows" else tile_terms(facts)
+    is_edges = facts["kernel"] == "csr"
+    terms = edge_terms(facts, values if "l1_gain" in values else None) if is_edges else shared_terms(facts)
     return sum(values[name] * value for name, value in terms.items())
 
 
@@ -99,18 +100,15 @@ def edges_fitted(rows: Sequence[Row]) -> Values:
     return search(rows, predict, {name: max(value, 1e-12) for name, value in (values | gain).items()})
 
 
-def _is(kernel: str, *, weighted: bool | None = None) -> Any:
-    def takes(row: Row) -> bool:
-        facts = row.facts
-        return facts.get("kernel") == kernel and (weighted is None or facts["weighted"] == weighted)
-
-    return takes
+def _shares(row: Row) -> bool:
+    """Whether it is in windows or tiles; weighted tiles take ``tile_weighed`` times as long and are left out."""
+    facts = row.facts
+    return facts.get("kernel") == "windows" or (facts.get("kernel") == "tiles" and not facts["weighted"])
 
 
 FITS = (
-    Fit("sums edge by edge", f"_EDGES_START, _ROW, _BYTES_RATE, _L1_... of {PLACE}", edges_fitted, predict, _is("csr")),
-    Fit("in windows", f"_WINDOW of {PLACE}", partial(solve, terms=window_terms), predict, _is("windows")),
-    Fit("in tiles", f"_TILE of {PLACE}", partial(solve, terms=tile_terms), predict, _is("tiles", weighted=False)),
+    Fit("sums edge by edge", PLACE, edges_fitted, predict, lambda row: row.facts.get("kernel") == "csr"),
+    Fit("in windows and tiles", PLACE, partial(solve, terms=shared_terms), predict, _shares),
 )
 
 
