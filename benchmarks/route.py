@@ -93,6 +93,7 @@ def traced(product: str, rows: int, columns: int) -> list[tuple[str, str]]:
     indices = cupy.asarray(np.sort(np.stack([generator.permutation(rows)[:4] for _ in range(rows)])).reshape(-1))
     values = cupy.asarray(generator.random(4 * rows, np.float32)) if product == "spmm" else None
     A = bs.TCTiledCSR((values, indices.astype(np.int32), indptr), shape=(rows, rows))
+    call: Any
     if product == "spmm":
         route = Route(there, {_address(there)})
         call, arguments, options = bs.spmm, (A, there), {"out": cupy.empty_like(there)}

@@ -30,6 +30,8 @@ __all__ = ["cases"]
 
 Array = Any
 Arrays = tuple[Any, ...]
+#: Takes what :func:`bitsparse.backends.host.sparse.build.frdc` gives, as it is.
+FRDC_TO_CSR: Callable[..., Arrays] = build.frdc_to_csr
 
 
 CONVERSIONS = ("translate", "frdc", "frdc-to-csr")
@@ -48,7 +50,7 @@ def conversion(what: str, indptr: Array, indices: Array, shape: tuple[int, int])
     if what == "frdc":
         return pattern, lambda: build.frdc(*pattern, shape)
     parts = tuple(part.copy() for part in build.frdc(*pattern, shape))
-    return parts, lambda: build.frdc_to_csr(*parts, shape)
+    return parts, lambda: FRDC_TO_CSR(*parts, shape)
 
 
 def convert(what: str, graph: str) -> Prepared:
@@ -66,7 +68,7 @@ def convert(what: str, graph: str) -> Prepared:
         raise AssertionError(f"{what}: {grown} bytes more at the peak for {given} of input and {output} of output")
     back = made
     if what == "frdc":
-        back = build.frdc_to_csr(*made, shape)
+        back = FRDC_TO_CSR(*made, shape)
     elif what == "translate":
         cols_indptr, cols, edge_col = made
         window_of = np.repeat(np.arange(shape[0]) // 16, np.diff(indptr))

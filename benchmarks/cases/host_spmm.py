@@ -105,7 +105,7 @@ def tiled_product(width: int, threads: int, bounds_of: BoundsOf) -> Prepared:
     limits, rates = bounds_of(moved, threads)
     params = parameters(weighted, source, rates, columns=width)
     return Prepared(
-        lambda: tiled @ x, lambda: bs.spmm(weighted, x), "bitsparse.spmm of scipy.sparse", params, moved, **limits
+        lambda: tiled @ x, lambda: bs.spmm(weighted, x), "bitsparse.spmm of scipy.sparse", params, moved, *limits
     )
 
 

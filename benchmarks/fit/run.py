@@ -4,7 +4,7 @@
     python3 benchmarks/fit/run.py {dense,rows,binary,edges} --rows FILE [FILE ...]
 
 The first measures and, with ``--json``, writes a line for each variant; the second takes such lines and needs no GPU. Both print
-constants with the place where the library keeps them and by how much estimates miss the times, and what the library's choice among
+constants with the field of ``backends/cuda/chips.py`` and by how much estimates miss the times, and what the library's choice among
 variants loses against the quickest. What a family tries stands at the top of its module.
 """
 
@@ -81,7 +81,9 @@ def report(fits: Iterable[Any], rows: Sequence[Any]) -> Iterator[str]:
         if fit.predict is not None:
             missed = ", missed by {:.2f}x, at most {:.2f}x".format(*fitting.misses(mine, fit.predict, values))
         yield f"{fit.title}: {fit.place}, {len(mine)} times{missed}"
-        yield from (f"  {name} = {value:.4g}" for name, value in values.items())
+        # Of rates the inverse is fitted.
+        inverse = {name: 1 / value if name.startswith("1/") and value else value for name, value in values.items()}
+        yield from (f"  {name.removeprefix('1/')} = {value:.4g}" for name, value in inverse.items())
     lost = fitting.losses(rows)
     if lost:
         right = sum(loss <= WORTH_A_LINE for loss, _ in lost.values())
