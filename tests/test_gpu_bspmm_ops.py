@@ -384,7 +384,7 @@ def test_refusals() -> None:
         bs.bspmm(there, y, add=np.ones((70, 16), np.float32))
     with pytest.raises(bs.DTypeError, match="out has dtype float32"):
         bs.bspmm(there, y, out=cp().empty((70, 16), np.float32))
-    with pytest.raises(bs.DTypeError, match="must be one, got ndarray"):
+    with pytest.raises(bs.DTypeError, match="out must be a BitTensor, got ndarray"):
         bs.bspmm(there, y, "BBB", out=cp().empty((70, 16), np.float32))
     square = bs.TCTiledCSR(pattern(50, 50)).to_device("cuda")
     with pytest.raises(ValueError, match="shares memory"):

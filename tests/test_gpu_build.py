@@ -37,7 +37,7 @@ def same(got: Any, want: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "spec", [spec for spec in specs() if spec[0] == "build"], ids=lambda spec: f"{spec[1]}-{spec[2]}"
+    "spec", [spec for spec in specs() if spec[0] == "sparse.build"], ids=lambda spec: f"{spec[1]}-{spec[2]}"
 )
 def test_the_shared_table(spec: Any) -> None:
     _, name, _, make = spec

@@ -51,9 +51,10 @@ class OnGpu:
             b_batch=(),
             acc_dtype=np.int32,
             bitmap=None,
+            epilogue=epilogue.params("aggregate", shape),
             **kinds,
         )
-        params, kept = epilogue.params("aggregate", shape), []
+        kept: list[OperandParams] = []
 
         def step(x: Any, out: Any = None) -> Any:
             if not kept:
@@ -62,7 +63,7 @@ class OnGpu:
                     scaled = x.offset.get().ravel().astype(np.float64) * epilogue.col_scale.astype(np.float64)
                     term = tuple(cp().asarray(part.astype(np.float32)) for part in (self.degrees, scaled))
                 kept.append(OperandParams(row_scale=self.row_scale, row_term=term))
-            run(x.words, out.words if isinstance(out, bs.BitTensor) else out, params, kept[0])
+            run(x.words, out.words if isinstance(out, bs.BitTensor) else out, kept[0])
             return out
 
         return step

@@ -55,8 +55,7 @@ def call_spmm(indptr: np.ndarray, indices: np.ndarray | None, **changes) -> np.n
         None if indices is None else flat(indices),
         wide,
         *head,
-        False,
-        False,
+        0,
         *given.values(),
         out,
         0,
@@ -124,8 +123,7 @@ def test_damaged_long_rows() -> None:
             with pytest.raises(ValueError, match="column outside"):
                 spmm_ext.spmm(
                     *head,
-                    False,
-                    False,
+                    0,
                     x,
                     (4, 4, 4, 1, 1),
                     1,

@@ -110,6 +110,7 @@ def codes_defines(kind: CodesKind, *, large: bool = False, **variant: Any) -> di
     >>> made = codes_defines(kind)
     >>> made["BS_CODES"], made["BS_LANES"], made["BS_FULL"], made["BS_LEFT"]
     (8, 8, 1, 1)
+    >>> from bitsparse._records import replace
     >>> made = codes_defines(replace(kind, op="add", columns=6))
     >>> made["BS_VECTOR"], made["BS_LANES"]
     (8, 4)
