@@ -3,7 +3,7 @@
 
 Every function checks all that it is given: a damaged array raises ValueError before anything is read or written out of bounds.
 """
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t
+from libc.stdint cimport int32_t, int64_t, uint16_t, uint32_t
 
 import numpy as np
 
