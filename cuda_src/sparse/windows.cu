@@ -12,6 +12,7 @@ struct WindowParams {
     Index *perm;        // results, each of them or NULL: position in the CSR array,
     u8 *edge_row;       // row in the window,
     int *edge_cell;     // cell in the window;
+    int *edge_col;      // the same cell, where the entry stands in the CSR array;
     Index *cells;       // cells of a window, written where its entries start,
     u16 *tiles;         // the bits of 4 x 4 blocks, likewise,
     Index *counts;      // and how many cells there are, one place on
@@ -119,6 +120,8 @@ extern "C" __global__ void order_windows(const WindowParams p)
             p.edge_row[begin + i] = (u8)(places[i] >> 20);
             p.edge_cell[begin + i] = at;
         }
+        if (p.edge_col)
+            p.edge_col[begin + (places[i] & 0xfffffu)] = at;
         if (first && p.cells)
             p.cells[begin + at] = cell;
         if (first && p.tiles) {
@@ -172,6 +175,8 @@ extern "C" __global__ void number_cells(const WindowParams p)
             done += total;
             if (inside && p.edge_cell)
                 p.edge_cell[begin + i] = at;
+            if (inside && p.edge_col)
+                p.edge_col[p.perm[begin + i]] = at;
             if (first && p.cells)
                 p.cells[begin + at] = cell;
             if (first && p.tiles) {

@@ -138,12 +138,8 @@ def translate(indptr: Any, indices: Any, shape: tuple[int, int], window: int) ->
     cols_indptr, cols, edge_col : cupy.ndarray
         As :class:`bitsparse.TCTiledCSR` defines them.
     """
-    found = cells_of("translate", indptr, indices, shape, window, 0, entries=True)
-    cupy = jit.require_cupy("translate")
-    most = int((found.starts[1:] - found.starts[:-1]).max()) if shape[0] else 0
-    edge_col = cupy.empty(found.perm.size, position_dtype(most))
-    edge_col[found.perm] = found.edge_cell.astype(edge_col.dtype)
-    return found.starts, found.cells, edge_col
+    found = cells_of("translate", indptr, indices, shape, window, 0, positions=True)
+    return found.starts, found.cells, found.edge_col.astype(position_dtype(found.most), copy=False)
 
 
 # -- 4 x 4 blocks -----------------------------------------------------------------------------------------------------

@@ -35,6 +35,8 @@ class Cells(NamedTuple):
     perm: Any = None  # of each entry: its place in the CSR array,
     edge_row: Any = None  # its row in the window
     edge_cell: Any = None  # and its cell among those of the window
+    edge_col: Any = None  # the same cells in the order of the CSR array
+    most: int = 0  # cells that a window has at most, where the order of the CSR array was asked for
 
 
 def _sort(params: ctypes.Structure, dtype: Any, tallest: int) -> int:
@@ -71,6 +73,7 @@ def cells_of(
     shift: int,
     *,
     entries: bool = False,
+    positions: bool = False,
     tiles: bool = False,
     count_only: bool = False,
 ) -> Cells:
@@ -85,6 +88,8 @@ def cells_of(
     window, shift : int
     entries : bool
         Also say of each entry where it stands.
+    positions : bool
+        Also give the cell of each entry in the order of the CSR array, and how many cells a window has at most.
     tiles : bool
         Also give the bits of blocks (windows of 4 rows, shift 2).
     count_only : bool
@@ -102,11 +107,12 @@ def cells_of(
     params.rows, params.windows, params.window, params.shift = shape[0], windows, window, shift
     room = None if count_only else cupy.empty(nnz, dtype)
     bits = cupy.empty(nnz, np.uint16) if tiles else None
-    perm = edge_row = edge_cell = None
+    perm = edge_row = edge_cell = most = None
+    edge_col = cupy.empty(nnz, np.int32) if positions else None
     if entries:
         perm, edge_row, edge_cell = (cupy.empty(nnz, kind) for kind in (dtype, np.uint8, np.int32))
         params.perm, params.edge_row, params.edge_cell = perm.data.ptr, edge_row.data.ptr, edge_cell.data.ptr
-    for name, array in (("cells", room), ("tiles", bits)):
+    for name, array in (("cells", room), ("tiles", bits), ("edge_col", edge_col)):
         setattr(params, name, None if array is None else array.data.ptr)
     if windows:
         fits = _sort(params, dtype, tallest)
@@ -115,16 +121,20 @@ def cells_of(
                 ranks, rows = cupy.empty(nnz, dtype), cupy.empty(nnz, np.uint8)
                 params.perm, params.edge_row = ranks.data.ptr, rows.data.ptr
             _rank(cupy, params, edges, fits)
+        most = starts.max() if positions else None
         starts = cupy.cumsum(starts, dtype=dtype)
     if count_only:
         return Cells(edges, starts)
-    total = int(starts[-1])
+    # One copy to the host for both numbers: each waits for all work in front of it.
+    total, longest = map(int, (starts[-1:] if most is None else cupy.stack([starts[-1], most])).get()[[0, -1]])
     packed = cupy.empty(total, dtype)
     packed_bits = cupy.empty(total, np.uint16) if tiles else None
     params.counts, params.packed = starts.data.ptr, packed.data.ptr
     params.packed_tiles = None if packed_bits is None else packed_bits.data.ptr
     launch("sparse/windows.cu", "pack_cells", dtype, min(1 << 20, -(-windows // (THREADS // 32))), params)
-    return Cells(edges, starts, packed, packed_bits, perm, edge_row, edge_cell)
+    return Cells(
+        edges, starts, packed, packed_bits, perm, edge_row, edge_cell, edge_col, 0 if most is None else longest
+    )
 
 
 VARIANTS = jit.variants_of("sparse/windows.cu", "order_windows", BOTH_INDICES)
