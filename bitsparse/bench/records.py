@@ -171,12 +171,14 @@ def _blas() -> str:
 
 
 def program_commit(root: Path) -> str | None:
-    """Twelve digits of the commit that is checked out in ``root``; without git there, of what ``BITSPARSE_COMMIT`` says, else ``None``.
+    """Twelve digits of the commit that ``BITSPARSE_COMMIT`` names, else of the one checked out in ``root``; ``None`` without git there.
 
-    ``-dirty`` follows where sources were changed since. Records and documents do not count: suites write them.
+    The variable comes first: who sets it has installed the package from that commit, and the folder may be a copy whose git is another.
+    ``-dirty`` follows a checked-out commit where sources were changed since. Records and documents do not count: suites write them.
     """
-    if not (root / ".git").exists():
-        return os.environ.get("BITSPARSE_COMMIT", "").strip()[:12] or None
+    named = os.environ.get("BITSPARSE_COMMIT", "").strip()[:12]
+    if named or not (root / ".git").exists():
+        return named or None
     commit = _git(root, "rev-parse", "--short=12", "HEAD")
     written = (":!benchmarks/results", ":!docs", ":!*.md")
     changed = commit and _git(root, "status", "--porcelain", "--untracked-files=no", ".", *written)

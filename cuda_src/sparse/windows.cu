@@ -121,7 +121,7 @@ extern "C" __global__ void order_windows(const WindowParams p)
             p.edge_cell[begin + i] = at;
         }
         if (p.edge_col)
-            p.edge_col[begin + (places[i] & 0xfffffu)] = at;
+            other_places[places[i] & 0xfffffu] = (u32)at; // through shared memory, so that neighbours are written together
         if (first && p.cells)
             p.cells[begin + at] = cell;
         if (first && p.tiles) {
@@ -133,6 +133,11 @@ extern "C" __global__ void order_windows(const WindowParams p)
     }
     if (threadIdx.x == 0)
         p.counts[w + 1] = done;
+    if (p.edge_col) {
+        __syncthreads();
+        for (int i = threadIdx.x; i < n; i += blockDim.x)
+            p.edge_col[begin + i] = (int)other_places[i];
+    }
 }
 
 // Full windows: the place of an entry is the number of entries of every row in front of it.
