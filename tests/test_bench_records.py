@@ -141,7 +141,8 @@ def test_the_commit_comes_from_git_or_from_the_environment(tmp_path: Path, monke
     git("commit", "-qm", "first")
     commit = git("rev-parse", "HEAD")[:12]
     assert bench.program_commit(tmp_path) == commit
-    monkeypatch.setenv("BITSPARSE_COMMIT", "f" * 12)  # of the package that was installed, which a copy's git does not know
+    # Of the package that was installed: a copy's git may not know it.
+    monkeypatch.setenv("BITSPARSE_COMMIT", "f" * 12)
     assert bench.program_commit(tmp_path) == "f" * 12
     monkeypatch.delenv("BITSPARSE_COMMIT")
     (results / "gemm.jsonl").write_text("{}\n")  # what a suite writes changes no program
