@@ -65,9 +65,7 @@ def declared_in_c(kind: Any) -> str:
 @pytest.fixture(scope="module")
 def layouts(tmp_path_factory: pytest.TempPathFactory) -> list[list[int]]:
     """Sizes, offsets and sizes of fields, of every structure, as g++ lays it out."""
-    compiler = shutil.which("g++")
-    if compiler is None:
-        pytest.skip("there is no g++")
+    compiler = shutil.which("g++") or pytest.skip("there is no g++")
     constants = "constexpr int kInlinePasses = 8;\n#define BS_CLASSES 4\n"
     for line in constants.splitlines():  # as the sources have them
         assert any(

@@ -36,7 +36,7 @@ class Cells(NamedTuple):
     edge_row: Any = None  # its row in the window
     edge_cell: Any = None  # and its cell among those of the window
     edge_col: Any = None  # the same cells in the order of the CSR array
-    most: int = 0  # cells that a window has at most, where the order of the CSR array was asked for
+    most: int = 0  # at least the cells of a window, where their positions were asked for; exact beyond 256
 
 
 def _sort(params: ctypes.Structure, dtype: Any, tallest: int) -> int:
@@ -89,7 +89,7 @@ def cells_of(
     entries : bool
         Also say of each entry where it stands.
     positions : bool
-        Also give the cell of each entry in the order of the CSR array, and how many cells a window has at most.
+        Also give the cell of each entry in the order of the CSR array, and a bound on the cells of a window.
     tiles : bool
         Also give the bits of blocks (windows of 4 rows, shift 2).
     count_only : bool
@@ -121,20 +121,18 @@ def cells_of(
                 ranks, rows = cupy.empty(nnz, dtype), cupy.empty(nnz, np.uint8)
                 params.perm, params.edge_row = ranks.data.ptr, rows.data.ptr
             _rank(cupy, params, edges, fits)
-        most = starts.max() if positions else None
+        # No window has more cells than entries; only where that says too little is the exact number looked for.
+        most = starts.max() if positions and tallest > 256 else None
         starts = cupy.cumsum(starts, dtype=dtype)
     if count_only:
         return Cells(edges, starts)
-    # One copy to the host for both numbers: each waits for all work in front of it.
-    total, longest = map(int, (starts[-1:] if most is None else cupy.stack([starts[-1], most])).get()[[0, -1]])
+    total, longest = int(starts[-1]), tallest if most is None else int(most)
     packed = cupy.empty(total, dtype)
     packed_bits = cupy.empty(total, np.uint16) if tiles else None
     params.counts, params.packed = starts.data.ptr, packed.data.ptr
     params.packed_tiles = None if packed_bits is None else packed_bits.data.ptr
     launch("sparse/windows.cu", "pack_cells", dtype, min(1 << 20, -(-windows // (THREADS // 32))), params)
-    return Cells(
-        edges, starts, packed, packed_bits, perm, edge_row, edge_cell, edge_col, 0 if most is None else longest
-    )
+    return Cells(edges, starts, packed, packed_bits, perm, edge_row, edge_cell, edge_col, longest)
 
 
 VARIANTS = jit.variants_of("sparse/windows.cu", "order_windows", BOTH_INDICES)
