@@ -27,7 +27,7 @@ typedef struct {
     int status;
 } network_job;
 
-/* D^-1/2 as GraphOperand has it, 0 where there is no edge. */
+/* D^-1/2 as bitsparse.graph.Graph has it, 0 where there is no edge. */
 static float factor_of(size_t degree) { return degree ? (float)(1.0 / __builtin_sqrt((double)degree)) : 0.0f; }
 
 static float factor(const network_job *j, size_t degree) { return degree < FACTORS ? j->factors[degree] : factor_of(degree); }
@@ -55,7 +55,7 @@ static int reserve(network_room *r, size_t nodes, size_t stride)
     return 1;
 }
 
-/* The vectors over a piece's rows, as GraphOperand and the epilogue's terms have them. */
+/* The vectors over a piece's rows, as Graph and the epilogue's terms have them. */
 static void make_vectors(const network_job *j, network_room *r, size_t nodes)
 {
     const int32_t *indptr = r->indptr, *indices = r->packet.indices;
