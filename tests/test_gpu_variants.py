@@ -14,11 +14,16 @@ from bitsparse import jit
 from bitsparse.backends import cuda
 
 pytestmark = pytest.mark.gpu
-cupy = pytest.importorskip("cupy")
 
 #: Kernels that prepare patterns run, as their results are looked at.
 PREPARING = ("sparse/", "csr/", "bits/", "spmm/tiles_build.cu", "spmm/windows_fill.cu")
 NODES = 640
+
+
+def cp() -> Any:
+    import cupy
+
+    return cupy
 
 
 class NothingHappens:
@@ -65,17 +70,17 @@ def pattern(dtype: Any = None) -> Any:
 
 def features(columns: int, dtype: Any = np.float32) -> Any:
     """Rows for the nodes on the device."""
-    return cupy.ones((NODES, columns), dtype)
+    return cp().ones((NODES, columns), dtype)
 
 
 def words(bits: int, columns: int = 128, axis: int = -1, layout: str = "planes") -> Any:
     """The same of integers of so many bits."""
-    return bs.pack_bits(cupy.ones((NODES, columns), np.uint8), bits, axis=axis, layout=layout)
+    return bs.pack_bits(cp().ones((NODES, columns), np.uint8), bits, axis=axis, layout=layout)
 
 
 def symmetric(rows: int, columns: int) -> Any:
     """Weights of eight bits without an offset, packed along their rows."""
-    return bs.quantize(cupy.ones((rows, columns), np.float32), 8, axis=-2, scheme="symmetric")
+    return bs.quantize(cp().ones((rows, columns), np.float32), 8, axis=-2, scheme="symmetric")
 
 
 CALLS: dict[str, Callable[[], object]] = {
@@ -87,12 +92,12 @@ CALLS: dict[str, Callable[[], object]] = {
     "spmm windows": lambda: bs.spmm(pattern(), features(64), kernel="windows"),
     "spmm tiles": lambda: bs.spmm(pattern(), features(64, np.float32), precision="tf32", kernel="tiles"),
     "sddmm": lambda: bs.sddmm(pattern(), features(128), features(128)),
-    "softmax": lambda: bs.edge_softmax(pattern(), cupy.ones((pattern().nnz, 4), np.float32)),
+    "softmax": lambda: bs.edge_softmax(pattern(), cp().ones((pattern().nnz, 4), np.float32)),
     "matmul": lambda: words(1) @ words(2).T,
     "matmul by warps": lambda: bs.matmul(words(1), words(2).T, kernel="planes-mma"),
     "bmm": lambda: bs.bmm(
-        cupy.ones((1 << 15, 256), np.float32),
-        bs.pack_bits(cupy.ones((256, 64), np.float32), 1, axis=-2, encoding="bipolar"),
+        cp().ones((1 << 15, 256), np.float32),
+        bs.pack_bits(cp().ones((256, 64), np.float32), 1, axis=-2, encoding="bipolar"),
     ),
     "quantized": lambda: bs.quantized_matmul(features(256), symmetric(256, 64), bits=8),
     "bits of sums": lambda: bs.bspmm(pattern(), words(1)),
