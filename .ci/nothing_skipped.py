@@ -1,4 +1,4 @@
-"""Pytest plugin: the run fails if a test was skipped or deselected, unless it is marked ``gpu``."""
+"""Pytest plugin: the run fails if a test was skipped or deselected, unless it is marked ``gpu`` or a draw left it out (``share.py``)."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from collections.abc import Generator, Sequence
 
 import pytest
 
+#: Of a test that belongs to another draw.
+DRAWN_OUT = pytest.StashKey[bool]()
 lost: dict[str, str] = {}
 
 
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:
     """Note what a marker expression, a hook or an option took away."""
-    lost.update({item.nodeid: "deselected" for item in items if item.get_closest_marker("gpu") is None})
+    wanted = (item for item in items if item.get_closest_marker("gpu") is None and DRAWN_OUT not in item.stash)
+    lost.update({item.nodeid: "deselected" for item in wanted})
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:

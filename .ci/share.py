@@ -1,6 +1,7 @@
 """Pytest plugin: only a share of the tests runs, drawn by a seed: ``CI_SHARE=2 CI_SEED=7`` runs every second one.
 
-A test belongs to one share by its name, and successive seeds take one share after the other: none is lost for good.
+A test belongs to one share by its name, and successive seeds take one share after the other: none is lost for good. Tests with one of the
+marks in CI_WHOLE ("torch jax") run always.
 """
 
 from __future__ import annotations
@@ -9,17 +10,30 @@ import os
 from zlib import crc32
 
 import pytest
+from nothing_skipped import DRAWN_OUT
 
 PARTS, SEED = int(os.environ["CI_SHARE"]), int(os.environ["CI_SEED"])
+WHOLE = os.environ.get("CI_WHOLE", "").split()
+
+
+def is_drawn(item: pytest.Item) -> bool:
+    """Whether a test runs with this seed."""
+    always = any(item.get_closest_marker(mark) for mark in WHOLE)
+    return always or crc32(item.nodeid.encode()) % PARTS == SEED % PARTS
 
 
 def pytest_report_header() -> str:
     """What is drawn."""
-    return f"share: one of {PARTS} parts of the tests, seed {SEED}"
+    return f"share: one of {PARTS} parts of the tests, seed {SEED}" + (
+        f", and all of {', '.join(WHOLE)}" if WHOLE else ""
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect the other shares."""
-    kept = [item for item in items if crc32(item.nodeid.encode()) % PARTS == SEED % PARTS]
-    config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+    kept = [item for item in items if is_drawn(item)]
+    others = [item for item in items if item not in set(kept)]
+    for item in others:
+        item.stash[DRAWN_OUT] = True
+    config.hook.pytest_deselected(items=others)
     items[:] = kept

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from bitsparse import jit
-from bitsparse.backends.cuda.bits import stats
+from bitsparse.backends.cuda.bits import words as packed
 from bitsparse.backends.cuda.matmul import matmul as cuda_matmul
 from bitsparse.bench import Machine, Unavailable
-from bitsparse.interop import stream_at
+from bitsparse.interop.streams import stream_at
 
 COLD_BYTES = 256 << 20
 #: Replays of what stands beside the two sides compared.
@@ -52,7 +52,8 @@ def machine(threads: int, commit: str | None) -> Machine:
     cupy = jit.require_cupy("the GPU suites")
     newest = cupy.cuda.runtime.driverGetVersion()
     driver = f"{driver_version()} (CUDA {newest // 1000}.{newest % 1000 // 10})"
-    here = Machine("cuda", threads, commit, jit.capability().name, driver, str(cupy.cuda.runtime.runtimeGetVersion()))
+    cuda = str(cupy.cuda.runtime.runtimeGetVersion())
+    here = Machine("cuda", threads, commit, gpu=jit.capability().name, driver=driver, cuda=cuda)
     return replace(here, versions=here.versions | {"cupy": cupy.__version__})
 
 
@@ -221,7 +222,7 @@ def int8_digits(words: Any, bits: int, k: int) -> tuple[Any, int, Any]:
     """Digits (digits, outer, k) as int8, the constant that each integer lacks, and the int64 sums over k of what is stored."""
     cupy = jit.require_cupy("the GPU suites")
     outer, count = int(words.shape[0]), -(-bits // 8)
-    bytes_ = stats.digits_of(words, bits, k, False).view(np.uint8).reshape(outer, count, k)
+    bytes_ = packed.digits_of(words, bits, k, False).view(np.uint8).reshape(outer, count, k)
     digits = cupy.ascontiguousarray(bytes_.transpose(1, 0, 2))
     constant = 0
     sums = cupy.zeros(outer, np.int64)

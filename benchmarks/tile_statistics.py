@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from bitsparse.cli.files import Loaded
+from bitsparse.cli.convert import Loaded
 from bitsparse.cli.inspect import statistics
 from bitsparse.graph import batch, partition, zero_tile_share
 

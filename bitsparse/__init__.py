@@ -16,116 +16,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from bitsparse import _compiled as _compiled  # first: it explains a missing compiled part
-from bitsparse.arrays import FRDC, BitTensor, TCTiledCSR, load_npz, save_npz
+from bitsparse import arrays, errors, ops
+from bitsparse.arrays import *
 from bitsparse.backends.host import get_num_threads, set_num_threads
-from bitsparse.errors import (
-    BitsparseError,
-    DeviceError,
-    DTypeError,
-    FileFormatError,
-    KernelError,
-    LockError,
-    ShapeError,
-)
+from bitsparse.errors import *
 from bitsparse.interop import use_stream
-from bitsparse.ops import (
-    BatchNorm,
-    BmmPlan,
-    BspmmPlan,
-    EdgeSample,
-    Epilogue,
-    MatmulPlan,
-    QuantCache,
-    QuantizedMatmulPlan,
-    QuantizedProduct,
-    SampledPlan,
-    SpmmPlan,
-    add,
-    aggregate_edges,
-    attention,
-    bmm,
-    bspmm,
-    choose_bits,
-    concat,
-    cosine_attention,
-    dequantize,
-    edge_sample,
-    edge_softmax,
-    matmul,
-    pack_bits,
-    plan_bmm,
-    plan_bspmm,
-    plan_matmul,
-    plan_quantized_matmul,
-    plan_sampled_spmm,
-    plan_spmm,
-    quantization_error,
-    quantize,
-    quantized_matmul,
-    sampled_spmm,
-    sddmm,
-    spmm,
-    stochastic_round,
-    unpack_bits,
-)
+from bitsparse.ops import *
 
-__all__ = [
-    "FRDC",
-    "BatchNorm",
-    "BitTensor",
-    "BitsparseError",
-    "BmmPlan",
-    "BspmmPlan",
-    "DTypeError",
-    "DeviceError",
-    "EdgeSample",
-    "Epilogue",
-    "FileFormatError",
-    "KernelError",
-    "LockError",
-    "MatmulPlan",
-    "QuantCache",
-    "QuantizedMatmulPlan",
-    "QuantizedProduct",
-    "SampledPlan",
-    "ShapeError",
-    "SpmmPlan",
-    "TCTiledCSR",
-    "__version__",
-    "add",
-    "aggregate_edges",
-    "attention",
-    "bmm",
-    "bspmm",
-    "choose_bits",
-    "concat",
-    "cosine_attention",
-    "dequantize",
-    "edge_sample",
-    "edge_softmax",
-    "get_num_threads",
-    "load_npz",
-    "matmul",
-    "pack_bits",
-    "plan_bmm",
-    "plan_bspmm",
-    "plan_matmul",
-    "plan_quantized_matmul",
-    "plan_sampled_spmm",
-    "plan_spmm",
-    "quantization_error",
-    "quantize",
-    "quantized_matmul",
-    "sampled_spmm",
-    "save_npz",
-    "sddmm",
-    "set_num_threads",
-    "spmm",
-    "stochastic_round",
-    "tune",
-    "unpack_bits",
-    "use_stream",
-]
+#: Each layer lists its public names; these are beside them.
+__all__ = ["__version__", "get_num_threads", "set_num_threads", "tune", "use_stream"]
+__all__ += arrays.__all__
+__all__ += errors.__all__
+__all__ += ops.__all__
 
 if TYPE_CHECKING:
     from bitsparse.nn import tune

@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 from bitsparse._check import brief, shown
 from bitsparse.errors import DTypeError, FileFormatError
 
-__all__ = ["Archive", "most_bytes", "npy", "opened", "reading", "unpacks_to"]
-
 #: What Python's zip reader raises for damaged bytes; an `OSError` only where a damaged offset made it seek before the file.
 _DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, struct.error, ValueError, OverflowError)
 #: Zlib never shrinks more than this.

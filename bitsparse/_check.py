@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import operator
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -119,6 +120,23 @@ def choice(function: str, name: str, value: Any, choices: Sequence[str]) -> str:
     return value
 
 
+@contextmanager
+def extra(function: str, module: str, package: str, group: str) -> Iterator[None]:
+    """Imports of a package that comes with one of our extras; an error inside of it is not hidden."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != module:
+            raise
+        raise ImportError(f"{function}: {package} is not installed; run: pip install 'bitsparse[{group}]'") from None
+
+
+def instance(function: str, name: str, value: Any, kind: Any, what: str, remedy: str = "") -> None:
+    """A value of a type of ours, said in words; `remedy` tells how one is made."""
+    if not isinstance(value, kind):
+        raise DTypeError(f"{function}: {name} must be {what}, got {type(value).__name__}{remedy and f'; {remedy}'}")
+
+
 def axis(function: str, value: Any, ndim: int) -> int:
     """The packed axis as -1 or -2."""
     number = integer(function, "axis", value, -ndim, ndim - 1)
@@ -201,15 +219,18 @@ def not_edges(function: str, rows: Any) -> None:
 
 
 def numeric(function: str, name: str, array: NDArray[Any], kinds: str = "biuf") -> None:
-    """Refuse dtypes that are not plain numbers; bfloat16 from ml_dtypes counts as floating."""
-    wanted_kind = array.dtype.kind in kinds or ("f" in kinds and array.dtype.name == "bfloat16")
-    if wanted_kind and (array.dtype.kind != "f" or array.dtype.itemsize <= 8):
+    """Refuse arrays of dtypes that are not plain numbers; bfloat16 from ml_dtypes counts as floating."""
+    numeric_dtype(function, name, array.dtype, kinds)
+
+
+def numeric_dtype(function: str, name: str, dtype: np.dtype[Any], kinds: str = "biuf") -> None:
+    """As :func:`numeric`."""
+    wanted_kind = dtype.kind in kinds or ("f" in kinds and dtype.name == "bfloat16")
+    if wanted_kind and (dtype.kind != "f" or dtype.itemsize <= 8):
         return
     words = {"b": "bool", "i": "signed integer", "u": "unsigned integer", "f": "float16, bfloat16, float32 or float64"}
     wanted = ", ".join(words[kind] for kind in kinds)
-    raise DTypeError(
-        f"{function}: {name} has dtype {array.dtype}, but {function} takes {wanted}; convert it with astype"
-    )
+    raise DTypeError(f"{function}: {name} has dtype {dtype}, but {function} takes {wanted}; convert it with astype")
 
 
 def dtype(function: str, value: Any, kinds: str = "biuf", name: str = "dtype") -> np.dtype[Any]:
@@ -226,7 +247,7 @@ def dtype(function: str, value: Any, kinds: str = "biuf", name: str = "dtype") -
             f"{function}: {name} is {wanted}, in the byte order of another machine, but results are in that of this one; pass {native!r}, "
             f"and change the order of what comes out with numpy.astype({wanted.str!r})"
         )
-    numeric(function, name, np.empty(0, wanted), kinds)
+    numeric_dtype(function, name, wanted, kinds)
     return wanted
 
 

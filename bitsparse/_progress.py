@@ -6,8 +6,6 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 
-__all__ = ["progress"]
-
 
 @contextlib.contextmanager
 def progress(total: int, unit: str) -> Iterator[Callable[[], object]]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, TypeVar
 
-__all__ = ["as_dict", "replace"]
-
 Record = TypeVar("Record", bound=NamedTuple)
 
 

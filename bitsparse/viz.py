@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bitsparse import _check
 from bitsparse.arrays import BitTensor
 from bitsparse.backends.params import TILE_COLS, TILE_ROWS
-from bitsparse.errors import DTypeError, ShapeError
-from bitsparse.graph.adjacency import pattern_of
+from bitsparse.errors import ShapeError
+from bitsparse.graph.adjacency import pattern_of, tiles_with_entries
 
 __all__ = ["pareto", "quality", "spy", "stages", "tile_fill"]
 
@@ -20,7 +23,6 @@ _CHUNK_WORDS = 1 << 22
 _CELLS = 512
 #: Line styles for features of 8, 4, 2 and 1 bits.
 _DASHES = ("--", "-.", ":", (0, (5, 1)))
-_BITS_SET = np.array([value.bit_count() for value in range(256)], dtype=np.uint8)
 
 
 def tile_fill(x: BitTensor) -> NDArray[np.float64]:
@@ -48,8 +50,7 @@ def tile_fill(x: BitTensor) -> NDArray[np.float64]:
     array([[0.0078125, 0.       ],
            [0.0078125, 0.       ]])
     """
-    if not isinstance(x, BitTensor):
-        raise DTypeError(f"tile_fill: x must be a BitTensor, got {type(x).__name__}; make one with pack_bits")
+    _check.instance("tile_fill", "x", x, BitTensor, "a BitTensor", "make one with pack_bits")
     if x.ndim != 2:
         raise ShapeError(f"tile_fill: x has shape {x.shape}, but a picture needs two dimensions; pick one of the batch")
     left = x.repack(axis=-1, layout="planes")
@@ -59,7 +60,7 @@ def tile_fill(x: BitTensor) -> NDArray[np.float64]:
     step = TILE_ROWS * max(1, _CHUNK_WORDS // max(1, TILE_ROWS * left.words[0].size if rows else 1))
     for start in range(0, rows, step):
         words = np.bitwise_or.reduce(left.words[start : start + step], axis=1)
-        per_row = _BITS_SET[words.view(np.uint8)].reshape(len(words), shape[1], -1).sum(axis=2, dtype=np.int64)
+        per_row = np.bitwise_count(words).reshape(len(words), shape[1], -1).sum(axis=2, dtype=np.int64)
         edges = np.arange(0, len(words), TILE_ROWS)
         counts[start // TILE_ROWS : start // TILE_ROWS + edges.size] = np.add.reduceat(per_row, edges, axis=0)
     heights = np.minimum(TILE_ROWS, rows - TILE_ROWS * np.arange(shape[0]))
@@ -67,45 +68,38 @@ def tile_fill(x: BitTensor) -> NDArray[np.float64]:
     return np.asarray(counts / np.outer(heights, widths))
 
 
-class _Picture(NamedTuple):
-    """What is drawn: the mean fill of the non-empty tiles in each cell, and counts over all tiles."""
+class _SetTiles(NamedTuple):
+    """The tiles that hold something: their rows and columns in the grid of all tiles, and how full each is."""
 
+    down: NDArray[np.int64]
+    across: NDArray[np.int64]
     fill: NDArray[np.float64]
-    step: int  # tiles of a cell along a side that has more tiles than cells: rows
-    width: int  # and columns
-    filled: int
-    tiles: int
-    mean: float
+    grid: tuple[int, int]
+
+    def picture(self, most: int) -> tuple[NDArray[np.float64], int, int]:
+        """The mean fill in cells of several tiles where a side has more than `most`, and how many down and across a cell stands for."""
+        step, wide = (max(1, -(-count // most)) for count in self.grid)
+        cells = (-(-self.grid[0] // step), -(-self.grid[1] // wide))
+        cell = self.down // step * cells[1] + self.across // wide
+        sums, filled = (np.bincount(cell, weights, minlength=cells[0] * cells[1]) for weights in (self.fill, None))
+        return (sums / np.maximum(filled, 1)).reshape(cells), step, wide
 
 
-def _picture_of_bits(x: BitTensor) -> _Picture:
+def _tiles_of_bits(x: BitTensor) -> _SetTiles:
     fill = tile_fill(x)
-    filled = fill > 0
-    mean = float(fill[filled].mean()) if filled.any() else 0.0
-    return _Picture(fill, 1, 1, int(filled.sum()), fill.size, mean)
+    down, across = np.nonzero(fill)
+    return _SetTiles(down, across, fill[down, across], (fill.shape[0], fill.shape[1]))
 
 
-def _picture_of_entries(x: Any) -> _Picture:
+def _tiles_of_entries(x: Any) -> _SetTiles:
     """Counts entries per tile from the CSR pattern: memory in proportion to the entries, whatever the shape."""
     pattern = pattern_of("spy", x)
     rows, cols = pattern.shape
-    tiles = (-(-rows // TILE_ROWS), -(-cols // TILE_COLS))
-    numbers = np.repeat(np.arange(rows, dtype=np.int64) // TILE_ROWS * tiles[1], np.diff(pattern.indptr))
-    numbers += pattern.indices // TILE_COLS
-    numbers.sort()
-    first = np.flatnonzero(np.concatenate([[True], numbers[1:] != numbers[:-1]])) if numbers.size else numbers
-    counts = np.diff(first, append=numbers.size)
-    down, across = np.divmod(numbers[first], max(tiles[1], 1))
+    grid, numbers, counts = tiles_with_entries(pattern.indptr, pattern.indices, pattern.shape)
+    down, across = np.divmod(numbers, max(grid[1], 1))
     height = np.minimum(TILE_ROWS, rows - TILE_ROWS * down)
     width = np.minimum(TILE_COLS, cols - TILE_COLS * across)
-    fill = counts / (height * width)
-    step, wide = (max(1, -(-count // _CELLS)) for count in tiles)
-    cells = (-(-tiles[0] // step), -(-tiles[1] // wide))
-    cell = down // step * cells[1] + across // wide
-    sums, filled = (np.bincount(cell, weights, minlength=cells[0] * cells[1]) for weights in (fill, None))
-    picture = (sums / np.maximum(filled, 1)).reshape(cells)
-    mean = float(fill.mean()) if fill.size else 0.0
-    return _Picture(picture, step, wide, fill.size, tiles[0] * tiles[1], mean)
+    return _SetTiles(down, across, counts / (height * width), grid)
 
 
 def spy(x: Any, ax: Any = None) -> Any:
@@ -141,39 +135,35 @@ def spy(x: Any, ax: Any = None) -> Any:
     sparse = not isinstance(x, BitTensor) and (hasattr(x, "indptr") or hasattr(x, "tocsr"))
     if 0 in shape:
         raise ShapeError(f"spy: x has shape {shape}, so there is nothing to draw; pass an array with rows and columns")
-    picture = _picture_of_entries(x) if sparse else _picture_of_bits(x)
-    fill = picture.fill
+    tiles = _tiles_of_entries(x) if sparse else _tiles_of_bits(x)
+    fill, step, wide = tiles.picture(_CELLS if sparse else max(tiles.grid))
     ax = _axes("spy", ax)
     from matplotlib.colors import LogNorm
 
     rows, cols = shape
-    filled = fill > 0
+    mean = float(tiles.fill.mean()) if tiles.fill.size else 0.0
     least = 1.0 / (TILE_ROWS * TILE_COLS)
     image = ax.imshow(
-        np.ma.masked_array(fill, mask=~filled),
+        np.ma.masked_array(fill, mask=fill == 0),
         norm=LogNorm(vmin=least, vmax=max(float(fill.max(initial=least)), 2 * least)),
-        extent=(0, fill.shape[1] * picture.width * TILE_COLS, fill.shape[0] * picture.step * TILE_ROWS, 0),
+        extent=(0, fill.shape[1] * wide * TILE_COLS, fill.shape[0] * step * TILE_ROWS, 0),
         cmap="viridis_r",
         interpolation="nearest",
         aspect="equal" if cols and 0.2 < rows / cols < 5 else "auto",
     )
-    ax.set_title(
-        f"{rows} x {cols}, {picture.filled} of {picture.tiles} tiles set, mean fill {100 * picture.mean:.2f} %"
+    ax.set(
+        title=f"{rows} x {cols}, {tiles.fill.size} of {math.prod(tiles.grid)} tiles set, mean fill {100 * mean:.2f} %",
+        xlabel="column",
+        ylabel="row",
     )
-    ax.set_xlabel("column")
-    ax.set_ylabel("row")
     ax.figure.colorbar(image, ax=ax, label=f"fill of a {TILE_ROWS} x {TILE_COLS} tile", shrink=0.8)
     return ax
 
 
 def _axes(function: str, ax: Any) -> Any:
     """The caller's axes, or those of a new figure."""
-    try:
+    with _check.extra(function, "matplotlib", "matplotlib", "viz"):
         from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != "matplotlib":
-            raise
-        raise ImportError(f"{function}: matplotlib is not installed; run: pip install 'bitsparse[viz]'") from None
     return Figure(figsize=(6.4, 5.6), layout="constrained").subplots() if ax is None else ax
 
 
@@ -209,34 +199,30 @@ def pareto(tuned: Any, ax: Any = None) -> Any:
     others = [each for each in tuned.candidates if each not in tuned.pareto]
     for chosen, color, label in ((others, "0.7", "beaten"), (tuned.pareto, "C0", "Pareto set")):
         if chosen:
-            ax.scatter(
-                [each.milliseconds for each in chosen],
-                [100 * each.accuracy for each in chosen],
-                s=[20 + 380 * each.nbytes / most for each in chosen],
-                color=color,
-                alpha=0.6,
-                label=label,
-            )
+            areas = [20 + 380 * each.nbytes / most for each in chosen]
+            ax.scatter(*_places(chosen), s=areas, color=color, alpha=0.6, label=label)
     line: list[Any] = []  # the quickest at each accuracy; others are in the set for their bytes
     for each in sorted(tuned.pareto, key=lambda each: (each.milliseconds, -each.accuracy)):
         if not line or each.accuracy > line[-1].accuracy:
             line.append(each)
-    ax.plot([each.milliseconds for each in line], [100 * each.accuracy for each in line], color="C0", linewidth=0.8)
+    ax.plot(*_places(line), color="C0", linewidth=0.8)
     for each, marker, label in ((tuned.reference, "+", "as given"), (tuned.best, "x", "chosen")):
-        ax.plot([each.milliseconds], [100 * each.accuracy], marker, color="C3", markersize=10, label=label)
-    ax.annotate(
-        "\n".join(map(str, tuned.best.settings)),
-        (tuned.best.milliseconds, 100 * tuned.best.accuracy),
-        textcoords="offset points",
-        xytext=(8, -14),
-        fontsize="small",
+        ax.plot(*_places([each]), marker, color="C3", markersize=10, label=label)
+    place = (tuned.best.milliseconds, 100 * tuned.best.accuracy)
+    text = "\n".join(map(str, tuned.best.settings))
+    ax.annotate(text, place, textcoords="offset points", xytext=(8, -14), fontsize="small")
+    ax.set(
+        xscale="log",
+        title=f"{len(tuned.candidates)} choices on {tuned.device}, {len(tuned.pareto)} in the Pareto set",
+        xlabel=f"milliseconds (area: bytes, up to {most / 1e6:.3g} MB)",
+        ylabel="accuracy in per cent",
     )
-    ax.set_xscale("log")
-    ax.set_title(f"{len(tuned.candidates)} choices on {tuned.device}, {len(tuned.pareto)} in the Pareto set")
-    ax.set_xlabel(f"milliseconds (area: bytes, up to {most / 1e6:.3g} MB)")
-    ax.set_ylabel("accuracy in per cent")
     ax.legend(fontsize="small", loc="lower right", markerscale=0.5)
     return ax
+
+
+def _places(chosen: Sequence[Any]) -> tuple[list[float], list[float]]:
+    return [each.milliseconds for each in chosen], [100 * each.accuracy for each in chosen]
 
 
 def quality(measured: Any, axes: Any = None) -> Any:
@@ -297,14 +283,11 @@ def quality(measured: Any, axes: Any = None) -> Any:
     axes[0].set_title(f"{measured.model}, all edges: {measured.full.accuracy:.2f} %")
     axes[1].set_title(f"sampling rate, {strategies[0]}" if strategies else "sampling rate")
     axes[2].set_title(f"speed on {measured.device}")
-    for ax, x, y in (
-        (axes[0], "width", "accuracy in per cent"),
-        (axes[1], "sampling rate of a node, per cent", "share of the nodes"),
-        (axes[2], "width", "time over all edges in float32 / time"),
-    ):
-        ax.set_xlabel(x)
-        ax.set_ylabel(y)
-        if x == "width":
+    axes[0].set(xlabel="width", ylabel="accuracy in per cent")
+    axes[1].set(xlabel="sampling rate of a node, per cent", ylabel="share of the nodes")
+    axes[2].set(xlabel="width", ylabel="time over all edges in float32 / time")
+    for ax in axes:
+        if ax is not axes[1]:
             ax.set_xscale("log", base=2)
         if ax.get_legend_handles_labels()[0]:
             ax.legend(fontsize="small")
@@ -343,7 +326,6 @@ def stages(report: Any, ax: Any = None) -> Any:
     ax.set_xlabel("milliseconds")
     ax.set_title(f"{report.model} on {report.device}, {report.nodes} nodes, {report.bytes_moved / 1e6:.3f} MB moved")
     if report.tiles:
-        ax.text(
-            0.98, 0.04, f"{100 * report.tiles_skipped:.1f} % of the tiles empty", transform=ax.transAxes, ha="right"
-        )
+        text = f"{100 * report.tiles_skipped:.1f} % of the tiles empty"
+        ax.text(0.98, 0.04, text, transform=ax.transAxes, ha="right")
     return ax

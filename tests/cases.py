@@ -6,11 +6,13 @@ answers bit for bit. A new function adds its cases here and nowhere else.
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from operator import attrgetter
+from types import ModuleType
 from typing import Any
 
 import cases_sparse
@@ -123,6 +125,12 @@ def words_of(codes: np.ndarray, bits: int, layout: str) -> np.ndarray:
     some = np.packbits(stream, axis=-1, bitorder="little") if stream.size else packed[..., :0]
     packed[..., : some.shape[-1]] = some
     return packed.view("<u4").astype(np.uint32)
+
+
+def functions_of(module: ModuleType) -> set[str]:
+    """The public functions that a module defines itself."""
+    defined = inspect.getmembers(module, inspect.isfunction)
+    return {name for name, each in defined if each.__module__ == module.__name__ and not name.startswith("_")}
 
 
 # ---- the table
@@ -648,7 +656,7 @@ def _stats_cases() -> Iterator[Case]:
             x, y = (floats(rng, shape, dtype_of(dtype)) for _ in range(2))
             return (lay_out(x, memory), np.where(rng.random(shape) < 0.3, x, y).astype(np.float64)), {}
 
-        yield Case("bits.stats", "relative_error", f"{dtype}-{memory}-{_shape_id(shape)}", make)
+        yield Case("bits.pack", "relative_error", f"{dtype}-{memory}-{_shape_id(shape)}", make)
 
 
 def _content_cases() -> Iterator[Case]:
@@ -659,7 +667,7 @@ def _content_cases() -> Iterator[Case]:
         def make(dtype=dtype, memory=memory, shape=shape):
             return (lay_out(floats(_seed(dtype, shape), shape, np.float64).astype(dtype_of(dtype)), memory),), {}
 
-        yield Case("bits.stats", "content_sum", f"{dtype}-{memory}-{_shape_id(shape)}", make)
+        yield Case("bits.pack", "content_sum", f"{dtype}-{memory}-{_shape_id(shape)}", make)
 
 
 _ALL = [

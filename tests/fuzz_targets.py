@@ -21,10 +21,10 @@ from fuzz_mutations import damaged, damaged_archive
 import bitsparse as bs
 from bitsparse import nn
 from bitsparse.datasets import planetoid, read, read_edges, read_mtx, read_npz
-from bitsparse.graph import parts_cache
+from bitsparse.graph import parts as parts_module
 from bitsparse.graph.packets import Group
-from bitsparse.jit import cache as kernel_cache
-from bitsparse.nn.binary import tuner_cache
+from bitsparse.jit import cubins as kernel_cache
+from bitsparse.nn.binary import tuner
 from bitsparse.nn.cluster.journal import FileSink
 
 
@@ -103,9 +103,17 @@ def _saved(folder: Path, models: Sequence[Any]) -> list[bytes]:
     return files
 
 
+def _plain(folder: Path, arrays: dict[str, Any]) -> bytes:
+    np.savez(folder / "seed.npz", **arrays)
+    return (folder / "seed.npz").read_bytes()
+
+
 def _networks(folder: Path) -> Target:
-    files = _saved(folder, [nn.random_network(kind, [3, 4, 2], seed=1) for kind in ("gcn", "sage", "gin")])
-    words = b"gcn sage gin relu tanh sum".split()
+    heads = nn.Attention(np.ones((2, 2)), np.ones((2, 2)))
+    gat = nn.Network("gat", [nn.Layer([nn.Dense(np.ones((3, 4)), average=2)], attention=heads)])
+    files = _saved(folder, [*(nn.random_network(kind, [3, 4, 2], seed=1) for kind in ("gcn", "sage", "gin")), gat])
+    files.append(_plain(folder, gat.state_dict()))
+    words = b"gcn sage gin gat relu tanh sum softmax part array average null".split()
 
     def check(content: bytes, folder: Path) -> None:
         network = nn.load_network(_written(folder, "n.npz", content))
@@ -311,16 +319,16 @@ def _pickles() -> Target:
 def _partitions(folder: Path) -> Target:
     ring = sp.csr_array(np.roll(np.eye(12, dtype=int), 1, axis=1))
     own = folder / "parts"
-    labels, _ = parts_cache.cached_partition(ring, 3, folder=own)
+    labels, _ = parts_module.cached_partition(ring, 3, folder=own)
     (file,) = own.iterdir()
 
     def check(content: bytes, folder: Path) -> None:
-        found = parts_cache._load(_written(folder, "p.npy", content), 12, 3)
+        found = parts_module._load(_written(folder, "p.npy", content), 12, 3)
         assert found is None or (
             found.shape == (12,) and found.dtype == np.int32 and 0 <= found.min() <= found.max() < 3
         )
 
-    np.testing.assert_array_equal(parts_cache._load(file, 12, 3), labels)
+    np.testing.assert_array_equal(parts_module._load(file, 12, 3), labels)
     return _bytes_target([file.read_bytes()], [b"'|O'", b"'<i4'", b"(12,)", b"(99999999999,)", b"True"], check, 10)
 
 
@@ -348,10 +356,9 @@ def _figures() -> Target:
     ]
 
     def check(content: bytes, folder: Path) -> None:
-        path = tuner_cache._path("fuzzed")
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path = folder / "fuzzed.json"
         path.write_bytes(content)
-        for each in tuner_cache.load("fuzzed") or ():
+        for each in tuner.load_run(path) or ():
             assert 0 <= each.accuracy <= 1
             assert 0 < each.milliseconds < float("inf")
             assert each.nbytes >= 0

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from bitsparse import _check
 from bitsparse.backends.reference.bits import pack as reference_bits
 from bitsparse.backends.reference.matmul import matmul as reference_matmul
 
@@ -33,15 +34,23 @@ def accumulator(k: int, a_bits: int, b_bits: int) -> type[np.signedinteger[Any]]
     return np.int32 if k << (a_bits + b_bits) < 2**31 else np.int64
 
 
+def multiply(a: Any, b: Any, out: Any = None, **arguments: Any) -> Any:
+    """One product of device arrays, prepared for it; NaN on its way to a code is an error."""
+    from bitsparse.backends.cuda.matmul import matmul as cuda_matmul
+
+    product = cuda_matmul.prepare(a, n=b.shape[-3], b_batch=b.shape[:-3], **arguments)
+    result = product(b, out)
+    _check.no_nan_in_epilogue("matmul", product.nan_seen())
+    return result
+
+
 def check(a: np.ndarray, b: np.ndarray, **arguments: Any) -> None:
     import cupy
-
-    from bitsparse.backends.cuda.matmul import matmul as cuda_matmul
 
     want = reference_matmul.matmul(a, b, **{name: v for name, v in arguments.items() if name != "kernel"})
     if arguments.get("bitmap") is not None:
         arguments["bitmap"] = cupy.asarray(arguments["bitmap"])
     out = cupy.full(want.shape, POISON, want.dtype)
-    got = cuda_matmul.matmul(cupy.asarray(a), cupy.asarray(b), out=out, **arguments)
+    got = multiply(cupy.asarray(a), cupy.asarray(b), out=out, **arguments)
     assert got is out
     np.testing.assert_array_equal(cupy.asnumpy(out), want)

@@ -99,6 +99,37 @@ def norms_of(kind):
     return lambda: [made[kind]() for _ in range(2)]
 
 
+def heads(kind, **how):
+    """Two GATConvs or GATv2Convs with the same arguments, of which the first has 4 channels a head."""
+    count = how["heads"] if how["concat"] else 1
+    return seeded(
+        lambda: Stack([conv(kind, WIDTH["in"], 4, **how), conv(kind, 4 * count, WIDTH["out"], **how)], functional.elu)
+    )
+
+
+def propagated(**how):
+    """Two AGNNConvs between linear layers, as their authors have them."""
+
+    def does(self, x, edge_index):
+        x = self.first(functional.dropout(x, 0.5, training=self.training)).relu()
+        return self.last(self.two(self.one(x, edge_index), edge_index))
+
+    def make():
+        made = Free(
+            does,
+            first=torch.nn.Linear(WIDTH["in"], WIDTH["hidden"]),
+            one=pyg.AGNNConv(**how),
+            two=pyg.AGNNConv(**how),
+            last=torch.nn.Linear(WIDTH["hidden"], WIDTH["out"]),
+        )
+        for name, part in made.named_parameters():
+            if name.endswith("beta"):
+                part.data.fill_(1.75)
+        return made
+
+    return seeded(make)
+
+
 def gin(inner, **how):
     """One GINConv with a perceptron, and a linear layer behind it."""
 

@@ -89,7 +89,9 @@ def test_a_suite_that_is_not_there() -> None:
     result = run("--suite", "nonsense")
     assert result.returncode == 2
     assert "--suite nonsense does not exist" in result.stderr
-    assert result.stderr.rstrip().endswith("the suites that exist: host, gemm, spmm, binary, sampled, cluster")
+    assert result.stderr.rstrip().endswith(
+        "the suites that exist: host, gemm, spmm, binary, sampled, cluster, training"
+    )
 
 
 def test_the_host_suite_has_its_cases() -> None:

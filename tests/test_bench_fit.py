@@ -79,23 +79,6 @@ def test_the_models_of_sums_are_the_library_s(fit: Any, kernel: str, sure: float
     assert fit.misses(rows, one.predict, values)[1] < 1.02
 
 
-def test_the_model_of_one_bit_sums_is_the_library_s(fit: Any) -> None:
-    from benchmarks.fit import binary
-    from bitsparse.backends.cuda.binary import bspmm_params
-
-    rows = []
-    for size, nnz, tiles, _ in PATTERNS:
-        for features in (64, 128, 256, 512):
-            for output in ("bits", "int32"):
-                facts = {"features": features, "rows": size, "nnz": nnz, "tiles": tiles, "output": output}
-                for guess in bspmm_params.estimates((size, size), nnz, features, tiles=tiles, output=output):
-                    rows.append(
-                        fit.Row(f"{nnz}-D{features}", guess.kernel, facts | {"kernel": guess.kernel}, guess.cost)
-                    )
-    (one,) = binary.FITS
-    assert fit.misses(rows, one.predict, one.fit(rows))[1] < 1 + 1e-6
-
-
 def test_the_sharing_from_which_windows_pay(fit: Any) -> None:
     from benchmarks.fit import edges
 

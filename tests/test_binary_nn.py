@@ -248,7 +248,7 @@ def test_what_is_refused() -> None:
         (bs.ShapeError, "features are", lambda: model(graph, x[0])),
         (bs.DTypeError, "graph must be a Graph", lambda: model([[1, 0]], x)),
         (bs.DTypeError, "value per edge", lambda: own(bs.TCTiledCSR(graph.matrix), x)),
-        (bs.ShapeError, "needs a square array|nodes aggregate over nodes", lambda: own(bs.FRDC((40, 41)), x)),
+        (bs.ShapeError, "as many rows as columns", lambda: own(bs.FRDC((40, 41)), x)),
         (bs.DTypeError, "x holds float64, but the plan is for float32", lambda: plan(x.astype(np.float64))),
         (bs.DTypeError, "x holds bits, but the plan is for float32", lambda: plan(model.packed(x))),
         (bs.ShapeError, r"x has shape \(39, 33\)", lambda: plan(x[1:])),

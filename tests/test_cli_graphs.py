@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,8 +13,9 @@ import bitsparse as bs
 from bitsparse import nn, viz
 from bitsparse.cli import main
 from bitsparse.cli import run as run_command
+from bitsparse.cli.demo import form_of
 from bitsparse.datasets import GraphData, read, synthetic
-from bitsparse.nn.lowbit.quantized import aggregation, chosen_adjacency
+from bitsparse.errors import DTypeError
 
 
 @pytest.fixture
@@ -149,58 +151,54 @@ def test_convert_refuses_in_one_line(graph_file, tmp_path, capsys):
 @pytest.fixture(scope="module")
 def trained():
     data = synthetic((400, 4800), "communities", seed=2).with_generated(features=32, classes=4).with_split(per_class=15)
-    graph, features = nn.Graph(data.adjacency), nn.Features(data.x)
-    return nn.train(graph, features, data.targets, data.train_mask, epochs=60), graph, features
+    graph, features = nn.Graph(data.adjacency), nn.Features(abs(data.x))
+    model = nn.train(graph, features, data.targets, data.train_mask, epochs=60)
+    return data.adjacency, partial(nn.quantize_network, model, data.adjacency, features), features
 
 
 @pytest.mark.parametrize("bits", [1, 2, 3, 4, 5, 8, 12, 16])
-def test_the_sparse_route_gives_the_same_bits(trained, bits):
-    model, graph, features = trained
-    dense, frdc, tiled = (
-        nn.quantized_gcn(model, graph, features, bits, adjacency=f) for f in ("dense", "frdc", "tiled")
-    )
-    logits = dense()
-    np.testing.assert_array_equal(frdc(), logits)
-    np.testing.assert_array_equal(tiled(), logits)
-    assert isinstance(frdc.adjacency, bs.FRDC)
-    assert isinstance(tiled.adjacency, bs.TCTiledCSR)
-    assert dense.nbytes != frdc.nbytes
+def test_every_form_gives_the_same_bits(trained, bits):
+    """Of a network that reads features with a scale for each row, too."""
+    adjacency, quantized, features = trained
+    network = quantized(bits)
+    codes = network.quantize(features)
+    assert codes.scale is not None
+    csr, *others = (network(nn.Graph(adjacency, form=f), codes) for f in ("csr", "dense", "frdc", "tiled"))
+    for logits in others:
+        np.testing.assert_array_equal(logits, csr)
 
 
 def test_the_sparse_route_makes_no_dense_adjacency(trained):
-    model, graph, features = trained
-    fresh = nn.Graph(graph.pattern)
-    nn.quantized_gcn(model, fresh, features, 4, adjacency="frdc")()
+    adjacency, quantized, features = trained
+    network, fresh = quantized(4), nn.Graph(adjacency, form="frdc")
+    network(fresh, network.quantize(features))
     assert list(fresh._packed) == ["frdc"]
 
 
-@pytest.mark.parametrize("bits", [1, 2, 3, 8])
-def test_aggregations_agree(bits):
-    rng = np.random.default_rng(bits)
-    pattern = rng.random((60, 60)) < 0.1
-    messages = bs.quantize(rng.standard_normal((60, 7)), bits, granularity="col")
-    epilogue = bs.Epilogue(row_scale=rng.random(60), bias=rng.random(7), activation="relu", offset_correction=True)
-    want = aggregation(bs.BitTensor(pattern), 7, bits, epilogue)(messages)
-    for form in (bs.FRDC, bs.TCTiledCSR):
-        np.testing.assert_array_equal(aggregation(form(pattern), 7, bits, epilogue)(messages), want)
-    with pytest.raises(ValueError, match="offset"):
-        aggregation(bs.FRDC(pattern), 7, bits, bs.Epilogue())(messages)
+def test_codes_of_rows_are_those_of_features(trained):
+    adjacency, quantized, features = trained
+    network = quantized(4)
+    with pytest.raises(DTypeError, match=r"pass nn\.Features"):
+        network.quantize(features.normalized)
+    codes = network.quantize(features)
+    with pytest.raises(ValueError, match=r"no scale.*network\.quantize\(nn\.Features\(x\)\)"):
+        network(nn.Graph(adjacency), codes.with_affine())
 
 
 def test_the_form_that_auto_takes():
-    assert chosen_adjacency("auto", 50_515, 1_638_396) == "frdc"
-    assert chosen_adjacency("auto", 1000, 900_000) == "dense"
-    assert chosen_adjacency("auto", 100_000, 10**9) == "frdc"
-    with pytest.raises(ValueError, match="adjacency must be one of"):
-        chosen_adjacency("csr", 1, 1)
+    assert form_of(None, 50_515, 1_638_396) == "frdc"
+    assert form_of(None, 1000, 900_000) == "dense"
+    assert form_of("auto", 100_000, 10**9) == "frdc"
+    with pytest.raises(ValueError, match="form must be one of"):
+        form_of("rows", 1, 1)
 
 
 def test_demo_routes_agree(graph_file, capsys):
     accuracies = {}
-    for form in ("dense", "frdc", "tiled", "auto"):
+    for form in ("csr", "dense", "frdc", "tiled", "auto"):
         code, out, _ = run(capsys, "demo", "--graph", graph_file, "--bits", 4, 1, "--adjacency", form, "--json")
         found = json.loads(out)
-        assert (code, found["adjacency"]) == (0, chosen_adjacency(form, 300, 2700))
+        assert (code, found["adjacency"]) == (0, form_of(form, 300, 2700))
         accuracies[form] = [row["accuracy"] for row in found["results"]]
     assert len({tuple(row) for row in accuracies.values()}) == 1
     assert "as TCTiledCSR" in run(capsys, "demo", "--graph", graph_file, "--bits", 4, "--adjacency", "tiled")[1]

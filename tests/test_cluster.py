@@ -17,8 +17,8 @@ from bitsparse.backends.host import packets as host
 from bitsparse.backends.reference import packets as reference
 from bitsparse.cli import main
 from bitsparse.graph.packets import FeatureForm, Packets
-from bitsparse.graph.parts_cache import cached_partition, graph_hash
-from bitsparse.nn.cluster import run as cluster
+from bitsparse.graph.parts import cached_partition, graph_hash
+from bitsparse.nn import features as node_features
 from bitsparse.nn.cluster.journal import FileSink
 
 NODES, PARTS = 300, 24
@@ -242,7 +242,7 @@ def test_a_journal_s_rows_are_there(tmp_path: Any) -> None:
 def test_every_row_of_the_features_counts_for_a_journal(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     a, labels, x = example()
     path, model = tmp_path / "logits.npy", network("gcn", 4)
-    monkeypatch.setattr(cluster, "_CHUNK_BYTES", 4 * 29 * 7)  # many pieces
+    monkeypatch.setattr(node_features, "_CHUNK_BYTES", 4 * 29 * 7)  # many pieces
     made = {"labels": labels, "parts_per_batch": 2, "group_nodes": 1}
     with pytest.raises(KeyboardInterrupt):
         nn.ClusterRunner(a, Stopping(model, 2), **made).run(x, path, resume=True)

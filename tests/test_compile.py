@@ -14,8 +14,8 @@ import pytest
 from bitsparse import jit
 from bitsparse.backends import cuda as backends_cuda
 from bitsparse.cli import main
-from bitsparse.jit import cache as jit_cache
-from bitsparse.jit import device as jit_device
+from bitsparse.jit import cubins as jit_cache
+from bitsparse.jit.kernel import _capability
 
 LOG = """ptxas info    : 0 bytes gmem
 ptxas info    : Compiling entry function 'one' for 'sm_80'
@@ -73,7 +73,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def forget() -> None:
     jit_cache._nvrtc.cache_clear()
-    jit_device._capability.cache_clear()
+    _capability.cache_clear()
 
 
 @pytest.fixture

@@ -67,3 +67,24 @@ def test_rows_of_very_different_sizes_attend_to_each_other(dtype: Any, device: s
     )
     wanted = reference.cosine_attention(csr.indptr, csr.indices, csr.shape, x, beta=2.0)
     np.testing.assert_allclose(back(made), wanted, rtol=2e-5 if dtype == np.float32 else 1e-12)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("columns", [7, 1100])
+@pytest.mark.parametrize("beta", [0.0, -2.5, 90.0])
+def test_a_factor_may_be_an_array_where_the_features_are(beta: float, columns: int, device: str) -> None:
+    a = bs.TCTiledCSR(graph(), pattern=True).to_device(device)
+    x, gradient = (there(part, device) for part in np.random.default_rng(5).normal(size=(2, 50, columns)))
+    factor = there(np.array([beta], np.float32), device)
+    wanted = back(bs.cosine_attention(a, x, beta=beta))
+    np.testing.assert_allclose(back(bs.cosine_attention(a, x, beta=factor)), wanted, rtol=1e-12, atol=1e-12)
+    by_x, by_beta = bs.cosine_attention_vjp(a, x, gradient, beta=factor, wrt=("x", "beta"))
+    others = bs.cosine_attention_vjp(a, x, gradient, beta=beta, wrt=("x", "beta"))
+    np.testing.assert_allclose(back(by_x), back(others[0]), rtol=1e-12, atol=1e-12)
+    assert by_beta.shape == (1,)
+    assert by_beta.dtype == np.float32
+    np.testing.assert_allclose(float(by_beta[0]), float(others[1]), rtol=1e-6)
+    with pytest.raises(bs.ShapeError, match=r"cosine_attention: beta has shape \(2,\)"):
+        bs.cosine_attention(a, x, beta=there(np.ones(2, np.float32), device))
+    with pytest.raises(bs.DTypeError, match="cosine_attention_vjp"):
+        bs.cosine_attention_vjp(a, x, gradient, beta=there(np.ones(1, np.int32), device))

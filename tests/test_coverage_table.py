@@ -48,6 +48,10 @@ def quantised(x: np.ndarray, bits: int) -> np.ndarray:
     return x.astype(int) * (2**bits - 1)
 
 
+def as_floats(got: Any, want: np.ndarray) -> bool:
+    return np.array_equal(got.toarray().astype(float), want.astype(float))
+
+
 def right_of_pack(got: bs.BitTensor, x: np.ndarray, bits: int) -> bool:
     return np.array_equal(got.toarray(), packed_values(x, bits))
 
@@ -190,6 +194,55 @@ def cosines(got: np.ndarray, x: np.ndarray, bits: int) -> bool:
     return got.dtype == dtype and np.allclose(got.astype(float), weights @ values, rtol=2e-2, atol=2e-2)
 
 
+def attended_gradient(x: np.ndarray) -> np.ndarray:
+    values = x.astype(float)
+    weights = softmax_of(values[SQUARE.indices, 0] + values[EDGE_ROW, 1])
+    return sparse.csr_array((weights, SQUARE.indices, SQUARE.indptr), SQUARE.shape).toarray().T @ values
+
+
+def cosine_gradient(x: np.ndarray) -> np.ndarray:
+    values = x.astype(float)
+    norms = np.sqrt((values**2).sum(axis=1, keepdims=True))
+    unit = values / norms
+    scores = (unit[EDGE_ROW] * unit[SQUARE.indices]).sum(axis=1)
+    weights = softmax_of(scores)
+    slopes = weights * (values[EDGE_ROW] * values[SQUARE.indices]).sum(axis=1)
+    slopes -= weights * np.bincount(EDGE_ROW, slopes, 9)[EDGE_ROW]
+    matrix, turns = np.zeros((9, 9)), np.zeros((9, 9))
+    matrix[EDGE_ROW, SQUARE.indices], turns[EDGE_ROW, SQUARE.indices] = weights, slopes
+    turned = (turns + turns.T) @ unit
+    return matrix.T @ values + (turned - unit * (turned * unit).sum(axis=1, keepdims=True)) / norms
+
+
+def leaky_ends(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Scores of GATv2 with the first row as the vector, and for every edge and column the slope of the leaky relu."""
+    values = x.astype(float)
+    both = values[EDGE_ROW] + values[SQUARE.indices]
+    slopes = np.where(both > 0, 1, 0.2)
+    return (both * slopes) @ values[0], slopes
+
+
+def gatv2_gradient(x: np.ndarray) -> np.ndarray:
+    made = np.zeros(x.shape)
+    weighted = leaky_ends(x)[1] * x.astype(float).reshape(-1)[:EDGES, None] * x.astype(float)[0]
+    np.add.at(made, EDGE_ROW, weighted)
+    return made
+
+
+def mean_gradient(x: np.ndarray) -> np.ndarray:
+    return SQUARE.toarray().T @ (x.astype(float) / np.maximum(np.diff(SQUARE.indptr), 1)[:, None])
+
+
+def weighted_ends(x: np.ndarray) -> np.ndarray:
+    weights = x.astype(float).reshape(-1)[:EDGES]
+    return sparse.csr_array((weights, SQUARE.indices, SQUARE.indptr), SQUARE.shape).toarray().T @ x.astype(float)
+
+
+def softmax_gradient(x: np.ndarray) -> np.ndarray:
+    weights, gradient = (x.astype(float).reshape(-1)[start : EDGES + start] for start in (0, 1))
+    return weights * (gradient - np.bincount(EDGE_ROW, weights * gradient, 9)[EDGE_ROW])
+
+
 ROWS |= {
     "spmm": Row(lambda x, b, f: bs.spmm(GRAPH, x), numbers, aggregated, forms=False),
     "spmm of bits": Row(
@@ -228,6 +281,64 @@ ROWS |= {
             got.astype(float),
             np.stack([np.bincount(EDGE_ROW, column, 9) for column in edge_rows(x).astype(float).T], 1),
         ),
+        forms=False,
+    ),
+    "spmm_vjp": Row(
+        lambda x, b, f: bs.spmm_vjp(SQUARE, x, x, reduce="mean"),
+        floats,
+        lambda got, x, b: got.dtype == x.dtype and np.allclose(got.astype(float), mean_gradient(x), rtol=2e-2),
+        forms=False,
+    ),
+    "sddmm_vjp": Row(
+        lambda x, b, f: bs.sddmm_vjp(SQUARE, x, x, x.reshape(-1)[:EDGES], wrt="y"),
+        floats,
+        lambda got, x, b: got.dtype == x.dtype and np.allclose(got.astype(float), weighted_ends(x), rtol=2e-2),
+        forms=False,
+    ),
+    "attention_vjp": Row(
+        lambda x, b, f: bs.attention_vjp(SQUARE, x, x[:, 0], x[:, 1], x, wrt="x"),
+        floats,
+        lambda got, x, b: (
+            got.dtype == x.dtype and np.allclose(got.astype(float), attended_gradient(x), rtol=2e-2, atol=2e-2)
+        ),
+        forms=False,
+    ),
+    "cosine_attention_vjp": Row(
+        lambda x, b, f: bs.cosine_attention_vjp(SQUARE, x, x),
+        floats,
+        lambda got, x, b: (
+            got.dtype == x.dtype and np.allclose(got.astype(float), cosine_gradient(x), rtol=2e-2, atol=2e-2)
+        ),
+        forms=False,
+    ),
+    "gatv2_scores": Row(
+        lambda x, b, f: bs.gatv2_scores(SQUARE, x, x, x[0]),
+        floats,
+        lambda got, x, b: got.dtype == x.dtype and np.allclose(got.astype(float), leaky_ends(x)[0], rtol=1e-2),
+        forms=False,
+    ),
+    "gatv2_scores_vjp": Row(
+        lambda x, b, f: bs.gatv2_scores_vjp(SQUARE, x, x, x[0], x.reshape(-1)[:EDGES], wrt="target"),
+        floats,
+        lambda got, x, b: got.dtype == x.dtype and np.allclose(got.astype(float), gatv2_gradient(x), rtol=1e-2),
+        forms=False,
+    ),
+    "sampled_spmm_vjp": Row(
+        lambda x, b, f: bs.sampled_spmm_vjp(SQUARE, x, x, 9),
+        floats,
+        lambda got, x, b: got.dtype == x.dtype and np.array_equal(got, SQUARE.toarray().T @ x.astype(float)),
+        forms=False,
+    ),
+    "edge_softmax_vjp": Row(
+        lambda x, b, f: bs.edge_softmax_vjp(SQUARE, x.reshape(-1)[:EDGES], x.reshape(-1)[1 : EDGES + 1]),
+        floats,
+        lambda got, x, b: got.dtype == x.dtype and np.array_equal(got.astype(float), softmax_gradient(x)),
+        forms=False,
+    ),
+    "aggregate_edges_vjp": Row(
+        lambda x, b, f: bs.aggregate_edges_vjp(SQUARE, edge_rows(x), x[:, :3], side="cols"),
+        floats,
+        lambda got, x, b: got.dtype == x.dtype and np.array_equal(got, x[SQUARE.indices, :3]),
         forms=False,
     ),
     "edge_softmax": Row(
@@ -279,6 +390,41 @@ ROWS |= {
         numbers,
         lambda got, x, b: np.array_equal(got.astype(float), 2 * x.astype(float)),
         forms=False,
+    ),
+    "vstack": Row(
+        lambda x, b, f: bs.vstack([x, x]), numbers, lambda got, x, b: as_floats(got, np.vstack([x, x])), forms=False
+    ),
+    "hstack": Row(
+        lambda x, b, f: bs.hstack([x, x]), numbers, lambda got, x, b: as_floats(got, np.hstack([x, x])), forms=False
+    ),
+    "block_diag": Row(
+        lambda x, b, f: bs.block_diag([x, x]),
+        numbers,
+        lambda got, x, b: as_floats(got, np.kron(np.eye(2), x.astype(float))),
+        forms=False,
+    ),
+    "kron": Row(
+        lambda x, b, f: bs.kron(x[:2, :5], x[:3, :7]),
+        numbers,
+        lambda got, x, b: as_floats(got, np.kron(x[:2, :5].astype(float), x[:3, :7].astype(float))),
+        forms=False,
+    ),
+    "tril": Row(lambda x, b, f: bs.tril(x, 3), numbers, lambda got, x, b: as_floats(got, np.tril(x, 3)), forms=False),
+    "triu": Row(lambda x, b, f: bs.triu(x, 3), numbers, lambda got, x, b: as_floats(got, np.triu(x, 3)), forms=False),
+    "eye": Row(
+        lambda x, b, f: bs.eye(9, 140, 2, x.dtype),
+        numbers,
+        lambda got, x, b: got.dtype == x.dtype and as_floats(got, np.eye(9, 140, 2)),
+        forms=False,
+    ),
+    "random": Row(
+        lambda x, b, f: bs.random(9, 140, 0.1, dtype=x.dtype, rng=0),
+        numbers,
+        lambda got, x, b: got.dtype == x.dtype and got.nnz == 126 and got.shape == (9, 140),
+        forms=False,
+    ),
+    "issparse": Row(
+        lambda x, b, f: bs.issparse(x), lambda dtype, bits: True, lambda got, x, b: got is False, forms=False
     ),
     "concat": Row(
         lambda x, b, f: bs.concat([x, x]),
@@ -334,9 +480,12 @@ ON_GPU |= {"matmul", "plan_matmul", "Epilogue"}
 ON_GPU |= {"bmm", "plan_bmm"}
 ON_GPU |= {"quantized_matmul", "plan_quantized_matmul"}
 ON_GPU |= {"spmm", "plan_spmm", "sddmm", "aggregate_edges", "edge_softmax", "attention", "cosine_attention"}
+ON_GPU |= {"spmm_vjp", "sddmm_vjp", "attention_vjp", "edge_softmax_vjp", "aggregate_edges_vjp"}
+ON_GPU |= {"cosine_attention_vjp", "gatv2_scores", "gatv2_scores_vjp", "sampled_spmm_vjp"}
 ON_GPU |= {"bspmm", "plan_bspmm"}
 ON_GPU |= {"FRDC", "TCTiledCSR"}
 ON_GPU |= {"add", "concat"}
+ON_GPU |= {"vstack", "hstack", "block_diag", "kron", "tril", "triu"}
 ON_GPU |= {"sampled_spmm", "plan_sampled_spmm"}
 
 
@@ -355,7 +504,11 @@ def to_host(got: Any) -> Any:
 @pytest.mark.gpu
 @pytest.mark.parametrize(
     ("name", "dtype", "form"),
-    [cell for cell in CELLS if cell[1] not in ("object", "str") and cell[0] != "edge_sample"],
+    [
+        cell
+        for cell in CELLS
+        if cell[1] not in ("object", "str") and cell[0] not in ("edge_sample", "eye", "random", "issparse")
+    ],
 )
 def test_cell_on_a_gpu(name: str, dtype: str, form: tuple[int, int, str], monkeypatch: pytest.MonkeyPatch) -> None:
     row, (bits, axis, layout) = ROWS[name], form
@@ -388,7 +541,9 @@ def test_the_table_names_every_public_function() -> None:
         name
         for name in bs.__all__
         if callable(getattr(bs, name))
-        and not name.endswith(("threads", "stream", "npz", "Error", "Plan", "Product", "Norm", "Sample", "tune"))
+        and not name.endswith(
+            ("threads", "stream", "npz", "Error", "Plan", "Product", "Norm", "Sample", "State", "tune")
+        )
     }
     assert functions == {name.split(" ")[0] for name in ROWS}
     taken = [cell for cell in CELLS if ROWS[cell[0]].takes(cell[1], cell[2][0])]

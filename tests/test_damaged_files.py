@@ -18,8 +18,8 @@ import bitsparse as bs
 from bitsparse import _archive, nn
 from bitsparse.cli import main
 from bitsparse.datasets import read, read_npz
-from bitsparse.graph import parts_cache
-from bitsparse.graph.parts_cache import cached_partition
+from bitsparse.graph import parts as parts_module
+from bitsparse.graph.parts import cached_partition
 
 
 def npy(header: str, payload: bytes = b"", version: bytes = b"\x01\x00") -> bytes:
@@ -228,7 +228,7 @@ def graphs():
 
 def test_patterns_that_differ_in_columns_alone_have_other_names(tmp_path):
     one, other = graphs()
-    assert parts_cache.graph_hash(one) != parts_cache.graph_hash(other)
+    assert parts_module.graph_hash(one) != parts_module.graph_hash(other)
     cached_partition(one, 3, folder=tmp_path)
     assert not cached_partition(other, 3, folder=tmp_path)[1]
     assert cached_partition(one, 3, folder=tmp_path)[1]
@@ -237,7 +237,7 @@ def test_patterns_that_differ_in_columns_alone_have_other_names(tmp_path):
 def test_the_seed_of_a_partition_reaches_metis_and_its_name(tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr(
-        parts_cache, "partition", lambda graph, parts, seed: seen.append(seed) or np.zeros(12, np.int32)
+        parts_module, "partition", lambda graph, parts, seed: seen.append(seed) or np.zeros(12, np.int32)
     )
     for seed in (0, 7, 7):
         cached_partition(graphs()[0], 3, seed=seed, folder=tmp_path)

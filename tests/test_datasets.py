@@ -130,9 +130,9 @@ HOSTILE = {
     ),
     "x_shape": (changed(x_shape=np.array([12])), ShapeError, "x_shape is"),
     "negative x_shape": (changed(x_shape=np.array([12, -5])), ShapeError, "x_shape is"),
-    "x columns": (changed(x_shape=np.array([12, 1])), ValueError, "x_indices runs from"),
+    "x columns": (changed(x_shape=np.array([12, 1])), ValueError, r"x_indices holds \d, but the columns are 0\.\.0"),
     "x data length": (changed(x_data=np.ones(3, np.float32)), ShapeError, "x_data has 3 entries"),
-    "x indptr": (changed(x_indptr=np.zeros(13, int)), ValueError, "x_indptr must rise"),
+    "x indptr": (changed(x_indptr=np.zeros(13, int)), ValueError, "x_indptr runs from 0 to 0, but x_indices has"),
     "x dtype": (changed(x_data=ring["x_data"].astype("U5")), DTypeError, "x_data has dtype"),
     "x not finite": (changed(x_data=ring["x_data"] * np.nan), ValueError, "NaN or infinity"),
     "complex features": (

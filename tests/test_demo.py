@@ -13,6 +13,7 @@ import scipy.sparse as sp
 import bitsparse as bs
 from bitsparse import nn, viz
 from bitsparse.cli import main
+from bitsparse.cli.demo import form_of
 from bitsparse.errors import DeviceError, DTypeError, ShapeError
 from bitsparse.nn.lowbit import calibration
 
@@ -53,14 +54,17 @@ class Trained:
     def __init__(self) -> None:
         parts = planted()
         n = parts["labels"].size
-        pattern = sp.csr_array((np.ones(parts["indices"].size), parts["indices"], parts["indptr"]), shape=(n, n))
+        self.pattern = sp.csr_array((np.ones(parts["indices"].size), parts["indices"], parts["indptr"]), shape=(n, n))
         self.raw = sp.csr_array((parts["x_data"], parts["x_indices"], parts["x_indptr"]), shape=tuple(parts["x_shape"]))
-        self.graph, self.features = nn.Graph(pattern), nn.Features(self.raw)
+        self.graph, self.features = nn.Graph(self.pattern), nn.Features(self.raw)
         self.labels, self.train, self.test = parts["labels"], parts["train_mask"], parts["test_mask"]
         self.model = nn.train(self.graph, self.features, self.labels, self.train, seed=1)
 
     def accuracy(self, logits: np.ndarray) -> float:
         return float((logits.argmax(axis=1) == self.labels)[self.test].mean())
+
+    def quantized(self, bits: int, **options: int) -> nn.LowBitNetwork:
+        return nn.quantize_network(self.model, self.pattern, self.features, bits, **options)
 
 
 def weights(model: nn.Network) -> np.ndarray:
@@ -96,7 +100,7 @@ def test_a_graph_is_the_normalised_adjacency_in_both_forms():
 
 
 def test_a_graph_refuses_what_is_no_graph():
-    with pytest.raises(ShapeError, match="square"):
+    with pytest.raises(ShapeError, match="as many rows as columns"):
         nn.Graph(sp.csr_array((2, 3)))
     with pytest.raises(DTypeError, match=r"scipy\.sparse"):
         nn.Graph(np.eye(3))
@@ -183,7 +187,8 @@ def test_training_is_seeded_and_learns(trained):
 def test_training_with_biases(trained):
     model = nn.train(trained.graph, trained.features, trained.labels, trained.train, bias=True)
     assert all(layer.updates[0].bias.any() for layer in model.layers)
-    assert trained.accuracy(nn.quantized_gcn(model, trained.graph, trained.features, 8)()) > 0.85
+    quantized = nn.quantize_network(model, trained.pattern, trained.features, 8)
+    assert trained.accuracy(quantized(trained.graph, quantized.quantize(trained.features))) > 0.85
 
 
 def test_training_refuses_what_does_not_fit(trained):
@@ -222,59 +227,52 @@ def test_grids_of_constant_and_empty_columns():
     np.testing.assert_array_equal([step, low], [[1, 1], [0, 0]])
 
 
-@pytest.mark.parametrize("make", [np.asarray, sp.csc_array])
-def test_refined_codes_never_do_worse(make):
+def test_refined_codes_never_do_worse():
     rng = np.random.default_rng(6)
     x = rng.random((80, 30)) * (rng.random((80, 30)) < 0.3)
     w = rng.standard_normal((30, 4))
     step, low = calibration.uniform_grid(w, 2)
     codes = calibration.nearest_codes(w, step, low, 2)
     before = ((x @ (w - low - step * codes)) ** 2).sum(axis=0)
-    codes, step = calibration.refine_codes(make(x), w, codes, step, low, 2)
+    codes, step = calibration.refine_codes(x, w, codes, step, low, 2)
     assert set(np.unique(codes)) <= {0, 1, 2, 3}
     assert (((x @ (w - low - step * codes)) ** 2).sum(axis=0) < before).all()
 
 
 @pytest.mark.parametrize(("bits", "loss"), [(16, 0.005), (8, 0.01), (4, 0.03), (2, 0.08), (1, 0.2)])
 def test_quantised_accuracy(trained, bits, loss):
-    quantized = nn.quantized_gcn(trained.model, trained.graph, trained.features, bits)
-    logits = quantized()
+    quantized = trained.quantized(bits)
+    logits = quantized(trained.graph, quantized.quantize(trained.features))
     assert logits.dtype == np.float32
     assert logits.shape == (240, 3)
     full = trained.model(trained.graph, trained.features)
     assert trained.accuracy(logits) >= trained.accuracy(full) - loss
-    np.testing.assert_array_equal(logits, quantized())
+    np.testing.assert_array_equal(logits, quantized(trained.graph, quantized.quantize(trained.features)))
 
 
 def test_quantised_model_is_made_of_bits(trained):
-    quantized = nn.quantized_gcn(trained.model, trained.graph, trained.features, 4)
-    assert [part.bits for part in (quantized.adjacency, quantized.features, quantized.w1, quantized.w2)] == [1, 1, 4, 4]
-    messages = bs.matmul(quantized.features, quantized.w1, epilogue=quantized.epilogues[0])
-    hidden = bs.matmul(quantized.adjacency, messages, epilogue=quantized.epilogues[1])
-    assert (messages.bits, messages.axis, hidden.bits, hidden.axis) == (4, -2, 4, -1)
-    assert quantized.nbytes >= sum(part.nbytes for part in (quantized.adjacency, quantized.features, quantized.w1))
+    quantized = trained.quantized(4)
+    codes = quantized.quantize(trained.features)
+    assert [part.bits for part in (codes, *(step.weights for step in quantized.steps[::2]))] == [1, 4, 4]
+    np.testing.assert_array_equal(codes.dequantize(), trained.features.quantized(4).dequantize())
+    assert quantized.nbytes >= sum(step.weights.nbytes for step in quantized.steps[::2])
 
 
-def test_sixteen_bits_are_full_precision_but_for_a_constant(trained):
-    full = trained.model(trained.graph, trained.features)
-    logits = nn.quantized_gcn(trained.model, trained.graph, trained.features, 16)()
-    np.testing.assert_allclose(
-        logits - logits.mean(axis=1, keepdims=True),
-        full - full.mean(axis=1, keepdims=True),
-        atol=2e-3 * np.abs(full).max(),
-    )
+def test_sixteen_bits_are_full_precision(trained):
+    full, quantized = trained.model(trained.graph, trained.features), trained.quantized(16)
+    logits = quantized(trained.graph, quantized.quantize(trained.features))
+    np.testing.assert_allclose(logits, full, atol=2e-3 * np.abs(full).max())
 
 
 @pytest.mark.parametrize("bits", [0, 17, -1])
 def test_quantised_bits_out_of_range(trained, bits):
     with pytest.raises(ValueError, match=rf"1\.\.16, got {bits}"):
-        nn.quantized_gcn(trained.model, trained.graph, trained.features, bits)
+        trained.quantized(bits)
 
 
-def test_calibration_sees_a_sample_of_large_graphs(trained, monkeypatch):
-    monkeypatch.setattr("bitsparse.nn.lowbit.quantized._SAMPLE", 50)
-    quantized = nn.quantized_gcn(trained.model, trained.graph, trained.features, 4)
-    assert trained.accuracy(quantized()) > 0.8
+def test_calibration_sees_a_sample_of_large_graphs(trained):
+    quantized = trained.quantized(4, sample=50)
+    assert trained.accuracy(quantized(trained.graph, quantized.quantize(trained.features))) > 0.8
 
 
 # ---- pictures
@@ -380,29 +378,19 @@ def test_demo_never_falls_back_to_another_device(graph_file, capsys, monkeypatch
 
 
 def test_the_adjacency_that_auto_takes_on_a_gpu():
-    from bitsparse.nn.lowbit.quantized import chosen_adjacency
-
-    assert chosen_adjacency("auto", 2708, 10**4, "cuda") == "dense"
-    assert chosen_adjacency("auto", 20_000, 10**5, "cuda") == "frdc"
-    assert chosen_adjacency("dense", 500_000, 10**6, "cuda") == "dense"
-    assert chosen_adjacency("auto", 500_000, 10**6, "cuda") == "frdc"
-
-
-def test_a_quantised_model_stays_where_it_is(trained):
-    quantized = nn.quantized_gcn(trained.model, trained.graph, trained.features, 2)
-    assert quantized.device == "cpu"
-    assert quantized.to_device("cpu") is quantized
+    assert form_of(None, 2708, 10**4, "cuda") == "dense"
+    assert form_of("auto", 20_000, 10**5, "cuda") == "frdc"
+    assert form_of("dense", 500_000, 10**6, "cuda") == "dense"
+    assert form_of("auto", 500_000, 10**6, "cuda") == "frdc"
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("bits", "form"), [(1, "dense"), (4, "frdc"), (8, "dense"), (8, "tiled"), (1, "frdc")])
 def test_the_logits_on_a_gpu_are_those_of_the_cpu(trained, bits, form):
-    quantized = nn.quantized_gcn(trained.model, trained.graph, trained.features, bits, adjacency=form)
-    moved = quantized.to_device("cuda")
-    assert moved.device.startswith("cuda")
-    assert {part.device for part in (moved.adjacency, moved.features, moved.w1, moved.w2)} == {moved.device}
-    assert moved.nbytes == quantized.nbytes
-    np.testing.assert_array_equal(moved().get(), quantized())
+    quantized = trained.quantized(bits)
+    codes, operand = quantized.quantize(trained.features), nn.Graph(trained.graph.pattern, form=form, device="cuda")
+    found = quantized(operand, codes.to_device("cuda"))
+    np.testing.assert_array_equal(found.get(), quantized(trained.graph, codes))
 
 
 @pytest.mark.gpu

@@ -24,11 +24,25 @@ def examples(module: str) -> list[doctest.DocTest]:
     return [test for test in found if test.examples]
 
 
-WITH_EXAMPLES = [module for module in MODULES if examples(module)]
+#: Homes of frameworks, which are imported only where the framework is.
+HOMES = {"bitsparse.torch": "torch"}
+OF_FRAMEWORKS = [module for module in MODULES if module.startswith(tuple(HOMES))]
+WITH_EXAMPLES = [module for module in MODULES if module not in OF_FRAMEWORKS and examples(module)]
 
 
 @pytest.mark.parametrize("module", WITH_EXAMPLES)
 def test_examples(module: str, host) -> None:
+    run(module)
+
+
+@pytest.mark.torch
+def test_examples_in_pytorch(host) -> None:
+    for module in OF_FRAMEWORKS:
+        if examples(module):
+            run(module)
+
+
+def run(module: str) -> None:
     runner = doctest.DocTestRunner(optionflags=OPTIONS)
     report: list[str] = []
     for test in examples(module):

@@ -23,7 +23,8 @@ def example(name):
 
 
 def test_there_are_examples():
-    tested = ["batched_gin", "cluster_gcn", "from_pyg", "jax_spmm", "quantized_layer", "train_bigcn", "train_quantized"]
+    tested = ["batched_gin", "cluster_gcn", "from_pyg", "jax_spmm", "quantized_layer"]
+    tested += ["train_bigcn", "train_quantized", "train_torch"]
     assert [path.stem for path in EXAMPLES] == tested
 
 
@@ -111,6 +112,14 @@ def test_bigcn_learns_and_runs_on_bits(tmp_path, capsys):
     assert found["full, bits"][0] > 85
     assert "seed 0" in capsys.readouterr().out
     assert nn.load_binary(tmp_path / "bigcn-three-0.npz").inputs == 30
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("layer", ["gcn", "sage", "gat", "gin"])
+def test_networks_are_trained_in_pytorch(layer, tmp_path, capsys):
+    given = [str(three_classes(tmp_path)), "--layer", layer, "--epochs", "60", "--device", "cpu"]
+    assert example("train_torch").main(given)[0] > 85
+    assert "seed 0" in capsys.readouterr().out
 
 
 @pytest.mark.torch

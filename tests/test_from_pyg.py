@@ -50,7 +50,7 @@ def agree(model, weights=None, network=None):
     return network
 
 
-KINDS = ("GCN", "GraphSAGE", "GIN")
+KINDS = ("GCN", "GraphSAGE", "GIN", "GAT")
 ACTS = ("relu", "LeakyReLU", "elu", "tanh", "sigmoid", "gelu", "SiLU", None)
 NORMS = (None, "batch_norm", "layer_norm")
 
@@ -58,7 +58,10 @@ NORMS = (None, "batch_norm", "layer_norm")
 @pytest.mark.parametrize(("kind", "depth", "norm"), list(product(KINDS, (1, 2, 4), NORMS)))
 def test_models_of_any_depth_and_norm(models, kind, depth, norm):
     found = agree(models.basic(kind, depth, norm=norm, dropout=0.5))
-    assert (found.kind, len(found.layers)) == ({"GCN": "gcn", "GraphSAGE": "sage", "GIN": "gin"}[kind], depth)
+    assert (found.kind, len(found.layers)) == (
+        {"GCN": "gcn", "GraphSAGE": "sage", "GIN": "gin", "GAT": "gat"}[kind],
+        depth,
+    )
 
 
 @pytest.mark.parametrize(("kind", "act"), list(product(KINDS, ACTS)))
@@ -108,6 +111,47 @@ def test_sage_attributes(models, how):
 @pytest.mark.parametrize("depth", [1, 3])
 def test_gin_attributes(models, how, depth):
     agree(models.stack("GINConv", depth, **how))
+
+
+@pytest.mark.parametrize("loops", [False, True])
+@pytest.mark.parametrize("concat", [False, True])
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"heads": 1},
+        {"heads": 3, "dropout": 0.6},
+        {"heads": 3, "residual": True},
+        {"heads": 2, "bias": False, "negative_slope": 0.0},
+        {"heads": 2, "residual": True, "bias": False, "negative_slope": 0.7},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("kind", ["GATConv", "GATv2Conv"])
+def test_gat_attributes(models, kind, how, concat, loops):
+    shared = {"share_weights": how["heads"] == 1} if kind == "GATv2Conv" else {}
+    found = agree(models.heads(kind, concat=concat, add_self_loops=loops, **how, **shared))
+    assert (found.kind, found.self_loops) == (kind[:-4].lower(), loops)
+    assert found.layers[0].updates[0].average == (1 if concat else how["heads"])
+
+
+@pytest.mark.parametrize("v2", [False, True])
+@pytest.mark.parametrize("heads", [1, 2, 4])
+def test_heads_of_models(models, heads, v2):
+    def model(**how):
+        return models.basic("GAT", 3, heads=heads, norm="batch_norm", v2=v2, **how)
+
+    told = {"add_self_loops": heads < 4, "negative_slope": 0.1}
+    found = agree(model(act="elu", **told))
+    assert [layer.updates[0].average for layer in found.layers] == [1, 1, heads]
+    again = nn.load_state_dict(model().state_dict(), activation="elu", self_loops=heads < 4, negative_slope=0.1)
+    agree(model(act="elu", **told), network=again)
+
+
+@pytest.mark.parametrize("how", [{}, {"requires_grad": False}, {"add_self_loops": False}], ids=str)
+def test_agnn_between_linear_layers(models, how):
+    found = agree(models.propagated(**how))
+    assert [layer.kind for layer in found.layers] == ["dense", "agnn", "agnn"]
+    assert [layer.beta for layer in found.layers[1:]] == [1.0 if how.get("requires_grad") is False else 1.75] * 2
 
 
 @pytest.mark.parametrize("norm", [None, "batch_norm", "layer_norm"])
@@ -205,9 +249,7 @@ def test_a_graph_of_ones_own_is_compared_too(models):
         nn.from_pyg(model, x)
 
 
-@pytest.mark.parametrize(
-    "kind", ["GATConv", "GATv2Conv", "TransformerConv", "GraphConv", "SGConv", "ChebConv", "GCN2Conv"]
-)
+@pytest.mark.parametrize("kind", ["TransformerConv", "GraphConv", "SGConv", "ChebConv", "GCN2Conv"])
 def test_other_graph_layers_are_refused_by_name(models, kind):
     how = {"ChebConv": {"K": 2}}.get(kind, {})
     outputs = () if kind == "GCN2Conv" else (3,)
@@ -230,13 +272,28 @@ def refusals(models):
     def plain(self, x, edges):
         return self.conv(x, edges)
 
-    gcn = conv("GCNConv", 5, 5)
+    gcn, linear = conv("GCNConv", 5, 5), torch.nn.Linear(5, 5)
     functional = models.functional
     broken = conv("GCNConv", 5, 3)
     broken.bias.data[0] = float("nan")
     return [
         ("JumpingKnowledge", models.basic("GCN", 2, jk="cat"), "JumpingKnowledge"),
-        ("GAT", models.basic("GAT", 2), "GATConv"),
+        ("GAT of features of edges", models.basic("GAT", 2, edge_dim=3), "edge_dim=3"),
+        ("GAT of two sets", free(plain, conv=conv("GATConv", (5, 5), 3)), "in_channels=(5, 5)"),
+        ("GATv2 of features of edges", models.basic("GAT", 2, edge_dim=3, v2=True), "edge_dim=3"),
+        ("GAT's aggr", free(plain, conv=conv("GATConv", 5, 3, aggr="max")), "GATConv with aggr='max'"),
+        (
+            "AGNN's aggr",
+            free(lambda s, x, e: s.b(s.a(x), e), a=linear, b=models.pyg.AGNNConv(aggr="mean")),
+            "aggr='mean'",
+        ),
+        ("AGNN first", free(plain, conv=models.pyg.AGNNConv()), "its width is not known"),
+        (
+            "weights asked for",
+            free(lambda s, x, e: s.conv(x, e, return_attention_weights=True)[0], conv=conv("GATConv", 5, 3)),
+            "given return_attention_weights",
+        ),
+        ("features of edges", free(lambda s, x, e: s.conv(x, e, x), conv=conv("GATConv", 5, 3)), "given edge_attr"),
         ("PNA", models.basic("EdgeCNN", 2), "EdgeConv"),
         ("a layer of one's own", free(plain, conv=Mine(5, 3)), "Mine of its own, made from GCNConv"),
         ("residual", free(lambda s, x, e: x + s.conv(x, e), conv=gcn), "residual"),

@@ -337,7 +337,7 @@ def test_nan_on_the_way_to_bits() -> None:
     plan.check()  # reported once
 
 
-@pytest.mark.parametrize("case", ["plain", "epilogue", "signs", "quantized"])
+@pytest.mark.parametrize("case", ["plain", "epilogue", "signs", "means", "scaled signs", "quantized", "unscaled"])
 def test_plans_are_compiled_when_they_are_made(monkeypatch: pytest.MonkeyPatch, case: str) -> None:
     """The first call of a plan, with operands as planned, asks for no kernel that is not loaded yet."""
     loaded: dict[Any, Any] = {}
@@ -349,8 +349,14 @@ def test_plans_are_compiled_when_they_are_made(monkeypatch: pytest.MonkeyPatch, 
     plan: Any
     if case == "signs":
         plan, operand = bs.plan_bmm(weight, 6, "FFB"), floats
-    elif case == "quantized":
-        plan, operand, options = bs.plan_quantized_matmul(weight, 6), floats, {"range": 1.0}
+    elif case == "means":
+        plan, operand, options = bs.plan_bmm(weight, 6, "FFB"), floats, {"absmean": cp().empty(6, np.float32)}
+    elif case == "scaled signs":
+        signs = [bs.pack_bits(one, encoding="bipolar", axis=axis) for one, axis in ((floats, -1), (weight, -2))]
+        plan, operand = bs.plan_bmm(signs[1], 6, "BBB"), signs[0].with_affine(np.linspace(1, 2, 6)[:, None])
+    elif case in ("quantized", "unscaled"):
+        plan, operand = bs.plan_quantized_matmul(weight, 6), floats
+        options = {"range": 1.0} if case == "quantized" else {}
     else:
         finish = bs.Epilogue(bias=np.arange(33), activation="relu") if case == "epilogue" else None
         plan, operand = bs.plan_matmul(a, 33, bits=2, epilogue=finish), b

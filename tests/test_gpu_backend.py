@@ -153,15 +153,15 @@ def test_unpacking_to_bytes() -> None:
     """Digits of integers as bytes, in the order that products take them in; what lies past k is zero."""
     import cupy
 
-    from bitsparse.backends.cuda.bits import stats
+    from bitsparse.backends.cuda.bits import words as packed
 
     rng = np.random.default_rng(6)
     for shape, bits, encoding in (((33, 3000), 8, "signed"), ((20, 4000), 13, "unsigned"), ((50, 2100), 3, "signed")):
         words, k = cupy.asarray(operand(rng, shape, bits)), shape[-1]
         extend = encoding == "signed"
-        whole = stats.digits_of(words, bits, k, False, extend=extend)
+        whole = packed.digits_of(words, bits, k, False, extend=extend)
         out = cupy.full(whole.shape, 0xA5A5A5A5, whole.dtype)
-        stats.digits_of(words, bits, k, False, out, extend=extend, dependent=True)
+        packed.digits_of(words, bits, k, False, out, extend=extend, dependent=True)
         np.testing.assert_array_equal(cupy.asnumpy(out), cupy.asnumpy(whole))
         found = cupy.asnumpy(whole).reshape(shape[0], -(-bits // 8), -1, 8).view(np.uint8)
         found = found.reshape(*found.shape[:3], 8, 4).swapaxes(-1, -2).reshape(shape[0], -(-bits // 8), -1)
@@ -224,17 +224,17 @@ def test_zero_tiles_are_jumped_over(density: float, a_bits: int) -> None:
 def test_statistics() -> None:
     import cupy
 
-    from bitsparse.backends.cuda.bits import stats
+    from bitsparse.backends.cuda.bits import words as packed
 
     rng = np.random.default_rng(2)
     for shape, bits, encoding in (((9, 5000), 3, "signed"), ((2, 3, 17, 129), 1, "bipolar"), ((4, 0), 2, "unsigned")):
         words, k = operand(rng, shape, bits, 0.5), shape[-1]
         device = cupy.asarray(words)
         np.testing.assert_array_equal(
-            cupy.asnumpy(stats.code_sums(device, bits, encoding, k)),
+            cupy.asnumpy(packed.code_sums(device, bits, encoding, k)),
             reference_bits.code_sums(words, bits, encoding, k),
         )
-        np.testing.assert_array_equal(cupy.asnumpy(stats.tile_bitmap(device, k)), reference_bits.tile_bitmap(words, k))
+        np.testing.assert_array_equal(cupy.asnumpy(packed.tile_bitmap(device, k)), reference_bits.tile_bitmap(words, k))
 
 
 @pytest.mark.parametrize("kernel", ["planes", "digits"])

@@ -9,15 +9,28 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import CASES, ENCODINGS, FLOATS, FORMATS, INTEGERS, Case, dtype_of, floats, integers, make_words, value_range
+from cases import (
+    CASES,
+    ENCODINGS,
+    FLOATS,
+    FORMATS,
+    INTEGERS,
+    ROUNDED,
+    Case,
+    dtype_of,
+    floats,
+    integers,
+    make_words,
+    value_range,
+)
 
 from bitsparse.backends.host.bits import pack as host_bits
-from bitsparse.backends.host.bits import stats as host_stats
-from bitsparse.backends.reference.bits import stats as reference_stats
+from bitsparse.backends.reference.bits import pack as reference_bits
 
 pytestmark = pytest.mark.gpu
 
-FUNCTIONS = sorted({case.function for case in CASES if case.module == "bits.pack"})
+#: Those that must agree to the last bit; sums of floats have a test of their own.
+FUNCTIONS = sorted({case.function for case in CASES if case.module == "bits.pack"} - set(ROUNDED))
 #: Whole chunks that are loaded four elements at a time, ragged ones that are not, few and many rows, batches.
 LARGE = [
     (3, 2048),
@@ -568,9 +581,9 @@ def test_relative_error() -> None:
     ):
         x = (rng.normal(size=n) * 100).astype(dtype_of(one))
         y = (x.astype(np.float64) + rng.normal(size=n)).astype(dtype_of(other))
-        got, want = stats.relative_error(to_device(x), to_device(y)), host_stats.relative_error(x, y)
+        got, want = stats.relative_error(to_device(x), to_device(y)), host_bits.relative_error(x, y)
         assert math.isclose(got, want, rel_tol=1e-13)
-        assert math.isclose(got, reference_stats.relative_error(x, y), rel_tol=1e-13)
+        assert math.isclose(got, reference_bits.relative_error(x, y), rel_tol=1e-13)
         assert stats.relative_error(to_device(x), to_device(y)) == got
     x = rng.normal(size=(40, 50))
     assert stats.relative_error(to_device(x.T), to_device(x.T)) == 0.0
@@ -584,13 +597,13 @@ def test_fingerprints() -> None:
         for start in (0, 1, 4, 8) if n < 5000 else (0,):
             x = data[start : start + n]
             got = stats.content_sum(to_device(data)[start : start + n])
-            assert got == host_stats.content_sum(x)
+            assert got == host_bits.content_sum(x)
             if n < 5000:
-                assert got == reference_stats.content_sum(x)
+                assert got == reference_bits.content_sum(x)
     for dtype in FLOATS:
         x = floats(np.random.default_rng(15), (70, 90), dtype_of(dtype))
         for view in (x, x.T, x[::2, 1:]):
-            assert stats.content_sum(to_device(view)) == host_stats.content_sum(view)
+            assert stats.content_sum(to_device(view)) == host_bits.content_sum(view)
 
 
 # ---- how calls behave

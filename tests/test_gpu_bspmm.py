@@ -68,12 +68,12 @@ def check(indptr: np.ndarray, indices: np.ndarray, d: int, nodes: int, **given: 
     words = features(nodes, d)
     pattern_there, words_there = (cupy.asarray(indptr), cupy.asarray(indices)), cupy.asarray(words)
     rows, longest = indptr.size - 1, int(np.diff(indptr).max(initial=0))
-    schedule = Schedule(pattern_there[0], (rows, nodes), indices.size)
+    schedule = Schedule(*pattern_there, (rows, nodes), indices.size)
     for bipolar in (True, False):
         sums = on_host.count(indptr, indices, words, d, bipolar=bipolar)
 
         def run(want: np.ndarray, bipolar: bool = bipolar, **more: Any) -> None:
-            product = bspmm.BinarySum(schedule, pattern_there[1], features=d, bipolar=bipolar, **given, **more)
+            product = bspmm.BinarySum(schedule, features=d, bipolar=bipolar, **given, **more)
             out = poisoned(want)
             assert product(words_there, out) is out
             same(out, want)
@@ -148,11 +148,11 @@ def test_narrow_teams_and_dealt_rows_give_the_same(d: int, tuning: tuple[int, ..
 
     indptr, indices = pattern(LENGTHS, NODES)
     words, rows = features(NODES, d), indptr.size - 1
-    schedule = bspmm.Schedule(cupy.asarray(indptr), (rows, NODES), indices.size)
+    schedule = bspmm.Schedule(cupy.asarray(indptr), cupy.asarray(indices), (rows, NODES), indices.size)
 
     def run(want: np.ndarray, **more: Any) -> None:
         chosen = bspmm.CountTuning(*tuning)
-        product = bspmm.BinarySum(schedule, cupy.asarray(indices), features=d, bipolar=True, tuning=chosen, **more)
+        product = bspmm.BinarySum(schedule, features=d, bipolar=True, tuning=chosen, **more)
         for _ in range(2):
             out = poisoned(want)
             product(cupy.asarray(words), out)
@@ -170,12 +170,12 @@ def test_rows_are_dealt_out_by_batches() -> None:
     """Every row once, in a stream of its own or in pieces; in a window rows of more batches come first."""
     import cupy
 
-    from bitsparse.backends.cuda.binary.bspmm_deal import deal
+    from bitsparse.backends.cuda.binary.bspmm_params import deal
     from bitsparse.backends.cuda.csr.schedule import Schedule
 
     indptr, indices = pattern(LENGTHS * 3, NODES)
     rows = indptr.size - 1
-    schedule = Schedule(cupy.asarray(indptr), (rows, NODES), indices.size)
+    schedule = Schedule(cupy.asarray(indptr), cupy.asarray(indices), (rows, NODES), indices.size)
     found = deal(schedule, short=60, longest=128, batch=8, window=50)
     assert deal(schedule, short=60, longest=128, batch=8, window=50) is found
     order, row, first = (part.get() for part in (found.order, found.piece_row, found.piece_first))
@@ -216,13 +216,13 @@ def test_tiles(name: str, d: int, index: Any) -> None:
     (rows, nodes), longest = graph.shape, int(np.diff(graph.indptr).max(initial=0))
     indptr, indices = graph.indptr.astype(index), graph.indices.astype(index)
     starts, blocks, tiles = host_build.frdc(indptr, indices, graph.shape)
-    schedule = bspmm.TileSchedule(cupy.asarray(starts), cupy.asarray(tiles), graph.shape)
+    schedule = bspmm.TileSchedule(*(cupy.asarray(part) for part in (starts, blocks, tiles)), graph.shape)
     assert np.array_equal(schedule.edges.get()[:rows], np.diff(indptr))
     words = features(nodes, d)
     for bipolar in (True, False):
 
         def run(want: np.ndarray, bipolar: bool = bipolar, **more: Any) -> None:
-            product = bspmm.BinarySum(schedule, cupy.asarray(blocks), features=d, bipolar=bipolar, **more)
+            product = bspmm.BinarySum(schedule, features=d, bipolar=bipolar, **more)
             for _ in range(2):
                 out = poisoned(want)
                 product(cupy.asarray(words), out)
@@ -239,10 +239,10 @@ def test_tiles(name: str, d: int, index: Any) -> None:
     chain = chain._replace(out="bits", binarize=True)
     run(host_matmul.epilogue(sums, chain), output="bits", params=chain)
     with pytest.raises(KernelError, match="takes edges, not tiles"):
-        bspmm.BinarySum(schedule, cupy.asarray(blocks), features=d, bipolar=True, kernel="select")
+        bspmm.BinarySum(schedule, features=d, bipolar=True, kernel="select")
 
 
-@pytest.mark.parametrize("tuning", [(1, 4, 6, 3), (2, 4, 8, 3), (2, 8, 7, 2), (2, 4, 7, 3, 128, 4)], ids=str)
+@pytest.mark.parametrize("tuning", [(4, 6, 3), (4, 8, 3), (8, 7, 2), (4, 7, 3, 128, 4, 0, 4)], ids=str)
 def test_every_tuning_of_tiles_gives_the_same(tuning: tuple[int, ...]) -> None:
     import cupy
 
@@ -251,10 +251,10 @@ def test_every_tuning_of_tiles_gives_the_same(tuning: tuple[int, ...]) -> None:
     graph = tiled()["hub"]
     words = features(graph.shape[1], 128)
     starts, blocks, tiles = host_build.frdc(graph.indptr, graph.indices, graph.shape)
-    schedule = bspmm.TileSchedule(cupy.asarray(starts), cupy.asarray(tiles), graph.shape)
+    schedule = bspmm.TileSchedule(*(cupy.asarray(part) for part in (starts, blocks, tiles)), graph.shape)
     want = on_host.count(graph.indptr, graph.indices, words, 128, bipolar=True)
-    chosen = bspmm.TileTuning(*tuning, span=8, longest=16)
-    product = bspmm.BinarySum(schedule, cupy.asarray(blocks), features=128, bipolar=True, tuning=chosen)
+    chosen = bspmm.CountTuning(4, *tuning, span=8, longest=16)
+    product = bspmm.BinarySum(schedule, features=128, bipolar=True, tuning=chosen)
     same(product(cupy.asarray(words), poisoned(want)), want)
     assert product.cut is not None
     assert product.cut.pieces > 0
@@ -272,8 +272,8 @@ def test_counters_at_their_fullest(ones: float) -> None:
     words = features(NODES, 128, ones)
     for planes in (5, 8):
         tuning = bspmm.CountTuning(planes=planes)
-        schedule = bspmm.Schedule(cupy.asarray(indptr), (len(lengths), NODES), indices.size)
-        product = bspmm.BinarySum(schedule, cupy.asarray(indices), features=128, bipolar=False, tuning=tuning)
+        schedule = bspmm.Schedule(cupy.asarray(indptr), cupy.asarray(indices), (len(lengths), NODES), indices.size)
+        product = bspmm.BinarySum(schedule, features=128, bipolar=False, tuning=tuning)
         got = product(cupy.asarray(words)).get()
         assert np.array_equal(got, np.repeat(np.asarray(lengths)[:, None] * int(ones), 128, axis=1))
 
@@ -291,43 +291,49 @@ def test_chains(d: int, mean: bool, kernel: str) -> None:
     sums: Any = on_host.count(indptr, indices, words, d, bipolar=True)
     if mean:
         sums = sums.astype(np.float32) / np.maximum(np.diff(indptr), 1).astype(np.float32)[:, None]
-    arrays = tuple(cupy.asarray(part) for part in (indptr, indices, words))
+    words_there = cupy.asarray(words)
+    schedule = bspmm.Schedule(cupy.asarray(indptr), cupy.asarray(indices), (rows, NODES), indices.size)
+
+    def chained(params: EpilogueParams, operand: OperandParams | None = None) -> Any:
+        how: dict[str, Any] = {"mean": mean, "kernel": kernel, "params": params, "operand": operand}
+        output = "bits" if params.out == "bits" else "float32"
+        return bspmm.BinarySum(schedule, features=d, bipolar=True, output=output, **how)
+
     for activation in ("tanh", "relu", None):
         chain = chain_of(rows, d, activation)
         for params in (chain, chain._replace(out="bits", binarize=True)):
             want = host_matmul.epilogue(sums, params)
-            there = params._replace(row_scale=cupy.asarray(params.row_scale), bias=cupy.asarray(params.bias))
             out = poisoned(want)
-            bspmm.chained(*arrays, d, there, bipolar=True, mean=mean, kernel=kernel, out=out)
+            chained(params)(words_there, out)
             same(out, want)
     # a factor of the device times one of the host, rounded once
     scale = np.random.default_rng(1).standard_normal(rows).astype(np.float32)
     want = host_matmul.epilogue(sums, chain._replace(row_scale=chain.row_scale * scale))
     operand = OperandParams(row_scale=cupy.asarray(scale))
-    same(bspmm.chained(*arrays, d, chain, bipolar=True, mean=mean, kernel=kernel, operand=operand), want)
+    same(chained(chain, operand)(words_there), want)
     if mean:
-        plain = bspmm.chained(*arrays, d, EpilogueParams(), bipolar=True, mean=True, kernel=kernel)
-        same(plain, sums)
+        same(chained(EpilogueParams())(words_there), sums)
 
 
-def test_functions_of_the_host() -> None:
-    """The same names as on the host, with words of two or three dimensions, and thresholds of either place."""
+def test_words_of_two_dimensions_and_thresholds_of_either_place() -> None:
     import cupy
 
     from bitsparse.backends.cuda.binary import bspmm
 
     indptr, indices = pattern(LENGTHS, NODES)
     words = features(NODES, 100)
-    arrays = (cupy.asarray(indptr), cupy.asarray(indices))
+    schedule = bspmm.Schedule(cupy.asarray(indptr), cupy.asarray(indices), (indptr.size - 1, NODES), indices.size)
     limits = limits_of(100, 2500, 2, indptr.size - 1)
     there = limits._replace(values=cupy.asarray(limits.values), flips=cupy.asarray(limits.flips))
     sums, bits = (
         on_host.count(indptr, indices, words, 100, bipolar=True),
         on_host.sign(indptr, indices, words, 100, limits, bipolar=True),
     )
+    kinds: tuple[Any, ...] = ((sums, {}), (bits, {"output": "bits", "thresholds": there}))
     for given in (cupy.asarray(words), cupy.asarray(words).reshape(NODES, -1)):
-        same(bspmm.count(*arrays, given, 100, bipolar=True), sums)
-        same(bspmm.sign(*arrays, given, 100, there, bipolar=True), bits)
+        for want, more in kinds:
+            product = bspmm.BinarySum(schedule, features=100, bipolar=True, **more)
+            same(product(given), want)
 
 
 def test_nan_is_noticed_and_other_chains_are_refused() -> None:
@@ -337,9 +343,9 @@ def test_nan_is_noticed_and_other_chains_are_refused() -> None:
 
     indptr, indices = pattern([3, 1], 5)
     arrays = tuple(cupy.asarray(part) for part in (indptr, indices))
-    schedule = bspmm.Schedule(arrays[0], (2, 5), 4)
+    schedule = bspmm.Schedule(*arrays, (2, 5), 4)
     chain = EpilogueParams(out="bits", binarize=True, bias=np.array([np.nan] + [0] * 32, np.float32))
-    product = bspmm.BinarySum(schedule, arrays[1], features=33, bipolar=True, output="bits", params=chain)
+    product = bspmm.BinarySum(schedule, features=33, bipolar=True, output="bits", params=chain)
     product(cupy.asarray(features(5, 33)))
     assert product.nan_seen()
     assert not product.nan_seen()
@@ -348,9 +354,9 @@ def test_nan_is_noticed_and_other_chains_are_refused() -> None:
             schedule, arrays[1], features=33, bipolar=True, output="bits", params=chain._replace(binarize=False)
         )
     with pytest.raises(KernelError, match="a mean is a float"):
-        bspmm.BinarySum(schedule, arrays[1], features=33, bipolar=True, mean=True)
+        bspmm.BinarySum(schedule, features=33, bipolar=True, mean=True)
     with pytest.raises(KernelError, match="unheard"):
-        bspmm.BinarySum(schedule, arrays[1], features=33, bipolar=True, kernel="unheard")
+        bspmm.BinarySum(schedule, features=33, bipolar=True, kernel="unheard")
 
 
 def test_streams_and_capture() -> None:
@@ -360,11 +366,9 @@ def test_streams_and_capture() -> None:
     from bitsparse.backends.cuda.binary import bspmm
 
     indptr, indices = pattern(LENGTHS, NODES)
-    schedule = bspmm.Schedule(cupy.asarray(indptr), (indptr.size - 1, NODES), indices.size)
+    schedule = bspmm.Schedule(cupy.asarray(indptr), cupy.asarray(indices), (indptr.size - 1, NODES), indices.size)
     limits = limits_of(128, 2500)
-    product = bspmm.BinarySum(
-        schedule, cupy.asarray(indices), features=128, bipolar=True, output="bits", thresholds=limits
-    )
+    product = bspmm.BinarySum(schedule, features=128, bipolar=True, output="bits", thresholds=limits)
     words = features(NODES, 128)
     there, stream = cupy.asarray(words), cupy.cuda.Stream(non_blocking=True)
     want = on_host.sign(indptr, indices, words, 128, limits, bipolar=True)

@@ -10,7 +10,8 @@ import scipy.sparse as sp
 from cases_sparse import PATTERNS, as_int64, disordered, specs
 from test_sparse_build import HOSTILE, good, mutated, well_formed
 
-from bitsparse import backends
+import bitsparse as bs
+from bitsparse import backends, jit
 from bitsparse.backends.reference.sparse import build as reference
 
 pytestmark = pytest.mark.gpu
@@ -81,6 +82,36 @@ def test_tall_windows(window: int) -> None:
         want = reference.translate(*pattern, window)
         got = gpu().translate(*map(up, pattern), window)
         same(got, want)
+
+
+def test_positions_take_as_many_bytes_as_they_need() -> None:
+    for columns, kind in ((256, np.uint8), (257, np.uint16), (1 << 16, np.uint16), ((1 << 16) + 1, np.int32)):
+        # Two rows of one window that share all columns: twice as many entries as cells.
+        indptr, indices = np.array([0, columns, 2 * columns], np.int32), np.tile(np.arange(columns, dtype=np.int32), 2)
+        for checked in (False, True):
+            starts, cols, positions = gpu().translate(up(indptr), up(indices), (2, columns), 16, checked=checked)
+            assert positions.dtype == kind
+            np.testing.assert_array_equal(positions.get(), indices)
+            np.testing.assert_array_equal(cols.get(), indices[:columns])
+            assert starts.get().tolist() == [0, columns]
+
+
+def test_a_translation_takes_few_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On small graphs a translation takes as long as its launches: the kernels of a CSR array and of its index are counted."""
+    launched: list[str] = []
+    enqueue = jit.Launch.__call__
+    monkeypatch.setattr(
+        jit.Launch, "__call__", lambda self, *given: (launched.append(self._name), enqueue(self, *given))[1]
+    )
+    indptr, indices, shape = PATTERNS["hub"]()
+    a = bs.TCTiledCSR.from_csr_arrays(up(indptr), up(indices), shape)
+    assert launched == ["check_csr"]
+    _ = a.translation
+    assert [name for name in launched if name != "order_windows"] == ["check_csr", "list_windows", "pack_cells"]
+    assert launched.count("order_windows") <= 5
+    launched.clear()
+    _ = a.translation, a.with_values(up(np.ones(a.nnz, np.float32))).translation
+    assert not launched
 
 
 # ---- orders

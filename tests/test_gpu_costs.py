@@ -11,7 +11,7 @@ from bitsparse.backends.cuda import variants
 from bitsparse.backends.cuda.matmul import mma as gemm_mma
 from bitsparse.backends.cuda.matmul import wgmma as gemm
 from bitsparse.backends.cuda.matmul.matmul import KERNELS, cost
-from bitsparse.backends.cuda.matmul.passes import runs_of, wide_passes_of
+from bitsparse.backends.cuda.matmul.passes import Sizes, runs_of, wide_passes_of
 
 A100 = jit.Capability("A100", 8, 0, 108, 166912, 41943040)
 ADA = jit.Capability("L40S", 8, 9, 142, 101376, 100663296)
@@ -53,18 +53,18 @@ def test_costs_are_finite_and_grow(monkeypatch: pytest.MonkeyPatch, chip: jit.Ca
 
 
 def test_small_results_are_split() -> None:
-    tiling = gemm_mma.choose_tiling(64, 64, 64, 1, 1, 1, 1, False, False, A100)
+    tiling = gemm_mma.choose_tiling(Sizes(64, 64, 64, 1, 1, 1), 1, False, False, A100)
     assert tiling.rk > 1
-    assert gemm_mma.choose_tiling(8192, 8192, 8, 1, 1, 1, 1, False, False, A100)[:4] == (2, 4, 4, 8)
-    assert gemm_mma.choose_tiling(8192, 64, 8, 1, 4, 1, 1, False, False, A100).qb == 4
+    assert gemm_mma.choose_tiling(Sizes(8192, 8192, 8, 1, 1, 1), 1, False, False, A100)[:4] == (2, 4, 4, 8)
+    assert gemm_mma.choose_tiling(Sizes(8192, 64, 8, 1, 4, 1), 1, False, False, A100).qb == 4
 
 
 def test_digits_of_both_operands_side_by_side() -> None:
     """Tiles of an int64 result that read each operand once and write the result once."""
     for shape in ((8192, 64, 64), (4096, 4096, 32)):
-        tiling = gemm.choose_tiling(*shape, 2, 2, 1, False, True, 8)
+        tiling = gemm.choose_tiling(Sizes(*shape, 2, 2, 1), False, True, 8)
         assert (tiling.pa, tiling.qb) == (2, 2)
-    assert gemm.choose_tiling(8192, 64, 64, 4, 1, 1, False, True, 8).pa == 2
+    assert gemm.choose_tiling(Sizes(8192, 64, 64, 4, 1, 1), False, True, 8).pa == 2
 
 
 @pytest.mark.parametrize("step", [1, 8])
@@ -78,7 +78,7 @@ def test_passes_of_an_int64_result(planes: tuple[int, int], step: int) -> None:
     largest = ((1 << step) - 1) ** 2 * 1024 // step  # a block's
     for pa, qb, carries in ((1, 1, True), (2, 1, True), (1, 2, True), (2, 2, False), (1, 3, False), (1, 4, False)):
         for blocks in (1, 40, 3000):
-            table = wide_passes_of(*planes, pa, qb, blocks, step, negative, negative, 2, carries).tolist()
+            table = wide_passes_of(*planes, pa, qb, blocks, step, (negative, negative, 2), carries).tolist()
             want = sum(weights[0]) * sum(weights[1]) * 2 * blocks * largest
             result, acc, low = 0, {}, {}
             for p, q, k0, k1, opens, closes, drop, done, before, signs, shift, span, *_ in table:

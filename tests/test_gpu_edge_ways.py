@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -177,3 +181,64 @@ def test_containers_of_one_pattern_have_their_own_scales() -> None:
         for there, rows in ((a, 1), (scaled, factor[:, None])):
             got = to_host(bs.spmm(there, to_device(x), values=to_device(v)))
             np.testing.assert_allclose(got, (plain @ x) * rows, rtol=1e-4, atol=1e-3)
+
+
+def test_first_products_are_prepared_and_kept_where_that_suffices() -> None:
+    """What a product of a container does depends on the kind of its features, or on values and scales, which containers may not share."""
+    from bitsparse.ops.plan import LongWay
+
+    rng = np.random.default_rng(4)
+    x, values = rng.standard_normal((81, 16)).astype(np.float32), rng.standard_normal(A.nnz)
+    wide = bs.TCTiledCSR(sp.csr_array((values, A.indices, A.indptr), A.shape)).to_device("cuda")
+    there, kept = to_device(x), store_of(wide)
+    for _ in range(2):  # float32 times float64 is float64: not summed as it lies
+        assert bs.spmm(wide, there).dtype == np.float64
+    ((key, long),) = kept[CALLS].items()
+    assert isinstance(long, LongWay)
+    single = wide.astype(np.float32)
+    want = bs.spmm(sp.csr_array((values.astype(np.float32), A.indices, A.indptr), A.shape), x)
+    np.testing.assert_allclose(to_host(bs.spmm(single, there)), want, rtol=1e-4, atol=1e-4)
+    assert not isinstance(kept[CALLS][key], LongWay)
+    assert bs.spmm(wide, there).dtype == np.float64
+    assert isinstance(kept[CALLS][key], LongWay)
+
+
+def test_first_products_are_refused_as_later_ones() -> None:
+    import cupy
+
+    x, there = cupy.ones((81, 4), np.float32), on_gpu()
+    for _ in range(2):
+        for wrong, message in (
+            ({"x": x[:80]}, "A has 81 columns but x has 80 rows"),
+            ({"x": cupy.ones((81, 4), np.complex64)}, "x has dtype complex64"),
+            ({"x": cupy.ones((81, 1, 1, 4), np.float32)}, "features are \\(N,\\), \\(N, D\\) or \\(N, heads, D\\)"),
+            ({"x": x, "out": cupy.ones((81, 5), np.float32)}, "out has shape"),
+            ({"x": x, "out": x}, "out shares memory"),
+            ({"x": x, "out": np.ones((81, 4), np.float32)}, "out is on cpu"),
+            ({"x": x, "kernel": "quick"}, "kernel"),
+            ({"x": x, "kernel": "codes"}, "kernel 'codes' cannot compute this"),
+            ({"x": x, "reduce": ["sum"]}, "reduce"),
+        ):
+            with pytest.raises(
+                (ValueError, bs.ShapeError, bs.DTypeError, bs.DeviceError, bs.KernelError), match=message
+            ):
+                bs.spmm(there, **wrong)  # type: ignore[arg-type]
+        assert np.array_equal(to_host(bs.spmm(there, x)), bs.spmm(A.astype(bool), np.ones((81, 4), np.float32)))
+    with pytest.raises(bs.DeviceError, match="A is on cpu but x is on cuda:0"):
+        bs.spmm(bs.TCTiledCSR(A), x)
+
+
+@pytest.mark.parametrize(("product", "entries", "back"), [("spmm", 12, 5), ("bspmm", 22, 10)])
+def test_arguments_do_not_wander(product: str, entries: int, back: int) -> None:
+    """A cold call, in a process of its own: what is decided once is not asked again of a module that was left."""
+    import cupy
+
+    script = Path(__file__).resolve().parent.parent / "benchmarks" / "route.py"
+    emulated = ["--emulate"] if hasattr(cupy, "_is_emulated") else []
+    done = subprocess.run(
+        [sys.executable, str(script), product, "--list", *emulated], capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["entries"] <= entries, found
+    assert found["back"] <= back, found

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gpu_products import multiply
 
-from bitsparse.backends.params import EpilogueParams
+from bitsparse.backends.params import EpilogueParams, OperandParams
 from bitsparse.backends.reference.bits import pack as reference_bits
 from bitsparse.backends.reference.matmul import matmul as reference_matmul
 
@@ -70,8 +71,6 @@ def behind_product(
     """The kernels of products, through the one-shot function."""
     import cupy
 
-    from bitsparse.backends.cuda.matmul import matmul as cuda_matmul
-
     *batch, m, n = shape
     kind: Params = {"k": k, "a_bits": a_bits, "b_bits": b_bits, "acc_dtype": np.int32}
     kind |= {"a_encoding": encoding(rng, a_bits), "b_encoding": encoding(rng, b_bits)} | more
@@ -81,7 +80,7 @@ def behind_product(
     out = poisoned(want.shape, want.dtype)
     if kind.get("bitmap") is not None:
         kind["bitmap"] = cupy.asarray(kind["bitmap"])
-    got = cuda_matmul.matmul(cupy.asarray(a), cupy.asarray(b), epilogue=params, out=out, kernel=kernel, **kind)
+    got = multiply(cupy.asarray(a), cupy.asarray(b), epilogue=params, out=out, kernel=kernel, **kind)
     assert got is out
     same(cupy.asnumpy(out), want, f"{shape} {k} {kind} {params}")
 
@@ -328,7 +327,7 @@ def test_nan_is_reported() -> None:
             bias[129] = np.nan
             params = EpilogueParams(**GRID | CODES[codes], bias=bias, axis=axis)
             with pytest.raises(ValueError, match="produced NaN"):
-                cuda_matmul.matmul(a, b, epilogue=params, acc_dtype=np.int32, **kind)
+                multiply(a, b, epilogue=params, acc_dtype=np.int32, **kind)
             with pytest.raises(ValueError, match="produced NaN"):
                 cuda_matmul.epilogue(cupy.zeros((40, 130), np.int32), params)
             chain = DeviceEpilogue(params, (40, 130))
@@ -337,7 +336,7 @@ def test_nan_is_reported() -> None:
             got = product(b)
             assert product.nan_seen() and not product.nan_seen()
             finite = params._replace(bias=np.nan_to_num(bias, nan=-1e30))
-            want = cuda_matmul.matmul(a, b, epilogue=finite, acc_dtype=np.int32, **kind)
+            want = multiply(a, b, epilogue=finite, acc_dtype=np.int32, **kind)
             if codes != "stochastic":  # NaN has the code of the lowest number
                 same(cupy.asnumpy(got), cupy.asnumpy(want))
     # Beyond the edge of the result the kernels compute nonsense, which nobody is to hear of.
@@ -384,10 +383,7 @@ def test_scales_and_terms_of_operands(result: str, fused: bool) -> None:
                 out = poisoned(want.shape, want.dtype)
                 device = [None if x is None else cupy.asarray(x) for x in (row, col)]
                 device_pairs = [None if x is None else (cupy.asarray(x[0]), cupy.asarray(x[1])) for x in pairs]
-                product(
-                    cupy.asarray(b), out, a_scale=device[0], b_scale=device[1], row_term=device_pairs[0],
-                    col_term=device_pairs[1],
-                )  # fmt: skip
+                product(cupy.asarray(b), out, OperandParams(*device, *device_pairs))
                 same(cupy.asnumpy(out), want, f"{a_shape} {b_shape} {terms}")
 
 
@@ -479,7 +475,7 @@ def test_sums_that_wait_for_the_next_tile(monkeypatch: pytest.MonkeyPatch, cut: 
             want = host(acc, params)
             for scale in (None, floats(rng, (n,), 0.5, 1.5), None):  # with an operand's scale nothing waits
                 out = poisoned(want.shape, want.dtype)
-                product(device_b, out, b_scale=None if scale is None else cupy.asarray(scale))
+                product(device_b, out, OperandParams(col_scale=None if scale is None else cupy.asarray(scale)))
                 expected = (
                     want if scale is None else host(acc, params._replace(col_scale=times(params.col_scale, scale)))
                 )
@@ -490,8 +486,6 @@ def test_sums_that_wait_for_the_next_tile(monkeypatch: pytest.MonkeyPatch, cut: 
 def test_batches(batches: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
     import cupy
 
-    from bitsparse.backends.cuda.matmul import matmul as cuda_matmul
-
     rng = np.random.default_rng(1)
     kind: Params = {"k": 300, "a_bits": 1, "b_bits": 2, "a_encoding": "bipolar", "b_encoding": "signed"}
     a, b = words_of(rng, (*batches[0], 37, 300), 1), words_of(rng, (*batches[1], 70, 300), 2)
@@ -500,7 +494,7 @@ def test_batches(batches: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
         params = random_params(rng, acc.shape)
         want = host(acc, params)
         out = poisoned(want.shape, want.dtype)
-        cuda_matmul.matmul(cupy.asarray(a), cupy.asarray(b), acc_dtype=np.int32, epilogue=params, out=out, **kind)
+        multiply(cupy.asarray(a), cupy.asarray(b), acc_dtype=np.int32, epilogue=params, out=out, **kind)
         same(cupy.asnumpy(out), want, str(params))
 
 
@@ -529,8 +523,6 @@ def test_zero_tiles(density: float) -> None:
     """Tiles whose products were all jumped over go through the chain as zeros."""
     import cupy
 
-    from bitsparse.backends.cuda.matmul import matmul as cuda_matmul
-
     rng = np.random.default_rng(9)
     m, n, k = 515, 70, 5000
     codes = rng.integers(0, 2, (m, k), np.uint64)
@@ -542,9 +534,7 @@ def test_zero_tiles(density: float) -> None:
     for params in (EpilogueParams(bias=np.float32(2)), requantised((m, n), 3, -1), requantised((m, n), 3, -2)):
         want = host(acc, params)
         out = poisoned(want.shape, want.dtype)
-        cuda_matmul.matmul(
-            cupy.asarray(a), cupy.asarray(b), bitmap=bitmap, acc_dtype=np.int32, epilogue=params, out=out, **kind
-        )
+        multiply(cupy.asarray(a), cupy.asarray(b), bitmap=bitmap, acc_dtype=np.int32, epilogue=params, out=out, **kind)
         same(cupy.asnumpy(out), want)
 
 
@@ -604,11 +594,11 @@ def test_streams_and_graphs() -> None:
                 chain = DeviceEpilogue(params, (m, n))
                 product = cuda_matmul.Product(cupy.asarray(a), n=n, acc_dtype=dtype, epilogue=chain, **kind)
                 out = poisoned(want.shape, want.dtype)
-                product(device_b, out, b_scale=device_scale)
+                product(device_b, out, OperandParams(col_scale=device_scale))
                 same(cupy.asnumpy(out), want)
                 stream.begin_capture()
                 for _ in range(2):
-                    product(device_b, out, b_scale=device_scale)
+                    product(device_b, out, OperandParams(col_scale=device_scale))
                 graph = stream.end_capture()
                 for _ in range(2):
                     out.fill(0)

@@ -32,11 +32,11 @@ def graph() -> Any:
     return sp.csr_array(dense)
 
 
-def schedule_of(A: Any, index: Any = np.int32) -> tuple[Any, Any]:
+def schedule_of(A: Any, index: Any = np.int32) -> Any:
     from bitsparse.backends.cuda.csr.schedule import Schedule
 
     indptr, indices = (cp().asarray(part.astype(index)) for part in (A.indptr, A.indices))
-    return Schedule(indptr, A.shape, A.nnz), indices
+    return Schedule(indptr, indices, A.shape, A.nnz)
 
 
 def chains(d: int) -> dict[str, EpilogueParams]:
@@ -136,7 +136,7 @@ def test_edge_by_edge(d: int) -> None:
             ("sum", "mean")[i // 3 % 2],
         )
         product = Spmm(
-            *schedule_of(A, index), columns=d, x_dtype=np.float32, acc_dtype=np.float32, weights=brought, reduce=reduce,
+            schedule_of(A, index), columns=d, x_dtype=np.float32, acc_dtype=np.float32, weights=brought, reduce=reduce,
             finish=case.finish,
         )  # fmt: skip
         out = poisoned(case.finish)
@@ -157,7 +157,7 @@ def test_sixteen_bits_come_out_as_float32_or_signs(d: int, dtype: str) -> None:
     for name, bits, more in ALL[::3]:
         case = Case(d, name, bits, more)
         kind = {"columns": d, "x_dtype": x.dtype, "acc_dtype": np.float32}
-        product = Spmm(*schedule_of(A), finish=case.finish, **kind)
+        product = Spmm(schedule_of(A), finish=case.finish, **kind)
         out = poisoned(case.finish)
         product(there, None, out, case.behind)
         case.check(out, A.astype(np.float64), x.astype(np.float64))
@@ -187,7 +187,7 @@ def test_windows(d: int, part: int | None) -> None:
 @pytest.mark.parametrize("encoding", ["bipolar", "unsigned"])
 @pytest.mark.parametrize("d", [1, 31, 64, 100, 128, 260])
 def test_one_bit_features(d: int, encoding: str) -> None:
-    from bitsparse.backends.cuda.spmm.packed import PackedSum, packed_tuning
+    from bitsparse.backends.cuda.spmm.codes import PackedSum, packed_tuning
 
     rng = np.random.default_rng(d)
     A = graph()
@@ -199,9 +199,9 @@ def test_one_bit_features(d: int, encoding: str) -> None:
         case, weights, mean = Case(d, name, signs, more), ("edge", "general", "none")[i % 3], i % 4 == 1
         tuning = packed_tuning(d)._replace(longest=(None, 8)[i % 2])
         if i == 4:
-            tuning = tuning._replace(lane=(8, 16, 32)[d % 3], lanes=4)
+            tuning = tuning._replace(load=(8, 16, 32)[d % 3], lanes=4)
         sums = PackedSum(
-            *schedule_of(A, (np.int32, np.int64)[i == 5]), features=d, encoding=encoding, finish=case.finish,
+            schedule_of(A, (np.int32, np.int64)[i == 5]), features=d, encoding=encoding, finish=case.finish,
             values=None if weights == "none" else cp().asarray(values), weights=weights, mean=mean, tuning=tuning,
         )  # fmt: skip
         out = poisoned(case.finish)

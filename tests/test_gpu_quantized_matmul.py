@@ -270,7 +270,11 @@ def test_not_finite_and_refusals() -> None:
         (bs.DeviceError, "x is on cpu, but w is on cuda:0", lambda: plan(x, out)),
         (ValueError, "rows that are contiguous", lambda: plan(cp().asfortranarray(there), out)),
         (bs.ShapeError, "must be one float32", lambda: plan(there, out, scale=cp().ones(2, np.float32))),
-        (bs.DeviceError, "operands are on", lambda: plan(there, np.zeros((9, 4), np.float32))),
+        (
+            bs.DeviceError,
+            "out is on cpu but the result is on cuda:0",
+            lambda: plan(there, np.zeros((9, 4), np.float32)),
+        ),
         (
             bs.KernelError,
             "signed bytes",

@@ -38,6 +38,34 @@ def cuda() -> Any:
     return sample
 
 
+def sampled(indptr: Any, *, width: int, strategy: str, seed: int = 0, stream: int = 0) -> tuple[Any, Any]:
+    """Where the samples of each row start, and which edges they are."""
+    drawing = cuda().Drawing(indptr, (int(indptr.size) - 1, 0), int(indptr[-1]), width=width, strategy=strategy)
+    return drawing.starts.astype(np.int64), drawing.edges(seed, stream, columns=False)[0]
+
+
+def gathered(
+    indptr: Any,
+    indices: Any,
+    x: Any,
+    out: Any,
+    *,
+    width: int,
+    strategy: str,
+    seed: int = 0,
+    stream: int = 0,
+    **kind: Any,
+) -> Any:
+    """Sums over a sample, written to `out`."""
+    codes, alignment = isinstance(x, CodeFeatures), 16
+    while not codes and (x.data.ptr % alignment or out.data.ptr % alignment):
+        alignment //= 2
+    (cols, _), columns = (x.words.shape, x.features) if codes else (x.shape, x.shape[1])
+    drawing = cuda().Drawing(indptr, (int(indptr.size) - 1, cols), int(indptr[-1]), width=width, strategy=strategy)
+    kind |= {"columns": columns, "x_dtype": cuda().Codes.of(x) if codes else x.dtype, "alignment": alignment}
+    return cuda().SampledSum(drawing, indices, **kind)(x, out, seed=seed, stream=stream)
+
+
 def to_device(array: Any) -> Any:
     if array is None:
         return None
@@ -78,7 +106,7 @@ def test_the_hosts_samples(strategy: str, index: str) -> None:
         want = host.sample_edges(indptr, width=width, strategy=strategy, seed=seed, stream=3)
         if strategy == "uniform" and width >= 1 << 31:
             assert width > indptr[-1]
-        got = cuda().sample_edges(to_device(indptr), width=width, strategy=strategy, seed=seed, stream=3)
+        got = sampled(to_device(indptr), width=width, strategy=strategy, seed=seed, stream=3)
         for one, two in zip(got, want, strict=True):
             assert one.dtype == two.dtype
             assert np.array_equal(one.get(), two), (width, seed)
@@ -89,7 +117,7 @@ def test_every_graph(name: str) -> None:
     for strategy, index in itertools.product(STRATEGIES, ("int32", "int64")):
         indptr = GRAPHS[name].indptr.astype(index)
         want = host.sample_edges(indptr, width=6, strategy=strategy, seed=1)
-        got = cuda().sample_edges(to_device(indptr), width=6, strategy=strategy, seed=1)
+        got = sampled(to_device(indptr), width=6, strategy=strategy, seed=1)
         assert all(np.array_equal(one.get(), two) for one, two in zip(got, want, strict=True))
 
 
@@ -98,12 +126,12 @@ def test_long_rows_are_exact_in_every_step() -> None:
     indptr = np.cumsum([0, 577 * 1429, 46_000, 44_299 + 8, 1_000_003, 16_777_217, 2]).astype(np.int32)
     for strategy, width in itertools.product(STRATEGIES, (64, 257, 40_000)):
         want = host.sample_edges(indptr, width=width, strategy=strategy, seed=9)
-        got = cuda().sample_edges(to_device(indptr), width=width, strategy=strategy, seed=9)
+        got = sampled(to_device(indptr), width=width, strategy=strategy, seed=9)
         assert all(np.array_equal(one.get(), two) for one, two in zip(got, want, strict=True))
 
 
 def test_more_than_31_bits_of_a_row_are_refused() -> None:
-    from bitsparse.backends.cuda.sampling.drawing import sampler_params
+    from bitsparse.backends.cuda.sampling.sample import sampler_params
 
     with pytest.raises(bs.KernelError, match="2147483648 asks a GPU"):
         sampler_params(cp().zeros(1, np.int64), 1 << 32, 1 << 31, "uniform", 0, 0)
@@ -145,9 +173,7 @@ def check(
     room = poisoned((want.size + offset,), real)
     out = room[offset:].reshape(want.shape)
     device = {k: to_device(v) for k, v in given.items()}
-    got_there = cuda().gather(
-        to_device(indptr), to_device(indices), to_device(x), tuning=tuning, out=out, **device, **how
-    )
+    got_there = gathered(to_device(indptr), to_device(indices), to_device(x), out, tuning=tuning, **device, **how)
     assert got_there is out
     got = to_host(out)
     samples = np.minimum(np.diff(indptr), how["width"])[:, None]
@@ -196,9 +222,8 @@ def test_every_tuning() -> None:
         (4, 32, 4, 4, 3, 4, None),
         (16, 32, 8, 16, 1, 1024, None),
     ):
-        tuning = cuda().Tuning(
-            bytes_, lanes, unroll, None, 32 * lanes if lanes < 8 else 128, span, limit, longest, chunk
-        )
+        threads = 32 * lanes if lanes < 8 else 128
+        tuning = cuda().Tuning(bytes_, lanes, 1, unroll, None, threads, span, longest, limit, chunk)
         for width, kind in itertools.product((16, 700), ("none", "everything")):
             check(indptr, 300, 48, "float32", tuning, kind, width=width, strategy="aes")
 
@@ -318,7 +343,7 @@ def test_packed_features(bits: int, encoding: str) -> None:
         there = x._replace(words=to_device(x.words), scale=to_device(x.scale), offset=to_device(x.offset))
         out = poisoned(want.shape, np.float32)
         device = {k: v if k == "rescale" else to_device(v) for k, v in weights.items()}
-        cuda().gather(to_device(indptr), to_device(indices), there, width=width, strategy="aes", out=out, **device)
+        gathered(to_device(indptr), to_device(indices), there, out, width=width, strategy="aes", **device)
         real = np.abs(codes_to_values(codes, bits, encoding)).astype(np.float64)
         real = real * (1 if x.scale is None else np.abs(x.scale)) + (0 if x.offset is None else np.abs(x.offset))
         sizes = host.gather(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from test_gpu_bits import empty, raw, to_device, to_host
 from bitsparse.backends.cuda.csr import vectors as cuda_edges
 from bitsparse.backends.cuda.csr.schedule import Schedule
 from bitsparse.backends.cuda.edges import sddmm as cuda
-from bitsparse.backends.cuda.edges.sddmm_windows import DotWindows, window_defines
+from bitsparse.backends.cuda.edges.sddmm import DotWindows, window_defines
 from bitsparse.backends.cuda.spmm.windows import Windows
 from bitsparse.backends.host.edges import sddmm as host
 
@@ -41,6 +42,8 @@ def check_products(
     x, y = (features(rng, (n, heads * width), kind) for n in A.shape)
     if kind.kind == "i":
         x, y = x // (1 << 20), y // (1 << 20)
+    if op == "div":
+        y = (y.astype(np.float64) + np.copysign(0.5, y.astype(np.float64))).astype(kind)
     indptr, indices = on_device(A, wide)
     shape = (A.nnz, heads if op == "dot" else heads * width)
     out = empty(shape, kind)
@@ -50,7 +53,7 @@ def check_products(
     exact = np.int64 if kind.kind == "i" else np.longdouble
     rows, cols = ends(A)
     left, right = x.astype(exact)[rows], y.astype(exact)[cols]
-    terms = left + right if op == "add" else left * right
+    terms = getattr(operator, {"dot": "mul", "div": "truediv"}.get(op, op))(left, right)
     if op == "dot":
         terms = terms.reshape(A.nnz, heads, width)
     want = terms.sum(axis=-1) if op == "dot" else terms
@@ -80,14 +83,16 @@ def test_heads(heads: int, width: int) -> None:
         check_products(GRAPHS[name], width, heads, "float32", "dot")
 
 
-@pytest.mark.parametrize("op", ["dot", "add", "mul"])
+@pytest.mark.parametrize("op", ["dot", "add", "sub", "mul", "div"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", "int32", "int64"])
 def test_dtypes(dtype: str, op: str) -> None:
+    if op == "div" and dtype[0] == "i":
+        return
     for width, heads in ((16, 1), (7, 1), (40, 2)):
         check_products(GRAPHS["hubs"], width, heads, dtype, op)
 
 
-@pytest.mark.parametrize("op", ["add", "mul"])
+@pytest.mark.parametrize("op", ["add", "sub", "mul", "div"])
 def test_sums_and_products_of_rows(op: str) -> None:
     for name, width in (("square", 4), ("square", 1), ("many empty rows", 50), ("hubs", 130), ("tall", 6)):
         check_products(GRAPHS[name], width, 1, "float32", op)
@@ -124,7 +129,7 @@ def test_a_product_is_prepared_once_and_captured() -> None:
     x, y = (cupy.asarray(rng.standard_normal((n, 32), dtype=np.float32)) for n in A.shape)
     for op, shape in (("dot", (A.nnz, 2)), ("mul", (A.nnz, 32))):
         product = cuda.EdgeProduct(
-            Schedule(indptr, A.shape, A.nnz), indices, op=op, dtype="float32", columns=32, heads=2
+            Schedule(indptr, indices, A.shape, A.nnz), op=op, dtype="float32", columns=32, heads=2
         )
         want = cuda.sddmm(indptr, indices, A.shape, x, y, op=op, heads=2)
         out = empty(shape, np.float32)
@@ -140,14 +145,22 @@ def test_a_product_is_prepared_once_and_captured() -> None:
 
 
 def test_heads_numbered_in_64_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    import cupy
-
     A = GRAPHS["square"]
-    schedule = Schedule(*on_device(A)[:1], A.shape, A.nnz)
-    assert cuda_edges.widened(schedule, None, 1 << 20) == (schedule, None)
-    wide, indices = cuda_edges.widened(schedule, cupy.zeros(3, np.int32), 1 << 27)
+    schedule = Schedule(*on_device(A), A.shape, A.nnz)
+    assert cuda_edges.widened(schedule, 1 << 20) is schedule
+    wide = cuda_edges.widened(schedule, 1 << 27)
     assert wide.large
-    assert indices.dtype == np.int64
+    assert wide.indices.dtype == np.int64
+
+
+def test_edges_that_are_their_own_columns() -> None:
+    A = GRAPHS["square"]
+    incidence = Schedule(on_device(A)[0], None, (A.shape[0], A.nnz), A.nnz)
+    assert np.array_equal(cuda_edges.widened(incidence, 1).indices.get(), np.arange(A.nnz))
+    named = incidence.along(on_device(A)[1])
+    assert named.indexed() is named
+    assert np.array_equal(named.indices.get(), A.indices)
+    assert incidence.indices is None
 
 
 def test_nothing_to_do_and_unaligned_views() -> None:
@@ -276,7 +289,7 @@ def test_softmax_of_special_values() -> None:
 def test_the_same_bits_every_time_and_nothing_prepared_twice() -> None:
     A = GRAPHS["hubs"]
     indptr, indices = on_device(A)
-    schedule = Schedule(indptr, A.shape, A.nnz)
+    schedule = Schedule(indptr, indices, A.shape, A.nnz)
     x = to_device(np.random.default_rng(5).standard_normal((max(A.shape), 32)).astype(np.float32))
     rows, cols = x[: A.shape[0]], x[: A.shape[1]]
     first, second = (

@@ -12,9 +12,7 @@ from test_gpu_bits import empty, raw, to_host
 
 import bitsparse as bs
 from bitsparse.arrays.inside import store_of
-from bitsparse.backends.cuda.csr.schedule import Schedule
-from bitsparse.backends.cuda.edges import sddmm_codes as cuda
-from bitsparse.ops.edges.sddmm_codes import CODE_CALLS, CODE_PRODUCTS
+from bitsparse.ops.edges.products import CODE_CALLS, CODE_PRODUCTS
 
 pytestmark = pytest.mark.gpu
 
@@ -182,22 +180,6 @@ def test_a_product_is_prepared_once_and_captured() -> None:
         stream.synchronize()
         assert np.array_equal(raw(out).get(), raw(want).get())
     assert len(CODE_PRODUCTS.all(store_of(there))) == 2
-
-
-def test_variants_agree() -> None:
-    import cupy
-
-    A = pattern([int(n) for n in np.random.default_rng(3).choice([0, 1, 1, 2, 40], 300)], 300)
-    rng = np.random.default_rng(6)
-    x, y = (codes(rng, (n, 128), 4, "unsigned") for n in A.shape)
-    want = bs.sddmm(A, x, y)
-    schedule = Schedule(cupy.asarray(A.indptr), A.shape, A.nnz)
-    ends = [cuda.CodeEnds(one.to_device("cuda").words, "unsigned") for one in (x, y)]
-    kind = cuda.CodesKind.of("dot", 4, 128, 1, *ends)
-    for steps, blocks in ((1, 10), (2, 12)):
-        product = cuda.CodesProduct(schedule, cupy.asarray(A.indices), kind, steps=steps, blocks=blocks)
-        out = empty(want.shape, np.int32)
-        same(to_host(product(*ends, out)), want)
 
 
 def test_later_calls_give_the_same() -> None:

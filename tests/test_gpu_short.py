@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -20,7 +18,7 @@ RNG = np.random.default_rng(0)
 LENGTHS = [0, 0, *range(1, 36), 63, 64, 65, 127, 128, 129, 500, 0, 3]
 
 
-def check(A: sp.csr_array, columns: int, weighted: bool = False, wide: bool = False, **tuning: Any) -> None:
+def check(A: sp.csr_array, columns: int, weighted: bool = False, wide: bool = False) -> None:
     index = np.int64 if wide else np.int32
     x = RNG.standard_normal((A.shape[1], columns)).astype(np.float32)
     values = RNG.standard_normal(A.nnz).astype(np.float32) if weighted else np.ones(A.nnz, np.float32)
@@ -31,7 +29,6 @@ def check(A: sp.csr_array, columns: int, weighted: bool = False, wide: bool = Fa
         columns,
         values=to_device(values) if weighted else None,
         row_scale=None if scale is None else to_device(scale),
-        tuning=cuda.ShortTuning(**tuning),
     )
     out = empty((A.shape[0], columns), np.float32)
     assert sums(to_device(x), out) is out
@@ -47,11 +44,10 @@ def test_every_length_of_rows(columns: int) -> None:
     check(pattern(LENGTHS, 600), columns)
 
 
-@pytest.mark.parametrize("unroll", [4, 8])
-def test_tunings_weights_and_indices(unroll: int) -> None:
+def test_weights_and_indices() -> None:
     A = pattern(LENGTHS, 600)
-    check(A, 16, weighted=True, unroll=unroll, rounds=1, threads=128)
-    check(A, 16, wide=True, unroll=unroll, rounds=4, threads=32)
+    check(A, 16, weighted=True)
+    check(A, 16, wide=True)
 
 
 def test_every_graph() -> None:

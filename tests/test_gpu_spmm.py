@@ -205,8 +205,7 @@ def test_the_same_bits_every_time_and_in_a_graph() -> None:
     x = to_device(features(rng, (graph.shape[1], 64), np.dtype(np.float32)))
     values = to_device(rng.standard_normal(graph.nnz).astype(np.float32))
     product = Spmm(
-        Schedule(indptr, graph.shape, graph.nnz),
-        indices,
+        Schedule(indptr, indices, graph.shape, graph.nnz),
         columns=64,
         x_dtype="float32",
         acc_dtype="float32",
@@ -239,11 +238,9 @@ def test_scales_are_folded_into_edges() -> None:
     scales = factors(rng, graph, np.dtype(np.float32), 1, "scales")
     x = features(rng, (graph.shape[1], 40), np.dtype(np.float32))
     given = {name: to_device(scale) for name, scale in scales.items()}
-    schedule = Schedule(to_device(graph.indptr), graph.shape, graph.nnz)
+    schedule = Schedule(to_device(graph.indptr), to_device(graph.indices), graph.shape, graph.nnz)
     apart, folded, both = (
-        Spmm(schedule, to_device(graph.indices), columns=40, x_dtype="float32", acc_dtype="float32", fold=fold, **some)(
-            to_device(x)
-        ).get()
+        Spmm(schedule, columns=40, x_dtype="float32", acc_dtype="float32", fold=fold, **some)(to_device(x)).get()
         for fold, some in (
             (False, {"col_scale": given["col_scale"]}),
             (True, {"col_scale": given["col_scale"]}),
@@ -354,8 +351,7 @@ def test_values_of_sixteen_bits(width: int, lanes: int, unroll: int, columns: in
                     **(host | {"acc_dtype": "float64"}),
                 )
             product = Spmm(
-                Schedule(to_device(graph.indptr), graph.shape, graph.nnz),
-                to_device(graph.indices),
+                Schedule(to_device(graph.indptr), to_device(graph.indices), graph.shape, graph.nnz),
                 columns=columns,
                 x_dtype=kind,
                 acc_dtype="float32",

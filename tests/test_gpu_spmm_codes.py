@@ -56,7 +56,7 @@ def code_sum(pattern: Any, shape: tuple[int, int], index: Any = np.int32, **give
     from bitsparse.backends.cuda.spmm.codes import CodeSum
 
     indptr, indices = (cp().asarray(part.astype(index)) for part in pattern)
-    return CodeSum(Schedule(indptr, shape, int(indices.size)), indices, **given)
+    return CodeSum(Schedule(indptr, indices, shape, int(indices.size)), **given)
 
 
 def poisoned(made: Any) -> Any:
@@ -97,12 +97,12 @@ def test_lanes_are_full(bits: int, encoding: str) -> None:
 
 def tunings(bits: int, d: int) -> list[Any]:
     """Longest pieces and shortest, rows for warps and for groups, other words and lanes."""
-    from bitsparse.backends.cuda.spmm.codes import CodeTuning
+    from bitsparse.backends.cuda.csr.sums import Tuning
 
     longest = 256 if bits == 8 else 1024
     return [
-        CodeTuning(4, 2, longest=longest, limit=longest),
-        CodeTuning(1 if bits < 8 else 2, 4, 16, span=8, longest=32, limit=4),
+        Tuning(4, 2, longest=longest, limit=longest),
+        Tuning(1 if bits < 8 else 2, 4, unroll=16, span=8, longest=32, limit=4),
     ]
 
 

@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from bitsparse.errors import DTypeError, KernelError, ShapeError
-
 pytestmark = pytest.mark.gpu
 
 HEIGHTS = (16, 32, 64)
@@ -58,7 +56,7 @@ def plan(a: sp.csr_matrix, height: int, dtype: str, index: type = np.int32) -> A
 
     a.sort_indices()
     indptr, indices = (cupy.asarray(part.astype(index)) for part in (a.indptr, a.indices))
-    return Tiles(indptr, indices, a.shape, a.nnz, rows=height, k=8 if dtype == "float32" else 16)
+    return Tiles(indptr, indices, a.shape, a.nnz, height=height, k=8 if dtype == "float32" else 16)
 
 
 def check(
@@ -75,12 +73,9 @@ def check(
     reduce: str = "sum",
     precision: str = "tf32",
     tiles: Any = None,
-    **tuning: Any,
 ) -> None:
     """One product against float64, within the bound of its precision; the result is poisoned before."""
     import cupy
-
-    from bitsparse.backends.cuda.spmm.tiles import Tuning
 
     rng = np.random.default_rng(columns)
     x = rng.standard_normal((a.shape[1], columns)).astype(DTYPES[dtype])
@@ -98,7 +93,6 @@ def check(
         reduce,
         precision,
         out,
-        tuning=Tuning(**tuning),
     )
     assert result is out
     got = result.get().astype(np.float64)
@@ -122,7 +116,7 @@ def check(
     if precision == "3xtf32" and dtype == "float16":
         eps = 2.0**-20
     if dtype == "float32" and precision == "tf32" and not weighted_too:
-        eps = 6.5e-4 if tuning.get("rounding", 1) == 1 else 2.0**-10 if tuning["rounding"] == 0 else 2.0**-11
+        eps = 6.5e-4
     bound = (eps + 2.0**-22 * (count + 2)) * size * factor + 1e-30
     if dtype == "float16":
         bound += 2.0**-24 * (count + 1) * abs(wide).max(initial=0)
@@ -173,18 +167,6 @@ def test_heads(dtype: str) -> None:
             check(a, width, dtype=dtype, tiles=tiles, values="edges", heads=heads, arranged=arranged)
 
 
-@pytest.mark.parametrize("tuning", [{"width": 16}, {"width": 4, "outer": True}, {"stages": 1}, {"stages": 5}])
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_tunings(dtype: str, tuning: dict[str, Any]) -> None:
-    check(graph("cliques"), 192, dtype=dtype, **tuning)
-    check(graph("hub"), 128, dtype=dtype, values="edges", **tuning)
-
-
-@pytest.mark.parametrize("rounding", [0, 1, 2])
-def test_roundings(rounding: int) -> None:
-    check(graph("cliques"), 64, rounding=rounding)
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_features_that_fit_are_summed_exactly(dtype: str) -> None:
     import cupy
@@ -205,7 +187,7 @@ def test_windows_in_pieces(monkeypatch: pytest.MonkeyPatch, limit: int, dtype: s
     for name in ("hub", "cliques", "nothing"):
         a = graph(name)
         tiles = plan(a, height, dtype)
-        assert (tiles.windows.slots > 0) == (name != "nothing")
+        assert (tiles.slots > 0) == (name != "nothing")
         check(a, 36, dtype=dtype, tiles=tiles, row=True, reduce="mean")
         check(a, 16, dtype=dtype, tiles=tiles, values="edges")
         check(a, 16, dtype=dtype, tiles=tiles, values="edges", arranged=True)
@@ -259,9 +241,8 @@ def test_int64_indices_and_the_same_bits() -> None:
     small, large = plan(a, 16, "float32"), plan(a, 16, "float32", np.int64)
     first = small.run(x).get()
     assert first.tobytes() == large.run(x).get().tobytes() == small.run(x).get().tobytes()
-    assert small.stats == large.stats
-    assert small.stats.nnz == a.nnz
-    assert 1.0 <= small.stats.reuse <= 16
+    assert small.reuse == large.reuse == a.nnz / small.unique
+    assert 1.0 <= small.reuse <= 16
     assert small.nbytes > 0
 
 
@@ -301,28 +282,6 @@ def test_capture_and_streams() -> None:
     assert again.get().tobytes() == expected.tobytes()
 
 
-def test_named_errors() -> None:
-    import cupy
-
-    a = graph("scattered")
-    tiles = plan(a, 16, "float32")
-    x = cupy.zeros((a.shape[1], 8), np.float32)
-    with pytest.raises(DTypeError, match="float16"):
-        tiles.run(x.astype(np.float16))
-    with pytest.raises(KernelError, match="max"):
-        tiles.run(x, reduce="max")
-    with pytest.raises(KernelError, match="fp32"):
-        tiles.run(x, precision="fp32")
-    with pytest.raises(ShapeError, match="131 columns"):
-        tiles.run(x[:-1])
-    with pytest.raises(ShapeError, match="3 heads"):
-        tiles.run(x, cupy.zeros((a.nnz, 3), np.float32))
-    with pytest.raises(ValueError, match="rows must be"):
-        plan(a, 48, "float32")
-    with pytest.raises(ValueError, match="arranged"):
-        tiles.run(x, plan(a, 32, "float32").arrange(cupy.zeros(a.nnz, np.float32)))
-
-
 def test_empty_shapes() -> None:
     import cupy
 
@@ -358,12 +317,12 @@ def test_an_array_s_translation_is_taken_as_it_lies(name: str, monkeypatch: pyte
     from bitsparse.backends.cuda.spmm.tiles import Tiles
 
     a = graph(name)
-    want = plan(a, 16, "float32").windows
+    want = plan(a, 16, "float32")
     there = bs.TCTiledCSR.from_csr_arrays(cupy.asarray(a.indptr), cupy.asarray(a.indices), a.shape)
     assert there.edge_col.dtype == (np.uint16 if name == "hub" else np.uint8)
     translation = there.translation
     monkeypatch.setattr(build, "translate", None)
-    made = Tiles(there.indptr, there.indices, a.shape, a.nnz, rows=16, k=8, translation=translation).windows
+    made = Tiles(there.indptr, there.indices, a.shape, a.nnz, height=16, k=8, translation=translation)
     assert there.translation is translation
     for part in ("cols", "bits", "pieces", "splits"):
         assert np.array_equal(getattr(made, part).get(), getattr(want, part).get())

@@ -14,7 +14,7 @@ import scipy.sparse as sp
 
 import bitsparse as bs
 from bitsparse import graph, interop
-from bitsparse.interop import pinned
+from bitsparse.interop import transfers, uploads
 
 pytestmark = pytest.mark.gpu
 
@@ -36,7 +36,7 @@ def test_single_copies(size: int, locked: bool, later: bool) -> None:
     if locked:
         source = interop.pinned_empty(size)
         source[...] = LARGE[:size]
-        assert interop.is_pinned(source) == (size > 0)
+        assert transfers.is_pinned(source) == (size > 0)
     with cp().cuda.Stream(non_blocking=True) as stream:
         there = interop.to_gpu(source, "cuda:0", later=later)
         if not (later and locked):
@@ -92,16 +92,16 @@ def test_pieces_are_shared_by_threads() -> None:
 
 @pytest.mark.parametrize("cores", [1, 2, 8])
 def test_threads_fill_pieces(cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    shared = pinned._Shared()
-    monkeypatch.setattr(pinned, "_shared", shared)
-    monkeypatch.setattr(pinned.os, "sched_getaffinity", lambda _: set(range(cores)), raising=False)
+    monkeypatch.setattr(transfers.os, "sched_getaffinity", lambda _: set(range(cores)), raising=False)
+    shared = transfers._Shared()
+    monkeypatch.setattr(transfers, "_shared", shared)
     there = interop.to_gpu(LARGE, "cuda:0")
     np.testing.assert_array_equal(there.get(), LARGE)
     assert shared.workers == max(1, min(4, cores - 1))
 
 
 def test_a_piece_that_could_not_be_filled_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    chunks, cupy = pinned.Chunks(1000, 3), cp()
+    chunks, cupy = transfers.Chunks(1000, 3), cp()
     there, calls = cupy.zeros(20_000, np.uint8), []
 
     def failing(to: Any, source: Any) -> None:
@@ -110,17 +110,17 @@ def test_a_piece_that_could_not_be_filled_is_not_lost(monkeypatch: pytest.Monkey
             raise OSError("the file ends here")
         to[...] = source
 
-    monkeypatch.setattr(pinned.np, "copyto", failing)
+    monkeypatch.setattr(transfers.np, "copyto", failing)
     stream = cupy.cuda.Stream(non_blocking=True)
     for size in (3000, 20_000):  # by the caller, by threads
         calls.clear()
         if size > 4000:
             with pytest.raises(OSError, match="ends here"):
-                pinned.enqueue(cupy, there.data.ptr, LARGE[:size], stream, chunks)
+                transfers.enqueue(cupy, there.data.ptr, LARGE[:size], stream, chunks)
         else:
-            pinned.enqueue(cupy, there.data.ptr, LARGE[:size], stream, chunks)
+            transfers.enqueue(cupy, there.data.ptr, LARGE[:size], stream, chunks)
     monkeypatch.undo()
-    pinned.enqueue(cupy, there.data.ptr, LARGE[:20_000], stream, chunks)
+    transfers.enqueue(cupy, there.data.ptr, LARGE[:20_000], stream, chunks)
     stream.synchronize()
     np.testing.assert_array_equal(there.get(), LARGE[:20_000])
 
@@ -180,7 +180,7 @@ def test_batches(kind: str, slots: int, tmp_path: Path) -> None:
     batches = [RNG.integers(0, 1 << 31, 5000 + 700 * number).astype(np.int32) for number in range(count)]
     ends = [RNG.normal(size=(number, 3)).astype(np.float32) for number in range(count)]
     up = interop.Uploader("cuda", slots=slots, chunk_bytes=4096)
-    held: list[interop.Upload] = []
+    held: list[uploads.Upload] = []
 
     def send(number: int) -> None:
         source: Any = batches[number]
@@ -252,7 +252,7 @@ def test_staging_waits_for_what_travels_and_takes_back_what_was_dropped() -> Non
         waiting.start()
         waiting.join(0.2)
         assert waiting.is_alive()
-        np.testing.assert_array_equal(sent._buffer[:10].get(), 7)
+        np.testing.assert_array_equal(sent.buffer[:10].get(), 7)
         up.upload(larger).release()
         waiting.join(10)
         assert got[0].nbytes == 10

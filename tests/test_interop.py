@@ -207,7 +207,7 @@ def test_arrays_are_viewed_without_a_copy(library: Library) -> None:
 def test_results_are_handed_over_without_a_copy(library: Library) -> None:
     result = np.arange(6, dtype=np.int32).reshape(2, 3)
     family = interop.as_numpy(library.make(DATA), "test")[1]
-    theirs = interop.from_numpy(result, family, "test")
+    theirs = interop.from_array(result, family, "test")
     assert library.owns(theirs)
     assert np.shares_memory(library.numpy(theirs), result)
 

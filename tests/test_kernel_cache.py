@@ -11,7 +11,7 @@ import pytest
 
 from bitsparse import _files
 from bitsparse.errors import KernelError
-from bitsparse.jit import cache
+from bitsparse.jit import cubins as cache
 
 ROOT = pytest.mark.skipif(os.name != "posix", reason="folders have owners and modes on POSIX systems alone")
 pytestmark = ROOT

@@ -16,7 +16,7 @@ import bitsparse.backends.cuda
 from bitsparse import jit
 from bitsparse.errors import KernelError
 from bitsparse.jit import structs
-from bitsparse.jit.cache import with_headers
+from bitsparse.jit.cubins import with_headers
 
 #: Names of numbers in the sources, and how often a name that stands for a number is that.
 TYPES = "typedef unsigned u32, bs_u32; typedef long long i64, bs_i64; typedef unsigned long long u64, bs_u64;"

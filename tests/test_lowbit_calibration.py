@@ -111,14 +111,17 @@ def test_weights_are_chosen_together_for_the_product_that_they_are_in(bits: int)
     assert together.min() >= -(2 ** (bits - 1)) and together.max() < 2 ** (bits - 1)
 
 
-@pytest.mark.parametrize(("bits", "refined"), [(1, 0), (2, 3), (4, 3), (5, 0), (8, 0)])
+@pytest.mark.parametrize(("bits", "refined"), [(1, 3), (2, 3), (4, 3), (5, 0), (8, 0)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_weights_of_few_bits_are_chosen_together(kind: str, bits: int, refined: int, replaced: Any) -> None:
-    """Of every product with 2 to 4 bits, and each choice changes the network; one bit is a sign, and more bits have little to gain."""
+    """Of every product with up to 4 bits, and each choice changes the network; more bits have little to gain."""
     graph, full, x = setting(kind)
     calls = replaced("refine_codes", refine_codes)
     model = nn.quantize_network(full, graph, x, bits)
     assert len(calls) == refined
+    changed = []
     for number in range(refined):
         replaced("refine_codes", unrefined, number)
-        assert nn.quantize_network(full, graph, x, bits).fingerprint() != model.fingerprint(), number
+        changed.append(nn.quantize_network(full, graph, x, bits).fingerprint() != model.fingerprint())
+    # Of one bit, few codes change, and in a product with few different inputs none at all.
+    assert all(changed) if bits > 1 else any(changed)

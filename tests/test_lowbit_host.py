@@ -164,7 +164,7 @@ def test_wrong_buffers_are_refused() -> None:
     wide = EpilogueParams(out="bits", bits=9, qmax=511, offset=np.float32(0), divisor=np.float32(1))
     with pytest.raises(ValueError, match="up to 8 bits"):
         steps.product(x, panels, 5, 2, wide, np.zeros((3, 16), np.uint8))
-    words, one, chain = np.zeros(16, np.uint8), np.zeros(1, np.int64), host_matmul._chain(wide, (1, 1, 1))
+    words, one, chain = np.zeros(16, np.uint8), np.zeros(1, np.int64), host_matmul.chain_of(wide, (1, 1, 1))
     with pytest.raises(
         ValueError, match="a product gives integers, floats or packed words"
     ):  # bytes are what steps give

@@ -191,9 +191,7 @@ def test_a_graph_data_is_a_graph() -> None:
 def test_what_is_no_graph_is_refused_by_name(graph: Any) -> None:
     a, model, x = case("gcn", 4)
     full = nn.random_network("gcn", [10, 6, 3])
-    with pytest.raises(
-        bs.DTypeError, match=r"quantize_network: the graph must be a scipy.sparse array or a GraphData, got"
-    ):
+    with pytest.raises(bs.DTypeError, match=r"quantize_network: the graph must be a scipy.sparse array, got"):
         nn.quantize_network(full, graph, x, 4)
     with pytest.raises(bs.DTypeError, match="tune_bits: the graph must be"):
         nn.tune_bits(full, graph, x, np.zeros(NODES, int), np.ones(NODES, bool))
@@ -254,7 +252,19 @@ def test_a_sampled_network_names_what_it_takes() -> None:
             bs.DTypeError, match=r"SampledNetwork: features must be nn.Features, .* pass nn.Features\(x\)"
         ):
             nn.SampledNetwork(model, graph, wrong, 4)
-    with pytest.raises(bs.DTypeError, match="operand must be a TCTiledCSR, got BitTensor"):
-        nn.SampledNetwork(model, graph, features, 4, operand=graph.packed("dense"))  # type: ignore[arg-type]
-    with pytest.raises(bs.ShapeError, match=r"operand has shape \(2, 2\)"):
-        nn.SampledNetwork(model, graph, features, 4, operand=bs.TCTiledCSR(np.eye(2)))
+
+
+def test_the_form_of_a_graph_does_not_depend_on_its_device() -> None:
+    """The demo's estimate for GPUs is passed by the demo's networks alone: nobody timed it for others."""
+    from bitsparse.graph.operand import form_for
+
+    a = sparse.random_array((2708, 2708), density=1e-3, format="csr", rng=np.random.default_rng(0))
+    graph = nn.Graph(a, "sum")
+    assert graph.form == form_for("auto", graph.nodes, graph.edges) == "csr"
+    assert form_for("auto", graph.nodes, graph.edges, "cuda") == "dense"
+
+
+@pytest.mark.gpu
+def test_the_form_of_a_graph_on_a_gpu_is_that_on_the_cpu() -> None:
+    a = sparse.random_array((300, 300), density=4e-3, format="csr", rng=np.random.default_rng(0))
+    assert nn.Graph(a, "sum", device="cuda").form == nn.Graph(a, "sum").form == "csr"

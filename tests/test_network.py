@@ -43,6 +43,8 @@ def close(got, wanted):
 
 
 X = np.random.default_rng(0).normal(size=(N, 3))
+ONES = np.ones((1, 2))
+GAT = nn.Attention(ONES, ONES)
 W, OWN = np.random.default_rng(1).normal(size=(2, 3, 2)).astype(np.float32)
 
 
@@ -100,6 +102,74 @@ def test_duplicates_are_summed_or_refused():
         nn.Network("gin", [nn.Layer([nn.Dense(W)])])(twice, X)
 
 
+def heeded(stored, scores, loops, sent):
+    """Sums of (N, columns) with the softmax over each row's edges, written out; 0 without edges."""
+    stored = stored | np.eye(N, dtype=bool) if loops else stored
+    weights = np.where(stored, np.exp(np.where(stored, scores, 0)), 0)
+    total = weights.sum(axis=1, keepdims=True)
+    return weights / np.where(total > 0, total, 1) @ sent
+
+
+@given(graphs(weights=False), st.booleans(), st.booleans(), st.booleans(), st.sampled_from([0.0, 0.2, 1.5]))
+def test_gat_heeds_the_nodes_in_its_row_by_head(graph, loops, mean, residual, slope):
+    stored, _, adjacency = graph
+    rng = np.random.default_rng(3)
+    weight, (source, target) = rng.normal(size=(3, 8)).astype(np.float32), rng.normal(size=(2, 4, 2)).astype(np.float32)
+    own, bias = (rng.normal(size=shape).astype(np.float32) for shape in ((3, 2 if mean else 8), 2 if mean else 8))
+    how = nn.Neighbours("softmax", self_loop=1.0 if loops else None)
+    first = nn.Dense(weight, bias, activation="elu", average=4 if mean else 1)
+    layer = nn.Layer(
+        [first, nn.Dense(np.eye(first.outputs)[:, :1])],
+        own if residual else None,
+        kind="gat",
+        neighbours=how,
+        attention=nn.Attention(source, target, negative_slope=slope),
+    )
+    got, heads = nn.Network("gat", [layer])(adjacency, X), []
+    for head in range(4):
+        h = X @ weight[:, 2 * head : 2 * head + 2]
+        scores = (h @ target[head])[:, None] + h @ source[head]
+        heads.append(heeded(stored, np.where(scores > 0, scores, slope * scores), loops, h))
+    wanted = np.mean(heads, axis=0) if mean else np.concatenate(heads, axis=1)
+    wanted = wanted + bias + (X @ own if residual else 0)
+    close(got, np.where(wanted > 0, wanted, np.expm1(np.minimum(wanted, 0)))[:, :1])
+
+
+@given(graphs(weights=False), st.booleans(), st.booleans(), st.booleans(), st.sampled_from([0.0, 0.2, 1.5]))
+def test_gatv2_heeds_the_nodes_in_its_row_by_both_ends(graph, loops, mean, biased, slope):
+    stored, _, adjacency = graph
+    rng = np.random.default_rng(4)
+    send, receive = rng.normal(size=(2, 3, 8)).astype(np.float32)
+    vectors, own = rng.normal(size=(4, 2)).astype(np.float32), rng.normal(size=(3, 2 if mean else 8)).astype(np.float32)
+    of_sent, of_received = rng.normal(size=(2, 8)).astype(np.float32) if biased else (None, None)
+    layer = nn.Layer(
+        [nn.Dense(send, average=4 if mean else 1)],
+        own,
+        neighbours=nn.Neighbours("softmax", self_loop=1.0 if loops else None),
+        kind="gatv2",
+        attention=nn.Attention(vectors, None, nn.Dense(receive, of_received), of_sent, slope),
+    )
+    h, g = X @ send + (of_sent if biased else 0), X @ receive + (of_received if biased else 0)
+    heads = []
+    for head in range(4):
+        columns = slice(2 * head, 2 * head + 2)
+        both = g[:, None, columns] + h[None, :, columns]
+        scores = np.where(both > 0, both, slope * both) @ vectors[head]
+        heads.append(heeded(stored, scores, loops, h[:, columns]))
+    wanted = np.mean(heads, axis=0) if mean else np.concatenate(heads, axis=1)
+    close(nn.Network("gatv2", [layer])(adjacency, X), wanted + X @ own)
+
+
+@given(graphs(weights=False), st.booleans(), st.sampled_from([1.0, -2.5]))
+def test_agnn_heeds_the_nodes_in_its_row_by_cosine(graph, loops, beta):
+    stored, _, adjacency = graph
+    how = nn.Neighbours("softmax", self_loop=1.0 if loops else None)
+    layer = nn.Layer([nn.Dense(W, activation="tanh")], kind="agnn", neighbours=how, beta=beta)
+    x = np.where(np.arange(N)[:, None] == 4, 0, X)  # a node of zeros, whose cosines are 0
+    unit = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
+    close(nn.Network("agnn", [layer])(adjacency, x), np.tanh(heeded(stored, beta * unit @ unit.T, loops, x) @ W))
+
+
 def test_arguments_that_do_not_fit_are_named():
     gcn, ring = nn.Network("gcn", [nn.Layer([nn.Dense(W)])]), sparse.csr_array(np.roll(np.eye(N), 1, axis=1))
     for adjacency, x, error, said in (
@@ -119,16 +189,21 @@ def test_arguments_that_do_not_fit_are_named():
     close(gcn(ring, sparse.csr_array(X)), gcn(ring, X))
     close(gcn(ring, (4 * X).astype(np.int64)), gcn(ring, (4 * X).astype(np.int64).astype(float)))
     close(gcn(ring, X.astype(np.float16)), gcn(ring, X.astype(np.float16).astype(float)))
-    largest = nn.Network("sage", [nn.Layer([nn.Dense(W)], kind="sage", neighbours=nn.Neighbours("max"))])
-    with pytest.raises(bs.DTypeError, match=r"needs dense features, got csr_array; pass x\.toarray"):
-        largest(ring, sparse.csr_array(X))
+    gat = nn.Network("gat", [nn.Layer([nn.Dense(W)], attention=GAT)])
+    close(gat(ring, sparse.csr_array(X)), gat(ring, X))
+    with pytest.raises(ValueError, match="adjacency holds 2, but no layer of this network reads weights"):
+        gat(2 * ring, X)
+    largest = nn.Layer([nn.Dense(W)], kind="sage", neighbours=nn.Neighbours("max"))
+    for layer in (largest, nn.Layer([nn.Dense(W)], kind="agnn")):
+        with pytest.raises(bs.DTypeError, match=r"needs dense features, got csr_array; pass x\.toarray"):
+            nn.Network(layer.kind, [layer])(ring, sparse.csr_array(X))
 
 
 def test_descriptions_that_contradict_themselves_are_named():
     dense = nn.Dense(W)
     mixed = nn.Network("mixed", [nn.Layer([dense], kind="gin")])
     for make, said in (
-        (lambda: nn.Network("gcn", [nn.Layer([dense], own=OWN)]), "own goes with kind 'sage' only"),
+        (lambda: nn.Network("gcn", [nn.Layer([dense], own=OWN)]), "own goes with kind 'sage' or 'gat' or 'gatv2' only"),
         (lambda: nn.Network("sage", [nn.Layer([dense])]), "lacks weights `own`"),
         (lambda: nn.Network("sage", [nn.Layer([dense], own=OWN, eps=0.5)]), "eps goes with kind 'gin' only"),
         (lambda: nn.Network("gcn", [nn.Layer([dense], kind="gin")]), "of kind 'gin' in a network of kind 'gcn'"),
@@ -142,11 +217,38 @@ def test_descriptions_that_contradict_themselves_are_named():
         (lambda: nn.Dense(W, then=[nn.LayerNorm(np.ones(3))]), "LayerNorm.weight has 3 values"),
         (lambda: nn.Dense(W, then=[bs.BatchNorm(np.ones(3), np.ones(3))]), r"batch_norm has shape \(3,\)"),
         (lambda: nn.Dense(W * np.nan), "Dense: weight holds NaN"),
+        (lambda: nn.Dense(W, average=3), r"2 columns, which 3 groups \(average\) cannot share"),
+        (lambda: nn.Dense(W, np.ones(2), average=2), "weight has 1 outputs but bias has 2"),
+        (lambda: nn.Attention(ONES), "pass either target, for a GAT, or receive, for a GATv2"),
+        (lambda: nn.Attention(ONES, ONES, dense), "pass either target"),
+        (lambda: nn.Attention(ONES, np.ones((2, 1))), r"shape \(1, 2\) but target \(2, 1\)"),
+        (lambda: nn.Attention(ONES, ONES, bias=np.ones(2)), "bias goes with receive"),
+        (lambda: nn.Attention(np.ones((1, 3)), None, dense), "receive gives 2 columns"),
+        (lambda: nn.Attention(ONES, None, dense, np.ones(3)), "bias has 3 values"),
+        (lambda: nn.Attention(np.ones(2), np.ones(2)), r"source has shape \(2,\), but 2 dimension"),
+        (lambda: nn.Attention(ONES, ONES, negative_slope=np.inf), "negative_slope must be a finite number"),
+        (lambda: nn.Layer([nn.Dense(np.ones((3, 4)))], attention=GAT), r"\(1, 2\) heads and channels .* 4 columns"),
+        (lambda: nn.Layer([dense], attention=nn.Attention(ONES, None, nn.Dense(np.ones((4, 2))))), "takes 4 features"),
+        (lambda: nn.Layer([nn.Dense(W, average=2)], attention=GAT), "1 heads but the weights have average=2"),
+        (lambda: nn.Network("gat", [nn.Layer([dense])]), "layer 0: Layer: kind 'gat' needs an attention with target"),
+        (lambda: nn.Layer([dense], kind="gatv2", attention=GAT), "kind 'gatv2' needs an attention with receive"),
+        (lambda: nn.Layer([dense], kind="gcn", attention=GAT), "attention goes with kind 'gat' or 'gatv2' only"),
+        (lambda: nn.Layer([dense], kind="gat", attention=GAT, beta=2), "beta goes with kind 'agnn' only"),
+        (lambda: nn.Layer([dense], kind="agnn", neighbours=nn.Neighbours()), "does not go with kind 'agnn'"),
+        (lambda: nn.Layer([dense], kind="gcn", neighbours=nn.Neighbours("softmax")), "does not go with kind 'gcn'"),
+        (lambda: nn.Neighbours("softmax", weighted=True), "go with reduce='sum'"),
     ):
         with pytest.raises(ValueError, match=said):
             make()
-    with pytest.raises(bs.DTypeError, match="then holds int"):
-        nn.Dense(W, then=[3])
+    for wrong, said in (
+        (lambda: nn.Dense(W, then=[3]), "then holds int"),
+        (lambda: nn.Attention(ONES, None, W), "receive must be a Dense, got ndarray"),
+        (lambda: nn.Layer([dense], attention=ONES), "attention must be an Attention, got ndarray"),
+        (lambda: nn.Layer([dense], kind="gin", neighbours="sum"), "neighbours must be Neighbours, got str"),
+        (lambda: nn.Neighbours(self_loop="1"), "self_loop must be a finite number of float32, got '1'"),
+    ):
+        with pytest.raises(bs.DTypeError, match=said):
+            wrong()
 
 
 @pytest.mark.parametrize(
@@ -177,6 +279,8 @@ def test_low_bit_networks_refuse_what_they_do_not_have():
         (nn.Layer([nn.Dense(W, then=["relu"])], kind="gcn"), "layer 0 has relu behind its activation"),
         (nn.Layer([nn.Dense(W), nn.Dense(np.eye(2))], kind="gcn"), "layer 0 is followed by 1 linear layer"),
         (nn.Layer([nn.Dense(W)], kind="sage"), "layer 0 has no weights for own features"),
+        (nn.Layer([nn.Dense(W, average=2)], kind="gin"), "layer 0 averages 2 groups of columns"),
+        (nn.Layer([nn.Dense(W)], kind="gat", attention=GAT), "layer 0 is an attention layer, 'gat'"),
         (nn.Layer([nn.Dense(W)], OWN, kind="sage", neighbours=nn.Neighbours("max")), "layer 0 gathers with Neighbours"),
     ):
         with pytest.raises(ValueError, match=f"quantize_network: {said}"):
@@ -202,6 +306,34 @@ def test_a_network_over_a_graph_is_that_over_its_adjacency() -> None:
         nn.random_network("gcn", [9, 3])(graph, x)
     with pytest.raises(ValueError, match="self_loops=True"):
         nn.random_network("sage", [9, 3])(nn.Graph(adjacency, "mean", self_loops=True), x)
+
+
+def attention_networks() -> list[nn.Network]:
+    """A GAT and an AGNN of 9 features and 3 classes, of two layers each."""
+    rng = np.random.default_rng(4)
+    heads = [nn.Attention(*rng.normal(size=(2, 2, columns))) for columns in (4, 3)]
+    first = nn.Layer([nn.Dense(rng.normal(size=(9, 8)), rng.normal(size=8), activation="elu")], attention=heads[0])
+    last = nn.Layer([nn.Dense(rng.normal(size=(8, 6)), rng.normal(size=3), average=2)], attention=heads[1])
+    agnn = [nn.Layer([nn.Dense(rng.normal(size=shape))], beta=1.5) for shape in ((9, 8), (8, 3))]
+    receive = nn.Dense(rng.normal(size=(9, 6)), rng.normal(size=6))
+    second = nn.Attention(rng.normal(size=(2, 3)), None, receive, rng.normal(size=6), 0.5)
+    gatv2 = nn.Layer([nn.Dense(rng.normal(size=(9, 6)))], attention=second)
+    return [nn.Network("gat", [first, last]), nn.Network("agnn", agnn), nn.Network("gatv2", [gatv2])]
+
+
+def test_attention_over_a_directed_graph_is_that_over_its_adjacency() -> None:
+    rng = np.random.default_rng(5)
+    adjacency = sparse.csr_array(np.triu(rng.random((40, 40)) < 0.15, -2).astype(np.float32))
+    x = rng.normal(size=(40, 9)).astype(np.float32)
+    for network in attention_networks():
+        wanted = network(adjacency, x)
+        assert np.abs(network(sparse.csr_array(adjacency.T), x) - wanted).max() > 0.1
+        for normalisation in ("gcn", "mean", "sum"):  # none changes the pattern
+            assert np.array_equal(network(nn.Graph(adjacency, normalisation, self_loops=True), x), wanted)
+        graph = nn.Graph(adjacency, network.normalisation, self_loops=network.self_loops)
+        assert np.array_equal(network(graph, x), wanted)
+        with pytest.raises(ValueError, match=r"has self_loops=False; pass nn\.Graph\(adjacency, self_loops=True\)"):
+            network(nn.Graph(adjacency, "sum"), x)
 
 
 def test_products_take_batch_norm_into_the_weights() -> None:

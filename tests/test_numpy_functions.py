@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import sparse
 
 import bitsparse as bs
 
@@ -52,13 +51,13 @@ def test_no_function_makes_an_array_of_objects(name: str, held: Any, tmp_path: A
 
 
 @pytest.mark.parametrize(
-    "name", ["vstack", "hstack", "concatenate", "stack", "block", "unique", "ravel", "mean", "array_equal", "kron"]
+    "name", ["vstack", "hstack", "concatenate", "stack", "block", "unique", "ravel", "cumsum", "array_equal", "kron"]
 )
 def test_the_refusal_names_the_function_and_the_type(name: str) -> None:
     for kind, held in ARRAYS.items():
         args = ([held, held],) if "stack" in name or name in ("concatenate", "block") else (held, held)
         with pytest.raises(bs.DTypeError, match=rf"numpy\.{name}: an operand is a {kind}.*toarray"):
-            getattr(np, name)(*args[: 1 if name in ("unique", "ravel", "mean") else 2])
+            getattr(np, name)(*args[: 1 if name in ("unique", "ravel", "cumsum") else 2])
 
 
 @pytest.mark.parametrize("kind", ARRAYS)
@@ -73,7 +72,7 @@ def test_what_has_a_meaning_works(kind: str) -> None:
     held = ARRAYS[kind]
     dense = held.toarray()
     assert np.array_equal(np.dot(CODES, held), CODES @ dense)
-    assert (np.shape(held), np.ndim(held), np.size(held)) == ((3, 3), 2, 9)
+    assert (np.shape(held), np.ndim(held), np.size(held)) == ((3, 3), 2, 9 if kind == "BitTensor" else held.nnz)
     transposed: Any = np.transpose(held)
     assert np.array_equal(transposed.toarray(), dense.T)
     assert type(np.copy(held)) is type(held)
@@ -81,7 +80,7 @@ def test_what_has_a_meaning_works(kind: str) -> None:
         assert np.array_equal(np.dot(held, CODES), dense @ CODES)
     for operation in (operator.add, operator.mul):
         total = operation(CODES, held)
-        assert np.array_equal(total.toarray() if sparse.issparse(total) else total, operation(CODES, dense.astype(int)))
+        assert np.array_equal(total.toarray() if bs.issparse(total) else total, operation(CODES, dense.astype(int)))
 
 
 def test_a_product_of_batches_is_not_numpys_dot() -> None:

@@ -63,11 +63,16 @@ def test_every_dtype_and_operation(dtype: str) -> None:
         x, y = x % 1000, y % 1000
     exact = np.float64 if x.dtype.kind == "f" or dtype == "bfloat16" else np.int64
     left, right = x.astype(exact)[rows], y.astype(exact)[cols]
-    for op, want in (("add", left + right), ("mul", left * right), ("dot", (left * right).sum(axis=-1))):
+    wants = {"add": left + right, "sub": left - right, "mul": left * right, "dot": (left * right).sum(axis=-1)}
+    if exact is np.float64:
+        with np.errstate(all="ignore"):
+            wants["div"] = left / right
+    for op, want in wants.items():
         got = bs.sddmm(A, x, y, op=op)
         assert got.shape == want.shape
         if exact is np.int64:
-            assert got.dtype == (np.int64 if x.dtype.itemsize >= 4 or (op != "add" and dtype == "uint16") else np.int32)
+            sums = op in ("add", "sub")
+            assert got.dtype == (np.int64 if x.dtype.itemsize >= 4 or (not sums and dtype == "uint16") else np.int32)
             np.testing.assert_array_equal(got, want)
         elif op == "dot":
             eps = {"float16": 2e-3, "bfloat16": 2e-2}.get(dtype, 1e-5)
@@ -91,8 +96,14 @@ def test_operands_default_and_broadcast_nowhere() -> None:
         bs.sddmm(GRAPHS["wide"], x[:4])
     with pytest.raises(bs.ShapeError, match="all but the first"):
         bs.sddmm(A, x, x[:, :5])
-    with pytest.raises(ValueError, match="op must be one of 'dot', 'add', 'mul'"):
-        bs.sddmm(A, x, op="sub")
+    with pytest.raises(ValueError, match="op must be one of 'dot', 'add', 'sub', 'mul', 'div'"):
+        bs.sddmm(A, x, op="max")
+    with pytest.raises(bs.DTypeError, match="sddmm: x is int8 and y is int8, but op='div' divides floats"):
+        bs.sddmm(A, np.ones((81, 2), np.int8), op="div")
+    same(
+        bs.sddmm(A, np.ones((81, 2), np.int8), np.full((81, 2), 4, np.float32), op="div"),
+        np.full((A.nnz, 2), np.float32(0.25)),
+    )
     with pytest.raises(ValueError, match="beyond int64"):
         bs.sddmm(A, np.full((81, 2), 2**40), np.full((81, 2), 2**40))
 
@@ -110,7 +121,7 @@ def test_edges_come_back_in_the_callers_order() -> None:
     mixed, order = shuffled(A, 5)
     rng = np.random.default_rng(5)
     x, y = (rng.standard_normal((n, 2, 3)).astype(np.float32) for n in A.shape)
-    for op in ("dot", "add", "mul"):
+    for op in ("dot", "add", "sub", "mul", "div"):
         want = bs.sddmm(A, x, y, op=op)[order]
         same(bs.sddmm(mixed, x, y, op=op), want)
         out = np.empty_like(want)

@@ -99,12 +99,17 @@ def test_damaged_csr_arrays_are_refused_or_harmless(index: type) -> None:
         assert attempt(sddmm_ext.edge_softmax, RUN, flat(indptr), wide, ROWS, 20, False, scores, 1, out) == valid
         source, target = flat(np.ones(COLS, np.float32)), flat(np.ones(ROWS, np.float32))
         layout = (WIDTH * 4, WIDTH * 4, WIDTH * 4, 1, WIDTH)
-        attended = attempt(
-            spmm_ext.attention, *head, 0, y, layout, source, target, 0.2, np.zeros(ROWS * WIDTH * 4, np.uint8), 0
-        )
-        assert attended == (valid and inside)
+        summed, each = (np.zeros(ROWS * n * 4, np.uint8) for n in (WIDTH, 1))
+        for turned, drop in ((False, None), (False, (1 << 31, 2.0, 1)), (True, None), (True, (1 << 31, 2.0, 1))):
+            ends = np.tile(source, 3) if turned else source
+            how = (0.2, drop, turned, summed, None if turned else each.copy(), each, summed.copy(), 0)
+            assert attempt(spmm_ext.attention, *head, 0, y, layout, ends, target, *how) == (valid and inside)
         assert attempt(spmm_ext.longest_row, flat(indptr), wide, ROWS, 20) == valid
     assert 0 < ran < ROUNDS
+
+
+#: Scores of three rows, slope, dropout, direction, result and sums, of which there are none, columns at a time.
+ATTENDED = (flat(np.ones(3, np.float32)), 0.2, None, False, np.zeros(12, np.uint8), None, None, None, 0)
 
 
 def test_damaged_long_rows() -> None:
@@ -117,9 +122,9 @@ def test_damaged_long_rows() -> None:
             indices[place] = value
             head = (RUN, flat(graph.indptr), flat(indices), False, graph.shape, graph.nnz, 0)
             with pytest.raises(ValueError, match="column outside"):
-                spmm_ext.attention(
-                    *head, x, (4, 4, 4, 1, 1), x, flat(np.ones(3, np.float32)), 0.2, np.zeros(12, np.uint8), 0
-                )
+                spmm_ext.attention(*head, x, (4, 4, 4, 1, 1), x, *ATTENDED)
+            with pytest.raises(ValueError, match="column outside"):
+                spmm_ext.attention(*head, x, (4, 4, 4, 1, 1), np.tile(x, 3), *ATTENDED[:3], True, *ATTENDED[4:])
             with pytest.raises(ValueError, match="column outside"):
                 spmm_ext.spmm(
                     *head,

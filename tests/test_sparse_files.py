@@ -132,51 +132,6 @@ def test_hostile_files() -> None:
             bs.load_npz(edited(made, change, drop))
 
 
-def version_2(a: Any, **changed: np.ndarray) -> io.BytesIO:
-    """The file of `a` as format 2 wrote it: edges sorted by window, column and row."""
-    rows = np.repeat(np.arange(a.shape[0]), np.diff(a.indptr))
-    perm = np.lexsort((rows, a.edge_col, rows // a.window)).astype(a.indptr.dtype)
-    parts = {
-        "cols_indptr": a.cols_indptr,
-        "cols": a.cols,
-        "edge_indptr": a.indptr[np.minimum(np.arange(a.windows + 1) * a.window, a.shape[0])],
-        "edge_row": (rows % a.window)[perm].astype(np.uint8),
-        "edge_col": a.edge_col[perm].astype(np.int32),
-        "perm": perm,
-    }
-    header = {"format": "bitsparse-2", "type": "TCTiledCSR", "shape": list(a.shape), "window": a.window}
-    parts |= {"header": np.array(json.dumps(header | {"had_duplicates": False}))} | changed
-    np.savez(file := io.BytesIO(), **parts, **({} if a.data is None else {"data": a.data}))
-    file.seek(0)
-    return file
-
-
-@pytest.mark.parametrize("name", PATTERNS)
-def test_files_of_format_2_are_read(name: str) -> None:
-    for a in (bs.TCTiledCSR(pattern_array(name), pattern=True, window=5), bs.TCTiledCSR(weighted(name))):
-        loaded = bs.load_npz(version_2(a))
-        equal(loaded, a)
-        assert loaded.window == a.window
-
-
-def test_damaged_files_of_format_2() -> None:
-    a = bs.TCTiledCSR(weighted("random"))
-    with np.load(version_2(a)) as archive:
-        parts = {name: archive[name] for name in archive.files if name not in ("header", "data")}
-    rng, refused = np.random.default_rng(3), 0
-    for name, part in parts.items():
-        for value in (-1, 0, 3, 17, 255, 2**31 - 1):
-            bad = part.copy()
-            bad[rng.integers(part.size)] = value % 256 if part.dtype == np.uint8 else value
-            if not np.array_equal(bad, part):
-                refused += 1
-                with pytest.raises(ValueError, match=r"."):
-                    bs.load_npz(version_2(a, **{name: bad}))
-        with pytest.raises(ValueError, match=r"."):
-            bs.load_npz(version_2(a, **{name: part[:-1]}))
-    assert refused > 25
-
-
 # ---- how they show themselves
 def test_repr_and_html() -> None:
     a = bs.TCTiledCSR(pattern_array("random", np.float32), row_scale=np.ones(67))

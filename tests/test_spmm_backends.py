@@ -8,19 +8,22 @@ from typing import get_args
 
 import numpy as np
 import pytest
+from cases import functions_of
 from sparse_inputs import FLOATS, INTEGERS, WIDTHS, dtype_of, features, graphs, same
 
 from bitsparse.backends import host as host_backend
 from bitsparse.backends.host.edges import attention as host_attention
+from bitsparse.backends.host.edges import gatv2 as host_gatv2
 from bitsparse.backends.host.edges import sddmm as host_sddmm
 from bitsparse.backends.host.spmm import spmm as host_spmm
 from bitsparse.backends.params import PackedFeatures
 from bitsparse.backends.reductions import REDUCTIONS, Reduce
 from bitsparse.backends.reference.bits import pack as reference_bits
 from bitsparse.backends.reference.edges import attention as reference_attention
+from bitsparse.backends.reference.edges import gatv2 as reference_gatv2
 from bitsparse.backends.reference.edges import sddmm as reference_sddmm
 from bitsparse.backends.reference.spmm import spmm as reference_spmm
-from bitsparse.jit.cache import source_dir
+from bitsparse.jit.cubins import source_dir
 
 GRAPHS = graphs()
 LEVELS = host_backend.simd_levels()
@@ -122,7 +125,7 @@ def test_threads_and_levels_do_not_change_a_bit(host) -> None:
         return [
             host_spmm.spmm(*arrays, x, nnz=graph.nnz, acc_dtype=np.float32, values=values).tobytes(),
             host_spmm.spmm(*arrays, x, nnz=graph.nnz, acc_dtype=np.float32, reduce="mean").tobytes(),
-            host_spmm.attention(*arrays, x, x[:, :2].copy(), y[:, :2].copy(), negative_slope=0.1).tobytes(),
+            host_attention.attention(*arrays, x, x[:, :2].copy(), y[:, :2].copy(), negative_slope=0.1).tobytes(),
             host_sddmm.sddmm(*arrays, y, x, op="dot", heads=2).tobytes(),
             host_sddmm.edge_softmax(graph.indptr, scores).tobytes(),
         ]
@@ -163,7 +166,8 @@ def test_sddmm_and_softmax(name: str, level: str, host) -> None:
             features(rng, (n, heads * width), np.dtype(dtype) if dtype[0] == "f" else np.dtype(np.int8)).astype(dtype)
             for n in graph.shape
         )
-        for op, index in itertools.product(("dot", "add", "mul"), ("int32", "int64")):
+        quotients = ("div",) if dtype[0] == "f" else ()
+        for op, index in itertools.product(("dot", "add", "sub", "mul", *quotients), ("int32", "int64")):
             arrays = (graph.indptr.astype(index), graph.indices.astype(index), graph.shape, x, y)
             same(host_sddmm.sddmm(*arrays, op=op, heads=heads), reference_sddmm.sddmm(*arrays, op=op, heads=heads))
     for heads in (1, 3):
@@ -177,6 +181,23 @@ def test_sddmm_and_softmax(name: str, level: str, host) -> None:
 
 
 @pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("level", LEVELS)
+def test_graph_attention_of_the_second_kind(name: str, level: str, host) -> None:
+    host.set_simd(level)
+    graph = GRAPHS[name]
+    rng = np.random.default_rng(11)
+    sizes, dtypes = ((1, 1), (1, 16), (3, 5), (2, 67)), ("float32", "float64")
+    for dtype, (heads, width), index in itertools.product(dtypes, sizes, ("int32", "int64")):
+        x, y = (features(rng, (n, heads * width), np.dtype(dtype)) for n in graph.shape)
+        weights, edges = (rng.standard_normal(shape).astype(dtype) for shape in ((heads, width), (graph.nnz, heads)))
+        weights[0, -1], edges[:1] = np.inf, np.nan
+        arrays = (graph.indptr.astype(index), graph.indices.astype(index), graph.shape, x, y)
+        how = {"negative_slope": 0.3}
+        same(host_gatv2.gatv2_scores(*arrays, weights, **how), reference_gatv2.gatv2_scores(*arrays, weights, **how))
+        same(host_gatv2.steep_sums(*arrays, edges, **how), reference_gatv2.steep_sums(*arrays, edges, **how))
+
+
+@pytest.mark.parametrize("name", GRAPHS)
 def test_attention(name: str) -> None:
     graph = GRAPHS[name]
     rng = np.random.default_rng(8)
@@ -185,8 +206,8 @@ def test_attention(name: str) -> None:
         x = rng.standard_normal((graph.shape[1], heads * width)).astype(dtype)
         source, target = ((rng.standard_normal((n, heads)) * 3).astype(compute) for n in graph.shape[::-1])
         arrays = (graph.indptr, graph.indices, graph.shape, x, source, target)
-        got = host_spmm.attention(*arrays, negative_slope=0.2)
-        want = reference_spmm.attention(*arrays, negative_slope=0.2)
+        got = host_attention.attention(*arrays, negative_slope=0.2)
+        want = reference_attention.attention(*arrays, negative_slope=0.2)
         if dtype == "float64":
             np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-13)
         else:
@@ -204,8 +225,13 @@ def test_incidence_form_needs_no_indices() -> None:
 
 
 def test_both_backends_have_the_same_functions() -> None:
-    assert host_spmm.__all__ == reference_spmm.__all__
-    assert set(host_sddmm.__all__) == set(reference_sddmm.__all__) - {"attention_weights"}
+    for ours, theirs in (
+        (host_spmm, reference_spmm),
+        (host_sddmm, reference_sddmm),
+        (host_attention, reference_attention),
+        (host_gatv2, reference_gatv2),
+    ):
+        assert functions_of(theirs) <= functions_of(ours) <= functions_of(theirs) | {"features_of", "unit_rows"}
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -228,10 +254,6 @@ def test_cosine_attention_and_logarithms_of_sums(name: str) -> None:
         for got, want in zip(made[:4], made[4:], strict=True):
             rtol = {"float16": 2e-3, "float32": 2e-6, "float64": 1e-12}[dtype]
             np.testing.assert_allclose(got, want, rtol=rtol, atol=rtol)
-
-
-def test_attention_functions_are_the_same_in_both_backends() -> None:
-    assert host_attention.__all__ == reference_attention.__all__
 
 
 def test_reductions_are_those_of_the_header() -> None:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lowbit_networks import KINDS, network, random_graph
 
+import bitsparse as bs
 from bitsparse import DTypeError, nn
 
 RNG = np.random.default_rng(0)
@@ -121,15 +122,108 @@ def test_files_tell_which_layers_read_weights(weighted, tmp_path):
     assert [layer.neighbours for layer in nn.load_network(tmp_path / "gcn.npz").layers] == how
 
 
-def test_what_no_file_holds_is_refused(tmp_path):
-    layer = nn.Layer([nn.Dense(np.ones((2, 2)), activation="elu")], own=np.ones((2, 2)))
-    for made, said in (
-        (nn.Network("sage", [layer]), "layer 0 ends in elu"),
-        (nn.Network("mixed", [nn.Layer([nn.Dense(np.ones((2, 2)))], kind="dense")]), "without neighbours"),
+def every_part():
+    """Networks that together have every field of a layer."""
+    rng = np.random.default_rng(4)
+
+    def dense(*shape, **how):
+        return nn.Dense(rng.normal(size=shape), rng.normal(size=shape[1] // how.get("average", 1)), **how)
+
+    norms = (bs.BatchNorm(*rng.uniform(0.5, 1, (4, 4))), nn.LayerNorm(np.ones(4), None, 0.1, "graph"))
+    heads = nn.Attention(*rng.normal(size=(2, 2, 2)), negative_slope=0.3)
+    second = nn.Attention(rng.normal(size=(2, 2)), None, dense(6, 4), rng.normal(size=4), negative_slope=0.3)
+    no_loops = nn.Neighbours("softmax")
+    front = nn.Layer([dense(6, 4, activation="gelu", then=(*norms, "tanh"))], kind="dense")
+    gat = nn.Layer([dense(4, 4)], rng.normal(size=(4, 4)), kind="gat", attention=heads, neighbours=no_loops)
+    mean = nn.Layer([dense(4, 4, average=2)], rng.normal(size=(4, 2)), kind="gat", attention=heads)
+    agnn = nn.Layer([dense(4, 5), dense(5, 4)], kind="agnn", beta=-0.5)
+    gin = nn.Layer([dense(4, 4, batch_norm=norms[0])], kind="gin", eps=0.5)
+    sage = nn.Layer([dense(4, 4)], kind="sage", project=dense(4, 4), neighbours=nn.Neighbours("max"))
+    return [
+        nn.Network("mixed", [front, gat, agnn, gin, sage]),
+        nn.Network("gat", [nn.Layer([dense(6, 4)], attention=heads), mean]),
+        nn.Network("agnn", [nn.Layer([dense(6, 3)])]),
+        nn.Network("gatv2", [nn.Layer([dense(6, 4)], rng.normal(size=(6, 4)), attention=second)]),
+    ]
+
+
+def test_files_hold_every_network(tmp_path):
+    rng = np.random.default_rng(5)
+    graph, x = random_graph(30, rng), rng.normal(size=(30, 6)).astype(np.float32)
+    for made in every_part():
+        made.save(tmp_path / "network.npz")
+        again = nn.load_network(tmp_path / "network.npz")
+        assert repr(again) == repr(made)
+        assert again.nbytes == made.nbytes
+        assert np.array_equal(again(graph, x), made(graph, x))
+
+
+def test_names_of_pytorch_geometric_give_the_same_network():
+    rng = np.random.default_rng(6)
+    graph, x = random_graph(30, rng), rng.normal(size=(30, 6)).astype(np.float32)
+    attention = every_part()[1:]
+    for made in [network(kind, [6, 5, 5, 3], rng, batch_norm=True) for kind in KINDS] + attention:
+        activations = [update.activation for layer in made.layers for update in layer.updates]
+        how = {"negative_slope": 0.3} if made.kind in ("gat", "gatv2") else {}
+        again = nn.load_state_dict(made.state_dict(), activations=activations, **how)
+        assert repr(again) == repr(made)
+        np.testing.assert_allclose(again(graph, x), made(graph, x), rtol=1e-5, atol=1e-5)
+    dense = nn.Dense(np.ones((2, 2)))
+    for layer in (
+        nn.Layer([dense], kind="sage"),
+        nn.Layer([dense], np.ones((2, 2)), kind="sage", project=dense),
+        nn.Layer([nn.Dense(np.ones((2, 2)), then=("relu",))], kind="gcn"),
+        nn.Layer([dense, dense], kind="gcn"),
     ):
-        with pytest.raises(ValueError, match=rf"Network\.save: .*{said}.*, which no file holds"):
-            made.save(tmp_path / "none.npz")
-        assert not (tmp_path / "none.npz").exists()
+        with pytest.raises(ValueError, match=rf"Network\.state_dict: layer 0 of kind '{layer.kind}' has what"):
+            nn.Network(layer.kind, [layer]).state_dict()
+    with pytest.raises(ValueError, match="layer 0 of kind 'dense'"):
+        every_part()[0].state_dict()
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_whether_heads_are_put_side_by_side_is_seen_from_sizes(bias):
+    def conv(at, inputs, heads, channels, outputs, **more):
+        shapes = {
+            "lin__weight": (heads * channels, inputs),
+            "att_src": (1, heads, channels),
+            "att_dst": (1, heads, channels),
+        }
+        shapes |= ({"bias": outputs} if bias else {}) | more
+        return {f"{at}__{name}": shape for name, shape in shapes.items()}
+
+    for outputs in (4, 8):
+        state = arrays(
+            **conv("convs__0", 5, 2, 4, outputs), **conv("convs__1", outputs, 3, 2, 6, res__weight=(6, outputs))
+        )
+        found = nn.load_state_dict(state, activation="elu", self_loops=False)
+        assert (found.kind, found.widths, found.self_loops) == ("gat", (5, outputs, 6), False)
+        assert [layer.updates[0].average for layer in found.layers] == [8 // outputs, 1]
+        assert found.layers[1].own.shape == (outputs, 6)
+    flat = arrays(**conv("c", 5, 1, 4, 4)) | {"c.att_src": np.ones(4)}
+    with pytest.raises(bs.ShapeError, match=r"att_src of shape \(4,\), but one of PyTorch Geometric has \(1, heads"):
+        nn.load_state_dict(flat)
+    with pytest.raises(ValueError, match=r"no gat layer has c\.att_edge"):
+        nn.load_state_dict(arrays(**conv("c", 5, 1, 4, 4), c__att_edge=(1, 1, 4)))
+    with pytest.raises(ValueError, match="no att_dst, which a gat layer needs"):
+        nn.load_state_dict(arrays(c__lin__weight=(2, 3), c__att_src=(1, 1, 2)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "{", "[", "3", "[]", "[3]", "{}", "[" * 5000, '[{"part": "Layer"}]', '[{"part": "Other"}]', '[{"array": "none"}]',
+        '[{"part": "Layer", "updates": 3}]', '[{"part": "Layer", "updates": [], "more": 1}]', '[{"part": ["Layer"]}]',
+        '[{"part": "Neighbours"}]', '[{"part": "Layer", "updates": [{"part": "Dense", "weight": "many"}]}]',
+    ],
+)  # fmt: skip
+def test_descriptions_that_are_damaged(text, tmp_path):
+    nn.random_network("gcn", [3, 2]).save(tmp_path / "gcn.npz")
+    with np.load(tmp_path / "gcn.npz") as file:
+        held = dict(file)
+    np.savez(tmp_path / "gcn.npz", **(held | {"layers": np.array(text)}))
+    with pytest.raises(bs.FileFormatError, match=r"load_network: .*; write it with Network\.save"):
+        nn.load_network(tmp_path / "gcn.npz")
 
 
 def test_files_that_are_none(tmp_path):
@@ -163,10 +257,6 @@ def test_files_that_are_none(tmp_path):
         (arrays(lin__weight=(2, 4)), "may be a GCNConv without bias or a linear layer"),
         (arrays(mylin__weight=(2, 4)), "belongs to a GCNConv"),
         (arrays(cnn__weight=(2, 4)), "belongs to a GCNConv"),
-        (
-            arrays(**gcn("conv", 3, 4), conv__att_src=(1, 1, 4), conv__att_dst=(1, 1, 4)),
-            "conv.att_dst, conv.att_src, .* attention",
-        ),
         (arrays(c__nn__first__weight=(4, 3), c__nn__second__weight=(2, 4)), "'nn.first', 'nn.second', are no sequence"),
         (
             arrays(**gcn("conv1", 3, 4), **gcn("conv2", 4, 4)) | norm("norms.0", 4),
@@ -196,7 +286,7 @@ def test_options():
     with pytest.raises(ValueError, match="2 activations for 1 products"):
         nn.load_state_dict(state, activations=["tanh", None])
     with pytest.raises(ValueError, match="kind must be one of"):
-        nn.load_state_dict(state, "gat")
+        nn.load_state_dict(state, "pna")
     with pytest.raises(ValueError, match="no sage layer has conv"):
         nn.load_state_dict(state, "sage")
 
@@ -267,7 +357,7 @@ def test_what_has_to_be_told():
             nn.load_state_dict(state, **how)
     sage = arrays(conv__lin_l__weight=(2, 3), conv__lin_r__weight=(2, 3))
     assert nn.load_state_dict(sage, aggregate="max").layers[0].neighbours == nn.Neighbours("max")
-    with pytest.raises(ValueError, match="self_loops=False goes with GCNConv only"):
+    with pytest.raises(ValueError, match="self_loops=False goes with GCNConv and attention"):
         nn.load_state_dict(sage, self_loops=False)
 
 

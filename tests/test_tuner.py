@@ -11,7 +11,7 @@ from binary_networks import gcn, random_graph, saint
 
 import bitsparse as bs
 from bitsparse import nn, viz
-from bitsparse.nn.binary import candidates, tuner
+from bitsparse.nn.binary import tuner
 
 
 @pytest.fixture(autouse=True)
@@ -57,21 +57,21 @@ def test_times_within_the_noise_are_equal() -> None:
         nn.Candidate((), a, ms, n) for a, ms, n in ((0.75, 1.0, 9), (0.77, 1.02, 9), (0.77, 1.025, 8))
     )
     slow = nn.Candidate((), 0.9, 1.04, 9)
-    assert candidates.quickest([quick, right, small, slow]) == small
-    assert candidates.pareto_set([quick, right, small, slow]) == [small, slow]
+    assert tuner.quickest([quick, right, small, slow]) == small
+    assert tuner.pareto_set([quick, right, small, slow]) == [small, slow]
     # Noise joins no two that only a third one is close to.
     steps = [nn.Candidate((), 0.8, ms, 5) for ms in (1.0, 1.02, 1.04)]
-    assert candidates.pareto_set(steps) == steps[:2]
+    assert tuner.pareto_set(steps) == steps[:2]
 
 
 def test_times_that_differ_by_more_than_the_noise_are_not_equal() -> None:
     """The noise is 3 %, as documented: a twentieth slower is slower, whatever else is as good."""
     quick, slower = nn.Candidate((), 0.8, 1.0, 5), nn.Candidate((), 0.8, 1.05, 5)
-    assert quick.dominates(slower) and candidates.pareto_set([slower, quick]) == [quick]
+    assert quick.dominates(slower) and tuner.pareto_set([slower, quick]) == [quick]
     assert not nn.Candidate((), 0.9, 1.05, 5).dominates(quick)
-    assert candidates.quickest([nn.Candidate((), 0.9, 1.05, 5), quick]) == quick
+    assert tuner.quickest([nn.Candidate((), 0.9, 1.05, 5), quick]) == quick
     equal = nn.Candidate((), 0.9, 1.029, 5)
-    assert equal.dominates(quick) and candidates.quickest([quick, equal]) == equal
+    assert equal.dominates(quick) and tuner.quickest([quick, equal]) == equal
 
 
 def test_times_are_measured() -> None:

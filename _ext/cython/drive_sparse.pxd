@@ -1,5 +1,5 @@
 """C drivers of the sparse functions."""
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from drive cimport bs_run_on
 
@@ -10,8 +10,12 @@ cdef extern from "drivers/sparse.h" nogil:
         BS_REDUCTIONS
         BS_X_FIELD_F32
         BS_X_FIELD_I32
+        BS_SD_F32
+        BS_SD_F64
         BS_SDDMM_TYPES
-        BS_SDDMM_OPS
+        BS_DIV
+        BS_LEAKY
+        BS_STEEP
         BS_SPARSE_OK
         BS_BAD_INDPTR
         BS_BAD_INDEX
@@ -33,6 +37,17 @@ cdef extern from "drivers/sparse.h" nogil:
         const void *target
         double slope
 
+    ctypedef struct bs_attention:
+        bs_scores scores
+        const void *ends
+        int dropout
+        double kept_scale
+        uint64_t seed
+        uint32_t threshold
+        void *lse
+        void *share
+        void *above
+
     ctypedef struct bs_spmm_job:
         int load
         int reduce
@@ -52,9 +67,20 @@ cdef extern from "drivers/sparse.h" nogil:
         int affine
         const float *scale
         const float *offset
-        const bs_scores *attention
+        const bs_attention *attention
         void *out
         size_t slice_blocks
+
+    ctypedef struct bs_sddmm_job:
+        int type
+        int op
+        const void *x
+        const void *y
+        size_t heads
+        size_t width
+        const void *weights
+        double slope
+        void *out
 
     int64_t bs_longest_row(const bs_csr *a)
     size_t bs_spmm_x_bits(int load, int field_bits)
@@ -62,4 +88,5 @@ cdef extern from "drivers/sparse.h" nogil:
     size_t bs_spmm_out_bytes(int load)
     int bs_spmm(bs_run_on on, const bs_csr *a, const bs_spmm_job *job)
     int bs_edge_softmax(bs_run_on on, const bs_csr *a, const bs_scores *scores, void *out)
-    int bs_sddmm(bs_run_on on, const bs_csr *a, int type, int op, const void *x, const void *y, size_t heads, size_t width, void *out)
+    int bs_sddmm(bs_run_on on, const bs_csr *a, const bs_sddmm_job *job)
+    int bs_steep_sums(bs_run_on on, const bs_csr *a, const bs_sddmm_job *job)

@@ -1,4 +1,5 @@
 /* Softmax over the edges of each row, by units of rows; long rows in three passes over their pieces. */
+#include <math.h>
 #include <stdlib.h>
 
 #include "drivers/sparse.h"
@@ -43,13 +44,13 @@ int bs_softmax_long(const bs_spmm_kernels *k, int threads, const bs_split *s, co
     return j.bad ? BS_BAD_INDEX : BS_SPARSE_OK;
 }
 
-void bs_softmax_part(const bs_spmm_kernels *k, const bs_split *s, const bs_part *p, const bs_scores *from, size_t head, const void *stats,
-                     void *to)
+void bs_attention_part(const bs_spmm_kernels *k, const bs_split *s, const bs_part *p, const bs_attention *from, size_t head,
+                       const void *stats, const unsigned char *kept, void *to, void *above, void *share, void *lse)
 {
-    if (from->wide)
-        softmax_part_f64(k, s, p, from, head, stats, to);
+    if (from->scores.wide)
+        attention_part_f64(k, s, p, from, head, stats, kept, to, above, share, lse);
     else
-        softmax_part_f32(k, s, p, from, head, stats, to);
+        attention_part_f32(k, s, p, from, head, stats, kept, to, above, share, lse);
 }
 
 typedef struct {
@@ -70,11 +71,13 @@ static void softmax_unit(void *shared, size_t unit, int thread)
     } buffer;
     bs_part_of(&j->s, unit, &p);
     for (size_t head = 0; head < j->from->heads && p.edges; head++) {
-        bs_softmax_part(j->k, &j->s, &p, j->from, head, j->stats, &buffer);
-        if (j->from->wide)
+        if (j->from->wide) {
+            softmax_part_f64(j->k, &j->s, &p, j->from, head, j->stats, buffer.f64, NULL);
             store_part_f64(&p, j->from->heads, head, buffer.f64, j->out);
-        else
+        } else {
+            softmax_part_f32(j->k, &j->s, &p, j->from, head, j->stats, buffer.f32, NULL);
             store_part_f32(&p, j->from->heads, head, buffer.f32, j->out);
+        }
     }
 }
 

@@ -74,29 +74,45 @@ typedef struct {
     double slope;
 } bs_scores;
 
+/* What attention keeps for its gradient and what that sums, all of the scores' type or as noted. Absent parts are NULL. */
+typedef struct {
+    bs_scores scores;
+    const void *ends; /* only for the gradient: (cols, heads, 3), target, lse and dot product of each row of the attention's pattern, whose
+                         * transpose is then summed over, without `source` and with the scores of its rows as `target` */
+    int dropout;
+    double kept_scale; /* of weights that are kept; 1 without dropout */
+    uint64_t seed;
+    uint32_t threshold;
+    void *lse; /* (rows, heads): logarithms of sums of powers; not with `ends` */
+    void *share; /* (rows, heads): sums of weights of scores above 0; of the gradient: of weights, slopes and dot products */
+    void *above; /* (rows, heads * width): sums with weights of scores above 0, as `out`; of the gradient: with slopes, accumulators */
+} bs_attention;
+
 /* Largest score and sum of exponentials of every long row and head, of the scores' type: `stats` is (n_long, heads, 2). */
 int bs_softmax_long(const bs_spmm_kernels *k, int threads, const bs_split *s, const bs_scores *from, void *stats);
-/* Softmax of the part's edges for one head, into `to` (one value per edge, of the scores' type). Columns have been checked. */
-void bs_softmax_part(const bs_spmm_kernels *k, const bs_split *s, const bs_part *p, const bs_scores *from, size_t head, const void *stats,
-                     void *to);
+/* Weights of the part's edges for one head, into `to` and, if sums of such are wanted, `above` (one value per edge, of the scores' type).
+ * Columns have been checked. `kept`: per edge, a bit for each of the four heads that this is one of; only with dropout. The sums of rows go
+ * to `share` (`heads` elements apart) and `lse`, or nowhere. */
+void bs_attention_part(const bs_spmm_kernels *k, const bs_split *s, const bs_part *p, const bs_attention *from, size_t head,
+                       const void *stats, const unsigned char *kept, void *to, void *above, void *share, void *lse);
 
 /* ---- drivers ---- */
 enum bs_affine { BS_AFFINE_NONE, BS_AFFINE_ROW, BS_AFFINE_COLUMN };
 
 typedef struct {
-    int load, reduce;           /* one of common/reductions.h; the mean of floats only */
-    const unsigned char *x;     /* row r begins at r * stride, its head h head_stride bytes later */
+    int load, reduce; /* one of common/reductions.h; the mean of floats only */
+    const unsigned char *x; /* row r begins at r * stride, its head h head_stride bytes later */
     size_t stride, head_stride, row_bytes;
-    size_t heads, width;        /* columns of a head */
-    int bits, encoding;         /* fields */
-    const void *values;         /* (nnz, value_heads) in the accumulator's type, or NULL */
-    size_t value_heads;         /* 1 or heads */
+    size_t heads, width; /* columns of a head */
+    int bits, encoding; /* fields */
+    const void *values; /* (nnz, value_heads) in the accumulator's type, or NULL */
+    size_t value_heads; /* 1 or heads */
     const float *row_scale, *col_scale;
-    int affine;                 /* enum bs_affine */
+    int affine; /* enum bs_affine */
     const float *scale, *offset; /* per row of x, or per column (heads * width) */
-    const bs_scores *attention; /* instead of values */
-    void *out;                  /* (rows, heads * width) */
-    size_t slice_blocks;        /* blocks of columns done together; 0: by the size of x */
+    const bs_attention *attention; /* instead of values */
+    void *out; /* (rows, heads * width) */
+    size_t slice_blocks; /* blocks of columns done together; 0: by the size of x */
 } bs_spmm_job;
 
 /* Bits of one element of x, bytes of an accumulator (and of a value), bytes of a result. */
@@ -106,8 +122,18 @@ size_t bs_spmm_out_bytes(int load);
 int bs_spmm(bs_run_on on, const bs_csr *a, const bs_spmm_job *job);
 /* scores and out: (nnz, heads) */
 int bs_edge_softmax(bs_run_on on, const bs_csr *a, const bs_scores *from, void *out);
-/* x: (rows, heads * width), y: (cols, heads * width); out (nnz, heads) for a dot product, else (nnz, heads * width) */
-int bs_sddmm(bs_run_on on, const bs_csr *a, int type, int op, const void *x, const void *y, size_t heads, size_t width, void *out);
+
+typedef struct {
+    int type, op;
+    const void *x, *y; /* (rows, heads * width), (cols, heads * width) */
+    size_t heads, width;
+    const void *weights; /* BS_LEAKY: (heads * width); BS_STEEP: (nnz, heads) */
+    double slope;
+    void *out; /* (nnz, heads) for dot products and BS_LEAKY, (rows, heads * width) for BS_STEEP, else (nnz, heads * width) */
+} bs_sddmm_job;
+
+int bs_sddmm(bs_run_on on, const bs_csr *a, const bs_sddmm_job *job); /* not BS_STEEP */
+int bs_steep_sums(bs_run_on on, const bs_csr *a, const bs_sddmm_job *job);
 
 /* The table of a level, or of the best one if the processor lacks it. */
 const bs_spmm_kernels *bs_spmm_table(int level);

@@ -15,7 +15,8 @@ typedef struct {
     size_t acc_size, x_bits, out_size; /* x_bits: of one element of x */
     size_t block_cols, blocks_per_head, blocks, per_slice;
     float *col_scale, *col_offset; /* padded copies */
-    unsigned char *partial;        /* (pieces, heads * width) accumulators */
+    unsigned char *partial; /* (pieces, heads * width) accumulators; with sums of weights of scores above 0 these as well, behind */
+    unsigned char *shares; /* (pieces, heads) */
     void *stats;
 } context;
 
@@ -27,7 +28,8 @@ typedef struct {
         double f64[BS_UNIT_EDGES + BS_SLACK / sizeof(double)];
         int32_t i32[BS_UNIT_EDGES];
         int64_t i64[BS_UNIT_EDGES];
-    } weight;
+    } weight, above;
+    unsigned char kept[BS_UNIT_EDGES];
     float scale[BS_UNIT_EDGES], offset[BS_UNIT_EDGES];
     bs_part part;
 } frame;
@@ -69,6 +71,33 @@ size_t bs_spmm_x_bits(int load, int field_bits)
                     f->weight.member[e] *= (T)j->row_scale[p->row + r];                                                                    \
     } while (0)
 
+/* Item `head` of row `row` of an array (rows, heads) of accumulators; NULL if there is no array. */
+static void *item(const context *c, void *array, size_t row, size_t head)
+{
+    return array ? (unsigned char *)array + (row * c->job->heads + head) * c->acc_size : NULL;
+}
+
+/* Weights by attention; sums of rows go with the first columns of a head. `*drawn`: which four heads `kept` is of. */
+static void attend(const context *c, frame *f, size_t head, int first, size_t *drawn)
+{
+    const bs_attention *from = c->job->attention;
+    const bs_part *p = &f->part;
+    if (from->dropout && *drawn != head / 4) {
+        *drawn = head / 4;
+        for (size_t r = 0; r < p->rows; r++)
+            for (size_t e = p->first[r]; e < p->first[r + 1]; e++) {
+                const size_t column = bs_column(&c->split.a, p->edge + e), row = p->row + r;
+                f->kept[e] = (unsigned char)bs_edge_kept(from->ends ? column : row, from->ends ? row : column, (uint32_t)*drawn, from->seed,
+                                                         from->threshold);
+            }
+    }
+    const int piece = p->piece != SIZE_MAX, leads = !piece || p->piece == c->split.first_piece[c->split.owner[p->piece]];
+    void *share = !first ? NULL : piece ? item(c, c->shares, p->piece, head) : item(c, from->share, p->row, head);
+    void *lse = first && leads ? item(c, from->lse, p->row, head) : NULL;
+    bs_attention_part(c->k, &c->split, p, from, head, c->stats, from->dropout ? f->kept : NULL, &f->weight, from->above ? &f->above : NULL,
+                      share, lse);
+}
+
 /* The weights of the part's edges for one head. */
 static const void *weights(const context *c, frame *f, size_t head)
 {
@@ -76,10 +105,6 @@ static const void *weights(const context *c, frame *f, size_t head)
     const bs_part *p = &f->part;
     if (c->op == BS_SUM)
         return NULL;
-    if (j->attention) {
-        bs_softmax_part(c->k, &c->split, p, j->attention, head, c->stats, &f->weight);
-        return &f->weight;
-    }
     if (j->values && j->value_heads == 1 && !j->col_scale && !(BS_SELECTS(j->reduce) && j->row_scale))
         return (const unsigned char *)j->values + p->edge * c->acc_size;
     switch (c->acc) {
@@ -130,11 +155,13 @@ static void spmm_unit(void *shared, size_t unit, int thread)
         b.edge_scale = f.scale;
         b.edge_offset = f.offset;
     }
-    size_t weighed = SIZE_MAX;
+    size_t weighed = SIZE_MAX, drawn = SIZE_MAX;
     for (size_t i = slice * c->per_slice; i < bs_min(c->blocks, (slice + 1) * c->per_slice); i++) {
         const size_t head = i / c->blocks_per_head, col = i % c->blocks_per_head * c->block_cols, at = head * j->width + col;
         if (weighed == SIZE_MAX || (weighed != head && (j->attention || j->value_heads > 1))) {
-            b.weight = weights(c, &f, head);
+            if (j->attention)
+                attend(c, &f, head, col == 0, &drawn);
+            b.weight = j->attention ? &f.weight : weights(c, &f, head);
             weighed = head;
         }
         b.x_offset = head * j->head_stride + col * c->x_bits / 8;
@@ -145,13 +172,25 @@ static void spmm_unit(void *shared, size_t unit, int thread)
             b.col_offset = c->col_offset + at;
         }
         c->k->run[j->load][c->op](&b);
+        if (j->attention && j->attention->above) {
+            const int raw = piece || j->attention->ends;
+            const size_t size = raw ? c->acc_size : c->out_size;
+            unsigned char *above = piece ? c->partial + (c->split.pieces + p->piece) * cols * size
+                                         : (unsigned char *)j->attention->above + p->row * cols * size;
+            bs_spmm_block second = b;
+            second.weight = &f.above;
+            second.raw = raw;
+            second.out = above + at * size;
+            second.out_stride = cols * size;
+            c->k->run[j->load][c->op](&second);
+        }
     }
 }
 
 /* ---- long rows: pieces folded in order ---- */
 #define FOLD(T, FLOATING)                                                                                                                  \
     do {                                                                                                                                   \
-        const T *from = (const T *)(const void *)c->partial + c->split.first_piece[n] * cols;                                              \
+        const T *from = (const T *)(const void *)partial + c->split.first_piece[n] * cols;                                                 \
         for (size_t i = 0; i < cols; i++) {                                                                                                \
             T v = from[i];                                                                                                                 \
             for (size_t piece = 1; piece < pieces; piece++) {                                                                              \
@@ -162,21 +201,20 @@ static void spmm_unit(void *shared, size_t unit, int thread)
                 v /= (T)(float)length;                                                                                                     \
             if (FLOATING && j->row_scale && !BS_SELECTS(j->reduce))                                                                        \
                 v *= (T)j->row_scale[row];                                                                                                 \
-            if (j->load == BS_X_F16)                                                                                                       \
-                ((uint16_t *)j->out)[row * cols + i] = bs_float_to_f16((float)v);                                                          \
-            else if (j->load == BS_X_BF16)                                                                                                 \
-                ((uint16_t *)j->out)[row * cols + i] = bs_float_to_bf16((float)v);                                                         \
+            if (j->load == BS_X_F16 && !raw)                                                                                               \
+                ((uint16_t *)out)[row * cols + i] = bs_float_to_f16((float)v);                                                             \
+            else if (j->load == BS_X_BF16 && !raw)                                                                                         \
+                ((uint16_t *)out)[row * cols + i] = bs_float_to_bf16((float)v);                                                            \
             else                                                                                                                           \
-                ((T *)j->out)[row * cols + i] = v;                                                                                         \
+                ((T *)out)[row * cols + i] = v;                                                                                            \
         }                                                                                                                                  \
     } while (0)
 
-static void fold_long_row(void *shared, size_t n, int thread)
+/* The pieces of long row n from `partial`, (pieces, cols), into its row of `out`; as they are if `raw`. */
+static void fold(const context *c, size_t n, size_t cols, const unsigned char *partial, void *out, int raw)
 {
-    (void)thread;
-    context *c = shared;
     const bs_spmm_job *j = c->job;
-    const size_t row = c->split.long_row[n], cols = j->heads * j->width, pieces = c->split.first_piece[n + 1] - c->split.first_piece[n];
+    const size_t row = c->split.long_row[n], pieces = c->split.first_piece[n + 1] - c->split.first_piece[n];
     const size_t length = bs_row_start(&c->split.a, row + 1) - bs_row_start(&c->split.a, row);
     switch (c->acc) {
     case ACC_F32: FOLD(float, 1); break;
@@ -184,6 +222,19 @@ static void fold_long_row(void *shared, size_t n, int thread)
     case ACC_I32: FOLD(int32_t, 0); break;
     default: FOLD(int64_t, 0);
     }
+}
+
+static void fold_long_row(void *shared, size_t n, int thread)
+{
+    (void)thread;
+    const context *c = shared;
+    const bs_attention *from = c->job->attention;
+    const size_t cols = c->job->heads * c->job->width;
+    fold(c, n, cols, c->partial, c->job->out, 0);
+    if (from && from->above)
+        fold(c, n, cols, c->partial + c->split.pieces * cols * c->acc_size, from->above, from->ends != NULL);
+    if (c->shares)
+        fold(c, n, c->job->heads, c->shares, from->share, 1);
 }
 
 /* Blocks of columns to be done together: the part of x that they gather from should stay in the last-level cache. */
@@ -220,11 +271,14 @@ static int prepare(context *c, const bs_csr *a)
     c->blocks_per_head = bs_ceil_div(j->width, c->block_cols);
     c->blocks = j->heads * c->blocks_per_head;
     c->per_slice = bs_min(c->blocks, j->slice_blocks ? j->slice_blocks : blocks_in_cache(c));
-    if (c->split.pieces && !(c->partial = malloc(c->split.pieces * cols * c->acc_size)))
+    const int twice = j->attention && j->attention->above;
+    if (c->split.pieces && !(c->partial = malloc((twice ? 2 : 1) * c->split.pieces * cols * c->acc_size)))
+        return BS_NO_MEMORY;
+    if (c->split.pieces && j->attention && j->attention->share && !(c->shares = malloc(c->split.pieces * j->heads * c->acc_size)))
         return BS_NO_MEMORY;
     if (j->affine == BS_AFFINE_COLUMN && (!(c->col_scale = padded(j->scale, cols)) || !(c->col_offset = padded(j->offset, cols))))
         return BS_NO_MEMORY;
-    if (j->attention && c->split.n_long && !(c->stats = malloc(c->split.n_long * j->heads * 2 * sizeof(double))))
+    if (j->attention && !j->attention->ends && c->split.n_long && !(c->stats = malloc(c->split.n_long * j->heads * 2 * sizeof(double))))
         return BS_NO_MEMORY;
     return BS_SPARSE_OK;
 }
@@ -236,7 +290,7 @@ int bs_spmm(bs_run_on on, const bs_csr *a, const bs_spmm_job *job)
         return bs_longest_row(a) < 0 ? BS_BAD_INDPTR : BS_SPARSE_OK;
     int status = prepare(&c, a);
     if (status == BS_SPARSE_OK && c.stats)
-        status = bs_softmax_long(c.k, on.threads, &c.split, job->attention, c.stats);
+        status = bs_softmax_long(c.k, on.threads, &c.split, &job->attention->scores, c.stats);
     if (status == BS_SPARSE_OK) {
         bs_parallel(spmm_unit, &c, (c.split.units + c.split.pieces) * bs_ceil_div(c.blocks, c.per_slice), on.threads);
         if (!c.bad)
@@ -245,6 +299,7 @@ int bs_spmm(bs_run_on on, const bs_csr *a, const bs_spmm_job *job)
     }
     free((void *)c.gather.tail);
     free(c.partial);
+    free(c.shares);
     free(c.col_scale);
     free(c.col_offset);
     free(c.stats);

@@ -191,10 +191,10 @@ const bs_spmm_kernels BS_JOIN2(bs_spmm_kernels, BS_ISA) = {
     .locate64 = locate64,
     .sddmm =
         {
-            [BS_SD_F32] = {dot_f32, add_f32, mul_f32},
-            [BS_SD_F64] = {dot_f64, add_f64, mul_f64},
-            [BS_SD_I32] = {dot_i32, add_i32, mul_i32},
-            [BS_SD_I64] = {dot_i64, add_i64, mul_i64},
+            [BS_SD_F32] = {dot_f32, add_f32, mul_f32, sub_f32, div_f32, leaky_f32, steep_f32},
+            [BS_SD_F64] = {dot_f64, add_f64, mul_f64, sub_f64, div_f64, leaky_f64, steep_f64},
+            [BS_SD_I32] = {dot_i32, add_i32, mul_i32, sub_i32},
+            [BS_SD_I64] = {dot_i64, add_i64, mul_i64, sub_i64},
         },
     .exp_f32 = exp_f32,
     .exp_f64 = exp_f64,

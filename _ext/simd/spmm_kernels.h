@@ -67,11 +67,15 @@ typedef struct {
     const unsigned char *x;           /* the row of x, padded like the rows of y */
     const unsigned char *const *at;   /* per edge: its row of y */
     size_t edges, heads, width;       /* width: elements of one head */
-    unsigned char *out;               /* (edges, heads) or, elementwise, (edges, heads * width) */
+    unsigned char *out;               /* (edges, heads) or, elementwise, (edges, heads * width); BS_STEEP: (heads * width) */
+    const unsigned char *weights;     /* BS_LEAKY: (heads * width), padded; BS_STEEP: (edges, heads) */
+    double slope;                     /* of both */
 } bs_sddmm_block;
 
 enum bs_sddmm_type { BS_SD_F32, BS_SD_F64, BS_SD_I32, BS_SD_I64, BS_SDDMM_TYPES };
-enum bs_sddmm_op { BS_DOT, BS_ADD, BS_MUL, BS_SDDMM_OPS };
+/* BS_LEAKY: dot products of `weights` with leaky relus of x + y. BS_STEEP adds to a row of sums every edge's weight where x + y is positive,
+ * `slope` of it elsewhere. Integers have dot products, sums, products and differences. */
+enum bs_sddmm_op { BS_DOT, BS_ADD, BS_MUL, BS_SUB, BS_DIV, BS_LEAKY, BS_STEEP, BS_SDDMM_OPS };
 
 typedef struct {
     size_t vector_bytes;

@@ -23,7 +23,6 @@ from bitsparse import jit
 from bitsparse.backends.cuda.bits import pack as cuda_bits
 from bitsparse.backends.cuda.bits import stats as cuda_stats
 from bitsparse.backends.host.bits import pack as host_bits
-from bitsparse.backends.host.bits import stats as host_stats
 from bitsparse.bench import Case, Prepared, Protocol
 
 __all__ = ["cases"]
@@ -115,7 +114,7 @@ def in_rows(functions: list[Callable[[], Any]], repetitions: int) -> list[float]
 def fingerprint() -> Prepared:
     """What a look into a :class:`bitsparse.QuantCache` costs that compares contents, the answer on the host; no peer."""
     x = operand(8192, 8192)
-    if cuda_stats.content_sum(x[:CHECKED]) != host_stats.content_sum(x[:CHECKED].get()):
+    if cuda_stats.content_sum(x[:CHECKED]) != host_bits.content_sum(x[:CHECKED].get()):
         raise AssertionError("fingerprint: it differs from the host's")
     params = {"shape": [8192, 8192], "wall": True}
     return Prepared(lambda: cuda_stats.content_sum(x), None, None, params, x.nbytes, *bounds(x.nbytes))

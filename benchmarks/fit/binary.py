@@ -1,8 +1,7 @@
-"""Sums of one-bit features: over edges and over FRDC's tiles, the figures behind the choice, and tunings of the sum over edges.
+"""Sums of one-bit features: over edges and over FRDC's tiles, and tunings of the sum over edges.
 
-Times are those of ``plan_bspmm`` (BBB and BBF) of CSR and of FRDC with each of their kernels forced, 64 to 512 features. A time is a
-start, results that are stored, and an edge with each 16 bytes of its row, or a tile. Teams, edges in flight and blocks of a
-multiprocessor are timed around those that the library takes.
+Times are those of ``plan_bspmm`` (BBB and BBF) of CSR, which the library sums edge by edge, and of FRDC with the kernel over its tiles
+forced, 64 to 512 features. Teams, edges in flight and blocks of a multiprocessor are timed around those that the library takes.
 """
 
 from __future__ import annotations
@@ -14,43 +13,20 @@ from typing import Any
 import bitsparse as bs
 from benchmarks.cases.binary_gpu import features_of
 from benchmarks.cases.sparse_gpu import Timed, in_turns
-from benchmarks.fit.fitting import Facts, Fit, Row, Values, solve
+from benchmarks.fit.fitting import Fit, Row
 from bitsparse.backends.cuda.binary import bspmm_params
 from bitsparse.backends.cuda.binary.bspmm import BinarySum
 from bitsparse.backends.cuda.csr.schedule import Schedule
 
-__all__ = ["FITS", "GRAPHS", "measured", "predict", "terms"]
+__all__ = ["FITS", "GRAPHS", "measured"]
 
 GRAPHS = ("artist", "soc_slashdot0902", "COLLAB", "DD", "reddit-power_law", "reddit-communities")
 WIDTHS = (64, 128, 256, 512)
 REPETITIONS = 9
 
 
-def terms(facts: Facts) -> dict[str, float]:
-    """Of a sum over edges ("csr") or tiles ("frdc")."""
-    features = facts["features"]
-    stored = facts["rows"] * (features / 8 if facts["output"] == "bits" else 4.0 * features)
-    found = {"start_us": 1.0, "stored_byte_us": stored}
-    if facts["kernel"] == "frdc":
-        return found | {"tile_us": facts["tiles"] * max(0.5, features / 128)}
-    vectors = max(1, -(-features // 128))
-    return found | {"edge_us": facts["nnz"], "edge_vector_us": facts["nnz"] * (vectors - 1)}
-
-
-def predict(values: Values, facts: Facts) -> float:
-    """Microseconds of a sum."""
-    return sum(values[name] * value for name, value in terms(facts).items())
-
-
-FITS = (
-    Fit(
-        "one-bit sums",
-        "BitRates of backends/cuda/chips.py: start, stored (its inverse), edge, edge_vector, tile",
-        partial(solve, terms=terms),
-        predict,
-        lambda row: "kernel" in row.facts,
-    ),
-)
+#: No rates are fitted: nothing is chosen by an estimate.
+FITS: tuple[Fit, ...] = ()
 
 
 def measured(only: Sequence[str]) -> Iterator[Row]:
@@ -66,7 +42,7 @@ def measured(only: Sequence[str]) -> Iterator[Row]:
 
 
 def forms(case: str, name: str, features: int, letters: Any) -> Iterator[Row]:
-    """The sum over edges and the one over tiles; taken is what the estimates prefer."""
+    """The sum over edges, which is taken, and the one over tiles."""
     held = features_of(name, features)
     matrix, x = held.cell.matrix, held.bits
     frdc = bs.FRDC.from_csr_arrays(matrix.indptr, matrix.indices, matrix.shape)
@@ -77,27 +53,26 @@ def forms(case: str, name: str, features: int, letters: Any) -> Iterator[Row]:
         "tiles": int(frdc.tiles.size),
     }
     facts["output"] = "bits" if letters == "BBB" else "int32"
-    guesses = bspmm_params.estimates(matrix.shape, matrix.nnz, features, tiles=facts["tiles"], output=facts["output"])
     timed = []
     for kernel, a in (("csr", matrix.tiled), ("frdc", frdc)):
         plan = bs.plan_bspmm(a, features, letters, kernel=kernel if kernel == "frdc" else None)
         timed.append(Timed(partial(plan, x, out=plan(x)), kernel))
     for one, ms in zip(timed, in_turns(timed, REPETITIONS), strict=True):
-        yield Row(case, one.name, facts | {"kernel": one.name}, 1e3 * ms, one.name == guesses[0].kernel)
+        yield Row(case, one.name, facts | {"kernel": one.name}, 1e3 * ms, one.name == "csr")
 
 
 def tunings(case: str, name: str, features: int) -> Iterator[Row]:
     """Teams, edges in flight and blocks around what the library takes, for integers out."""
     held = features_of(name, features)
     matrix = held.cell.matrix
-    schedule = Schedule(matrix.indptr, matrix.shape, matrix.nnz)
+    schedule = Schedule(matrix.indptr, matrix.indices, matrix.shape, matrix.nnz)
     taken = bspmm_params.tuning_of(matrix.shape[0], matrix.nnz, features)
     others = [taken._replace(unroll=unroll, blocks=blocks) for unroll in (4, 8, 16) for blocks in (4, 5, 6)]
     # Of rows that are dealt out, cuts go with the team.
     others += [taken._replace(team=team) for team in (2, 4, 8, 16) if not taken.window]
     timed = []
     for tuning in dict.fromkeys((taken, *others)):
-        sums = BinarySum(schedule, matrix.indices, features=features, bipolar=True, tuning=tuning)
+        sums = BinarySum(schedule, features=features, bipolar=True, tuning=tuning)
         described = f"team {tuning.team}, unroll {tuning.unroll}, {tuning.blocks} blocks"
         timed.append(Timed(partial(sums, held.bits.words, sums(held.bits.words)), described))
     for i, (one, ms) in enumerate(zip(timed, in_turns(timed, REPETITIONS), strict=True)):

@@ -17,7 +17,8 @@ from benchmarks.fit.fitting import Facts, Fit, Row, Values, search
 from benchmarks.gpu_timing import REPETITIONS, accumulator, encoding_of, ours_graph, random_words, replay
 from bitsparse import jit
 from bitsparse.backends.cuda.matmul import wgmma
-from bitsparse.backends.cuda.matmul.product import Product
+from bitsparse.backends.cuda.matmul.matmul import Product
+from bitsparse.backends.cuda.matmul.passes import Sizes
 
 __all__ = ["FITS", "SHAPES", "measured", "predict"]
 
@@ -39,11 +40,12 @@ FITTED = (
 def predict(values: Values, facts: Facts) -> float:
     """The library's own estimate, with other figures; in front of a product of bytes its right operand is unpacked."""
     m, n, blocks, a_planes, b_planes = (facts[name] for name in ("m", "n", "blocks", "a_planes", "b_planes"))
+    sizes = Sizes(m, n, blocks, a_planes, b_planes, 1)
     changed: Any = values
     rates, tiling = wgmma.RATES._replace(**changed), wgmma.Tiling(*facts["tiling"])
     wide, step = facts["wide"], facts["step"]
-    us = wgmma.estimate_us(tiling, m, n, blocks, a_planes, b_planes, 1, rates, wide=wide, step=step)
-    return us + (wgmma.unpacking_us(tiling, m, n, blocks, b_planes, 1, rates) if step == 8 else 0.0)
+    us = wgmma.estimate_us(tiling, sizes, rates, wide=wide, step=step)
+    return us + (wgmma.unpacking_us(tiling, sizes, rates) if step == 8 else 0.0)
 
 
 def fitted(rows: Sequence[Row]) -> Values:
@@ -71,7 +73,7 @@ def measured(only: Sequence[str]) -> Iterator[Row]:
         kind |= {"a_encoding": encoding_of(a_bits), "b_encoding": encoding_of(b_bits)}
         kind["kernel"] = "planes" if step == 1 else "digits"
         out = cupy.empty((size, columns), dtype)
-        chosen = wgmma.choose_tiling(size, columns, blocks, *planes, 1, False, wide, step)
+        chosen = wgmma.choose_tiling(Sizes(size, columns, blocks, planes[0], planes[1], 1), False, wide, step)
         for tiling in wgmma.tilings(columns, planes[1], masked=False, wide=wide, a_planes=planes[0]):
             facts: dict[str, Any] = {
                 "m": size,

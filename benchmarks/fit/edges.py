@@ -3,7 +3,7 @@
 - ``dots``: float32 dot products with 1, 2 or 4 gathers in flight of a lane and 4 to 16 blocks of a multiprocessor (``dot_defines`` in
   ``backends/cuda/edges/sddmm.py``), and from which sharing on windows of 8 rows pay (``windows_pay`` there).
 - ``sampled``: sums over AES samples of 64 edges a row, drawn in every call, with 4, 8 and 16 edges in flight and 64 or 128 threads a
-  block (``tuning_of`` in ``backends/cuda/sampling/sums.py``).
+  block (``tuning_of`` in ``backends/cuda/sampling/sample.py``).
 
 Nothing is fitted but the sharing from which windows pay; the rest is a table of choices and what each loses.
 """
@@ -22,9 +22,7 @@ from benchmarks.fit.fitting import Fit, Row, Values
 from bitsparse import jit
 from bitsparse.backends.cuda.csr.schedule import Schedule
 from bitsparse.backends.cuda.edges import sddmm
-from bitsparse.backends.cuda.edges.sddmm_windows import DotWindows
-from bitsparse.backends.cuda.sampling.drawing import Drawing
-from bitsparse.backends.cuda.sampling.sums import SampledSum, tuning_of
+from bitsparse.backends.cuda.sampling.sample import Drawing, SampledSum, tuning_of
 from bitsparse.backends.cuda.spmm import choice
 from bitsparse.backends.cuda.spmm.windows import Windows
 
@@ -74,11 +72,14 @@ def dots(case: str, cell: Cell) -> Iterator[Row]:
     """Dot products edge by edge, in every variant, and in windows."""
     cupy = jit.require_cupy("fit")
     matrix, x = cell.matrix, cell.inputs("float32", pattern=True)[0]
-    schedule, out = Schedule(matrix.indptr, matrix.shape, matrix.nnz), cupy.empty(matrix.nnz, np.float32)
+    schedule, out = (
+        Schedule(matrix.indptr, matrix.indices, matrix.shape, matrix.nnz),
+        cupy.empty(matrix.nnz, np.float32),
+    )
     entries = choice.shared_columns(matrix.indptr, matrix.indices, matrix.shape, 8).entries
     kind: dict[str, Any] = {"op": "dot", "dtype": np.float32, "columns": cell.columns}
-    edge_by_edge = sddmm.EdgeProduct(schedule, matrix.indices, **kind)
-    in_windows = DotWindows(Windows(matrix.indptr, matrix.indices, matrix.shape), matrix.indptr, cell.columns)
+    edge_by_edge = sddmm.EdgeProduct(schedule, **kind)
+    in_windows = sddmm.DotWindows(Windows(matrix.indptr, matrix.indices, matrix.shape), matrix.indptr, cell.columns)
     forms = [Timed(partial(edge_by_edge, x, x, out), "edges"), Timed(partial(in_windows, x, x, out), "windows")]
     pays = sddmm.windows_pay(matrix.nnz, entries)
     facts = {"sharing": matrix.nnz / max(1, entries)}
@@ -87,7 +88,7 @@ def dots(case: str, cell: Cell) -> Iterator[Row]:
     timed = [Timed(partial(edge_by_edge, x, x, out), "what is taken")]
     for steps in (1, 2, 4):
         for blocks in (4, 6, 8, 12, 16):
-            product = sddmm.EdgeProduct(schedule, matrix.indices, **kind, steps=steps, blocks=blocks)
+            product = sddmm.EdgeProduct(schedule, **kind, steps=steps, blocks=blocks)
             timed.append(Timed(partial(product, x, x, out), f"{steps} steps, {blocks} blocks"))
     for i, (one, ms) in enumerate(zip(timed, in_turns(timed, REPETITIONS), strict=True)):
         yield Row(f"{case}-tunings", one.name, {}, 1e3 * ms, i == 0)

@@ -155,16 +155,16 @@ def tunings(case: str, cell: Cell, weighted: bool) -> Iterator[Row]:
     """Tunings of the product edge by edge."""
     cupy = jit.require_cupy("fit")
     matrix, (x, values) = cell.matrix, cell.inputs("float32", pattern=not weighted)
-    schedule = Schedule(matrix.indptr, matrix.shape, matrix.nnz)
+    schedule = Schedule(matrix.indptr, matrix.indices, matrix.shape, matrix.nnz)
     kind: dict[str, Any] = {"columns": cell.columns, "x_dtype": x.dtype, "acc_dtype": np.float32}
     kind["weights"] = "none" if values is None else "edge"
-    taken = Spmm(schedule, matrix.indices, **kind).tuning
+    taken = Spmm(schedule, **kind).tuning
     others = [taken._replace(threads=threads, unroll=unroll) for threads in (64, 128) for unroll in (4, 8, 16)]
     out = cupy.empty((matrix.shape[0], cell.columns), np.float32)
     timed = []
     for tuning in dict.fromkeys((taken, *others)):
-        product = Spmm(schedule, matrix.indices, tuning=tuning, **kind)
-        name = f"threads {tuning.threads}, unroll {tuning.unroll}, {tuning.lanes} lanes of {tuning.bytes} bytes"
+        product = Spmm(schedule, tuning=tuning, **kind)
+        name = f"threads {tuning.threads}, unroll {tuning.unroll}, {tuning.lanes} lanes of {tuning.load} bytes"
         timed.append(Timed(partial(product, x, values, out), name))
     for i, (one, ms) in enumerate(zip(timed, in_turns(timed, REPETITIONS), strict=True)):
         yield Row(case, one.name, {}, 1e3 * ms, i == 0)

@@ -50,7 +50,7 @@ from benchmarks.gpu_timing import (
     torch_module,
 )
 from bitsparse import jit
-from bitsparse.backends.cuda.bits import stats
+from bitsparse.backends.cuda.bits import words as packed
 from bitsparse.backends.cuda.matmul.matmul import Product
 from bitsparse.bench import Case, Prepared, Protocol
 
@@ -145,7 +145,7 @@ def block_diagonal(size: int, n: int, blocks: int) -> Prepared:
         a[i * part : (i + 1) * part, 0, i * part // 32 : (i + 1) * part // 32] = random_words(part, 1, part)[:, 0]
     kind: dict[str, Any] = {"k": size, "n": n, "a_bits": 1, "b_bits": 1}
     kind |= {"a_encoding": "unsigned", "b_encoding": "unsigned"}
-    jumping = Product(a, bitmap=stats.tile_bitmap(a, size), **kind)
+    jumping = Product(a, bitmap=packed.tile_bitmap(a, size), **kind)
     dense = Product(a, **kind)
     out, other = cupy.empty((size, n), np.int32), cupy.empty((size, n), np.int32)
     jumping(b, out)

@@ -20,6 +20,38 @@ def sddmm(
     width: int,
     out: Bytes,
 ) -> None: ...
+def leaky_dots(
+    on: RunOn,
+    indptr: Bytes,
+    indices: Bytes,
+    wide: bool,
+    shape: tuple[int, ...],
+    nnz: int,
+    double_precision: bool,
+    x: Bytes,
+    y: Bytes,
+    heads: int,
+    width: int,
+    weights: Bytes,
+    slope: float,
+    out: Bytes,
+) -> None: ...
+def steep_sums(
+    on: RunOn,
+    indptr: Bytes,
+    indices: Bytes,
+    wide: bool,
+    shape: tuple[int, ...],
+    nnz: int,
+    double_precision: bool,
+    x: Bytes,
+    y: Bytes,
+    heads: int,
+    width: int,
+    weights: Bytes,
+    slope: float,
+    out: Bytes,
+) -> None: ...
 def edge_softmax(
     on: RunOn,
     indptr: Bytes,

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, interop
-from bitsparse.arrays import exact
-from bitsparse.arrays.operators import operators
+from bitsparse.arrays import display, exact
 from bitsparse.errors import DTypeError
 
-__all__ = ["BitArray"]
 
+class Operators:
+    """The one hook of the array types: public functions that stand above this layer, and that ``@`` and `dequantize` call.
+
+    :mod:`bitsparse.ops` fills it when it is imported, which ``import bitsparse`` does.
+    """
+
+    __slots__ = ("dequantize", "matmul", "spmm")
+
+    matmul: Callable[[Any, Any], Any]
+    spmm: Callable[[Any, Any], Any]
+    dequantize: Callable[[Any, Any], Any]
+
+
+operators = Operators()
 #: Operators whose integer results might wrap.
 _EXACT = ("add", "subtract", "multiply", "negative")
 
@@ -44,6 +57,11 @@ def _operator(operation: Callable[[Any, Any], Any], name: str, *, swap: bool = F
     return method
 
 
+def read_only(field: str, doc: str) -> Any:
+    """A property of an array that shows one of its fields."""
+    return property(operator.attrgetter(field), doc=doc)
+
+
 class BitArray(ABC):
     """Base class of the array types; users meet it only in ``isinstance``."""
 
@@ -53,6 +71,13 @@ class BitArray(ABC):
     __array_ufunc__ = None
     __array_priority__ = 1000.0
     __hash__ = None  # type: ignore[assignment]  # == is elementwise, as in NumPy
+
+    #: Names of the component arrays, of those that scale their values, of what describes them, and of the constructor that adopts
+    #: all of these after checks.
+    component_names: ClassVar[tuple[str, ...]]
+    scale_names: ClassVar[tuple[str, ...]]
+    setting_names: ClassVar[tuple[str, ...]]
+    adopting: ClassVar[str]
 
     _family: interop.Family
 
@@ -67,9 +92,9 @@ class BitArray(ABC):
         """Smallest NumPy dtype that holds every value."""
 
     @property
-    @abstractmethod
     def nbytes(self) -> int:
-        """Bytes held by the component arrays."""
+        """Bytes of the component arrays and scales."""
+        return sum(part.nbytes for part in self.components().values() if part is not None)
 
     @property
     @abstractmethod
@@ -97,7 +122,8 @@ class BitArray(ABC):
     @property
     def density(self) -> float:
         """Share of the elements that are not zero; 0.0 for an empty array."""
-        return self.nnz / self.size if self.size else 0.0
+        elements = math.prod(self.shape)
+        return self.nnz / elements if elements else 0.0
 
     @property
     @abstractmethod
@@ -112,6 +138,14 @@ class BitArray(ABC):
         """
         name = self._family.name
         return name if name not in ("numpy", "cupy") else "numpy" if self.device == "cpu" else "cupy"
+
+    def components(self) -> dict[str, Any]:
+        """The component arrays and scales by name, None for what there is not."""
+        return {name: getattr(self, f"_{name}") for name in (*self.component_names, *self.scale_names)}
+
+    def settings(self) -> dict[str, Any]:
+        """What describes the components: the other keyword arguments of `from_words` or `from_arrays`."""
+        return {name: getattr(self, name) for name in self.setting_names}
 
     @abstractmethod
     def _moved(self, move: Callable[[Any], Any]) -> Self:
@@ -139,13 +173,42 @@ class BitArray(ABC):
         if target == self.device:
             return self
         with interop.moving(self.device if target == "cpu" else target, self._family, stream):
-            return self._moved(
-                lambda part: None if part is None else interop.move(part, target, later=stream is not None)
-            )
+            return self._moved(lambda part: interop.move(part, target, later=stream is not None))
 
     def get(self) -> Self:
         """The same array on the CPU (CuPy's name for it)."""
         return self.to_device("cpu")
+
+    def copy(self) -> Self:
+        """A copy that shares nothing."""
+        with self._working():
+            return self._moved(lambda part: None if part is None else part.copy())
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        return self.copy()
+
+    def __reduce__(self) -> Any:
+        here = self.get()
+        return restored, (type(self), {**here.components(), **here.settings()}, self.device)
+
+    # -- how it shows itself ----------------------------------------------------------------------------------------
+    @abstractmethod
+    def _details(self) -> str:
+        """What the line of text says of the format."""
+
+    @abstractmethod
+    def _rows(self) -> dict[str, object]:
+        """Rows of the HTML table that belong to the format."""
+
+    def _other_forms(self) -> dict[str, int]:
+        """Bytes of other forms of the same content, to compare with."""
+        return {"float32": 4 * math.prod(self.shape)}
+
+    def __repr__(self) -> str:
+        return display.line(self, self._details(), self._other_forms())
+
+    def _repr_html_(self) -> str:
+        return display.table(self, self._rows(), self._other_forms())
 
     def _working(self) -> AbstractContextManager[Any]:
         """A context with the current device and stream that work on this array belongs to."""
@@ -228,20 +291,20 @@ class BitArray(ABC):
         """Between which values the integers that :meth:`decoded` gave lie."""
         return exact.limits_of_operand(decoded)
 
-    __add__ = _operator(np.add, "add")
-    __radd__ = _operator(np.add, "add", swap=True)
-    __sub__ = _operator(np.subtract, "subtract")
-    __rsub__ = _operator(np.subtract, "subtract", swap=True)
-    __mul__ = _operator(np.multiply, "multiply")
-    __rmul__ = _operator(np.multiply, "multiply", swap=True)
-    __truediv__ = _operator(np.true_divide, "divide")
-    __rtruediv__ = _operator(np.true_divide, "divide", swap=True)
-    __lt__ = _operator(np.less, "less")
-    __le__ = _operator(np.less_equal, "less_equal")
-    __gt__ = _operator(np.greater, "greater")
-    __ge__ = _operator(np.greater_equal, "greater_equal")
-    __eq__ = _operator(np.equal, "equal", arrays_only=True)
-    __ne__ = _operator(np.not_equal, "not_equal", arrays_only=True)
+    __add__ = _operator(operator.add, "add")
+    __radd__ = _operator(operator.add, "add", swap=True)
+    __sub__ = _operator(operator.sub, "subtract")
+    __rsub__ = _operator(operator.sub, "subtract", swap=True)
+    __mul__ = _operator(operator.mul, "multiply")
+    __rmul__ = _operator(operator.mul, "multiply", swap=True)
+    __truediv__ = _operator(operator.truediv, "divide")
+    __rtruediv__ = _operator(operator.truediv, "divide", swap=True)
+    __lt__ = _operator(operator.lt, "less")
+    __le__ = _operator(operator.le, "less_equal")
+    __gt__ = _operator(operator.gt, "greater")
+    __ge__ = _operator(operator.ge, "greater_equal")
+    __eq__ = _operator(operator.eq, "equal", arrays_only=True)
+    __ne__ = _operator(operator.ne, "not_equal", arrays_only=True)
 
     def _not_in_place(self, other: Any) -> Any:
         """``A += B`` would make of the name `A` an array of another type."""
@@ -254,4 +317,9 @@ class BitArray(ABC):
     __iadd__ = __isub__ = __imul__ = __itruediv__ = __imatmul__ = _not_in_place
 
     def __neg__(self) -> Any:
-        return self._elementwise(np.multiply, -1, "negative")
+        return self._elementwise(operator.mul, -1, "negative")
+
+
+def restored(cls: type[BitArray], parts: dict[str, Any], device: str = "cpu") -> Any:
+    """Rebuild through the checks: a pickle or a file may come from elsewhere."""
+    return getattr(cls, cls.adopting)(**parts).to_device(device)

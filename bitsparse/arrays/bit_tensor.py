@@ -9,12 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
-from bitsparse.arrays import bitwise, construct, display, indexing
-from bitsparse.arrays.operators import operators
+from bitsparse.arrays import construct, sparse_convert, word_operators
+from bitsparse.arrays.base import operators
 from bitsparse.arrays.packed import Encoding, Layout, PackedArray
 from bitsparse.errors import DTypeError, ShapeError
-
-__all__ = ["BitTensor", "Encoding", "Layout"]
 
 
 class BitTensor(PackedArray):
@@ -60,7 +58,8 @@ class BitTensor(PackedArray):
 
     Notes
     -----
-    A ``torch.nn.Module`` keeps a BitTensor as an ordinary attribute; ``register_buffer`` takes tensors only, such as its `words`.
+    A ``torch.nn.Module`` keeps a BitTensor as an ordinary attribute; ``register_buffer`` takes tensors only, such as its `words`, and
+    ``bitsparse.torch.Buffer`` makes buffers of all that an array consists of.
 
     Examples
     --------
@@ -199,11 +198,15 @@ class BitTensor(PackedArray):
         placed: NDArray[np.float32] = interop.move(array, self.device)
         return placed
 
-    def __repr__(self) -> str:
-        return display.text(self)
+    def _details(self) -> str:
+        return f"bits={self._bits} {self._encoding} axis={self._axis} layout={self._layout}"
 
-    def _repr_html_(self) -> str:
-        return display.html(self)
+    def _rows(self) -> dict[str, object]:
+        return {
+            "bits": f"{self._bits} ({self._encoding})",
+            "packed axis, layout": f"{self._axis}, {self._layout}",
+            "density": f"{self.density:.4f}",
+        }
 
     # -- conversions ----------------------------------------------------------------------------------------------
     def _moved(self, move: Callable[[Any], Any]) -> BitTensor:
@@ -269,7 +272,7 @@ class BitTensor(PackedArray):
             raise ShapeError(
                 f"tocsr: a BitTensor of shape {self._shape} has {self.ndim} dimensions, but sparse arrays have 2; index a batch first"
             )
-        return construct.to_csr(self)
+        return sparse_convert.words_to_matrix(self)
 
     def to_scipy(self) -> Any:
         """:meth:`tocsr`, moved to the CPU if need be."""
@@ -307,12 +310,6 @@ class BitTensor(PackedArray):
         scale, offset = affine or (self._scale, self._offset)
         return self._make(words, shape, self._bits, axis, layout, self._encoding, self._family, scale, offset)
 
-    def copy(self) -> BitTensor:
-        """A copy that shares nothing."""
-        with self._working():
-            affine = tuple(None if part is None else part.copy() for part in (self._scale, self._offset))
-            return self._with(self._words.copy(), self._shape, self._axis, self._layout, affine)
-
     def with_affine(self, scale: Any = None, offset: Any = None) -> BitTensor:
         """The same words with other affine parameters; None removes one."""
         affine = self._affine("scale", scale), self._affine("offset", offset)
@@ -343,41 +340,24 @@ class BitTensor(PackedArray):
 
         A slice with step 1 of the outer axis (the one that is not packed) is a view of a two-dimensional BitTensor; everything else copies.
         """
-        picked: BitTensor = indexing.getitem(self, key)
+        picked: BitTensor = word_operators.getitem(self, key)
         return picked
 
     # -- bitwise operators stay packed ----------------------------------------------------------------------------
     def __and__(self, other: Any) -> Any:
-        return bitwise.combine(self, other, np.bitwise_and, "&")
+        return word_operators.combine(self, other, np.bitwise_and, "&")
 
     def __or__(self, other: Any) -> Any:
-        return bitwise.combine(self, other, np.bitwise_or, "|")
+        return word_operators.combine(self, other, np.bitwise_or, "|")
 
     def __xor__(self, other: Any) -> Any:
-        return bitwise.combine(self, other, np.bitwise_xor, "^")
+        return word_operators.combine(self, other, np.bitwise_xor, "^")
 
     def __invert__(self) -> Any:
-        return bitwise.invert(self)
-
-    # -- pickling and copying -------------------------------------------------------------------------------------
-    def __reduce__(self) -> Any:
-        state = (
-            self._words,
-            self._shape,
-            self._bits,
-            self._axis,
-            self._layout,
-            self._encoding,
-            self._scale,
-            self._offset,
-        )
-        return construct.unpickle, (type(self), *state)
+        return word_operators.invert(self)
 
     def __copy__(self) -> BitTensor:
         return self._with(self._words, self._shape, self._axis, self._layout)
-
-    def __deepcopy__(self, memo: Any) -> BitTensor:
-        return self.copy()
 
 
 def _swapped(affine: NDArray[np.float32] | None) -> NDArray[np.float32] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,28 +9,14 @@ from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
 from bitsparse._records import replace
-from bitsparse.arrays import sparse_convert
-from bitsparse.arrays.indices import outside, without_spare
+from bitsparse.arrays import sparse_forms
+from bitsparse.arrays.indices import rows_of
 from bitsparse.arrays.inside import family_of
-from bitsparse.backends.params import packed_words
+from bitsparse.arrays.sparse_forms import Wanted
+from bitsparse.backends.params import words_shape
 from bitsparse.errors import DTypeError, ShapeError
 
-__all__ = [
-    "Parts",
-    "build",
-    "checked_words",
-    "coordinates",
-    "from_bit_tensor",
-    "holds",
-    "prefix_mask",
-    "smallest_dtype",
-    "to_csr",
-    "unpickle",
-]
-
 _FUNCTION = "BitTensor"
-#: Elements decoded at a time when a packed array is read as coordinates.
-_CHUNK = 1 << 22
 
 
 class Parts(NamedTuple):
@@ -44,10 +29,6 @@ class Parts(NamedTuple):
     layout: str
     encoding: str
     family: interop.Family
-
-    def of(self, family: interop.Family) -> Parts:
-        """The same of another family."""
-        return replace(self, family=family)
 
 
 def smallest_dtype(bits: int, encoding: str) -> np.dtype[Any]:
@@ -68,16 +49,6 @@ def holds(dtype: np.dtype[Any], bits: int, encoding: str) -> bool:
         return int(np.iinfo(dtype).min) <= low and high <= int(np.iinfo(dtype).max)
     mantissa = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}[dtype.name]
     return max(-low - 1, high) < 1 << mantissa
-
-
-def words_shape(shape: tuple[int, ...], bits: int, axis: int, layout: str) -> tuple[int, ...]:
-    """
-    >>> words_shape((5, 200), 3, -1, "planes"), words_shape((5, 200), 4, -2, "rows")
-    ((5, 3, 8), (200, 4))
-    """
-    outer = shape[-3 - axis]
-    row = (bits,) if layout == "planes" else ()
-    return (*shape[:-2], outer, *row, packed_words(shape[axis], bits, layout))
 
 
 def checked_words(
@@ -109,15 +80,18 @@ def prefix_mask(ones: int, words: int) -> NDArray[np.uint32]:
 # -- the forms of the constructor -------------------------------------------------------------------------------------
 def build(arg: Any, bits: Any, encoding: Any, axis: Any, layout: Any, shape: Any) -> Parts:
     """Recognise the form of ``arg`` as scipy.sparse does and pack it."""
-    sparse = _as_sparse(arg, shape)
-    if sparse is None and shape is not None:
+    spelled = isinstance(arg, tuple) and (len(arg) == 3 or (len(arg) == 2 and isinstance(arg[1], (tuple, list))))
+    sparse = (hasattr(arg, "tocoo") and hasattr(arg, "nnz")) or (
+        spelled and not all(isinstance(part, (int, np.integer)) for part in arg)
+    )
+    if shape is not None and not sparse:
         raise DTypeError(
             f"{_FUNCTION}: shape= goes with sparse forms such as (data, (row, col)), got {type(arg).__name__}; reshape the data"
         )
     encoding = "unsigned" if encoding is None else encoding
     axis, layout = -1 if axis is None else axis, "planes" if layout is None else layout
-    if sparse is not None:
-        return _from_sparse(sparse, bits, encoding, axis, layout)
+    if sparse:
+        return _from_sparse(arg, shape, bits, encoding, axis, layout)
     if isinstance(arg, tuple) and arg and all(isinstance(size, (int, np.integer)) for size in arg):
         return _zeros(arg, bits, encoding, axis, layout)
     _check.not_edges(_FUNCTION, arg)
@@ -183,98 +157,29 @@ def _zeros(arg: tuple[Any, ...], bits: Any, encoding: Any, axis: Any, layout: An
     return Parts(words, sizes, bits, axis, layout, encoding, interop.NUMPY)
 
 
-def _as_sparse(arg: Any, shape: Any) -> Any:
-    """A scipy.sparse array if ``arg`` is one or spells one, else None."""
-    spelled = isinstance(arg, tuple) and (len(arg) == 3 or (len(arg) == 2 and isinstance(arg[1], (tuple, list))))
-    if spelled and not all(isinstance(part, (int, np.integer)) for part in arg):
-        from scipy import sparse
-
-        try:
-            if len(arg) == 2:
-                return sparse.coo_array(arg, shape=shape)
-            made = sparse.csr_array(arg, shape=shape)
-            made.check_format(full_check=True)
-            return made
-        except (ValueError, TypeError, IndexError, OverflowError) as error:
-            raise ShapeError(
-                f"{_FUNCTION}: these components do not form a sparse array of shape {shape} ({error})"
-            ) from None
-    if hasattr(arg, "tocoo") and hasattr(arg, "nnz"):
-        return without_spare(arg)
-    return None
-
-
-def _from_sparse(sparse: Any, bits: Any, encoding: Any, axis: Any, layout: Any) -> Parts:
-    if len(sparse.shape) != 2:
-        raise ShapeError(
-            f"{_FUNCTION}: a sparse array of shape {sparse.shape} has {len(sparse.shape)} dimensions, but 2 are needed; reshape it"
+def _from_sparse(arg: Any, shape: Any, bits: Any, encoding: Any, axis: Any, layout: Any) -> Parts:
+    if bits is not None:
+        bits = _check.bit_count(_FUNCTION, bits)
+    if encoding == "bipolar":
+        raise ValueError(
+            f"{_FUNCTION}: encoding='bipolar' has no zero for the elements a sparse array leaves out; use 'unsigned' or 'signed'"
         )
-    device = str(sparse.device) if hasattr(sparse, "csr_arrays") else interop.device_of(getattr(sparse, "data", None))
-    family = getattr(sparse, "_family", interop.NUMPY if device == "cpu" else interop.CUPY)
-    with interop.working_on(device, family):
-        read = _entries_of_scipy if device == "cpu" else _entries_on_gpu
-        if bits is not None:
-            bits = _check.bit_count(_FUNCTION, bits)
-        if encoding == "bipolar":
-            raise ValueError(
-                f"{_FUNCTION}: encoding='bipolar' has no zero for the elements a sparse array leaves out; use 'unsigned' or 'signed'"
-            )
-        rows, cols, data = read(sparse, bits == 1 and encoding == "unsigned")
-        bits = _check_values(_FUNCTION, data, bits, _check.choice(_FUNCTION, "encoding", encoding, _check.ENCODINGS))
+    wanted = Wanted(binary=bits == 1 and encoding == "unsigned", integers=True)
+    made = sparse_forms.read(_FUNCTION, arg, shape, wanted)
+    device = interop.device_of(made.indices)
+    with interop.working_on(device, made.family):
+        ones = interop.namespace(made.indices).ones
+        values = ones(made.indices.size, np.bool_) if made.values is None else made.values
+        _check.numeric(_FUNCTION, "the sparse array", values, "biu")
+        bits = _check_values(_FUNCTION, values, bits, _check.choice(_FUNCTION, "encoding", encoding, _check.ENCODINGS))
         encoding = _check.encoding(_FUNCTION, encoding, bits)
         layout = _check.layout(_FUNCTION, layout, bits)
         axis = _check.axis(_FUNCTION, axis, 2)
-        sizes = (int(sparse.shape[0]), int(sparse.shape[1]))
+        rows, cols = (index.astype(np.int64, copy=False) for index in (rows_of(made.indptr), made.indices))
         words = backends.family(device, "sparse.build").pack_coo(
-            rows, cols, data, sizes, bits, axis=axis, layout=layout
+            rows, cols, values, made.shape, bits, axis=axis, layout=layout
         )
-        return Parts(interop.aligned(words), sizes, bits, axis, layout, encoding, family)
-
-
-def _or_ed(data: Any, one_bit: bool) -> bool:
-    """Whether repeated entries may stay, as setting a bit twice does the same as or-ing them."""
-    return bool(one_bit and data.size and int(data.min()) >= 0 and int(data.max()) <= 1)
-
-
-def _entries_of_scipy(sparse: Any, one_bit: bool) -> tuple[Any, Any, Any]:
-    """Rows, columns and values, repeated entries summed unless they are or-ed later."""
-    if getattr(sparse, "format", None) == "csr":
-        wrong = outside(sparse.indptr, sparse.indices, sparse.shape[1])
-        if wrong is not None:
-            raise ValueError(f"{_FUNCTION}: {wrong}; the arrays are damaged or belong to another shape")
-    given = getattr(sparse, "data", None)
-    if isinstance(given, np.ndarray) and not given.dtype.isnative:  # which SciPy holds, but neither sums nor converts
-        sparse = copy.copy(sparse)
-        sparse.data = given.astype(given.dtype.newbyteorder("="))
-    coo = sparse.tocoo()
-    data = np.asarray(coo.data)
-    _check.numeric(_FUNCTION, "the sparse array", data, "biu")
-    if not _or_ed(data, one_bit):
-        total = coo.astype(np.int64) if data.dtype.kind == "b" or data.dtype.itemsize < 8 else coo.copy()
-        total.sum_duplicates()
-        coo, data = total, total.data
-    rows, cols = (np.asarray(index, dtype=np.int64) for index in coo.coords)
-    return rows, cols, data
-
-
-def _entries_on_gpu(sparse: Any, one_bit: bool) -> tuple[Any, Any, Any]:
-    """The same of a bitsparse array or of CuPy's."""
-    if hasattr(sparse, "csr_arrays"):
-        rows, cols, data = sparse_convert.coordinates(sparse)
-        _check.numeric(_FUNCTION, "the sparse array", data, "biu")
-        return rows, cols, data
-    coo = sparse.tocoo()
-    rows, cols, data = coo.row, coo.col, coo.data
-    _check.numeric(_FUNCTION, "the sparse array", data, "biu")
-    if _or_ed(data, one_bit) or not data.size:
-        return rows, cols, data
-    backend, space = backends.family(interop.device_of(data), "sparse.build"), interop.namespace(data)
-    order, _ = backend.sort_coordinates(rows, cols, coo.shape)
-    rows, cols, data = rows[order], cols[order], data[order]
-    first = space.ones(data.size, np.bool_)
-    first[1:] = (rows[1:] != rows[:-1]) | (cols[1:] != cols[:-1])
-    at = space.flatnonzero(first)
-    return rows[at], cols[at], backend.sum_runs(data, at)
+        return Parts(interop.aligned(words), made.shape, bits, axis, layout, encoding, made.family)
 
 
 def from_bit_tensor(x: Any, bits: Any, encoding: Any, axis: Any, layout: Any, shape: Any, copy: bool) -> Parts:
@@ -286,41 +191,8 @@ def from_bit_tensor(x: Any, bits: Any, encoding: Any, axis: Any, layout: Any, sh
     axis = x.axis if axis is None else _check.axis(_FUNCTION, axis, x.ndim)
     layout = _check.layout(_FUNCTION, x.layout if layout is None else layout, bits)
     if (bits, encoding) != (x.bits, x.encoding):
-        return pack(_FUNCTION, x.toarray(), bits, encoding=encoding, axis=axis, layout=layout).of(family_of(x))
+        packed = pack(_FUNCTION, x.toarray(), bits, encoding=encoding, axis=axis, layout=layout)
+        return replace(packed, family=family_of(x))
     moved = x.repack(axis=axis, layout=layout)
     words = moved.words.copy() if copy and moved is x else moved.words
     return Parts(words, x.shape, bits, axis, layout, encoding, family_of(x))
-
-
-# -- reading ----------------------------------------------------------------------------------------------------------
-def coordinates(x: Any) -> tuple[Any, Any, Any]:
-    """Values, rows and columns of the non-zero integers where they lie, a chunk of outer slices at a time."""
-    plain = x.with_affine() if x.axis == -1 else x.with_affine().T
-    length = plain.shape[1]
-    step = max(1, _CHUNK // max(length, 1))
-    rows, cols, data = [], [], []
-    space = interop.namespace(plain.words)
-    for start in range(0, plain.shape[0], step):
-        chunk, _ = interop.as_array(plain[start : start + step].toarray(), "tocsr")
-        row, col = space.nonzero(chunk)
-        rows.append(row + start)
-        cols.append(col)
-        data.append(chunk[row, col])
-    joined = [space.concatenate(part) if part else space.empty(0, np.int64) for part in (data, rows, cols)]
-    values = joined[0].astype(x.dtype)
-    return (values, joined[1], joined[2]) if x.axis == -1 else (values, joined[2], joined[1])
-
-
-def to_csr(x: Any) -> Any:
-    """The non-zero integers as :class:`scipy.sparse.csr_array`."""
-    from scipy import sparse
-
-    values, rows, cols = coordinates(x)
-    return sparse.coo_array((values, (rows, cols)), shape=x.shape).tocsr()
-
-
-def unpickle(
-    cls: Any, words: Any, shape: Any, bits: Any, axis: Any, layout: Any, encoding: Any, scale: Any, offset: Any
-) -> Any:
-    """Rebuild through the checks: a pickle may come from elsewhere."""
-    return cls.from_words(words, shape, bits, encoding=encoding, axis=axis, layout=layout, scale=scale, offset=offset)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["html", "human_bytes", "table", "text"]
-
 
 def human_bytes(count: int) -> str:
     """Return a byte count for people.
@@ -21,38 +19,34 @@ def human_bytes(count: int) -> str:
     return f"{value:.1f} {unit}"
 
 
-def _affine_names(x: Any) -> list[str]:
-    return [name for name in ("scale", "offset") if getattr(x, name) is not None]
+def _scales(x: Any) -> str:
+    return " ".join(name for name in x.scale_names if getattr(x, name) is not None)
 
 
-def text(x: Any) -> str:
-    """One line: shape, kind, device, bytes and the ratio to float32."""
-    dense = 4 * x.size
-    ratio = f" ({x.nbytes / dense:.2f} of float32)" if dense else ""
-    affine = "".join(f" {name}" for name in _affine_names(x))
+def _ratios(x: Any, others: dict[str, int]) -> dict[str, str]:
+    """Bytes of an array over those of its other forms."""
+    ratios = {name: x.nbytes / size for name, size in others.items() if size}
+    return {name: f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.2g}" for name, ratio in ratios.items()}
+
+
+def line(x: Any, details: str, others: dict[str, int]) -> str:
+    """One line: type, shape, format, scales, device, bytes and their ratios to the bytes of other forms."""
+    ratios = ", ".join(f"{ratio} of {name}" for name, ratio in _ratios(x, others).items())
     return (
-        f"<BitTensor shape={x.shape} bits={x.bits} {x.encoding} axis={x.axis} layout={x.layout}"
-        f"{affine} device={x.device}, {human_bytes(x.nbytes)}{ratio}>"
+        f"<{type(x).__name__} shape={x.shape} {' '.join(filter(None, (details, _scales(x))))} device={x.device}, "
+        f"{human_bytes(x.nbytes)}{ratios and f' ({ratios})'}>"
     )
 
 
-def html(x: Any) -> str:
+def table(x: Any, rows: dict[str, object], others: dict[str, int]) -> str:
     """Return a small table for notebooks."""
-    dense = 4 * x.size
-    rows: dict[str, object] = {
+    rows = {
         "shape": x.shape,
-        "bits": f"{x.bits} ({x.encoding})",
-        "packed axis, layout": f"{x.axis}, {x.layout}",
-        "affine": ", ".join(_affine_names(x)) or "none",
+        **rows,
+        "scales": _scales(x) or "none",
         "device": x.device,
-        "density": f"{x.density:.4f}",
         "bytes": human_bytes(x.nbytes),
-        "ratio to float32": f"{x.nbytes / dense:.3f}" if dense else "-",
+        **{f"ratio to {name}": ratio for name, ratio in _ratios(x, others).items()},
     }
-    return table("BitTensor", rows)
-
-
-def table(caption: str, rows: dict[str, object]) -> str:
-    """Names and values as an HTML table."""
     cells = "".join(f"<tr><th style='text-align:left'>{name}</th><td>{value}</td></tr>" for name, value in rows.items())
-    return f"<table><caption>{caption}</caption>{cells}</table>"
+    return f"<table><caption>{type(x).__name__}</caption>{cells}</table>"

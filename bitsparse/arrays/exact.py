@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["computed", "is_integral", "limits_of_operand"]
-
 Limits = tuple[int, int]
 _INT32, _INT64 = ((int(info.min), int(info.max)) for info in (np.iinfo(np.int32), np.iinfo(np.int64)))
 

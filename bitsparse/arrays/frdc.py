@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bitsparse import backends, interop
-from bitsparse.arrays import sparse_forms
-from bitsparse.arrays.indices import matrix_shape
-from bitsparse.arrays.sparse_adopt import adopt_blocks
+from bitsparse import _check, backends, interop
+from bitsparse.arrays import sparse_forms, sparse_merge
+from bitsparse.arrays.base import read_only
+from bitsparse.arrays.indices import devices_of, index_array, index_dtype, matrix_shape
 from bitsparse.arrays.sparse_base import CSR_FORM, SparseArray
-from bitsparse.arrays.sparse_forms import Pattern
+from bitsparse.arrays.sparse_forms import Wanted
+from bitsparse.arrays.sparse_merge import Pattern
 from bitsparse.arrays.tc_tiled_csr import TCTiledCSR
-
-__all__ = ["FRDC"]
+from bitsparse.errors import DTypeError
 
 _BLOCK = 4
 
@@ -70,11 +70,12 @@ class FRDC(SparseArray):
 
     #: The component arrays, as `from_arrays` takes them.
     component_names = ("indptr", "indices", "tiles")
+    format = "frdc"
+    setting_names = ("shape",)
+    holds_bits = True
 
-    __slots__ = ("_indices", "_indptr", "_nnz", "_tiles")
+    __slots__ = ("_nnz", "_tiles")
 
-    _indptr: NDArray[Any]
-    _indices: NDArray[Any]
     _tiles: NDArray[np.uint16]
     _nnz: int
 
@@ -88,10 +89,10 @@ class FRDC(SparseArray):
         col_scale: Any = None,
         index_dtype: Any = None,
     ) -> None:
-        made = sparse_forms.read("FRDC", arg, shape, index=index_dtype, binary=True, pattern=pattern)
+        made = sparse_forms.read("FRDC", arg, shape, Wanted(index_dtype, True, pattern))
         device = interop.device_of(made.indptr)
         with interop.working_on(device, made.family):
-            made = replace(sparse_forms.bits_only("FRDC", made, pattern), had_duplicates=False)
+            made = replace(sparse_merge.bits_only("FRDC", made, pattern), had_duplicates=False)
             self._adopt(made, row_scale, col_scale)
             self._indptr, self._indices, self._tiles = backends.family(device, "sparse.build").frdc(
                 made.indptr, made.indices, made.shape
@@ -99,55 +100,6 @@ class FRDC(SparseArray):
         self._nnz = int(made.indices.size)
 
     # -- other ways in ----------------------------------------------------------------------------------------------
-    @classmethod
-    def from_csr_arrays(
-        cls,
-        indptr: Any,
-        indices: Any,
-        shape: tuple[int, int],
-        values: Any = None,
-        *,
-        pattern: bool = False,
-        row_scale: Any = None,
-        col_scale: Any = None,
-        index_dtype: Any = None,
-    ) -> Self:
-        """The bits of a CSR array; values, if there are any, as in the constructor.
-
-        Examples
-        --------
-        >>> bs.FRDC.from_csr_arrays([0, 1, 2], [1, 0], (2, 2)).toarray()
-        array([[0, 1],
-               [1, 0]], dtype=uint8)
-        """
-        made = sparse_forms.from_csr(
-            "from_csr_arrays", indptr, indices, shape, values, index=index_dtype, binary=True, pattern=pattern
-        )
-        return cls(made, pattern=pattern, row_scale=row_scale, col_scale=col_scale)
-
-    @classmethod
-    def from_edges(
-        cls,
-        rows: Any,
-        cols: Any,
-        shape: tuple[int, int] | int | None = None,
-        *,
-        symmetric: bool = False,
-        row_scale: Any = None,
-        col_scale: Any = None,
-        index_dtype: Any = None,
-    ) -> Self:
-        """An edge list: bit ``(rows[e], cols[e])`` for every edge; see :meth:`bitsparse.TCTiledCSR.from_edges`.
-
-        Examples
-        --------
-        >>> bs.FRDC.from_edges([0, 1, 1], [2, 0, 0], (2, 3)).toarray()
-        array([[0, 0, 1],
-               [1, 0, 0]], dtype=uint8)
-        """
-        made = sparse_forms.from_edges("from_edges", rows, cols, shape, None, symmetric, index_dtype)
-        return cls(made, row_scale=row_scale, col_scale=col_scale)
-
     @classmethod
     def from_arrays(
         cls,
@@ -175,43 +127,38 @@ class FRDC(SparseArray):
         function = "FRDC.from_arrays"
         sizes = matrix_shape(function, shape)
         with sparse_forms.working_on((indptr, indices, tiles)):
-            adopted, family, nnz = adopt_blocks(function, indptr, indices, tiles, sizes)
+            starts, blocks = index_array(function, "indptr", indptr), index_array(function, "indices", indices)
+            bits, family = interop.as_array(tiles, function, "tiles")
+            device, space = _check.same_device(function, devices_of(starts, blocks, bits)), interop.namespace(bits)
+            if bits.dtype != np.uint16 or bits.ndim != 1:
+                raise DTypeError(
+                    f"{function}: tiles have dtype {bits.dtype} and shape {bits.shape}, but uint16 of one dimension is needed"
+                )
+            nnz = int(space.bitwise_count(bits).sum(dtype=np.int64))
+            dtype = index_dtype(function, sizes, nnz, np.result_type(starts.dtype, blocks.dtype))
+            starts, blocks = (space.ascontiguousarray(array, dtype=dtype) for array in (starts, blocks))
+            bits = space.ascontiguousarray(bits)
+            try:
+                backends.family(device, "sparse.build").frdc_to_csr(starts, blocks, bits, sizes)
+            except ValueError as error:
+                raise ValueError(f"{function}: {error}") from None
             self = object.__new__(cls)
-            self._adopt(Pattern(adopted[0], adopted[1], sizes, family=family), row_scale, col_scale)
-        (self._indptr, self._indices, self._tiles), self._nnz = adopted, nnz
+            self._adopt(Pattern(starts, blocks, sizes, family=family), row_scale, col_scale)
+        self._indptr, self._indices, self._tiles, self._nnz = starts, blocks, bits, nnz
         return self
 
     # -- components -------------------------------------------------------------------------------------------------
-    @property
-    def indptr(self) -> NDArray[Any]:
-        """Where each block row starts (see the class)."""
-        return self._indptr
-
-    @property
-    def indices(self) -> NDArray[Any]:
-        """Block columns."""
-        return self._indices
-
-    @property
-    def tiles(self) -> NDArray[np.uint16]:
-        """Bits of the blocks."""
-        return self._tiles
-
-    @property
-    def nnz(self) -> int:
-        """Number of set bits."""
-        return self._nnz
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """uint8, or float32 with scales."""
-        return self.scaled_dtype(np.dtype(np.uint8))
+    indptr: Final[NDArray[Any]] = read_only("_indptr", "Where each block row starts (see the class).")
+    indices: Final[NDArray[Any]] = read_only("_indices", "Block columns.")
+    tiles: Final[NDArray[np.uint16]] = read_only("_tiles", "Bits of the blocks.")
+    nnz: Final[int] = read_only("_nnz", "Number of set bits.")
 
     def astype(self, dtype: Any) -> TCTiledCSR:
         """The same array as a :class:`bitsparse.TCTiledCSR` with values of `dtype`, since bits hold none."""
-        return TCTiledCSR(self).astype(dtype)
+        return TCTiledCSR(self, index_dtype=self.index_dtype).astype(dtype)
 
     # -- what the base class asks -----------------------------------------------------------------------------------
+    @property
     def _pattern(self) -> tuple[NDArray[Any], NDArray[Any]]:
         kept = CSR_FORM.get(self._prepared)
         if kept is None:
@@ -224,17 +171,23 @@ class FRDC(SparseArray):
     def _of_pattern(self, pattern: Pattern) -> Self:
         return type(self)(pattern)
 
-    def settings(self) -> dict[str, Any]:
-        """Keyword arguments of :meth:`from_arrays` besides the components and scales."""
-        return {"shape": self._shape}
+    def _of_result(self, made: Pattern) -> SparseArray:
+        return self._of_pattern(made) if made.values is None or made.values.dtype == np.bool_ else TCTiledCSR(made)
 
-    def _some_index(self) -> NDArray[Any]:
-        return self._indices
+    def _row_blocks(self, start: int, stop: int) -> Self | None:
+        if start % _BLOCK or (stop % _BLOCK and stop < self._shape[0]):
+            return None
+        starts = self._indptr[start // _BLOCK : -(-stop // _BLOCK) + 1]
+        first, last = (int(end) for end in (starts[0], starts[-1])) if starts.size else (0, 0)
+        tiles = self._tiles[first:last]
+        count = int(interop.namespace(tiles).bitwise_count(tiles).sum(dtype=np.int64))
+        arrays = {"indptr": starts - first, "indices": self._indices[first:last], "tiles": tiles, "nnz": count}
+        return self._with(shape=(stop - start, self._shape[1]), prepared={}, **arrays)
 
-    def _describe(self) -> dict[str, str]:
+    def _rows(self) -> dict[str, object]:
         blocks = self._tiles.size
         share = self._nnz / (blocks * _BLOCK * _BLOCK) if blocks else 0.0
-        return {"values": "bits", "4 x 4 blocks": f"{blocks:,} (filled to {share:.1%})"}
+        return super()._rows() | {"values": "bits", "4 x 4 blocks": f"{blocks:,} (filled to {share:.1%})"}
 
-    def __repr__(self) -> str:
-        return self._repr(f"blocks={self._tiles.size}")
+    def _details(self) -> str:
+        return f"nnz={self._nnz} blocks={self._tiles.size}"

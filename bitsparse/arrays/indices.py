@@ -10,22 +10,6 @@ from numpy.typing import NDArray
 from bitsparse import _check, backends, interop
 from bitsparse.errors import DTypeError, ShapeError
 
-__all__ = [
-    "as_bits",
-    "canonical_order",
-    "contiguous",
-    "converted",
-    "devices_of",
-    "gather",
-    "index_array",
-    "index_dtype",
-    "matrix_shape",
-    "nnz_of",
-    "outside",
-    "rows_of",
-    "without_spare",
-]
-
 #: Sizes and counts below this fit int32 indices (tests lower it).
 INT32_LIMIT = 1 << 31
 #: Entries that are gathered or scattered together.
@@ -123,11 +107,6 @@ def converted(values: Any, dtype: np.dtype[Any], *, copy: bool = True) -> Any:
     rounded = (wide + 0x7FFF + ((wide >> 16) & 1)) >> 16
     rounded[(wide & 0x7FFFFFFF) > _INFINITY] = _NAN
     return rounded.astype(np.uint16).view(dtype)
-
-
-def contiguous(values: Any) -> Any:
-    """Values in C order, themselves if they are."""
-    return interop.namespace(values).ascontiguousarray(as_bits(values)).view(values.dtype)
 
 
 def devices_of(*arrays: Any) -> list[str]:

@@ -3,35 +3,23 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
 from numpy.typing import NDArray
+
+from bitsparse.interop.identity import Contents, contents_of
 
 if TYPE_CHECKING:
     from bitsparse.arrays.base import BitArray
     from bitsparse.arrays.bit_tensor import BitTensor
-    from bitsparse.arrays.packed import Derived, PackedArray
+    from bitsparse.arrays.packed import PackedArray
     from bitsparse.arrays.sparse_base import SparseArray
+    from bitsparse.arrays.sparse_merge import Pattern
     from bitsparse.interop import Family
-    from bitsparse.interop.identity import Contents
     from bitsparse.interop.kept import Store
-
-__all__ = [
-    "assembled",
-    "contents_of_words",
-    "derived_of",
-    "family_of",
-    "has_derived",
-    "kind_of",
-    "pattern_of",
-    "scales_of",
-    "store_of",
-    "values_and_scales",
-    "with_fields",
-    "with_words",
-    "words_to_overwrite",
-    "working",
-]
 
 
 Bits = TypeVar("Bits", bound="BitTensor")
@@ -60,19 +48,61 @@ def with_words(
     return x._with(words, shape, axis, layout, affine)
 
 
+@lru_cache(maxsize=1024)
+def kind_of_bits(*kind: Any) -> tuple[Any, ...]:
+    """Shape, bits, axis, layout, encoding, device and family as one tuple, for equal kinds the same object where possible."""
+    return kind
+
+
+@dataclass(slots=True, eq=False)
+class Derived:
+    """What is kept of the words of one BitTensor, as they are in one version of the memory.
+
+    Attributes
+    ----------
+    version : int
+        Of the memory's contents.
+    bitmap, sums : array or None
+        :attr:`PackedArray.tile_bitmap` and :attr:`PackedArray.line_sums`.
+    prepared : dict
+        Products prepared for this operand on a GPU, by the other operand's kind.
+    """
+
+    version: int
+    bitmap: NDArray[np.uint32] | None = None
+    sums: NDArray[np.int64] | None = None
+    prepared: dict[Any, Any] = field(default_factory=dict)
+
+    def prepare(self, key: Any, product: Any, most: int) -> None:
+        """Keep a product, beside at most so many others."""
+        if len(self.prepared) >= most:
+            self.prepared.clear()
+        self.prepared[key] = product
+
+
 def kind_of(x: PackedArray) -> tuple[Any, ...]:
-    """All that a product prepared on a GPU depends on in its right operand."""
-    return x._kind
+    """All that a product prepared on a GPU depends on in its right operand; kept."""
+    kind = x._kind_kept
+    if kind is None:
+        kind = x._kind_kept = kind_of_bits(x.shape, x.bits, x.axis, x.layout, x.encoding, x.device, family_of(x))
+    return kind
 
 
 def contents_of_words(x: PackedArray) -> Contents:
-    """The contents of the memory where the words of `x` lie, with the version that counts changes of it."""
-    return x._contents
+    """The contents of the memory where the words of `x` lie, with the version that counts changes: the same for every BitTensor there."""
+    contents = x._contents_kept
+    if contents is None:
+        contents = x._contents_kept = contents_of(x.words)
+    return contents
 
 
 def derived_of(x: PackedArray) -> Derived:
-    """What is kept of the words of `x`; nothing any more once the memory was written to."""
-    return x._derived
+    """What is kept of the words of `x`; nothing any more once the memory was written to, through whichever BitTensor."""
+    version = contents_of_words(x).version
+    derived = x._derived_kept
+    if derived is None or derived.version != version:
+        derived = x._derived_kept = Derived(version)
+    return derived
 
 
 def has_derived(x: PackedArray) -> bool:
@@ -82,7 +112,8 @@ def has_derived(x: PackedArray) -> bool:
 
 def words_to_overwrite(x: PackedArray) -> NDArray[Any]:
     """The words of `x` for somebody who is about to write to them: nothing derived from them is kept any longer."""
-    return x._overwrite()
+    contents_of_words(x).changed()
+    return x.words
 
 
 def with_fields(A: Sparse, **fields: Any) -> Sparse:
@@ -90,9 +121,26 @@ def with_fields(A: Sparse, **fields: Any) -> Sparse:
     return A._with(**fields)
 
 
-def pattern_of(A: SparseArray) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Canonical CSR ``(indptr, indices)`` of `A`, where they lie."""
-    return A._pattern()
+def of_result(A: SparseArray, made: Pattern) -> SparseArray:
+    """Canonical entries as what arithmetic of `A` gives: bits of an FRDC as an FRDC, everything else as a TCTiledCSR."""
+    return A._of_result(made)
+
+
+def row_blocks(A: Sparse, start: int, stop: int) -> Sparse | None:
+    """A view of whole blocks of rows without scales of rows, where the format has such blocks and these rows are some; else None."""
+    return A._row_blocks(start, stop)
+
+
+def become(A: SparseArray, other: SparseArray) -> None:
+    """Make of `A` what `other` is, in place: arrays that shared its pattern or kept results keep them as they were."""
+    A._become(other)
+
+
+def patterns_of(A: Sparse) -> tuple[Sparse, Sparse, NDArray[Any]]:
+    """The pattern of `A` and its transpose as arrays without values and scales, and which entry of the one each of the other is."""
+    turned = A._turned()
+    bare = {"row_scale": None, "col_scale": None, "data": None}
+    return A._with(**bare), (A if turned.pattern is None else turned.pattern)._with(**bare), turned.order
 
 
 def scales_of(A: SparseArray) -> tuple[NDArray[Any] | None, NDArray[Any] | None]:
@@ -102,9 +150,14 @@ def scales_of(A: SparseArray) -> tuple[NDArray[Any] | None, NDArray[Any] | None]
 
 def values_and_scales(A: SparseArray) -> tuple[Any, NDArray[Any] | None, NDArray[Any] | None]:
     """The value array of `A` itself, or None, and its row and column factors."""
-    return getattr(A, "_data", None), A._row_scale, A._col_scale
+    return A._data, *scales_of(A)
 
 
 def store_of(A: SparseArray) -> Store:
     """What is kept for the pattern of `A`, by all arrays that share it."""
     return A._prepared
+
+
+def parts_of(A: SparseArray) -> tuple[Store, tuple[Any, Any], tuple[Any, Any, Any], tuple[int, int]]:
+    """What kernels read of `A`: what is kept, canonical CSR ``(indptr, indices)``, value array and scales where they lie, and the shape."""
+    return A._prepared, A._pattern, values_and_scales(A), A._shape

@@ -2,47 +2,29 @@
 
 from __future__ import annotations
 
-import operator
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Final, NamedTuple, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
-from bitsparse.arrays import sparse_convert, sparse_forms
-from bitsparse.arrays.base import BitArray
+from bitsparse.arrays import sparse_convert, sparse_forms, sparse_merge
+from bitsparse.arrays.base import operators, read_only
 from bitsparse.arrays.bit_tensor import BitTensor
-from bitsparse.arrays.display import human_bytes, table
 from bitsparse.arrays.indices import converted, gather
-from bitsparse.arrays.inside import assembled, scales_of, with_fields
-from bitsparse.arrays.operators import operators
-from bitsparse.arrays.sparse_forms import Pattern
+from bitsparse.arrays.inside import assembled, with_fields
+from bitsparse.arrays.manners.members import Members
+from bitsparse.arrays.manners.products import is_operand, sparse_product
+from bitsparse.arrays.sparse_forms import Wanted
+from bitsparse.arrays.sparse_merge import Pattern
 from bitsparse.backends.params import Translation
-from bitsparse.errors import DeviceError, DTypeError, ShapeError
+from bitsparse.errors import DeviceError, ShapeError
 from bitsparse.interop.kept import READY, Slot, Store
 
-__all__ = ["SparseArray"]
-
 CSRArrays = tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]
-
-#: NumPy functions that BitArray's operators name, as operators: scipy.sparse overloads these, not the functions.
-_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
-    "add": operator.add,
-    "subtract": operator.sub,
-    "multiply": operator.mul,
-    "negative": operator.mul,
-    "divide": operator.truediv,
-    "equal": operator.eq,
-    "not_equal": operator.ne,
-    "less": operator.lt,
-    "less_equal": operator.le,
-    "greater": operator.gt,
-    "greater_equal": operator.ge,
-}
-
 
 T = TypeVar("T")
 
@@ -60,41 +42,60 @@ _TRANSPOSE: Slot[Transpose] = Slot("transpose")
 CSR_FORM: Slot[tuple[NDArray[Any], NDArray[Any]]] = Slot("csr")
 
 
-class SparseArray(BitArray):
+class SparseArray(Members):
     """Base class of :class:`bitsparse.TCTiledCSR` and :class:`bitsparse.FRDC`; users meet it only in ``isinstance``."""
 
-    __slots__ = ("__weakref__", "_col_scale", "_family", "_prepared", "_row_scale", "_shape", "had_duplicates")
+    __slots__ = (
+        "__weakref__",
+        "_col_scale",
+        "_data",
+        "_device",
+        "_family",
+        "_indices",
+        "_indptr",
+        "_prepared",
+        "_row_scale",
+        "_shape",
+        "had_duplicates",
+    )
 
-    #: Names of the component arrays.
-    component_names: ClassVar[tuple[str, ...]]
+    scale_names = ("row_scale", "col_scale")
+    adopting = "from_arrays"
+    #: Whether elements are bits, so that values are not kept.
+    holds_bits: ClassVar[bool]
+
     #: Whether the data it was made from held entries twice, so that values in their order would not fit.
     had_duplicates: bool
     _shape: tuple[int, int]
+    _device: str
+    _indptr: NDArray[Any]
+    _indices: NDArray[Any]
+    _data: NDArray[Any] | None
     _row_scale: NDArray[np.float32] | None
     _col_scale: NDArray[np.float32] | None
     #: What was derived from this pattern (its index of windows, its transpose, schedules, tilings) where it lies, for all arrays that
     #: share it; of values only with the component they came from.
     _prepared: Store
 
+    @abstractmethod
+    def __init__(self, arg: Any, *, pattern: bool = False, **options: Any) -> None: ...
+
     def _adopt(self, made: Pattern, row_scale: Any = None, col_scale: Any = None) -> None:
         """Fields that do not depend on the format; scales given beat those that the data brought along."""
         name = type(self).__name__
         self._shape, self._family, self.had_duplicates = made.shape, made.family, made.had_duplicates
-        self._prepared = {}
-        device = interop.device_of(made.indptr)
+        self._prepared, self._data = {}, None
+        self._device = device = interop.device_of(made.indptr)
         row_scale = made.row_scale if row_scale is None else row_scale
         col_scale = made.col_scale if col_scale is None else col_scale
         self._row_scale = sparse_forms.scale_vector(name, "row_scale", row_scale, made.shape[0], device)
         self._col_scale = sparse_forms.scale_vector(name, "col_scale", col_scale, made.shape[1], device)
 
     # -- what each format knows -------------------------------------------------------------------------------------
+    @property
     @abstractmethod
     def _pattern(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """Canonical CSR ``(indptr, indices)``."""
-
-    def _csr_values(self) -> NDArray[Any] | None:
-        """Values in row order, or None."""
-        return None
 
     def _kept_arrays(self) -> tuple[NDArray[Any], ...]:
         """What is kept of the format beside the component arrays and counts as its bytes."""
@@ -113,22 +114,101 @@ class SparseArray(BitArray):
                     ready.renew()
             return kept
 
-    def components(self) -> dict[str, NDArray[Any] | None]:
-        """The component arrays by name, as `from_arrays` takes them."""
-        return {name: getattr(self, f"_{name}") for name in self.component_names}
-
     @abstractmethod
     def _of_pattern(self, pattern: Pattern) -> Self:
         """An array of this type and settings of another pattern."""
 
+    def _of_result(self, made: Pattern) -> SparseArray:
+        """What arithmetic of this array gives: an array of this type, where it holds such values."""
+        return self._of_pattern(made)
+
+    def _row_blocks(self, start: int, stop: int) -> Self | None:
+        """Rows as a view without `row_scale`, where they are whole blocks of the format."""
+        return None
+
+    def _become(self, other: SparseArray) -> None:
+        for owner in type(self).__mro__:
+            for name in getattr(owner, "__slots__", ()):
+                if name != "__weakref__":
+                    setattr(self, name, getattr(other, name))
+
+    # -- other ways in ----------------------------------------------------------------------------------------------
     @classmethod
-    @abstractmethod
-    def from_csr_arrays(cls, indptr: Any, indices: Any, shape: tuple[int, int], values: Any = None) -> Self:
-        """The array of a CSR pattern."""
+    def from_csr_arrays(
+        cls,
+        indptr: Any,
+        indices: Any,
+        shape: tuple[int, int],
+        values: Any = None,
+        *,
+        pattern: bool = False,
+        index_dtype: Any = None,
+        **options: Any,
+    ) -> Self:
+        """A CSR array; without values it is a pattern. Arrays that are canonical are shared, not copied.
+
+        Parameters
+        ----------
+        indptr, indices : array_like of int
+        shape : tuple of int
+        values : array_like, optional
+        pattern, index_dtype, **options
+            As in the constructor.
+
+        Examples
+        --------
+        >>> bs.TCTiledCSR.from_csr_arrays([0, 1, 2], [1, 0], (2, 2)).toarray()
+        array([[0, 1],
+               [1, 0]], dtype=uint8)
+        """
+        made = sparse_forms.from_csr(
+            "from_csr_arrays", indptr, indices, shape, values, Wanted(index_dtype, cls.holds_bits, pattern)
+        )
+        return cls(made, pattern=pattern, **options)
+
+    @classmethod
+    def from_edges(
+        cls,
+        rows: Any,
+        cols: Any,
+        shape: tuple[int, int] | int | None = None,
+        *,
+        values: Any = None,
+        symmetric: bool = False,
+        index_dtype: Any = None,
+        **options: Any,
+    ) -> Self:
+        """An edge list: element ``(rows[e], cols[e])`` for every edge.
+
+        Parameters
+        ----------
+        rows, cols : array_like of int, shape (E,)
+            For ``A @ X`` to gather at row i what node j has, i is the row and j the column.
+        shape : tuple of int or int, optional
+            By default square, up to the largest index.
+        values : array_like, shape (E,) or (E, H), optional
+            Summed over repeated edges; without values repeated edges are merged.
+        symmetric : bool, default False
+            Add every edge reversed.
+        index_dtype, **options
+            As in the constructor.
+
+        Examples
+        --------
+        >>> bs.TCTiledCSR.from_edges([0, 1, 1], [2, 0, 0], symmetric=True).toarray()
+        array([[0, 1, 1],
+               [1, 0, 0],
+               [1, 0, 0]], dtype=uint8)
+        >>> bs.FRDC.from_edges([0, 1, 1], [2, 0, 0], (2, 3)).toarray()
+        array([[0, 0, 1],
+               [1, 0, 0]], dtype=uint8)
+        """
+        made = sparse_forms.from_edges("from_edges", rows, cols, shape, values, symmetric, index_dtype)
+        return cls(made, **options)
 
     def _moved(self, move: Callable[[Any], Any]) -> Self:
-        names = (*self.component_names, "row_scale", "col_scale")
-        return self._with(prepared={}, **{name: move(getattr(self, f"_{name}")) for name in names})
+        moved = {name: move(part) for name, part in self.components().items()}
+        return self._with(prepared={}, device=interop.device_of(moved["indptr"]), **moved)
 
     def _with(self, **fields: Any) -> Self:
         """The same array with other fields."""
@@ -138,15 +218,9 @@ class SparseArray(BitArray):
         return made
 
     # -- what it is -------------------------------------------------------------------------------------------------
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(rows, columns)."""
-        return self._shape
+    shape: Final[tuple[int, int]] = read_only("_shape", "(rows, columns).")
 
-    @property
-    def device(self) -> str:
-        """``"cpu"``, or ``"cuda:0"`` and so on: where the component arrays are."""
-        return interop.device_of(self._some_index())
+    device: Final[str] = read_only("_device", '``"cpu"``, or ``"cuda:0"`` and so on: where the component arrays are.')
 
     @property
     def row_scale(self) -> NDArray[np.float32] | None:
@@ -161,16 +235,17 @@ class SparseArray(BitArray):
     @property
     def nbytes(self) -> int:
         """Bytes of the component arrays and scales, and of a :class:`bitsparse.TCTiledCSR`'s index of windows once it is built."""
-        parts = (*self.components().values(), *self._kept_arrays(), self._row_scale, self._col_scale)
-        return sum(part.nbytes for part in parts if part is not None)
+        return super().nbytes + sum(part.nbytes for part in self._kept_arrays())
 
     @property
     def index_dtype(self) -> np.dtype[Any]:
         """int32, or int64 where a size or count needs it or it was asked for."""
-        return self._some_index().dtype
+        return self._indices.dtype
 
-    @abstractmethod
-    def _some_index(self) -> NDArray[Any]: ...
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """That of the values, or uint8; with scales float32, or float64 for float64 values."""
+        return self.scaled_dtype(np.dtype(np.uint8) if self._data is None else self._data.dtype)
 
     def scaled_dtype(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
         """That of values of `dtype` once the scales are applied."""
@@ -178,47 +253,12 @@ class SparseArray(BitArray):
             return dtype
         return np.dtype(np.float64 if dtype == np.float64 else np.float32)
 
-    def _csr_bytes(self) -> int:
-        """What plain CSR takes for the same content."""
-        values = self._csr_values_nbytes()
-        return (self._shape[0] + 1 + self.nnz) * self.index_dtype.itemsize + values
+    def _rows(self) -> dict[str, object]:
+        return {"non-zeros": f"{self.nnz:,}", "density": f"{self.density:.3g}"}
 
-    def _csr_values_nbytes(self) -> int:
-        return 0
-
-    def _ratios(self) -> tuple[str, str]:
-        dense = 4 * self.size
-        return (f"{self.nbytes / dense:.3g}" if dense else "-", f"{self.nbytes / self._csr_bytes():.2f}")
-
-    @abstractmethod
-    def _describe(self) -> dict[str, str]:
-        """Rows of the HTML table that belong to the format."""
-
-    def _repr_html_(self) -> str:
-        to_dense, to_csr = self._ratios()
-        scales = [name for name, part in (("rows", self._row_scale), ("columns", self._col_scale)) if part is not None]
-        rows: dict[str, object] = {
-            "shape": self._shape,
-            "non-zeros": f"{self.nnz:,}",
-            "density": f"{self.density:.3g}",
-            **self._describe(),
-            "scales": ", ".join(scales) or "none",
-            "device": self.device,
-            "bytes": human_bytes(self.nbytes),
-            "ratio to float32": to_dense,
-            "ratio to CSR": to_csr,
-        }
-        return table(type(self).__name__, rows)
-
-    def _repr(self, details: str) -> str:
-        to_dense, to_csr = self._ratios()
-        scales = "".join(
-            f" {n}" for n, p in (("row_scale", self._row_scale), ("col_scale", self._col_scale)) if p is not None
-        )
-        return (
-            f"<{type(self).__name__} shape={self._shape} nnz={self.nnz} {details}{scales} device={self.device}, "
-            f"{human_bytes(self.nbytes)} ({to_dense} of float32, {to_csr} of CSR)>"
-        )
+    def _other_forms(self) -> dict[str, int]:
+        values = 0 if self._data is None else self._data.nbytes
+        return super()._other_forms() | {"CSR": (self._shape[0] + 1 + self.nnz) * self.index_dtype.itemsize + values}
 
     # -- conversions ------------------------------------------------------------------------------------------------
     def csr_arrays(self) -> CSRArrays:
@@ -227,7 +267,7 @@ class SparseArray(BitArray):
         The scales are not applied. Those of a :class:`bitsparse.TCTiledCSR` are its members themselves; a :class:`bitsparse.FRDC` derives
         the pattern once and keeps it. Treat it as read-only.
         """
-        return *self._pattern(), self._csr_values()
+        return *self._pattern, self._data
 
     def tocsr(self) -> Any:
         """The array as :class:`scipy.sparse.csr_array`, scales applied. 16-bit floats become float32, which SciPy can hold.
@@ -278,7 +318,7 @@ class SparseArray(BitArray):
         layout = _check.layout("to_bit_tensor", layout, 1)
         with self._working():
             indptr, indices, values = self.csr_arrays()
-            made = sparse_forms.bits_only("to_bit_tensor", Pattern(indptr, indices, self._shape, values), True)
+            made = sparse_merge.bits_only("to_bit_tensor", Pattern(indptr, indices, self._shape, values), True)
             words = backends.family(self.device, "sparse.build").csr_to_words(made.indptr, made.indices, made.shape)
             plain = assembled(BitTensor, words, self._shape, 1, -1, "planes", "unsigned", self._family)
             return plain.repack(axis=packed, layout=layout)  # type: ignore[arg-type]
@@ -307,12 +347,11 @@ class SparseArray(BitArray):
     @property
     def T(self) -> Self:
         """Transpose. Its pattern is derived once and kept; where it is that of the array itself, the two share all that there is of it."""
-        turned = self._keep(_TRANSPOSE, self._transpose)
-        values = self._csr_values()
+        turned = self._turned()
         fields: dict[str, Any] = {"row_scale": self._col_scale, "col_scale": self._row_scale, "family": self._family}
-        if values is not None:
+        if self._data is not None:
             with self._working():
-                fields["data"] = gather(values, turned.order)
+                fields["data"] = gather(self._data, turned.order)
         made: Self = with_fields(self if turned.pattern is None else turned.pattern, **fields)
         made.had_duplicates = self.had_duplicates
         return made
@@ -326,11 +365,13 @@ class SparseArray(BitArray):
         >>> bs.FRDC(np.array([[0, 1], [1, 0]])).has_symmetric_pattern, bs.FRDC(np.array([[0, 1], [0, 0]])).has_symmetric_pattern
         (True, False)
         """
-        turned = self._keep(_TRANSPOSE, self._transpose)
-        return turned.pattern is None
+        return self._turned().pattern is None
+
+    def _turned(self) -> Transpose:
+        return self._keep(_TRANSPOSE, self._transpose)
 
     def _transpose(self) -> Transpose:
-        indptr, indices = self._pattern()
+        indptr, indices = self._pattern
         turned, order = sparse_convert.transposed(indptr, indices, self._shape)
         if self._shape[0] == self._shape[1] and all(
             bool((one == other).all()) for one, other in ((turned.indptr, indptr), (turned.indices, indices))
@@ -342,11 +383,6 @@ class SparseArray(BitArray):
         """:attr:`T`."""
         return self.T
 
-    def copy(self) -> Self:
-        """A copy that shares nothing."""
-        with self._working():
-            return self._moved(lambda part: None if part is None else part.copy())
-
     def __copy__(self) -> Self:
         made = object.__new__(type(self))
         for owner in type(self).__mro__:
@@ -355,14 +391,11 @@ class SparseArray(BitArray):
                     setattr(made, name, getattr(self, name))
         return made
 
-    def __deepcopy__(self, memo: Any) -> Self:
-        return self.copy()
-
     # -- operators --------------------------------------------------------------------------------------------------
-    def __matmul__(self, other: Any) -> Any:
-        return operators.spmm(self, other)
-
     def __rmatmul__(self, other: Any) -> Any:
+        if is_operand(other):
+            with self._working():
+                return sparse_product(self, other, swap=True)
         # x @ A = (A^T @ x^T)^T
         theirs, family = interop.as_array(other, "matmul", "the left operand")
         if theirs.ndim != 2:
@@ -378,59 +411,3 @@ class SparseArray(BitArray):
             product = operators.spmm(self.T, interop.contiguous(theirs.T)).T
             # NumPy's libraries adopt a transposed view, those on a GPU need not.
             return interop.from_array(product if there == "cpu" else interop.contiguous(product), family, "matmul")
-
-    def _elementwise(self, operation: Callable[[Any, Any], Any], other: Any, name: str, swap: bool = False) -> Any:
-        """What scipy.sparse gives for the same operator: sparse results stay :class:`scipy.sparse.csr_array`. On the CPU."""
-        _check.on_cpu(name, "this array", self.device)
-        mine, family = _countable(self), interop.NUMPY
-        if isinstance(other, SparseArray):
-            _check.same_device(name, (self.device, other.device))
-            theirs = _countable(other)
-        elif hasattr(other, "tocsr"):
-            theirs = other.tocsr()
-        elif isinstance(other, (bool, int, float, complex, np.generic)):
-            theirs = other
-        else:
-            theirs, family = interop.as_numpy(other, name, "the other operand")
-        compute = _OPERATORS[name]
-        result = compute(theirs, mine) if swap else compute(mine, theirs)
-        if result is NotImplemented:
-            raise DTypeError(f"{name}: scipy.sparse has no such operator for {type(other).__name__}")
-        if not isinstance(result, np.ndarray):
-            return result
-        return interop.from_numpy(result, interop.common_family([self._family, family]), name)
-
-    def __neg__(self) -> Any:
-        _check.on_cpu("negative", "this array", self.device)
-        return -_countable(self)
-
-    # -- pickling ---------------------------------------------------------------------------------------------------
-    def __reduce__(self) -> Any:
-        here = self.get()
-        return rebuilt, (
-            type(self),
-            here.components(),
-            here.settings(),
-            *scales_of(here),
-            here.had_duplicates,
-            self.device,
-        )
-
-    @abstractmethod
-    def settings(self) -> dict[str, Any]:
-        """Keyword arguments of `from_arrays` besides the components and scales."""
-
-
-def _countable(x: SparseArray) -> Any:
-    """:meth:`SparseArray.tocsr` for arithmetic, where the ones of a pattern are int32, so that sums and differences do not wrap."""
-    csr = x.tocsr()
-    return csr.astype(np.int32) if csr.dtype == np.uint8 and x.csr_arrays()[2] is None else csr
-
-
-def rebuilt(
-    cls: Any, components: Any, settings: Any, row_scale: Any, col_scale: Any, had_duplicates: Any, device: str = "cpu"
-) -> Any:
-    """Rebuild through the checks: a pickle may come from elsewhere."""
-    made = cls.from_arrays(**components, **settings, row_scale=row_scale, col_scale=col_scale)
-    made.had_duplicates = bool(had_duplicates)
-    return made.to_device(device)

@@ -12,10 +12,11 @@ from bitsparse.arrays.inside import scales_of
 from bitsparse.arrays.sparse_merge import Pattern
 from bitsparse.errors import ShapeError
 
-__all__ = ["coordinates", "to_dense", "to_matrix", "transposed"]
+#: Elements decoded at a time when a packed array is read as coordinates.
+_CHUNK = 1 << 22
 
 
-def _scaled(x: Any, function: str) -> tuple[Any, Any, Any]:
+def scaled(x: Any, function: str) -> tuple[Any, Any, Any]:
     """``(indptr, indices, values)`` with one value an entry and the scales applied; 16-bit floats are float32."""
     indptr, indices, values = x.csr_arrays()
     space = interop.namespace(indices)
@@ -40,7 +41,7 @@ def _scaled(x: Any, function: str) -> tuple[Any, Any, Any]:
 
 def coordinates(x: Any) -> tuple[Any, Any, Any]:
     """Rows, columns and values with the scales applied."""
-    indptr, indices, values = _scaled(x, "tocoo")
+    indptr, indices, values = scaled(x, "tocoo")
     return rows_of(indptr), indices, values
 
 
@@ -49,7 +50,7 @@ def to_matrix(x: Any, copy: bool = True) -> Any:
 
     Without a copy it shares what the container keeps, and nothing may be done to it in place.
     """
-    indptr, indices, values = _scaled(x, "tocsr")
+    indptr, indices, values = scaled(x, "tocsr")
     if x.device == "cpu":
         from scipy import sparse
 
@@ -83,3 +84,30 @@ def transposed(indptr: Any, indices: Any, shape: tuple[int, int]) -> tuple[Patte
         starts, rows, order = backends.family(device, "sparse.build").transpose_csr(indptr, indices, shape)
     starts, rows = starts.astype(indptr.dtype, copy=False), rows.astype(indices.dtype, copy=False)
     return Pattern(starts, rows, (shape[1], shape[0])), order
+
+
+# -- integers in words ------------------------------------------------------------------------------------------------
+def coordinates_of_words(x: Any) -> tuple[Any, Any, Any]:
+    """Values, rows and columns of the non-zero integers of a BitTensor where they lie, a chunk of outer slices at a time."""
+    plain = x.with_affine() if x.axis == -1 else x.with_affine().T
+    length = plain.shape[1]
+    step = max(1, _CHUNK // max(length, 1))
+    rows, cols, data = [], [], []
+    space = interop.namespace(plain.words)
+    for start in range(0, plain.shape[0], step):
+        chunk, _ = interop.as_array(plain[start : start + step].toarray(), "tocsr")
+        row, col = space.nonzero(chunk)
+        rows.append(row + start)
+        cols.append(col)
+        data.append(chunk[row, col])
+    joined = [space.concatenate(part) if part else space.empty(0, np.int64) for part in (data, rows, cols)]
+    values = joined[0].astype(x.dtype)
+    return (values, joined[1], joined[2]) if x.axis == -1 else (values, joined[2], joined[1])
+
+
+def words_to_matrix(x: Any) -> Any:
+    """The non-zero integers of a BitTensor as :class:`scipy.sparse.csr_array`."""
+    from scipy import sparse
+
+    values, rows, cols = coordinates_of_words(x)
+    return sparse.coo_array((values, (rows, cols)), shape=x.shape).tocsr()

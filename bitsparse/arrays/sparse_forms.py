@@ -8,15 +8,15 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
-from bitsparse.arrays import construct
-from bitsparse.arrays.bit_tensor import BitTensor
+from bitsparse.arrays import sparse_convert
+from bitsparse.arrays.base import BitArray
 from bitsparse.arrays.indices import (
     as_bits,
     canonical_order,
@@ -41,12 +41,24 @@ from bitsparse.arrays.sparse_merge import (
 )
 from bitsparse.errors import DTypeError, ShapeError
 
-__all__ = ["Pattern", "bits_only", "edge_values", "from_csr", "from_edges", "read", "scale_vector", "working_on"]
-
 #: Elements of a dense array that are looked at together, in host memory and on a GPU.
 _CHUNK, _GPU_CHUNK = 1 << 22, 1 << 26
 #: Parts that a form has at most, and tuples that they stand in.
 _PARTS, _LEVELS = 8, 3
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to become of the data."""
+
+    index: Any = None  #: index dtype asked for; None: as small as fits
+    binary: bool = False  #: bits: repeated entries are or-ed instead of summed, zeros are dropped
+    pattern: bool = False  #: values other than 0 and 1 may be dropped
+    integers: bool = False  #: integers only, added in 64 bits, or as bits where they are; no factors
+    adopt: bool = False  #: a canonical CSR array that keeps its index dtype and values; any other is refused
+
+
+_ANY = Wanted()
 
 
 # -- where it is ------------------------------------------------------------------------------------------------------
@@ -58,7 +70,7 @@ def _home(part: Any, deeper: int = _LEVELS) -> tuple[str, interop.Family] | None
         # A list of more is a list of numbers.
         found = (_home(one, deeper - 1) for one in (part if deeper and len(part) <= _PARTS else ()))
         return next((home for home in found if home is not None), None)
-    if hasattr(part, "csr_arrays") or isinstance(part, BitTensor):
+    if isinstance(part, BitArray):
         return None if part.device == "cpu" else (part.device, family_of(part))
     if hasattr(part, "nnz") and hasattr(part, "tocsr"):
         return _home(getattr(part, "data", None))
@@ -88,7 +100,7 @@ def _where_it_lies(read: Callable[..., Pattern]) -> Callable[..., Pattern]:
 
 # -- the forms --------------------------------------------------------------------------------------------------------
 @_where_it_lies
-def read(function: str, arg: Any, shape: Any, *, index: Any, binary: bool, pattern: bool) -> Pattern:
+def read(function: str, arg: Any, shape: Any = None, wanted: Wanted = _ANY) -> Pattern:
     """Recognise the form of ``arg`` as scipy.sparse does.
 
     Parameters
@@ -97,37 +109,31 @@ def read(function: str, arg: Any, shape: Any, *, index: Any, binary: bool, patte
         Whose argument it is, for messages.
     arg, shape
         The data, and the shape of forms that do not carry one.
-    index : dtype, optional
-        Index dtype asked for.
-    binary : bool
-        The result holds bits: repeated entries are or-ed instead of summed, zeros are dropped.
-    pattern : bool
-        Values other than 0 and 1 may be dropped.
+    wanted : Wanted
     """
     if isinstance(arg, Pattern):
         return arg
     if hasattr(arg, "csr_arrays"):
-        # Bits drop explicit zeros, which only the values show.
-        return _of_container(function, arg, shape, index, pattern and not binary)
-    if isinstance(arg, BitTensor):
-        return _of_bits(function, arg, shape, index)
+        return _of_container(function, arg, shape, wanted)
+    if isinstance(arg, BitArray):
+        return _of_bits(function, arg, shape, wanted.index)
     if hasattr(arg, "nnz") and hasattr(arg, "tocsr"):
         _same_shape(function, shape, tuple(arg.shape))
-        return _of_scipy(function, arg, index, binary, pattern)
+        return _of_scipy(function, arg, wanted)
     if isinstance(arg, tuple) and len(arg) == 2 and all(isinstance(size, (int, np.integer)) for size in arg):
         _same_shape(function, shape, arg)
         sizes = matrix_shape(function, arg)
-        dtype = index_dtype(function, sizes, 0, index)
+        dtype = index_dtype(function, sizes, 0, wanted.index)
         return Pattern(np.zeros(sizes[0] + 1, dtype), np.empty(0, dtype), sizes)
     if isinstance(arg, tuple) and len(arg) == 2 and isinstance(arg[1], (tuple, list)) and len(arg[1]) == 2:
-        return _of_coordinates(function, arg[0], arg[1][0], arg[1][1], shape, index, binary, pattern)
+        return _of_coordinates(function, arg[0], arg[1][0], arg[1][1], shape, wanted)
     if isinstance(arg, tuple) and len(arg) == 3:
         if shape is None:
             raise ShapeError(
                 f"{function}: (data, indices, indptr) does not tell the number of columns; pass shape=(m, n)"
             )
-        return from_csr(function, arg[2], arg[1], shape, arg[0], index=index, binary=binary, pattern=pattern)
-    return _of_dense(function, arg, shape, index, pattern)
+        return from_csr(function, arg[2], arg[1], shape, arg[0], wanted)
+    return _of_dense(function, arg, shape, wanted.index, wanted.pattern)
 
 
 def _same_shape(function: str, asked: Any, have: tuple[int, ...]) -> None:
@@ -137,22 +143,18 @@ def _same_shape(function: str, asked: Any, have: tuple[int, ...]) -> None:
         )
 
 
-def _of_container(function: str, arg: Any, shape: Any, index: Any, ones: bool) -> Pattern:
+def _of_container(function: str, arg: Any, shape: Any, wanted: Wanted) -> Pattern:
     _same_shape(function, shape, arg.shape)
-    indptr, indices, values = arg.csr_arrays()
-    dtype = index_dtype(function, arg.shape, indices.size, index)
-    return Pattern(
-        indptr.astype(dtype, copy=False),
-        indices.astype(dtype, copy=False),
-        arg.shape,
-        None if ones else values,
-        arg.had_duplicates,
-        *scales_of(arg),
-        family_of(arg),
-    )
+    indptr, indices, values = sparse_convert.scaled(arg, function) if wanted.integers else arg.csr_arrays()
+    dtype = index_dtype(function, arg.shape, indices.size, wanted.index)
+    indptr, indices = indptr.astype(dtype, copy=False), indices.astype(dtype, copy=False)
+    # Bits drop explicit zeros, which only the values show.
+    values = None if wanted.pattern and not wanted.binary else values
+    scales = (None, None) if wanted.integers else scales_of(arg)
+    return Pattern(indptr, indices, arg.shape, values, arg.had_duplicates, *scales, family_of(arg))
 
 
-def _of_bits(function: str, arg: BitTensor, shape: Any, index: Any) -> Pattern:
+def _of_bits(function: str, arg: Any, shape: Any, index: Any) -> Pattern:
     _same_shape(function, shape, arg.shape)
     sizes = matrix_shape(function, arg.shape)
     if arg.scale is not None or arg.offset is not None:
@@ -161,8 +163,8 @@ def _of_bits(function: str, arg: BitTensor, shape: Any, index: Any) -> Pattern:
             f"x.with_affine() for the integers, or a sparse array of x.dequantize()"
         )
     if arg.bits > 1 or arg.encoding != "unsigned":
-        values, rows, cols = construct.coordinates(arg)
-        made = _of_coordinates(function, values, rows, cols, sizes, index, False, False)
+        values, rows, cols = sparse_convert.coordinates_of_words(arg)
+        made = _of_coordinates(function, values, rows, cols, sizes, Wanted(index))
         return replace(made, family=family_of(arg))
     plain = arg.repack(axis=-1, layout="planes")
     dtype = index_dtype(function, sizes, plain.nnz, index)
@@ -170,27 +172,27 @@ def _of_bits(function: str, arg: BitTensor, shape: Any, index: Any) -> Pattern:
     return Pattern(indptr, indices, sizes, family=family_of(arg))
 
 
-def _of_scipy(function: str, arg: Any, index: Any, binary: bool, pattern: bool) -> Pattern:
+def _of_scipy(function: str, arg: Any, wanted: Wanted) -> Pattern:
     if len(arg.shape) != 2:
         raise ShapeError(
             f"{function}: a sparse array of shape {arg.shape} has {len(arg.shape)} dimensions, but 2 are needed"
         )
     if getattr(arg, "format", None) == "coo":
-        return _of_coordinates(function, arg.data, arg.row, arg.col, arg.shape, index, binary, pattern)
+        return _of_coordinates(function, arg.data, arg.row, arg.col, arg.shape, wanted)
     if getattr(arg, "format", None) == "csc" and interop.namespace(arg.data) is not np:
-        return _of_csc(function, without_spare(arg), index, binary, pattern)
+        return _of_csc(function, without_spare(arg), wanted)
     csr = without_spare(arg).tocsr()
-    return from_csr(function, csr.indptr, csr.indices, arg.shape, csr.data, index=index, binary=binary, pattern=pattern)
+    return from_csr(function, csr.indptr, csr.indices, arg.shape, csr.data, wanted)
 
 
-def _of_csc(function: str, arg: Any, index: Any, binary: bool, pattern: bool) -> Pattern:
+def _of_csc(function: str, arg: Any, wanted: Wanted) -> Pattern:
     """Columns on a GPU, as coordinates."""
     starts, rows = index_array(function, "indptr", arg.indptr), index_array(function, "indices", arg.indices)
     try:
         backends.family(interop.device_of(rows), "sparse.build").validate_csr(starts, rows, arg.shape[::-1])
     except ValueError as error:
         raise ValueError(f"{function}: {error}") from None
-    return _of_coordinates(function, arg.data, rows, rows_of(starts), arg.shape, index, binary, pattern)
+    return _of_coordinates(function, arg.data, rows, rows_of(starts), arg.shape, wanted)
 
 
 def _of_dense(function: str, arg: Any, shape: Any, index: Any, pattern: bool) -> Pattern:
@@ -227,9 +229,7 @@ def _of_dense(function: str, arg: Any, shape: Any, index: Any, pattern: bool) ->
 
 
 # -- coordinates and edge lists ---------------------------------------------------------------------------------------
-def _of_coordinates(
-    function: str, data: Any, rows: Any, cols: Any, shape: Any, index: Any, binary: bool, pattern: bool
-) -> Pattern:
+def _of_coordinates(function: str, data: Any, rows: Any, cols: Any, shape: Any, wanted: Wanted) -> Pattern:
     row, col = index_array(function, "row", rows), index_array(function, "col", cols)
     if row.size != col.size:
         raise ShapeError(f"{function}: there are {row.size} row indices but {col.size} column indices")
@@ -242,31 +242,28 @@ def _of_coordinates(
         raise ShapeError(
             f"{function}: indices reach row {reach[0] - 1} and column {reach[1] - 1}, outside of shape {sizes}"
         )
-    dtype = index_dtype(function, sizes, row.size, index)
+    dtype = index_dtype(function, sizes, row.size, wanted.index)
     values, family = edge_values(function, data, row.size)
     _check.same_device(function, devices_of(row, col, values))
     if interop.namespace(row) is not np:
         row, col = row.astype(dtype, copy=False), col.astype(dtype, copy=False)
         order, starts = backends.family(interop.device_of(row), "sparse.build").sort_coordinates(row, col, sizes)
-        values = None if values is None else gather(values, order)
-        made = from_csr(function, starts, col[order], sizes, values, index=index, binary=binary, pattern=pattern)
-        return replace(made, family=family)
-    if values is None or values.dtype.kind == "b" or (binary and zeros_and_ones(values)):
+        columns = col[order]
+    else:
         from scipy import sparse
 
-        # SciPy adds booleans by or-ing them.
-        ones = np.ones(row.size, np.bool_) if values is None else values.astype(np.bool_, copy=False)
-        csr = sparse.coo_array((ones, (row, col)), shape=sizes).tocsr()
-        whole = None if values is None or bool(csr.data.all()) else csr.data
-        made = Pattern(csr.indptr.astype(dtype, copy=False), csr.indices.astype(dtype, copy=False), sizes, whole)
-        made = replace(made, had_duplicates=csr.nnz < row.size, family=family)
-        return bits_only(function, made, pattern) if binary else made
-    # Sorted by row only: numbering the entries keeps every dtype and shape of values.
-    order = np.argsort(row, kind="stable")
-    indptr = np.zeros(sizes[0] + 1, dtype)
-    np.cumsum(np.bincount(row, minlength=sizes[0]), out=indptr[1:])
-    made = from_csr(function, indptr, col[order], sizes, values[order], index=index, binary=binary, pattern=pattern)
-    return replace(made, family=family)
+        or_ed = wanted.binary or (values is not None and values.dtype.kind == "b" and not wanted.integers)
+        if values is not None and or_ed and values.ndim == 1 and (values == 1).all():
+            values = None
+        # Numbers of the entries keep every dtype and shape of values, and must not be added where entries are repeated.
+        kept = np.ones(row.size, np.bool_) if values is None else np.arange(row.size, dtype=dtype)
+        matrix = sparse.coo_array((kept, (row, col)), shape=sizes)
+        matrix.has_canonical_format = values is not None
+        csr = matrix.tocsr()
+        order, starts, columns = csr.data, csr.indptr, csr.indices
+    values = None if values is None else gather(values, order)
+    made = from_csr(function, starts, columns, sizes, values, wanted)
+    return replace(made, had_duplicates=made.had_duplicates or columns.size < row.size, family=family)
 
 
 @_where_it_lies
@@ -290,63 +287,51 @@ def from_edges(function: str, rows: Any, cols: Any, shape: Any, values: Any, sym
         if values is not None:
             once, family = interop.as_array(values, function, "values")
             twice = interop.namespace(once).concatenate([as_bits(once)] * 2).view(once.dtype)
-            made = _of_coordinates(function, twice, row, col, shape, index, False, False)
+            made = _of_coordinates(function, twice, row, col, shape, Wanted(index))
             return replace(made, family=family)
-    return _of_coordinates(function, values, row, col, shape, index, False, False)
+    return _of_coordinates(function, values, row, col, shape, Wanted(index))
 
 
 # -- CSR --------------------------------------------------------------------------------------------------------------
 @_where_it_lies
-def from_csr(
-    function: str,
-    indptr: Any,
-    indices: Any,
-    shape: Any,
-    data: Any,
-    *,
-    index: Any,
-    binary: bool = False,
-    pattern: bool = False,
-) -> Pattern:
+def from_csr(function: str, indptr: Any, indices: Any, shape: Any, data: Any = None, wanted: Wanted = _ANY) -> Pattern:
     """Any CSR array, checked, sorted, and with repeated entries summed as SciPy does (or-ed for bits)."""
     sizes = matrix_shape(function, shape)
     starts, columns = index_array(function, "indptr", indptr), index_array(function, "indices", indices)
-    dtype = index_dtype(function, sizes, columns.size, index)
-    device = _check.same_device(function, devices_of(starts, columns))
-    narrowed = starts.dtype.itemsize > dtype.itemsize or columns.dtype.itemsize > dtype.itemsize
-    if (
-        (device == "cpu" or narrowed)
-        and starts.size
-        and not 0 <= int(starts.min()) <= int(starts.max()) <= columns.size
-    ):
-        raise ValueError(
-            f"{function}: indptr reaches {int(starts.min())}..{int(starts.max())}, but there are {columns.size} indices; "
-            f"the arrays are damaged or truncated"
-        )
-    if narrowed and columns.size and not 0 <= int(columns.min()) <= int(columns.max()) < sizes[1]:
-        raise ValueError(
-            f"{function}: column indices reach {int(columns.min())}..{int(columns.max())}, outside of shape {sizes}"
-        )
-    starts, columns = starts.astype(dtype, copy=False), columns.astype(dtype, copy=False)
+    widest = np.result_type(starts.dtype, columns.dtype)
+    dtype = index_dtype(function, sizes, columns.size, widest if wanted.adopt else wanted.index)
+    device, widest = _check.same_device(function, devices_of(starts, columns)), np.result_type(widest, dtype)
+    starts, columns = starts.astype(widest, copy=False), columns.astype(widest, copy=False)
     try:
         state = backends.family(device, "sparse.build").validate_csr(starts, columns, sizes)
     except ValueError as error:
-        what = outside(starts, columns, sizes[1]) or error
-        raise ValueError(f"{function}: {what}; the arrays are damaged or belong to another shape") from None
+        wrong = outside(starts, columns, sizes[1])
+        what = f"{wrong}; the arrays are damaged or belong to another shape" if wrong else error
+        raise ValueError(f"{function}: {what}") from None
+    starts, columns = starts.astype(dtype, copy=False), columns.astype(dtype, copy=False)
     values, family = edge_values(function, data, columns.size)
     _check.same_device(function, devices_of(starts, values))
-    if binary and values is not None and not pattern and not zeros_and_ones(values):
+    if wanted.adopt:
+        if state != "canonical":
+            raise ValueError(f"{function}: columns must ascend in every row, but they are {state}; use from_csr_arrays")
+        family = family if data is not None else interop.as_array(indptr, function)[1]
+        return Pattern(starts, columns, sizes, values, family=family)
+    if wanted.integers and values is not None:
+        wanted = replace(wanted, binary=wanted.binary and zeros_and_ones(values))
+        if not wanted.binary and state != "canonical" and values.dtype.kind in "biu" and values.dtype.itemsize < 8:
+            values = values.astype(np.int64)
+    if wanted.binary and values is not None and not wanted.pattern and not zeros_and_ones(values):
         raise not_bits(function)
     repeated = False
     if state != "canonical":
         if state == "unsorted":
             columns, order = canonical_order(starts, columns, sizes)
             values = None if values is None or order is None else as_bits(values)[order].view(values.dtype)
-        starts, columns, values, repeated = merge_duplicates(starts, columns, values, binary)
+        starts, columns, values, repeated = merge_duplicates(starts, columns, values, wanted.binary)
     if values is not None and values.dtype.kind == "b" and bool(values.all()):
         values = None
     made = Pattern(starts, columns, sizes, values, repeated, family=family)
-    return bits_only(function, made, pattern) if binary else made
+    return bits_only(function, made, wanted.pattern) if wanted.binary else made
 
 
 def edge_values(function: str, data: Any, nnz: int) -> tuple[NDArray[Any] | None, interop.Family]:

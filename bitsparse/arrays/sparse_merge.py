@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from bitsparse import backends, interop
 from bitsparse.arrays.indices import as_bits, rows_of
 
-__all__ = ["Pattern", "bits_only", "merge_duplicates", "nonzeros", "not_bits", "zeros_and_ones"]
-
 #: One in bfloat16.
 _ONE = 0x3F80
 
@@ -111,6 +109,17 @@ def bits_only(function: str, made: Pattern, pattern: bool) -> Pattern:
         raise not_bits(function)
     kept: Any = nonzeros(made.values)
     kept = kept if kept.ndim == 1 else kept.any(axis=1)
-    if bool(kept.all()):
-        return replace(made, values=None)
-    return replace(made, indptr=_starts_of_kept(made.indptr, kept), indices=made.indices[kept], values=None)
+    made = replace(made, values=None)
+    return made if bool(kept.all()) else kept_entries(made, kept)
+
+
+def kept_entries(made: Pattern, kept: Any) -> Pattern:
+    """The entries that a mask keeps.
+
+    Examples
+    --------
+    >>> kept_entries(Pattern(np.array([0, 2, 3]), np.array([0, 4, 1]), (2, 5)), np.array([False, True, True])).indices
+    array([4, 1])
+    """
+    values = None if made.values is None else as_bits(made.values)[kept].view(made.values.dtype)
+    return replace(made, indptr=_starts_of_kept(made.indptr, kept), indices=made.indices[kept], values=values)

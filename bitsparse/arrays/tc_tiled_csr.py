@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from dataclasses import replace
+from operator import attrgetter
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
 from bitsparse.arrays import sparse_forms
-from bitsparse.arrays.indices import contiguous, converted, devices_of, matrix_shape
-from bitsparse.arrays.sparse_adopt import adopt_csr
+from bitsparse.arrays.base import read_only
+from bitsparse.arrays.indices import converted, devices_of
 from bitsparse.arrays.sparse_base import TRANSLATIONS, SparseArray
-from bitsparse.arrays.sparse_forms import Pattern
+from bitsparse.arrays.sparse_forms import Wanted
+from bitsparse.arrays.sparse_merge import Pattern
 from bitsparse.backends.params import Translation
-
-__all__ = ["TCTiledCSR"]
 
 #: A row in its window is one bit of a 16-bit mask while translating.
 _TALLEST = 16
@@ -86,12 +87,12 @@ class TCTiledCSR(SparseArray):
 
     #: The component arrays, as `from_arrays` takes them.
     component_names = ("indptr", "indices", "data")
+    format = "csr"
+    setting_names = ("shape", "window", "had_duplicates")
+    holds_bits = False
 
-    __slots__ = ("_data", "_indices", "_indptr", "_window")
+    __slots__ = ("_window",)
 
-    _indptr: NDArray[Any]
-    _indices: NDArray[Any]
-    _data: NDArray[Any] | None
     _window: int
 
     def __init__(
@@ -105,7 +106,7 @@ class TCTiledCSR(SparseArray):
         col_scale: Any = None,
         index_dtype: Any = None,
     ) -> None:
-        made = sparse_forms.read("TCTiledCSR", arg, shape, index=index_dtype, binary=False, pattern=pattern)
+        made = sparse_forms.read("TCTiledCSR", arg, shape, Wanted(index_dtype, False, pattern))
         height = getattr(arg, "window", 16) if window is None and isinstance(arg, TCTiledCSR) else window
         self._window = _check.integer("TCTiledCSR", "window", 16 if height is None else height, 1, _TALLEST)
         device = interop.device_of(made.indptr)
@@ -115,69 +116,6 @@ class TCTiledCSR(SparseArray):
             self._data = _shared(made.values) if made.values is not None and not pattern else None
 
     # -- other ways in ----------------------------------------------------------------------------------------------
-    @classmethod
-    def from_csr_arrays(
-        cls,
-        indptr: Any,
-        indices: Any,
-        shape: tuple[int, int],
-        values: Any = None,
-        *,
-        window: int = 16,
-        row_scale: Any = None,
-        col_scale: Any = None,
-        index_dtype: Any = None,
-    ) -> Self:
-        """A CSR array; without values it is a pattern. Arrays that are canonical are shared, not copied.
-
-        Examples
-        --------
-        >>> bs.TCTiledCSR.from_csr_arrays([0, 1, 2], [1, 0], (2, 2)).toarray()
-        array([[0, 1],
-               [1, 0]], dtype=uint8)
-        """
-        made = sparse_forms.from_csr("from_csr_arrays", indptr, indices, shape, values, index=index_dtype)
-        return cls(made, window=window, row_scale=row_scale, col_scale=col_scale)
-
-    @classmethod
-    def from_edges(
-        cls,
-        rows: Any,
-        cols: Any,
-        shape: tuple[int, int] | int | None = None,
-        *,
-        values: Any = None,
-        symmetric: bool = False,
-        window: int = 16,
-        row_scale: Any = None,
-        col_scale: Any = None,
-        index_dtype: Any = None,
-    ) -> Self:
-        """An edge list: element ``(rows[e], cols[e])`` for every edge.
-
-        Parameters
-        ----------
-        rows, cols : array_like of int, shape (E,)
-            For ``A @ X`` to gather at row i what node j has, i is the row and j the column.
-        shape : tuple of int or int, optional
-            By default square, up to the largest index.
-        values : array_like, shape (E,) or (E, H), optional
-            Summed over repeated edges; without values repeated edges are merged.
-        symmetric : bool, default False
-            Add every edge reversed.
-        window, row_scale, col_scale, index_dtype
-            As in the constructor.
-
-        Examples
-        --------
-        >>> bs.TCTiledCSR.from_edges([0, 1, 1], [2, 0, 0], symmetric=True).toarray()
-        array([[0, 1, 1],
-               [1, 0, 0],
-               [1, 0, 0]], dtype=uint8)
-        """
-        made = sparse_forms.from_edges("from_edges", rows, cols, shape, values, symmetric, index_dtype)
-        return cls(made, window=window, row_scale=row_scale, col_scale=col_scale)
-
     @classmethod
     def from_arrays(
         cls,
@@ -189,6 +127,7 @@ class TCTiledCSR(SparseArray):
         data: Any = None,
         row_scale: Any = None,
         col_scale: Any = None,
+        had_duplicates: bool = False,
     ) -> Self:
         """Adopt the arrays of a canonical CSR array (see the class), after checking that they are.
 
@@ -197,74 +136,40 @@ class TCTiledCSR(SparseArray):
         ValueError
             They are damaged, or columns do not ascend in every row; :meth:`from_csr_arrays` sorts them.
         """
-        function = "TCTiledCSR.from_arrays"
-        sizes = matrix_shape(function, shape)
-        height = _check.integer(function, "window", window, 1, _TALLEST)
-        with sparse_forms.working_on((indptr, indices, data)):
-            (starts, columns), family = adopt_csr(function, indptr, indices, sizes)
-            values, _ = sparse_forms.edge_values(function, data, columns.size)
-            _check.same_device(function, devices_of(starts, values))
-        made = Pattern(starts, columns, sizes, values, family=family)
-        return cls(made, window=height, row_scale=row_scale, col_scale=col_scale)
+        made = sparse_forms.from_csr("TCTiledCSR.from_arrays", indptr, indices, shape, data, Wanted(adopt=True))
+        made = replace(made, had_duplicates=bool(had_duplicates))
+        return cls(made, window=window, row_scale=row_scale, col_scale=col_scale)
 
     # -- components -------------------------------------------------------------------------------------------------
-    @property
-    def window(self) -> int:
-        """Rows per window."""
-        return self._window
-
-    @property
-    def indptr(self) -> NDArray[Any]:
-        """Where each row starts (see the class)."""
-        return self._indptr
-
-    @property
-    def indices(self) -> NDArray[Any]:
-        """Column of each entry."""
-        return self._indices
+    window: Final[int] = read_only("_window", "Rows per window.")
+    indptr: Final[NDArray[Any]] = read_only("_indptr", "Where each row starts (see the class).")
+    indices: Final[NDArray[Any]] = read_only("_indices", "Column of each entry.")
+    data: Final[NDArray[Any] | None] = read_only(
+        "_data", "Values in the order of the CSR array, or None for a pattern; see the class for changing them."
+    )
 
     @property
     def translation(self) -> Translation:
         """The index of windows as kernels load it: `cols_indptr`, `cols` and `edge_col`; built when first asked for, and kept."""
+        return self._keep(TRANSLATIONS, self._translate, self._window)
+
+    def _translate(self) -> Translation:
         build = backends.family(self.device, "sparse.build")
-        return self._keep(
-            TRANSLATIONS,
-            lambda: Translation(self._window, *build.translate(self._indptr, self._indices, self._shape, self._window)),
-            self._window,
-        )
+        made = build.translate(self._indptr, self._indices, self._shape, self._window, checked=True)
+        return Translation(self._window, *made)
 
-    @property
-    def cols_indptr(self) -> NDArray[Any]:
-        """Where each window's columns start (see the class)."""
-        starts: NDArray[Any] = self.translation.cols_indptr
-        return starts
-
-    @property
-    def cols(self) -> NDArray[Any]:
-        """The sorted unique columns of each window."""
-        columns: NDArray[Any] = self.translation.cols
-        return columns
-
-    @property
-    def edge_col(self) -> NDArray[Any]:
-        """Position of each entry's column among its window's columns."""
-        positions: NDArray[Any] = self.translation.edge_col
-        return positions
-
-    @property
-    def data(self) -> NDArray[Any] | None:
-        """Values in the order of the CSR array, or None for a pattern; see the class for changing them."""
-        return self._data
+    cols_indptr: Final[NDArray[Any]] = read_only(
+        "translation.cols_indptr", "Where each window's columns start (see the class)."
+    )
+    cols: Final[NDArray[Any]] = read_only("translation.cols", "The sorted unique columns of each window.")
+    edge_col: Final[NDArray[Any]] = read_only(
+        "translation.edge_col", "Position of each entry's column among its window's columns."
+    )
 
     @property
     def nnz(self) -> int:
         """Number of stored entries, explicit zeros included (as in SciPy)."""
         return int(self._indices.size)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """That of the values (uint8 for a pattern); with scales float32, or float64 for float64 values."""
-        return self.scaled_dtype(np.dtype(np.uint8) if self._data is None else self._data.dtype)
 
     @property
     def windows(self) -> int:
@@ -324,12 +229,8 @@ class TCTiledCSR(SparseArray):
             data = ones(self.nnz, np.float32) if self._data is None else self._data
             return self._with(data=converted(data, wanted))
 
-    def _csr_values(self) -> NDArray[Any] | None:
-        return self._data
-
     # -- what the base class asks -----------------------------------------------------------------------------------
-    def _pattern(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        return self._indptr, self._indices
+    _pattern = property(attrgetter("_indptr", "_indices"))
 
     def _kept_arrays(self) -> tuple[NDArray[Any], ...]:
         kept = TRANSLATIONS.get(self._prepared, self._window)
@@ -338,34 +239,25 @@ class TCTiledCSR(SparseArray):
     def _of_pattern(self, pattern: Pattern) -> Self:
         return type(self)(pattern, window=self._window)
 
-    def settings(self) -> dict[str, Any]:
-        """Keyword arguments of :meth:`from_arrays` besides the components and scales."""
-        return {"shape": self._shape, "window": self._window}
-
-    def _some_index(self) -> NDArray[Any]:
-        return self._indices
-
-    def _csr_values_nbytes(self) -> int:
-        return 0 if self._data is None else self._data.nbytes
-
     def _values_text(self) -> str:
         if self._data is None:
             return "pattern"
         return str(self._data.dtype) + (f" x {self._data.shape[1]}" if self._data.ndim == 2 else "")
 
-    def _describe(self) -> dict[str, str]:
-        rows = {"values": self._values_text(), "windows": f"{self.windows:,} of {self._window} rows"}
-        if not self._kept_arrays():
-            return rows | {"condensed columns": "not built yet"}
-        share = self.nnz / (self.cols.size * self._window) if self.cols.size else 0.0
-        return rows | {"condensed columns": f"{self.cols.size:,} (filled to {share:.1%})"}
+    def _rows(self) -> dict[str, object]:
+        columns = "not built yet"
+        if self._kept_arrays():
+            share = self.nnz / (self.cols.size * self._window) if self.cols.size else 0.0
+            columns = f"{self.cols.size:,} (filled to {share:.1%})"
+        windows = f"{self.windows:,} of {self._window} rows"
+        return super()._rows() | {"values": self._values_text(), "windows": windows, "condensed columns": columns}
 
-    def __repr__(self) -> str:
+    def _details(self) -> str:
         built = " translated" if self._kept_arrays() else ""
-        return self._repr(f"{self._values_text()} window={self._window}{built}")
+        return f"nnz={self.nnz} {self._values_text()} window={self._window}{built}"
 
 
 def _shared(values: NDArray[Any]) -> NDArray[Any]:
     """Values as kernels load them: in C order, and on a GPU at an address that suits vectors; themselves if they are."""
-    made: NDArray[Any] = contiguous(values)
+    made: NDArray[Any] = interop.contiguous(values)
     return made if interop.namespace(made) is np else interop.aligned(made)

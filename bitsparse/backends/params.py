@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
+from numpy.typing import DTypeLike
 
+from bitsparse import interop
 from bitsparse._records import replace
 
-__all__ = [
-    "SEGMENT",
-    "CodeFeatures",
-    "EpilogueParams",
-    "OperandParams",
-    "PackedFeatures",
-    "Thresholds",
-    "Translation",
-    "packed_words",
-    "position_dtype",
-    "tile_bitmap_shape",
-]
-
+#: Numbers by which compiled code knows options.
+ENCODINGS = {"unsigned": 0, "signed": 1, "bipolar": 2}
+LAYOUTS = {"planes": 0, "rows": 1}
+ROUNDINGS = {"floor": 0, "nearest": 1, "stochastic": 2}
+ACTIVATIONS = {None: 0, "relu": 1, "leaky_relu": 2, "tanh": 3}
+#: Dtypes, in the order of the numbers by which it knows them.
+DTYPES = (
+    *("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"),
+    *("float16", "bfloat16", "float32", "float64"),
+)
 #: Elements along the packed axis are padded to whole groups of this many bits (16 bytes).
 GROUP_BITS = 128
 #: The canonical zero tile: rows of the left operand, elements along the contraction axis.
@@ -36,6 +35,66 @@ def packed_words(length: int, bits: int, layout: str) -> int:
     (8, 20)
     """
     return -(-(length if layout == "planes" else length * bits) // GROUP_BITS) * (GROUP_BITS // 32)
+
+
+def words_shape(shape: tuple[int, ...], bits: int, axis: int, layout: str) -> tuple[int, ...]:
+    """Shape of the words of an array.
+
+    Examples
+    --------
+    >>> words_shape((3, 130), 2, -1, "planes"), words_shape((3, 130), 2, -2, "rows")
+    ((3, 2, 8), (130, 4))
+    """
+    row = (bits,) if layout == "planes" else ()
+    return (*shape[:-2], shape[-3 - axis], *row, packed_words(shape[axis], bits, layout))
+
+
+def ends_shape(shape: tuple[int, ...], granularity: str) -> tuple[int, ...]:
+    """Shape of the ends of ranges, one for a "tensor", for each "row" or for each "col".
+
+    Examples
+    --------
+    >>> ends_shape((5, 2, 3), "tensor"), ends_shape((5, 2, 3), "row"), ends_shape((5, 2, 3), "col")
+    ((), (5, 2, 1), (5, 1, 3))
+    """
+    return {"tensor": (), "row": (*shape[:-1], 1), "col": (*shape[:-2], 1, shape[-1])}[granularity]
+
+
+class Packing(TypedDict):
+    """How integers become bits: keywords of packing functions in every backend, see :class:`bitsparse.BitTensor`."""
+
+    axis: int
+    layout: str
+    encoding: str
+
+
+class Quantisation(TypedDict):
+    """How real numbers become packed codes, ``clip(round(((x - offset) / divisor) * multiplier), qmin, qmax)`` modulo ``2**bits``.
+
+    Keywords of ``quantize`` in every backend. Steps are rounded in the dtype of ``offset`` and ``divisor`` (float32 or float64).
+    """
+
+    offset: Any
+    divisor: Any
+    multiplier: float
+    qmin: int
+    qmax: int
+    rounding: str  # "floor" | "nearest" | "stochastic"
+    seed: int
+    stream: int
+    axis: int
+    layout: str
+
+
+class Factors(TypedDict):
+    """What the packed operands of a product ``(..., m, k)`` times ``(..., k, n)`` are: keywords of ``matmul`` in every backend."""
+
+    k: int
+    a_bits: int
+    b_bits: int
+    a_encoding: str
+    b_encoding: str
+    acc_dtype: DTypeLike  # int32 or int64: a type that holds every element of the product
 
 
 def tile_bitmap_shape(outer: int, length: int) -> tuple[int, int]:
@@ -106,8 +165,8 @@ class EpilogueParams(NamedTuple):
 
     def joined(self, operand: OperandParams) -> EpilogueParams:
         """The chain with what the operands of one product add to it."""
-        scales = {"row_scale": _times(self.row_scale, operand.row_scale)}
-        scales["col_scale"] = _times(self.col_scale, operand.col_scale)
+        scales = {"row_scale": times(self.row_scale, operand.row_scale)}
+        scales["col_scale"] = times(self.col_scale, operand.col_scale)
         return replace(self, **scales, row_term=operand.row_term, col_term=operand.col_term)
 
 
@@ -123,11 +182,17 @@ class OperandParams(NamedTuple):
     col_term: tuple[Any, Any] | None = None
 
 
-def _times(mine: Any, theirs: Any) -> Any:
-    """The product of two factors, each of which may be None for 1."""
+def times(mine: Any, theirs: Any) -> Any:
+    """The product of two factors where the second one lies, each of which may be None for 1.
+
+    Examples
+    --------
+    >>> times(np.ones(2, np.float32), np.full(2, 3, np.float32)), times(None, 5)
+    (array([3., 3.], dtype=float32), 5)
+    """
     if mine is None or theirs is None:
         return theirs if mine is None else mine
-    return (mine * theirs).astype(np.float32)
+    return (interop.namespace(theirs).asarray(mine) * theirs).astype(np.float32)
 
 
 class Thresholds(NamedTuple):
@@ -141,6 +206,14 @@ class Thresholds(NamedTuple):
     flips: Any
     class_of: Any
     longest: int
+
+    @property
+    def single(self) -> tuple[int, bool] | None:
+        """The one threshold and direction, if all sums have the same; looks at the arrays, which may lie on a GPU."""
+        values, flips = self.values.reshape(-1), self.flips.reshape(-1)
+        if not values.size or not (values.size == 1 or bool((values == values[0]).all() & (flips == flips[0]).all())):
+            return None
+        return int(values[0]), bool(flips[0])
 
 
 class CodeFeatures(NamedTuple):
@@ -170,6 +243,32 @@ class PackedFeatures(NamedTuple):
     affine: str | None = None
     scale: Any = None
     offset: Any = None
+
+
+class Dropout(NamedTuple):
+    """Which weights of edges are set to 0: each with probability `rate`; the others are divided by ``1 - rate``.
+
+    The numbers are those of :func:`bitsparse.backends.reference.scalar.edges_kept`. `seed` is a 64-bit integer, or on a GPU also an
+    array of one, which kernels read when they run.
+
+    Examples
+    --------
+    >>> Dropout(0.75, 1).threshold / 2**32, Dropout(0.75, 1).scale
+    (0.75, 4.0)
+    """
+
+    rate: float
+    seed: Any
+
+    @property
+    def threshold(self) -> int:
+        """What 32 random bits must reach for an edge to be kept."""
+        return min(round(self.rate * 2.0**32), 2**32 - 1)
+
+    @property
+    def scale(self) -> float:
+        """Factor of the weights that are kept."""
+        return 1 / (1 - self.rate) if self.rate < 1 else 0.0
 
 
 #: Edges of a row that are summed one after another. Longer rows are summed in pieces of so many edges, and the pieces in order.

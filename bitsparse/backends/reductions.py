@@ -7,8 +7,6 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-__all__ = ["REDUCTIONS", "Reduce", "Reduction"]
-
 #: What callers write.
 Reduce = Literal["sum", "mean", "max", "min"]
 

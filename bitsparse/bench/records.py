@@ -7,6 +7,7 @@ import os
 import platform
 import re
 import subprocess
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -17,8 +18,6 @@ import numpy as np
 
 from bitsparse._ext import bits
 
-__all__ = ["Machine", "Record", "cpu_name", "program_commit"]
-
 #: What decides speed and results beside the library itself, where it is installed.
 _LIBRARIES = ("bitsparse", "numpy", "scipy", "torch", "torch_geometric")
 
@@ -27,14 +26,17 @@ def _today() -> str:
     return datetime.now(UTC).date().isoformat()
 
 
+def installed_version(*distributions: str) -> str | None:
+    """The version of the first of these distributions that is installed, read without importing it."""
+    for name in distributions:
+        with suppress(PackageNotFoundError):
+            return version(name)
+    return None
+
+
 def _library_versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for library in _LIBRARIES:
-        try:
-            found[library] = version(library)
-        except PackageNotFoundError:
-            continue
-    return found
+    versions = {library: installed_version(library) for library in _LIBRARIES}
+    return {"python": platform.python_version()} | {name: text for name, text in versions.items() if text is not None}
 
 
 @dataclass(frozen=True)
@@ -45,11 +47,11 @@ class Machine:
     """
 
     device: str
+    gpu: str | None = field(default=None, kw_only=True)
+    driver: str | None = field(default=None, kw_only=True)
+    cuda: str | None = field(default=None, kw_only=True)
     threads: int
     commit: str | None
-    gpu: str | None = None
-    driver: str | None = None
-    cuda: str | None = None
     date: str = field(default_factory=_today)
     versions: dict[str, str] = field(default_factory=_library_versions)
 
@@ -82,13 +84,13 @@ class Record:
         The time that the rates measured on this kind of machine suggest. Caches can make a call quicker than that.
     bytes : int
         Bytes of operands and result that one call of ours has to touch.
-    device, gpu, driver, cuda, threads, commit, date, versions
-        See :class:`Machine`.
+    machine : Machine
+        Where and when; :meth:`flat` puts its fields beside the others.
 
     Examples
     --------
     >>> here = Machine(device="cpu", threads=2, commit=None)
-    >>> record = Record.measured("host", "pack", {"m": 4}, 1.0, "numpy.copyto", 2.0, 32, here, floor_ms=0.5)
+    >>> record = Record("host", "pack", {"m": 4}, 1.0, "numpy.copyto", 2.0, 32, here, floor_ms=0.5)
     >>> record.ratio, record.to_json()[:40]
     (2.0, '{"suite": "host", "case": "pack", "param')
     """
@@ -99,46 +101,30 @@ class Record:
     ours_ms: float | None
     peer: str | None
     peer_ms: float | None
-    ratio: float | None
-    floor_ms: float | None
-    estimate_ms: float | None
+    ratio: float | None = field(init=False)
+    floor_ms: float | None = field(default=None, kw_only=True)
+    estimate_ms: float | None = field(default=None, kw_only=True)
     bytes: int
-    device: str
-    gpu: str | None
-    driver: str | None
-    cuda: str | None
-    threads: int
-    commit: str | None
-    date: str
-    versions: dict[str, str]
+    machine: Machine
 
-    @classmethod
-    def measured(
-        cls,
-        suite: str,
-        case: str,
-        params: dict[str, Any],
-        ours_ms: float | None,
-        peer: str | None,
-        peer_ms: float | None,
-        bytes: int,
-        machine: Machine,
-        *,
-        floor_ms: float | None = None,
-        estimate_ms: float | None = None,
-    ) -> Record:
-        """Make a record from a measurement and the machine it was taken on; the ratio follows."""
-        ratio = None if peer_ms is None or ours_ms is None else peer_ms / ours_ms
-        return cls(suite, case, params, ours_ms, peer, peer_ms, ratio, floor_ms, estimate_ms, bytes, **asdict(machine))
+    def __post_init__(self) -> None:
+        ratio = None if self.peer_ms is None or self.ours_ms is None else self.peer_ms / self.ours_ms
+        object.__setattr__(self, "ratio", ratio)  # as the record is frozen
 
     @classmethod
     def counted(cls, suite: str, case: str, params: dict[str, Any], machine: Machine) -> Record:
         """Make a record of what was counted and not timed."""
-        return cls.measured(suite, case, params, None, None, None, 0, machine)
+        return cls(suite, case, params, None, None, None, 0, machine)
+
+    def flat(self) -> dict[str, Any]:
+        """All fields by name, those of the machine among them."""
+        fields = asdict(self)
+        machine: dict[str, Any] = fields.pop("machine")
+        return fields | machine
 
     def to_json(self) -> str:
         """The record as one line of JSON."""
-        return json.dumps(asdict(self))
+        return json.dumps(self.flat())
 
 
 def cpu_name() -> str:

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Sequence
 
 from bitsparse.bench.records import Record
 
-__all__ = ["HEADINGS", "format_table", "record_row"]
-
 HEADINGS = ("case", "ours ms", "peer ms", "ratio", "floor ms", "estimate ms", "peer")
 
 

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 from collections.abc import Sequence
 
-from bitsparse.cli import compile, convert, demo, info, inspect, quality, run
 from bitsparse.errors import BitsparseError
 
 __all__ = ["main"]
+
+#: The commands, each a module of this package, and what they do.
+COMMANDS = {
+    "demo": "a GCN in full precision and on 8, 4, 2 and 1 bits",
+    "quality": "accuracy, sampling rate and speed of sampled edges and features of few bits",
+    "inspect": "degrees, tiles and bytes of a graph file",
+    "convert": "graph files from one form to another",
+    "run": "a low-bit network over a graph in batches of parts",
+    "compile": "compile the GPU kernels ahead of time",
+    "info": "versions, instruction sets, threads, devices",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -26,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     >>> main(["demo", "--graph", "no-such-file.npz"])
     2
     """
-    args = _parser().parse_args(argv)
+    args = _parsed(sys.argv[1:] if argv is None else argv)
     try:
         status: int | None = args.run(args)
     except (BitsparseError, ImportError, MemoryError, OSError, ValueError) as error:
@@ -38,12 +49,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status or 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parsed(argv: Sequence[str]) -> argparse.Namespace:
+    """The arguments, with what runs them; of all commands only the chosen one is imported."""
     parser = argparse.ArgumentParser(prog="bitsparse", description="Low-bit and sparse graph arrays.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for command in (demo, quality, inspect, convert, run, compile, info):
-        name = command.__name__.rpartition(".")[2]
-        options = commands.add_parser(name, help=command.HELP, description=command.DESCRIPTION)
-        command.add_options(options)
-        options.set_defaults(run=command.run)
-    return parser
+    for name, text in COMMANDS.items():
+        options = commands.add_parser(name, help=text)
+        if name in argv[:1]:
+            command = importlib.import_module(f"bitsparse.cli.{name}")
+            options.description = command.DESCRIPTION
+            command.add_options(options)
+            options.set_defaults(run=command.run)
+    return parser.parse_args(argv)

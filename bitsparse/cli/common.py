@@ -7,31 +7,16 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from bitsparse import jit, viz
+import numpy as np
+
+from bitsparse import datasets, jit, viz
 from bitsparse.errors import BitsparseError, DeviceError
 
-if TYPE_CHECKING:
-    from bitsparse.datasets import GraphData
-
+FEATURES = "features (x_indptr, x_indices, x_data, x_shape, or features)"
 #: The graph of commands that are given none.
 DIGITS = "nearest neighbours of scikit-learn's digits"
-
-__all__ = [
-    "add_json",
-    "add_task_options",
-    "bit_count",
-    "emit",
-    "load_graph",
-    "load_task",
-    "need",
-    "need_gpu",
-    "positive",
-    "save_figure",
-    "save_spy",
-    "say",
-]
 
 
 def add_json(parser: argparse.ArgumentParser, instead_of: str = "") -> None:
@@ -52,6 +37,17 @@ def add_task_options(
         "--generate", action="store_true", help="make up features and labels, for graphs that come without them"
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help=f"where the {runs} (default: cpu)")
+
+
+def add_counts(parser: argparse.ArgumentParser, **options: tuple[int | None, str]) -> None:
+    """Declare options that take a whole number of at least 1: the default and the help of each."""
+    for name, (default, text) in options.items():
+        parser.add_argument(f"--{name}", type=positive, default=default, metavar="N", help=text)
+
+
+def add_plot(parser: argparse.ArgumentParser, text: str) -> None:
+    """Declare ``--plot``, whose file may be left to the command."""
+    parser.add_argument("--plot", nargs="?", const="", metavar="FILE", help=text)
 
 
 def say(args: argparse.Namespace, sentence: str) -> None:
@@ -77,6 +73,17 @@ def bit_count(text: str) -> int:
     if bits > 16:
         raise argparse.ArgumentTypeError(f"must lie in 1..16, got {text!r}")
     return bits
+
+
+def headline(data: datasets.GraphData) -> str:
+    """A graph in one line."""
+    return f"{data!r}".removeprefix("GraphData(").removesuffix(")")
+
+
+def accuracy(data: datasets.GraphData, logits: Any, mask: Any) -> float:
+    """Per cent of the masked nodes whose class has the largest logit."""
+    classes = np.asarray(logits.get() if hasattr(logits, "get") else logits).argmax(axis=1)
+    return 100.0 * float((classes == data.targets)[mask].mean())
 
 
 def need(module: str, option: str, extra: str) -> None:
@@ -111,10 +118,8 @@ def need_gpu(device: str) -> None:
         raise DeviceError(f"device {device!r} is not available: {error}; or use --device cpu") from error
 
 
-def load_graph(args: argparse.Namespace) -> GraphData:
+def load_graph(args: argparse.Namespace) -> datasets.GraphData:
     """The graph asked for, or the digits; what had to be made up is said on stderr."""
-    from bitsparse import datasets
-
     data = datasets.digits() if args.graph is None else datasets.read(args.graph)
     if args.generate:
         data = data.with_generated()
@@ -122,17 +127,22 @@ def load_graph(args: argparse.Namespace) -> GraphData:
     return data
 
 
-def load_task(args: argparse.Namespace) -> GraphData:
-    """The graph asked for, with features, labels and a split."""
+def need_part(data: datasets.GraphData, what: str, part: Any, who: str) -> None:
+    """Refuse a graph that comes without features or labels."""
+    if part is None:
+        raise ValueError(
+            f"graph {data.name!r} has no {what}, which {who}; add them to the file, or make some up with --generate"
+        )
+
+
+def load_task(args: argparse.Namespace) -> datasets.GraphData:
+    """The graph asked for, with features, labels and a split, once it is clear that the device and what draws are there."""
+    need_gpu(args.device)
+    if args.plot is not None:
+        need("matplotlib", "--plot", "viz")
     data = load_graph(args)
-    for name, part in (
-        ("features (x_indptr, x_indices, x_data, x_shape, or features)", data.x),
-        ("labels", data.labels),
-    ):
-        if part is None:
-            raise ValueError(
-                f"graph {data.name!r} has no {name}, which training needs; add them to the file, or make some up with --generate"
-            )
+    need_part(data, FEATURES, data.x, "training needs")
+    need_part(data, "labels", data.labels, "training needs")
     if data.num_classes < 2:
         raise ValueError(f"graph {data.name!r} has labels of {data.num_classes} classes, but at least 2 are needed")
     if data.train_mask is None:

@@ -21,15 +21,12 @@ from typing import Any
 from bitsparse import jit
 from bitsparse._progress import progress
 from bitsparse.backends import cuda
-from bitsparse.cli.common import add_json, positive
-
-__all__ = ["DESCRIPTION", "HELP", "add_options", "run"]
+from bitsparse.cli.common import add_counts, add_json
 
 _OLDEST = 80
 _NATIVE = "native"
 
 
-HELP = "compile the GPU kernels ahead of time"
 DESCRIPTION = (
     "Compile every GPU kernel into the cache, so that nothing is compiled at the first call. Needs NVRTC (pip install "
     "'bitsparse[cuda13]') but no GPU. Exit code 1: a kernel spills registers."
@@ -46,9 +43,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="ARCH",
         help=f"architectures, or {_NATIVE!r} for the GPU at hand (default: {' '.join(jit.ARCHS)})",
     )
-    parser.add_argument(
-        "--jobs", type=positive, metavar="N", help="compilations at the same time (default: one for each core)"
-    )
+    add_counts(parser, jobs=(None, "compilations at the same time (default: one for each core)"))
     add_json(parser, " instead of a table")
 
 

@@ -14,31 +14,26 @@ logits, on a GPU until it has finished. Training, calibration and the model in f
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from bitsparse import jit
+from bitsparse import jit, nn
 from bitsparse._progress import progress
 from bitsparse.backends import host
+from bitsparse.bench import Protocol, time_interleaved
 from bitsparse.cli import common
-from bitsparse.nn.lowbit.quantized import ADJACENCIES, chosen_adjacency
-
-if TYPE_CHECKING:
-    from bitsparse.datasets import GraphData
-    from bitsparse.nn import Features, Graph, Network
-
-__all__ = ["DESCRIPTION", "HELP", "add_options", "run"]
+from bitsparse.datasets import GraphData
+from bitsparse.graph.operand import FORMS, Form, form_for
 
 _BITS = (8, 4, 2, 1)
 _EPOCHS = 200
-_FORMS = {"dense": "as dense bits", "frdc": "as FRDC", "tiled": "as TCTiledCSR"}
+#: At most fifty calls, one by one, while they fit in half a second.
+_TIMING = Protocol(warmup=0, repetitions=50, seconds=0.5, sample_ms=0.0, pause=0.0)
+_FORMS = {"csr": "as CSR", "dense": "as dense bits", "frdc": "as FRDC", "tiled": "as TCTiledCSR"}
 
 
-HELP = "a GCN in full precision and on 8, 4, 2 and 1 bits"
 DESCRIPTION = (
     "Train a two-layer GCN (2 x 16) in full precision, run the same model on low-bit integers, and "
     "compare test accuracy (per cent), bytes of adjacency, features and weights, and milliseconds of one inference."
@@ -48,111 +43,77 @@ DESCRIPTION = (
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the command's options."""
     common.add_task_options(parser, "low-bit model runs")
-    parser.add_argument(
-        "--seeds",
-        type=common.positive,
-        default=1,
-        metavar="N",
-        help="train N times, with seeds 0..N-1, and report mean and deviation",
-    )
-    parser.add_argument(
-        "--bits",
-        type=common.bit_count,
-        nargs="+",
-        default=list(_BITS),
-        metavar="B",
-        help="settings beside full precision (default: 8 4 2 1)",
-    )
+    common.add_counts(parser, seeds=(1, "train N times, with seeds 0..N-1, and report mean and deviation"))
+    numbers: dict[str, Any] = {"type": common.bit_count, "nargs": "+", "default": list(_BITS), "metavar": "B"}
+    parser.add_argument("--bits", **numbers, help="settings beside full precision (default: 8 4 2 1)")
     parser.add_argument(
         "--adjacency",
-        choices=ADJACENCIES,
-        help="the 1-bit adjacency as dense bits, FRDC or TCTiledCSR (default: FRDC where dense bits are large or slower); "
+        choices=FORMS,
+        help="the 1-bit adjacency as CSR, dense bits, FRDC or TCTiledCSR (default: FRDC where dense bits are large or slower); "
         "the results are the same",
     )
     common.add_json(parser, " instead of a table")
-    parser.add_argument(
-        "--plot",
-        nargs="?",
-        const="",
-        metavar="FILE",
-        help="also draw the adjacency's 8 x 128 tiles (default file: GRAPH-tiles.png)",
-    )
-
-
-@dataclass
-class _Setting:
-    """What is measured at one number of bits, over the seeds."""
-
-    bits: int
-    accuracies: list[float]
-    nbytes: int = 0
-    ms: float = 0.0
-
-    def record(self) -> dict[str, float]:
-        """One element of ``results``; accuracies in per cent."""
-        return {
-            "bits": self.bits,
-            "accuracy": round(float(np.mean(self.accuracies)), 4),
-            "accuracy_std": round(float(np.std(self.accuracies)), 4),
-            "bytes": self.nbytes,
-            "ms": round(self.ms, 4),
-        }
+    common.add_plot(parser, "also draw the adjacency's 8 x 128 tiles (default file: GRAPH-tiles.png)")
 
 
 def run(args: argparse.Namespace) -> None:
     """Serve the command."""
-    from bitsparse import nn
-
-    common.need_gpu(args.device)
-    if args.plot is not None:
-        common.need("matplotlib", "--plot", "viz")
     data = common.load_task(args)
     graph, features = nn.Graph(data.adjacency), nn.Features(data.x)
-    form = chosen_adjacency(args.adjacency or "auto", graph.nodes, graph.edges, args.device)
-    settings = [_Setting(bits, []) for bits in (32, *dict.fromkeys(args.bits))]
-    with progress(args.seeds * (_EPOCHS + len(settings)), "step") as advance:
+    form = form_of(args.adjacency, graph.nodes, graph.edges, args.device)
+    accuracies: dict[int, list[float]] = {bits: [] for bits in (32, *args.bits)}
+    costs: dict[int, tuple[int, float]] = {}  # they do not depend on the seed
+    with progress(args.seeds * (_EPOCHS + len(accuracies)), "step") as advance:
         for seed in range(args.seeds):
-            model = nn.train(
-                graph, features, data.targets, data.train_mask, seed=seed, epochs=_EPOCHS, progress=advance
-            )
-            for setting in settings:
-                _measure(setting, model, graph, features, data, form, args.device, first=seed == 0)
+            options: Any = {"seed": seed, "epochs": _EPOCHS, "progress": advance}
+            model = nn.train(graph, features, data.targets, data.train_mask, **options)
+            for bits, of_seeds in accuracies.items():
+                nbytes, call = _prepared(model, data, graph, features, bits, form, args.device)
+                of_seeds.append(common.accuracy(data, call(), data.test_mask))
+                if bits not in costs:
+                    costs[bits] = nbytes, time_interleaved([call], _TIMING)[0]
                 advance()
     if args.plot is not None:
         common.save_spy(args, data.adjacency, data.name)
-    results = [setting.record() for setting in settings]
+    results = [
+        {
+            "bits": bits,
+            "accuracy": round(float(np.mean(of_seeds)), 4),
+            "accuracy_std": round(float(np.std(of_seeds)), 4),
+            "bytes": costs[bits][0],
+            "ms": round(costs[bits][1], 4),
+        }
+        for bits, of_seeds in accuracies.items()
+    ]
     asked = {} if args.adjacency is None else {"adjacency": form}
     facts = {"graph": data.name, "device": args.device, "results": results} | asked
     common.emit(args, facts, lambda: _table(data, args.seeds, args.device, form, results))
 
 
-def _measure(
-    setting: _Setting,
-    model: Network,
-    graph: Graph,
-    features: Features,
-    data: GraphData,
-    adjacency: str,
-    device: str,
-    *,
-    first: bool,
-) -> None:
-    """Accuracy for one seed; bytes and time once, as they do not depend on it."""
-    from bitsparse import nn
+def form_of(asked: str | None, nodes: int, edges: int, device: str = "cpu") -> Form:
+    """The form of the adjacency: what is asked for, else FRDC where dense bits are large or slower.
 
-    run: Callable[[], Any]
-    if setting.bits == 32:
+    Examples
+    --------
+    >>> form_of(None, 500_000, 10**6), form_of("auto", 100, 900), form_of("csr", 100, 900)
+    ('frdc', 'dense', 'csr')
+    """
+    form = form_for(asked or "auto", nodes, edges, device)
+    return "frdc" if form == "csr" != asked else form
+
+
+def _prepared(
+    model: nn.Network, data: GraphData, graph: nn.Graph, features: nn.Features, bits: int, form: Form, device: str
+) -> tuple[int, Callable[[], Any]]:
+    """The bytes of a model and its operands, and a call that runs it."""
+    if bits == 32:
         csr = graph.matrix
-        adjacency_bytes = csr.data.nbytes + csr.indices.nbytes + csr.indptr.nbytes
-        nbytes, run = adjacency_bytes + features.nbytes + model.nbytes, lambda: model(graph, features)
-    else:
-        quantized = nn.quantized_gcn(model, graph, features, setting.bits, adjacency=adjacency).to_device(device)
-        nbytes, run = quantized.nbytes, quantized if device == "cpu" else _finished(quantized)
-    logits = run()
-    classes = np.asarray(logits.get() if hasattr(logits, "get") else logits).argmax(axis=1)
-    setting.accuracies.append(100.0 * float((classes == data.targets)[data.test_mask].mean()))
-    if first:
-        setting.nbytes, setting.ms = nbytes, _median_ms(run)
+        nbytes = csr.data.nbytes + csr.indices.nbytes + csr.indptr.nbytes + features.nbytes + model.nbytes
+        return nbytes, lambda: model(graph, features)
+    quantized = nn.quantize_network(model, data.adjacency, features, bits)
+    operand, x = nn.Graph(data.adjacency, form=form, device=device), quantized.quantize(features).to_device(device)
+    plan = quantized.plan(operand, x)
+    return operand.nbytes + x.nbytes + quantized.nbytes, plan if device == "cpu" else _finished(plan)
 
 
 def _finished(run: Callable[[], Any]) -> Callable[[], Any]:
@@ -167,22 +128,11 @@ def _finished(run: Callable[[], Any]) -> Callable[[], Any]:
     return both
 
 
-def _median_ms(run: Callable[[], object], least: int = 5, most: int = 50, seconds: float = 0.5) -> float:
-    """Median time of at least ``least`` calls, more while they fit in ``seconds``; the caller has warmed up."""
-    times: list[float] = []
-    begin = time.perf_counter()
-    while len(times) < least or (len(times) < most and time.perf_counter() - begin < seconds):
-        start = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - start)
-    return 1000.0 * float(np.median(times))
-
-
 def _table(data: GraphData, seeds: int, device: str, form: str, results: list[dict[str, float]]) -> str:
     full = results[0]
     threads = host.get_num_threads()
     lines = [
-        f"{data!r}".removeprefix("GraphData(").removesuffix(")"),
+        common.headline(data),
         f"two-layer GCN, 16 hidden units, {_count(seeds, 'seed')}, {device}, {_count(threads, 'thread')}",
         "",
         f"{'bits':>4}  {'test accuracy %':>16}  {'MB':>9}  {'of 32 bits':>10}  {'ms':>9}",

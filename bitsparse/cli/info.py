@@ -3,35 +3,27 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import platform
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bitsparse import jit
+from bitsparse._ext import bits as compiled
 from bitsparse.backends import host
+from bitsparse.bench.records import installed_version
 from bitsparse.cli.common import add_json, emit
 from bitsparse.errors import BitsparseError
 
-__all__ = ["DESCRIPTION", "HELP", "add_options", "run"]
-
-#: Packages that some function uses, with the names of their distributions.
-_OPTIONAL = {
-    "pymetis": ("pymetis",),
-    "scikit-learn": ("scikit-learn",),
-    "matplotlib": ("matplotlib",),
-    "tqdm": ("tqdm",),
-    "ml_dtypes": ("ml_dtypes",),
-    "cupy": ("cupy-cuda13x", "cupy-cuda12x", "cupy"),
-    "torch": ("torch",),
-    "jax": ("jax",),
-}
+#: Packages that some function uses, and the distributions of the one that is not called as it is.
+_OPTIONAL = ("pymetis", "scikit-learn", "matplotlib", "tqdm", "ml_dtypes", "cupy", "torch", "jax")
+_CUPY = ("cupy-cuda13x", "cupy-cuda12x", "cupy")
 
 
-HELP = "versions, instruction sets, threads, devices"
 DESCRIPTION = "What bitsparse runs on."
 
 
@@ -54,15 +46,11 @@ def _report(facts: dict[str, Any]) -> str:
 
 
 def _facts() -> dict[str, Any]:
-    from importlib.metadata import version
-
     import scipy
-
-    from bitsparse._ext import bits as compiled
 
     gpu = _gpu()
     return {
-        "bitsparse": version("bitsparse"),
+        "bitsparse": installed_version("bitsparse"),
         "python": platform.python_version(),
         "numpy": np.__version__,
         "scipy": scipy.__version__,
@@ -73,7 +61,7 @@ def _facts() -> dict[str, Any]:
         "threads": host.get_num_threads(),
         "devices": ["cpu", *(f"cuda:{i}" for i in range(len(gpu["devices"])))],
         "gpu": gpu,
-        "optional": {name: _version(names) for name, names in _OPTIONAL.items()},
+        "optional": {name: installed_version(*(_CUPY if name == "cupy" else (name,))) for name in _OPTIONAL},
     }
 
 
@@ -83,24 +71,26 @@ def _gpu() -> dict[str, Any]:
     missing: list[str] = []
     cubins = list(jit.cache_dir().glob("*/*.cubin"))
     found |= {"missing": missing, "cache": str(jit.cache_dir()), "cubins": len(cubins)}
-    try:
+    with _noting(missing):
         cupy = jit.require_cupy("info")
-    except BitsparseError as error:
-        missing.append(_sentence(error))
-        return found
-    found["cupy"] = cupy.__version__
-    try:
-        found["nvrtc"] = ".".join(map(str, jit.nvrtc_version()))
-    except BitsparseError as error:
-        missing.append(_sentence(error))
-    try:
+        found["cupy"] = cupy.__version__
+        with _noting(missing):
+            found["nvrtc"] = ".".join(map(str, jit.nvrtc_version()))
         jit.capability()
         version = cupy.cuda.runtime.driverGetVersion()
         found["cuda"] = f"{version // 1000}.{version % 1000 // 10}"
         found["devices"] = [_device(cupy, i) for i in range(cupy.cuda.runtime.getDeviceCount())]
-    except RuntimeError as error:  # ours, or CUDA's own
-        missing.append(_sentence(error))
     return found
+
+
+@contextmanager
+def _noting(missing: list[str]) -> Iterator[None]:
+    """Note what is missing, in one line without the name of the function in front."""
+    try:
+        yield
+    except (BitsparseError, RuntimeError) as error:  # ours, or CUDA's own
+        line = " ".join(str(error).split())
+        missing.append(line.partition(": ")[2] or line)
 
 
 def _device(cupy: Any, number: int) -> dict[str, Any]:
@@ -125,12 +115,6 @@ def _driver() -> str | None:
     return version[0] if version else None
 
 
-def _sentence(error: Exception) -> str:
-    """A message in one line, without the name of the function in front."""
-    line = " ".join(str(error).split())
-    return line.partition(": ")[2] or line
-
-
 def _gpu_lines(gpu: dict[str, Any]) -> list[tuple[str, str]]:
     lines = [
         ("gpu", f"{one['name']}, compute capability {one['compute_capability']}, {one['memory_bytes'] / 2**30:.0f} GiB")
@@ -141,13 +125,3 @@ def _gpu_lines(gpu: dict[str, Any]) -> list[tuple[str, str]]:
     if gpu["cupy"]:
         lines.append(("cuda", ", ".join(f"{name} {version or '-'}" for name, version in parts.items())))
     return [*lines, ("cubins", f"{gpu['cubins']} in {gpu['cache']}")]
-
-
-def _version(distributions: tuple[str, ...]) -> str | None:
-    """Installed version, read without importing the package."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    for name in distributions:
-        with contextlib.suppress(PackageNotFoundError):
-            return version(name)
-    return None

@@ -23,16 +23,15 @@ import numpy as np
 
 from bitsparse.arrays import FRDC
 from bitsparse.cli.common import add_json, emit, need, save_spy
-from bitsparse.cli.convert import add_input_options
-from bitsparse.cli.files import Loaded, load
-
-__all__ = ["DESCRIPTION", "HELP", "add_options", "run", "statistics"]
+from bitsparse.cli.convert import Loaded, add_input_options, load
+from bitsparse.graph import batch, partition, tile_statistics, translate, zero_tile_share
+from bitsparse.graph.adjacency import pattern_of, scipy_pattern
 
 _TILES = ((16, 8), (16, 16), (8, 128))
+_TILE_FACTS = ("window", "width", "total", "before", "after", "reduction", "fill_before", "fill_after", "sharing")
 _PARTS_PER_BATCH = 20
 
 
-HELP = "degrees, tiles and bytes of a graph file"
 DESCRIPTION = "Degrees, tile counts before and after translation, FRDC blocks, and the bytes of every form against CSR."
 
 
@@ -63,20 +62,12 @@ def run(args: argparse.Namespace) -> None:
 
 def statistics(loaded: Loaded, parts: int | None = None) -> dict[str, Any]:
     """The object that ``--json`` prints."""
-    from bitsparse.graph import tile_statistics, translate
-    from bitsparse.graph.adjacency import pattern_of, scipy_pattern
-
     pattern = pattern_of("inspect", loaded.matrix)
     rows, cols = pattern.shape
     entries = int(pattern.indices.size)
     csr = scipy_pattern(pattern)
     degrees = np.diff(pattern.indptr).astype(np.int64)
-    tiles = []
-    for window, width in _TILES:
-        counted = tile_statistics(csr, window=window, width=width)
-        shares = {key: getattr(counted, key) for key in ("reduction", "fill_before", "fill_after", "sharing")}
-        numbers = {key: getattr(counted, key) for key in ("window", "width", "total", "before", "after")}
-        tiles.append(numbers | {key: round(value, 6) for key, value in shares.items()})
+    tiles = [tile_statistics(csr, window=window, width=width) for window, width in _TILES]
     frdc = FRDC(csr, pattern=True)
     blocks, frdc_bytes = int(frdc.tiles.size), frdc.nbytes
     del frdc
@@ -97,7 +88,7 @@ def statistics(loaded: Loaded, parts: int | None = None) -> dict[str, Any]:
             "max": int(degrees.max(initial=0)),
             "empty": int(np.count_nonzero(degrees == 0)),
         },
-        "tiles": tiles,
+        "tiles": [{key: round(getattr(counted, key), 6) for key in _TILE_FACTS} for counted in tiles],
         "frdc": {"tiles": blocks, "entries_per_tile": round(entries / blocks, 4) if blocks else 0.0},
         "bytes": {
             "csr": index_bytes,
@@ -111,8 +102,6 @@ def statistics(loaded: Loaded, parts: int | None = None) -> dict[str, Any]:
 
 
 def _batches(csr: Any, parts: int) -> dict[str, Any]:
-    from bitsparse.graph import batch, partition, zero_tile_share
-
     dropped = 0
 
     def counted() -> Any:

@@ -16,18 +16,13 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from bitsparse import viz
+from bitsparse import nn, viz
 from bitsparse._progress import progress
 from bitsparse.bench import format_table
 from bitsparse.cli import common
-
-if TYPE_CHECKING:
-    from bitsparse.datasets import GraphData
-    from bitsparse.nn import Quality
-
-__all__ = ["DESCRIPTION", "HELP", "add_options", "run"]
+from bitsparse.datasets import GraphData
 
 _MODELS = ("gcn", "sage")
 _STRATEGIES = ("aes", "afs", "sfs", "uniform")
@@ -37,7 +32,6 @@ _NARROW = (32, 8, 4, 2, 1)
 _EPOCHS = 200
 
 
-HELP = "accuracy, sampling rate and speed of sampled edges and features of few bits"
 DESCRIPTION = (
     "Train a two-layer GCN and GraphSAGE, run them over edges sampled to several widths and on features of few bits, and "
     "compare test accuracy (per cent), the share of the edges that is kept, and milliseconds of the aggregations."
@@ -48,14 +42,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the command's options."""
     common.add_task_options(parser, "sampled networks run")
     parser.add_argument("--model", nargs="+", choices=_MODELS, default=list(_MODELS), help="networks (default: both)")
-    parser.add_argument(
-        "--widths",
-        nargs="+",
-        type=common.positive,
-        default=list(_WIDTHS),
-        metavar="W",
-        help="edges per node (default: 16 to 1024)",
-    )
+    numbers: dict[str, Any] = {"type": common.positive, "nargs": "+", "default": list(_WIDTHS), "metavar": "W"}
+    parser.add_argument("--widths", **numbers, help="edges per node (default: 16 to 1024)")
     parser.add_argument(
         "--strategies", nargs="+", choices=_STRATEGIES, default=list(_STRATEGIES), help="ways to sample (default: all)"
     )
@@ -63,26 +51,21 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--bits", nargs="+", type=int, choices=_NARROW, default=list(_BITS), help="of features (default: 32 8 4 2)"
     )
     parser.add_argument("--rescale", action="store_true", help="multiply sums by the edges of a node over its samples")
-    parser.add_argument(
-        "--seeds", type=common.positive, default=1, metavar="N", help="train N times, with seeds 0..N-1"
+    common.add_counts(
+        parser,
+        seeds=(1, "train N times, with seeds 0..N-1"),
+        hidden=(16, "hidden units (default: 16)"),
+        epochs=(_EPOCHS, f"default: {_EPOCHS}"),
     )
-    parser.add_argument("--hidden", type=common.positive, default=16, metavar="N", help="hidden units (default: 16)")
-    parser.add_argument("--epochs", type=common.positive, default=_EPOCHS, metavar="N", help=f"default: {_EPOCHS}")
     common.add_json(parser, " instead of tables")
-    parser.add_argument(
-        "--plot",
-        nargs="?",
-        const="",
-        metavar="FILE",
-        help="also draw accuracy, rates and speed (default: GRAPH-MODEL-quality.png; of two models each has its own file)",
+    common.add_plot(
+        parser,
+        "also draw accuracy, rates and speed (default: GRAPH-MODEL-quality.png; of two models each has its own file)",
     )
 
 
 def run(args: argparse.Namespace) -> None:
     """Serve the command."""
-    common.need_gpu(args.device)
-    if args.plot is not None:
-        common.need("matplotlib", "--plot", "viz")
     data = common.load_task(args)
     models = list(dict.fromkeys(args.model))
     results = []
@@ -93,36 +76,23 @@ def run(args: argparse.Namespace) -> None:
             if args.plot is not None:
                 _plot(args, results[-1], data.name, kind, only=len(models) == 1)
     asked = {"graph": data.name, "seeds": args.seeds, "hidden": args.hidden, "rescale": args.rescale}
-    tables = [f"{data!r}".removeprefix("GraphData(").removesuffix(")")]
-    tables.append("\n\n".join(_table(found, args) for found in results))
-    common.emit(args, asked | {"results": [found.record() for found in results]}, lambda: "\n".join(tables))
+    tables = "\n\n".join(_table(found, args) for found in results)
+    facts = asked | {"results": [found.record() for found in results]}
+    common.emit(args, facts, lambda: f"{common.headline(data)}\n{tables}")
 
 
-def _measured(kind: str, data: GraphData, args: argparse.Namespace, advance: Any) -> Quality:
-    from bitsparse import nn
-
+def _measured(kind: str, data: GraphData, args: argparse.Namespace, advance: Any) -> nn.Quality:
     features = nn.Features(data.x)
     graph = nn.Graph(data.adjacency, "gcn" if kind == "gcn" else "mean")
     options: Any = {"hidden": args.hidden, "epochs": args.epochs, "progress": advance}
     models = [
         nn.train(graph, features, data.targets, data.train_mask, seed=seed, **options) for seed in range(args.seeds)
     ]
-    return nn.sampling_quality(
-        models,
-        graph,
-        features,
-        data.targets,
-        data.test_mask,
-        widths=args.widths,
-        strategies=args.strategies,
-        bits=args.bits,
-        rescale=args.rescale,
-        device=args.device,
-        progress=advance,
-    )
+    asked = {key: getattr(args, key) for key in ("widths", "strategies", "bits", "rescale", "device")}
+    return nn.sampling_quality(models, graph, features, data.targets, data.test_mask, **asked, progress=advance)
 
 
-def _table(found: Quality, args: argparse.Namespace) -> str:
+def _table(found: nn.Quality, args: argparse.Namespace) -> str:
     kept = {(rate.strategy, rate.width): f"{100 * rate.kept:.1f}" for rate in found.rates}
     rows = []
     for one in found.cells:
@@ -144,7 +114,7 @@ def _table(found: Quality, args: argparse.Namespace) -> str:
     return "\n".join(lines)
 
 
-def _plot(args: argparse.Namespace, found: Quality, name: str, kind: str, *, only: bool) -> None:
+def _plot(args: argparse.Namespace, found: nn.Quality, name: str, kind: str, *, only: bool) -> None:
     file = Path(args.plot or f"{name}-{kind}-quality.png")
     if args.plot and not only:
         file = file.with_name(f"{file.stem}-{kind}{file.suffix}")

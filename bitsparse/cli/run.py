@@ -10,25 +10,18 @@ from __future__ import annotations
 import argparse
 import html
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
-
-from bitsparse import viz
+from bitsparse import nn, viz
 from bitsparse._progress import progress
 from bitsparse.cli import common
-
-if TYPE_CHECKING:
-    from bitsparse.datasets import GraphData
-    from bitsparse.nn import ClusterReport, Network
-
-__all__ = ["DESCRIPTION", "HELP", "add_options", "page", "run"]
+from bitsparse.datasets import GraphData
+from bitsparse.graph.operand import FORMS
 
 _KINDS = ("gcn", "sage", "gin")
 _HIDDEN = {"gcn": 16, "sage": 64, "gin": 64}
 
 
-HELP = "a low-bit network over a graph in batches of parts"
 DESCRIPTION = (
     "Cut a graph into parts, pack batches of them, and run a low-bit network over one batch after the other; on a GPU "
     "copies overlap with the work. Reports bytes moved, time of each stage, empty tiles and accuracy."
@@ -45,34 +38,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="gcn, sage or gin, or weights as nn.Network.save writes them (default: gcn, trained here if the graph has labels; the others "
         "have random weights). A file's network reads the features as they are, the others rows that are normalised to a sum of 1",
     )
-    parser.add_argument(
-        "--layers", type=common.positive, default=3, metavar="N", help="layers of random weights (default: 3)"
+    common.add_counts(
+        parser,
+        layers=(3, "layers of random weights (default: 3)"),
+        hidden=(None, "hidden units of them (default: 16 for gcn, else 64)"),
+        parts=(1500, "parts of METIS (default: 1500, or as many as nodes)"),
+        batch=(20, "parts in a batch (default: 20)"),
     )
-    parser.add_argument(
-        "--hidden", type=common.positive, metavar="N", help="hidden units of them (default: 16 for gcn, else 64)"
-    )
-    parser.add_argument(
-        "--bits",
-        type=common.bit_count,
-        default=8,
-        metavar="B",
-        help="of features, weights and activations (default: 8)",
-    )
-    parser.add_argument(
-        "--parts",
-        type=common.positive,
-        default=1500,
-        metavar="N",
-        help="parts of METIS (default: 1500, or as many as nodes)",
-    )
-    parser.add_argument("--batch", type=common.positive, default=20, metavar="N", help="parts in a batch (default: 20)")
+    few: dict[str, Any] = {"type": common.bit_count, "default": 8, "metavar": "B"}
+    parser.add_argument("--bits", **few, help="of features, weights and activations (default: 8)")
     parser.add_argument("--between", action="store_true", help="keep the edges between parts of a batch")
-    parser.add_argument(
-        "--form",
-        choices=("auto", "csr", "dense", "frdc", "tiled"),
-        default="auto",
-        help="of a batch's adjacency (default: auto)",
-    )
+    parser.add_argument("--form", choices=FORMS, default="auto", help="of a batch's adjacency (default: auto)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of parts, training and weights (default: 0)")
     parser.add_argument(
         "--out", metavar="FILE", help="write the logits, in node order, as .npy; the file appears when it is whole"
@@ -85,8 +61,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Serve the command."""
-    from bitsparse import nn
-
     if args.report and Path(args.report).suffix not in (".html", ".png"):
         raise ValueError(f"--report {args.report} must end in .html or .png")
     if args.report and args.report.endswith(".png"):
@@ -99,51 +73,38 @@ def run(args: argparse.Namespace) -> None:
     x = nn.Features(data.x).normalized if args.model in _KINDS else data.x
     network = _network(args, data, x)
     model = nn.quantize_network(network, data.adjacency, x, args.bits, seed=args.seed)
-    runner = nn.ClusterRunner(
-        data.adjacency,
-        model,
-        parts=args.parts,
-        parts_per_batch=args.batch,
-        between=args.between,
-        seed=args.seed,
-        form=args.form,
-        device=args.device,
-        cache=not args.no_cache,
-    )
-    groups = len(runner.packets.groups)
-    with progress(groups, "group") as advance:
-        runner.on_progress(lambda done, all_groups: advance())
+    options = {key: getattr(args, key) for key in ("parts", "between", "seed", "form", "device")}
+    options |= {"parts_per_batch": args.batch, "cache": not args.no_cache}
+    runner = nn.ClusterRunner(data.adjacency, model, progress=lambda done, groups: advance(), **options)
+    with progress(len(runner.packets.groups), "group") as advance:
         logits = runner.run(x, args.out, resume=args.resume, timed=True)
     report = runner.report
     report.tiles, report.tiles_used = runner.tiles()
     found, full = _accuracy(data, logits), _accuracy(data, network(data.adjacency, x))
     record = {"graph": data.name, "bits": args.bits, "accuracy": found, "full_accuracy": full, **report.record()}
-    if args.report:
-        _write(args, record, report)
-    accuracy = (
-        f"\naccuracy {found:.2f} %, in full precision over the whole graph {full:.2f} %" if found is not None else ""
-    )
-    common.emit(args, record, lambda: f"{report}{accuracy}")
+    if args.report and args.report.endswith(".png"):
+        common.save_figure(args, viz.stages(report), Path(args.report))
+    elif args.report:
+        Path(args.report).write_text(page(record, report), encoding="utf-8")
+        common.say(args, f"wrote {args.report}")
+    text = str(report)
+    if found is not None:
+        text += f"\naccuracy {found:.2f} %, in full precision over the whole graph {full:.2f} %"
+    common.emit(args, record, lambda: text)
 
 
 def _load(args: argparse.Namespace) -> GraphData:
     data = common.load_graph(args)
     if data.weights is not None:
         common.say(args, f"the edge weights of {data.name} are left out; networks on bits take each edge as one")
-    if data.x is None:
-        raise ValueError(
-            f"graph {data.name!r} has no features (x_indptr, x_indices, x_data, x_shape, or features), which the network reads; add them "
-            f"to the file, or make some up with --generate"
-        )
+    common.need_part(data, common.FEATURES, data.x, "the network reads")
     if data.labels is not None and data.train_mask is None and data.num_classes > 1:
         data = data.with_split()
     return data
 
 
-def _network(args: argparse.Namespace, data: GraphData, x: Any) -> Network:
+def _network(args: argparse.Namespace, data: GraphData, x: Any) -> nn.Network:
     """Weights from a file, trained here, or random."""
-    from bitsparse import nn
-
     if args.model not in _KINDS:
         if not Path(args.model).is_file():
             raise ValueError(f"--model {args.model!r} is neither {', '.join(_KINDS)} nor a file; pass one of them")
@@ -158,24 +119,11 @@ def _network(args: argparse.Namespace, data: GraphData, x: Any) -> Network:
 
 def _accuracy(data: GraphData, logits: Any) -> float | None:
     """Per cent of the test nodes, or of all labelled ones without a split."""
-    if data.labels is None:
-        return None
-    mask = data.test_mask if data.test_mask is not None else data.labels >= 0
-    if not mask.any():
-        return None
-    return round(100.0 * float((np.asarray(logits).argmax(axis=1) == data.targets)[mask].mean()), 4)
+    mask = data.targets >= 0 if data.test_mask is None else data.test_mask
+    return round(common.accuracy(data, logits, mask), 4) if mask.any() else None
 
 
-def _write(args: argparse.Namespace, record: dict[str, Any], report: ClusterReport) -> None:
-    file = Path(args.report)
-    if file.suffix == ".png":
-        common.save_figure(args, viz.stages(report), file)
-        return
-    file.write_text(page(record, report), encoding="utf-8")
-    common.say(args, f"wrote {file}")
-
-
-def page(record: dict[str, Any], report: ClusterReport) -> str:
+def page(record: dict[str, Any], report: nn.ClusterReport) -> str:
     """The report as one HTML page that needs nothing else.
 
     Examples
@@ -186,14 +134,10 @@ def page(record: dict[str, Any], report: ClusterReport) -> str:
     """
     stages = report.stages()
     longest = max((seconds for _, seconds in stages), default=0.0) or 1.0
-    bars = "".join(
-        f"<tr><th>{html.escape(name)}</th><td><div style='width:{100 * seconds / longest:.1f}%'></div></td>"
-        f"<td>{1000 * seconds:.3f} ms</td></tr>"
-        for name, seconds in stages
-    )
-    rows = "".join(
-        f"<tr><th>{html.escape(key)}</th><td>{html.escape(str(value))}</td></tr>" for key, value in record.items()
-    )
+    row = "<tr><th>{}</th><td>{}</td></tr>"
+    bar = "<div style='width:{:.1f}%'></div></td><td>{:.3f} ms"
+    bars = "".join(row.format(html.escape(name), bar.format(100 * s / longest, 1000 * s)) for name, s in stages)
+    rows = "".join(row.format(html.escape(key), html.escape(str(value))) for key, value in record.items())
     style = "body{font:15px sans-serif;max-width:50em;margin:2em auto}th{text-align:left;padding-right:1em}"
     style += "div{background:#36c;height:1em}table.bars td:nth-child(2){width:60%}"
     return (

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
+from bitsparse import _check
 from bitsparse.datasets.graph_data import GraphData
-
-__all__ = ["digits"]
+from bitsparse.datasets.sources import graph_of_pairs
 
 
 def digits(neighbors: int = 10, *, seed: int = 0) -> GraphData:
@@ -38,24 +40,12 @@ def digits(neighbors: int = 10, *, seed: int = 0) -> GraphData:
     >>> graph.num_nodes, graph.num_classes, int(graph.test_mask.sum())
     (1797, 10, 1000)
     """
-    try:
+    with _check.extra("digits", "sklearn", "scikit-learn", "data"):
         from sklearn.datasets import load_digits
         from sklearn.neighbors import kneighbors_graph
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != "sklearn":
-            raise
-        raise ImportError("digits: scikit-learn is not installed; run: pip install 'bitsparse[data]'") from None
     pixels, labels = load_digits(return_X_y=True)
     if not 1 <= neighbors < len(pixels):
         raise ValueError(f"digits: neighbors must lie in 1..{len(pixels) - 1}, got {neighbors}")
-    near = kneighbors_graph(pixels, neighbors, mode="connectivity").tocsr()
-    pattern = (near + near.T).tocsr()
-    pattern.sort_indices()
-    graph = GraphData(
-        indptr=pattern.indptr.astype(np.int32),
-        indices=pattern.indices.astype(np.int32),
-        x=pixels.astype(np.float32),
-        labels=labels.astype(np.int32),
-        name="digits",
-    )
-    return graph.with_split(seed=seed)
+    rows, cols = kneighbors_graph(pixels, neighbors, mode="connectivity").nonzero()
+    graph = graph_of_pairs(rows, cols, len(pixels), "digits", mirrored=1)
+    return replace(graph, x=pixels.astype(np.float32), labels=labels.astype(np.int32)).with_split(seed=seed)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bitsparse import _check
 from bitsparse.errors import DTypeError, ShapeError
 
-__all__ = ["GraphData"]
-
-_MASKS = ("train_mask", "val_mask", "test_mask")
+MASKS = ("train_mask", "val_mask", "test_mask")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,17 +57,18 @@ class GraphData:
     val_mask: NDArray[np.bool_] | None = None
     test_mask: NDArray[np.bool_] | None = None
     weights: NDArray[Any] | None = None
-    name: str = field(default="graph")
+    name: str = "graph"
 
     def __post_init__(self) -> None:
-        _check_pattern(self.indptr, self.indices)
+        check_csr("GraphData: ", "", self.indptr, self.indices)
         n = self.num_nodes
         if self.x is not None:
             _check_features(self.x, n)
         if self.labels is not None:
-            _one_value_per_node("labels", self.labels, n, "iu", "integers")
+            _check_values("labels", self.labels, n, "nodes", "iu", "integers")
         if self.weights is not None:
-            _check_weights(self.weights, self.num_edges)
+            _check_values("weights", self.weights, self.num_edges, "entries", "biuf", "real numbers")
+            _check_real("weights", self.weights.dtype, self.weights)
         _check_split(self)
 
     def __repr__(self) -> str:
@@ -143,22 +144,21 @@ class GraphData:
         """
         if self.labels is None:
             raise ValueError(f"with_split: {self.name} has no labels to split by; give labels=")
-        _check_positive("with_split", per_class=per_class, val=val, test=test)
+        for name, value in (("per_class", per_class), ("val", val), ("test", test)):
+            _check.integer("with_split", name, value, 1)
         rng = np.random.default_rng(seed)
         targets = self.targets
         order = rng.permutation(np.flatnonzero(targets >= 0))
-        taken = np.zeros(self.num_nodes, np.bool_)
+        train_mask, val_mask, test_mask = np.zeros((3, self.num_nodes), np.bool_)
         for label in range(self.num_classes):
             members = order[targets[order] == label]
-            taken[members[: min(per_class, (members.size + 1) // 2)]] = True
-        rest = order[~taken[order]]
+            train_mask[members[: min(per_class, (members.size + 1) // 2)]] = True
+        rest = order[~train_mask[order]]
         if rest.size < val + test:
             val = val * rest.size // (val + test)
             test = rest.size - val
-        chosen = [np.zeros(self.num_nodes, np.bool_) for _ in range(2)]
-        chosen[0][rest[:val]] = True
-        chosen[1][rest[val : val + test]] = True
-        return replace(self, train_mask=taken, val_mask=chosen[0], test_mask=chosen[1])
+        val_mask[rest[:val]] = test_mask[rest[val : val + test]] = True
+        return replace(self, train_mask=train_mask, val_mask=val_mask, test_mask=test_mask)
 
     def with_generated(self, *, features: int = 64, classes: int = 8, seed: int = 0) -> GraphData:
         """The same graph with made-up labels and features that a graph network can learn, for graphs that have none.
@@ -180,7 +180,8 @@ class GraphData:
         """
         from bitsparse.graph import partition
 
-        _check_positive("with_generated", features=features, classes=classes)
+        for name, value in (("features", features), ("classes", classes)):
+            _check.integer("with_generated", name, value, 1)
         labels = np.asarray(partition(self.adjacency, min(classes, max(self.num_nodes, 1)), seed=seed), np.int32)
         rng = np.random.default_rng(seed)
         own = np.arange(features) % classes == labels[:, None]
@@ -188,58 +189,55 @@ class GraphData:
         return replace(self, x=x.astype(np.float32), labels=labels, train_mask=None, val_mask=None, test_mask=None)
 
 
-def _check_positive(function: str, **sizes: int) -> None:
-    for key, value in sizes.items():
-        if value < 1:
-            raise ValueError(f"{function}: {key} must be at least 1, got {value}")
+def check_numbers(where: str, name: str, array: Any, kinds: str = "iu", kind: str = "integers") -> None:
+    """Refuse what is no vector of numbers of these kinds."""
+    if not isinstance(array, np.ndarray) or array.ndim != 1:
+        raise ShapeError(f"{where}{name} has shape {np.shape(array)}, but it must be one-dimensional")
+    if array.dtype.kind not in kinds:
+        raise DTypeError(f"{where}{name} has dtype {array.dtype}, but {kind} are needed; convert it with astype")
 
 
-def _check_pattern(indptr: Any, indices: Any) -> None:
+def check_csr(
+    where: str, prefix: str, indptr: Any, indices: Any, shape: tuple[int, int] | None = None, data: Any = None
+) -> None:
+    """Refuse arrays that are no CSR form: of a matrix, or without a shape of a graph. Errors call them `prefix` and their name."""
     for name, array in (("indptr", indptr), ("indices", indices)):
-        if not isinstance(array, np.ndarray) or array.ndim != 1:
-            raise ShapeError(
-                f"GraphData: {name} must be a one-dimensional array, got shape {np.shape(array)}; use the CSR form"
-            )
-        if array.dtype.kind not in "iu":
-            raise DTypeError(
-                f"GraphData: {name} has dtype {array.dtype}, but integers are needed; convert it with astype"
-            )
+        check_numbers(where, f"{prefix}{name}", array)
+    row, column = ("node", "nodes") if shape is None else ("row", "columns")
     if not indptr.size:
-        raise ShapeError("GraphData: indptr is empty, but n nodes need n + 1 entries; pass [0] for no node")
+        raise ShapeError(f"{where}{prefix}indptr is empty, but n {row}s need n + 1 entries; pass [0] for no {row}")
+    rows, cols = shape or (indptr.size - 1, indptr.size - 1)
+    if indptr.size != rows + 1:
+        raise ShapeError(f"{where}{prefix}indptr has {indptr.size} entries, but shape {shape} needs {rows + 1}")
     steps = indptr[1:] < indptr[:-1]
     if steps.any():
-        row = int(np.argmax(steps))
+        i = int(np.argmax(steps))
         raise ValueError(
-            f"GraphData: indptr decreases from {int(indptr[row])} to {int(indptr[row + 1])} at node {row}; "
+            f"{where}{prefix}indptr decreases from {int(indptr[i])} to {int(indptr[i + 1])} at {row} {i}; "
             f"each entry counts on from the one before"
         )
     if int(indptr[0]) != 0 or int(indptr[-1]) != indices.size:
         raise ShapeError(
-            f"GraphData: indptr runs from {int(indptr[0])} to {int(indptr[-1])}, but indices has {indices.size} entries; "
+            f"{where}{prefix}indptr runs from {int(indptr[0])} to {int(indptr[-1])}, but {prefix}indices has {indices.size} entries; "
             f"it must run from 0 to that number"
         )
-    n = indptr.size - 1
-    if indices.size and (int(indices.min()) < 0 or int(indices.max()) >= n):
-        wrong = int(indices.min()) if int(indices.min()) < 0 else int(indices.max())
+    if data is not None and data.shape != indices.shape:
+        raise ShapeError(
+            f"{where}{prefix}data has {data.size} entries, but {prefix}indices has {indices.size}; each value needs its column"
+        )
+    low, high = (int(indices.min()), int(indices.max())) if indices.size else (0, -1)
+    if low < 0 or high >= cols:
         raise ValueError(
-            f"GraphData: indices holds {wrong}, but the nodes are 0..{n - 1}; indptr and indices must be of the same graph"
+            f"{where}{prefix}indices holds {low if low < 0 else high}, but the {column} are 0..{cols - 1}; "
+            f"indptr and indices must belong together"
         )
 
 
 def _check_features(x: Any, n: int) -> None:
     shape: tuple[int, ...] = getattr(x, "shape", ())
-    dtype = getattr(x, "dtype", None)
     if len(shape) != 2 or shape[0] != n:
         raise ShapeError(f"GraphData: x has shape {tuple(shape)}, but the graph has {n} nodes; give one row per node")
-    _check_real("x", dtype, x if isinstance(x, np.ndarray) else getattr(x, "data", None))
-
-
-def _check_weights(weights: Any, entries: int) -> None:
-    if not isinstance(weights, np.ndarray) or weights.shape != (entries,):
-        raise ShapeError(
-            f"GraphData: weights has shape {np.shape(weights)}, but there are {entries} entries; give one value for each"
-        )
-    _check_real("weights", weights.dtype, weights)
+    _check_real("x", getattr(x, "dtype", None), x if isinstance(x, np.ndarray) else getattr(x, "data", None))
 
 
 def _check_real(name: str, dtype: Any, values: Any) -> None:
@@ -249,17 +247,16 @@ def _check_real(name: str, dtype: Any, values: Any) -> None:
         raise ValueError(f"GraphData: {name} holds NaN or infinity; replace them, as with numpy.nan_to_num")
 
 
-def _one_value_per_node(name: str, array: Any, n: int, kinds: str, kind: str) -> None:
-    if not isinstance(array, np.ndarray) or array.shape != (n,):
+def _check_values(name: str, array: Any, count: int, things: str, kinds: str, kind: str) -> None:
+    if not isinstance(array, np.ndarray) or array.shape != (count,):
         raise ShapeError(
-            f"GraphData: {name} has shape {np.shape(array)}, but the graph has {n} nodes; give one value per node"
+            f"GraphData: {name} has shape {np.shape(array)}, but the graph has {count} {things}; give one value for each"
         )
-    if array.dtype.kind not in kinds:
-        raise DTypeError(f"GraphData: {name} has dtype {array.dtype}, but {kind} is needed; convert it with astype")
+    check_numbers("GraphData: ", name, array, kinds, kind)
 
 
 def _check_split(graph: GraphData) -> None:
-    masks = {name: getattr(graph, name) for name in _MASKS}
+    masks = {name: getattr(graph, name) for name in MASKS}
     missing = [name for name, mask in masks.items() if mask is None]
     if len(missing) == len(masks):
         return
@@ -270,7 +267,7 @@ def _check_split(graph: GraphData) -> None:
     if graph.labels is None:
         raise ValueError("GraphData: there are masks, but no labels to use them on; give labels")
     for name, mask in masks.items():
-        _one_value_per_node(name, mask, graph.num_nodes, "b", "bool")
+        _check_values(name, mask, graph.num_nodes, "nodes", "b", "bools")
         bare = mask & (graph.labels < 0)
         if bare.any():
             node = int(np.argmax(bare))
@@ -278,8 +275,9 @@ def _check_split(graph: GraphData) -> None:
             raise ValueError(
                 f"GraphData: {name} selects node {node}, whose label is {label}; select labelled nodes only"
             )
-    for one, other in ((0, 1), (0, 2), (1, 2)):
-        common = int((masks[_MASKS[one]] & masks[_MASKS[other]]).sum())
+    for one, other in combinations(MASKS, 2):
+        common = int((masks[one] & masks[other]).sum())
         if common:
-            both = f"{_MASKS[one]} and {_MASKS[other]}"
-            raise ValueError(f"GraphData: {both} share {common} nodes, which would leak labels; make them disjoint")
+            raise ValueError(
+                f"GraphData: {one} and {other} share {common} nodes, which would leak labels; make them disjoint"
+            )

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import pickle
 import pickletools
+import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,11 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse._check import brief, shown
-from bitsparse.datasets.graph_data import GraphData
+from bitsparse.datasets.graph_data import MASKS, GraphData, check_csr
 from bitsparse.datasets.sources import csr_of_pairs, naming, node_limit
 from bitsparse.errors import ShapeError
-
-__all__ = ["PIECES", "read_planetoid", "safe_load"]
 
 PIECES = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
 _VALIDATION = 500
@@ -48,13 +50,9 @@ class _Array:
             raise ValueError(f"an array has the shape {shown(shape)}")
         if not isinstance(data, bytes):
             raise ValueError("an array holds pickled objects, which are never loaded")
-        count = 1
-        for size in shape:
-            count *= size
-        if count * dtype.dtype.itemsize != len(data):
-            raise ValueError(
-                f"an array of shape {shown(shape)} needs {count * dtype.dtype.itemsize} bytes, but {len(data)} are there"
-            )
+        needed = math.prod(shape) * dtype.dtype.itemsize
+        if needed != len(data):
+            raise ValueError(f"an array of shape {shown(shape)} needs {needed} bytes, but {len(data)} are there")
         array = np.frombuffer(data, dtype.dtype).reshape(shape, order="F" if fortran else "C")
         self.array = array.astype(dtype.dtype.newbyteorder("="))
 
@@ -89,27 +87,13 @@ class _Csr:
 
         state = getattr(self, "state", {})
         shape = state.get("_shape")
-        parts: list[NDArray[Any]] = [
-            part
-            for key in ("data", "indices", "indptr")
-            if isinstance(part := state.get(key), np.ndarray) and part.ndim == 1
-        ]
-        if len(parts) != 3:
+        data, indices, indptr = parts = [state.get(key) for key in ("data", "indices", "indptr")]
+        if not all(isinstance(part, np.ndarray) for part in parts):
             raise ValueError("a sparse matrix lacks data, indices or indptr")
-        data, indices, indptr = parts
         if not isinstance(shape, tuple) or len(shape) != 2 or not all(type(s) is int and s >= 0 for s in shape):
             raise ValueError(f"a sparse matrix has the shape {shown(shape)}")
-        if indices.dtype.kind not in "iu" or indptr.dtype.kind not in "iu" or indptr.size != shape[0] + 1:
-            raise ValueError(f"a sparse matrix of shape {shown(shape)} has {indptr.size} row starts")
-        steps = indptr.astype(np.int64)
-        bad = steps[0] != 0 or steps[-1] != indices.size or (np.diff(steps) < 0).any() or data.size != indices.size
-        if bad or (indices.size and not 0 <= int(indices.min()) <= int(indices.max()) < shape[1]):
-            raise ValueError(f"the arrays of a sparse matrix of shape {shown(shape)} contradict each other")
+        check_csr("in a sparse matrix ", "", indptr, indices, shape, data)
         return sparse.csr_array((data, indices, indptr), shape=shape)
-
-
-def _reconstruct(*_: Any) -> _Array:
-    return _Array()
 
 
 def _reconstructor(kind: Any, *_: Any) -> Any:
@@ -124,34 +108,36 @@ def _encode(text: Any, encoding: Any = "latin1") -> bytes:
     return text.encode("latin-1")
 
 
-def _no_bytes(*arguments: Any) -> bytes:
+def _empty(kind: Callable[[], Any], *arguments: Any) -> Any:
     if arguments:
-        raise ValueError("a pickle makes bytes from something else than text")
-    return b""
-
-
-def _mapping(*_: Any) -> dict[Any, Any]:
-    return {}
-
-
-def _empty_list(*arguments: Any) -> list[Any]:
-    if arguments:
-        raise ValueError("a pickle makes a list from something else than its elements")
-    return []
+        raise ValueError(f"a pickle makes a {kind.__name__} from something else than its elements")
+    return kind()
 
 
 #: Bytes that the objects of a pickle may take for each of the file, and how many any file may.
 _GROWTH, _FREE_BYTES = 16, 1 << 20
 
 
-class _Unpickler(pickle._Unpickler):
+def _with_plain_keys(instruction: int, unpickler: _Unpickler) -> None:
+    """Set elements of a dict: those since the last mark, or the one key and value that end the stack."""
+    keys = unpickler.stack[-2:-1] if instruction == pickle.SETITEM[0] else unpickler.stack[::2]
+    if not all(isinstance(key, (int, float, str, bytes, type(None))) for key in keys):
+        raise ValueError("a dict has keys that are neither numbers nor text")
+    unpickler.PLAIN[instruction](unpickler)
+
+
+#: Python's own, whose methods can be replaced.
+_Python = pickle._Unpickler
+
+
+class _Unpickler(_Python):
     """Python's own unpickler in Python (its memo is a dict), with stand-ins for the classes that the files name and no others.
 
     A few bytes that repeat a memo entry could otherwise copy it a million times, hash a tuple that holds itself a billion times over, or
     write attributes of our own functions.
     """
 
-    PLAIN: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
+    PLAIN: ClassVar[dict[int, Any]] = dict(_Python.dispatch)
     dispatch: ClassVar[dict[int, Any]] = dict(PLAIN)
     stack: list[Any]
 
@@ -160,11 +146,11 @@ class _Unpickler(pickle._Unpickler):
         "numpy.dtype": _DType,
         "copyreg._reconstructor": _reconstructor,
         "builtins.object": object,
-        "builtins.bytes": _no_bytes,
-        "builtins.list": _empty_list,
-        "collections.defaultdict": _mapping,
+        "builtins.bytes": partial(_empty, bytes),
+        "builtins.list": partial(_empty, list),
+        "collections.defaultdict": lambda *_: {},
         "_codecs.encode": _encode,
-        **{f"{name}.multiarray._reconstruct": _reconstruct for name in ("numpy.core", "numpy._core")},
+        **{f"{name}.multiarray._reconstruct": lambda *_: _Array() for name in ("numpy.core", "numpy._core")},
         **{f"scipy.sparse.{name}.csr_matrix": _Csr for name in ("csr", "_csr")},
     }
 
@@ -192,30 +178,10 @@ class _Unpickler(pickle._Unpickler):
             self._take(len(state[-1]) if isinstance(state[-1], (bytes, str)) else 0)
         self.PLAIN[pickle.BUILD[0]](self)
 
-    def _check_keys(self, items: list[Any]) -> None:
-        if not all(isinstance(key, (int, float, str, bytes, type(None))) for key in items[::2]):
-            raise ValueError("a dict has keys that are neither numbers nor text")
-
-    def load_setitem(self) -> None:
-        """Set one element of a dict."""
-        self._check_keys(self.stack[-2:])
-        self.PLAIN[pickle.SETITEM[0]](self)
-
-    def load_setitems(self) -> None:
-        """Set elements of a dict."""
-        self._check_keys(self.stack)  # those since the last mark
-        self.PLAIN[pickle.SETITEMS[0]](self)
-
-    def load_dict(self) -> None:
-        """Make a dict of elements."""
-        self._check_keys(self.stack)
-        self.PLAIN[pickle.DICT[0]](self)
-
     dispatch[pickle.REDUCE[0]] = load_reduce
     dispatch[pickle.BUILD[0]] = load_build
-    dispatch[pickle.SETITEM[0]] = load_setitem
-    dispatch[pickle.SETITEMS[0]] = load_setitems
-    dispatch[pickle.DICT[0]] = load_dict
+    for instruction in (pickle.SETITEM, pickle.SETITEMS, pickle.DICT):
+        dispatch[instruction[0]] = partial(_with_plain_keys, instruction[0])
 
     def find_class(self, module: str, name: str) -> Any:
         """The stand-in of a class, or an error."""
@@ -295,7 +261,7 @@ def read_planetoid(path: str | os.PathLike[str]) -> GraphData:
     Traceback (most recent call last):
     FileNotFoundError: read_planetoid: there is no file 'no-such-folder/ind.cora.x'; a graph needs all eight
     """
-    folder, name = _found(Path(path))
+    folder, name = _pieces(Path(path))
     parts: dict[str, Any] = {}
     for piece in PIECES:
         file = folder / f"ind.{name}.{piece}"
@@ -309,19 +275,23 @@ def read_planetoid(path: str | os.PathLike[str]) -> GraphData:
         return _assembled(parts, name)
 
 
-def _found(path: Path) -> tuple[Path, str]:
+def names_of(path: Path) -> list[str]:
+    """The graphs whose pieces a folder holds, or the one that a file is a piece of."""
     if path.is_dir():
-        names = sorted({file.name[4:-6] for file in path.glob("ind.*.graph")})
-        if len(names) != 1:
-            found = ", ".join(names) or "none"
-            raise ValueError(
-                f"read_planetoid: {str(path)!r} must hold the files of one graph, found {found}; name a file"
-            )
-        return path, names[0]
-    for piece in PIECES:
-        if path.name.startswith("ind.") and path.name.endswith(f".{piece}"):
-            return path.parent, path.name[4 : -len(piece) - 1]
-    raise ValueError(f"read_planetoid: {path.name!r} is not one of ind.NAME.{{{', '.join(PIECES)}}}")
+        return sorted(file.name[4:-6] for file in path.glob("ind.*.graph"))
+    name = re.fullmatch(rf"ind\.(.*)\.({'|'.join(map(re.escape, PIECES))})", path.name)
+    return [name[1]] if name else []
+
+
+def _pieces(path: Path) -> tuple[Path, str]:
+    """The folder and the name of the one graph."""
+    names = names_of(path)
+    if path.is_dir() and len(names) != 1:
+        held = ", ".join(names) or "none"
+        raise ValueError(f"read_planetoid: {str(path)!r} must hold the files of one graph, found {held}; name a file")
+    if not names:
+        raise ValueError(f"read_planetoid: {path.name!r} is not one of ind.NAME.{{{', '.join(PIECES)}}}")
+    return (path if path.is_dir() else path.parent), names[0]
 
 
 def _numbers(content: bytes) -> NDArray[np.int64]:
@@ -333,10 +303,9 @@ def _numbers(content: bytes) -> NDArray[np.int64]:
 
 def _expect(piece: str, part: Any, size: int) -> None:
     if piece == "graph":
-        whole = isinstance(part, dict) and all(type(k) is int and isinstance(v, list) for k, v in part.items())
-        if not whole:
+        if not (isinstance(part, dict) and all(type(k) is int and isinstance(v, list) for k, v in part.items())):
             raise ValueError("it must hold a dict from node to list of nodes")
-        total = sum(len(value) for value in part.values())
+        total = sum(map(len, part.values()))
         if total > size:  # one list under many keys
             raise ValueError(f"it spreads {size} bytes over {total} edges")
         if not all(type(node) is int and 0 <= node < 1 << 62 for value in part.values() for node in value):
@@ -363,9 +332,8 @@ def _assembled(parts: dict[str, Any], name: str) -> GraphData:
         )
     if parts["x"].shape[0] > known or (tests.size and int(tests.min()) < known):
         raise ValueError(f"allx has {known} rows, which must hold all of x and none of test.index")
-    edges = sum(len(value) for value in parts["graph"].values())
     nodes = max(known, int(tests.max(initial=-1)) + 1, len(parts["graph"]))
-    node_limit(nodes, edges + known + tests.size, "the number of nodes")
+    node_limit(nodes, sum(map(len, parts["graph"].values())) + known + tests.size, "the number of nodes")
 
     place = np.concatenate([np.arange(known), tests])
     stacked = sparse.vstack([parts["allx"], parts["tx"]], format="coo")
@@ -374,18 +342,14 @@ def _assembled(parts: dict[str, Any], name: str) -> GraphData:
     labels = np.full(nodes, -1, np.int32)
     if one_hot.shape[1]:
         labels[place] = np.where(one_hot.any(axis=1), one_hot.argmax(axis=1), -1)
-    lengths = np.array([len(value) for value in parts["graph"].values()], np.int64)
-    source = np.repeat(np.array(list(parts["graph"]), np.int64), lengths)
+    source = np.array([node for node, value in parts["graph"].items() for _ in value], np.int64)
     target = np.array([node for value in parts["graph"].values() for node in value], np.int64)
     both = np.concatenate([source, target])
     if both.size and not 0 <= int(both.min()) <= int(both.max()) < nodes:
         raise ValueError(f"graph names nodes {int(both.min())}..{int(both.max())}, but there are {nodes}")
     indptr, indices, _ = csr_of_pairs(both, np.concatenate([target, source]), nodes)
-    masks = [np.zeros(nodes, np.bool_) for _ in range(3)]
+    masks = np.zeros((3, nodes), np.bool_)
     train = parts["x"].shape[0]
-    masks[0][:train] = masks[1][train : min(train + _VALIDATION, known)] = masks[2][tests] = True
-    train_mask, val_mask, test_mask = (mask & (labels >= 0) for mask in masks)
-    return GraphData(
-        indptr=indptr, indices=indices, x=x, labels=labels, train_mask=train_mask, val_mask=val_mask, test_mask=test_mask,
-        name=name,
-    )  # fmt: skip
+    masks[0, :train] = masks[1, train : min(train + _VALIDATION, known)] = masks[2, tests] = True
+    split = dict(zip(MASKS, masks & (labels >= 0), strict=True))
+    return GraphData(indptr=indptr, indices=indices, x=x, labels=labels, name=name, **split)

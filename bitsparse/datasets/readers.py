@@ -10,16 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from bitsparse._archive import Archive, opened
-from bitsparse.datasets.graph_data import GraphData
-from bitsparse.datasets.planetoid import PIECES, read_planetoid
+from bitsparse.datasets.graph_data import MASKS, GraphData, check_csr, check_numbers
+from bitsparse.datasets.planetoid import names_of, read_planetoid
 from bitsparse.datasets.sources import existing_file, graph_of_pairs, naming, plain_bytes
 from bitsparse.datasets.text import read_edges, read_mtx
-from bitsparse.errors import DTypeError, FileFormatError, ShapeError
-
-__all__ = ["read", "read_npz", "recognise"]
+from bitsparse.errors import FileFormatError, ShapeError
 
 _FEATURES = ("x_indptr", "x_indices", "x_data", "x_shape")
-_MASKS = ("train_mask", "val_mask", "test_mask")
 
 
 def read_npz(path: str | os.PathLike[str]) -> GraphData:
@@ -86,8 +83,7 @@ def recognise(path: str | os.PathLike[str]) -> str:
     'edges'
     """
     file = Path(path)
-    named = file.name.startswith("ind.") and any(file.name.endswith(f".{piece}") for piece in PIECES)
-    if named or (file.is_dir() and any(file.glob("ind.*.graph"))):
+    if names_of(file):
         return "planetoid"
     first = plain_bytes("read", existing_file("read", file), 64)
     if first.startswith(b"PK") or file.suffix == ".npz":
@@ -144,23 +140,21 @@ def read(path: str | os.PathLike[str], *, weights: bool = False, base: int = 0, 
     return read_planetoid(path) if form == "planetoid" else read_npz(path)
 
 
-def _check_vector(key: str, array: Any, kinds: str = "iu", what: str = "integers") -> None:
-    if array.ndim != 1:
-        raise ShapeError(f"{key} has shape {array.shape}, but it must be one-dimensional")
-    if array.dtype.kind not in kinds:
-        raise DTypeError(f"{key} has dtype {array.dtype}, but {what} are needed; convert it with astype")
+def _node_count(archive: Archive) -> int | None:
+    nodes = archive.find("num_nodes")
+    if nodes is not None and (nodes.size != 1 or nodes.dtype.kind not in "iu"):
+        raise ShapeError(f"num_nodes must be one integer, got shape {nodes.shape} of {nodes.dtype}")
+    return None if nodes is None else int(nodes.item())
 
 
 def _pairs(archive: Archive, name: str) -> GraphData:
     """TC-GNN's form."""
-    source, target, nodes = archive["src_li"], archive.find("dst_li"), archive.find("num_nodes")
+    source, target, nodes = archive["src_li"], archive.find("dst_li"), _node_count(archive)
     if target is None or nodes is None:
         raise ValueError("src_li is there, but dst_li or num_nodes is missing; that form needs all three")
-    _check_vector("src_li", source)
-    _check_vector("dst_li", target)
-    if nodes.size != 1 or nodes.dtype.kind not in "iu":
-        raise ShapeError(f"num_nodes must be one integer, got shape {nodes.shape} of {nodes.dtype}")
-    return graph_of_pairs(source, target, int(nodes.item()), name)
+    check_numbers("", "src_li", source)
+    check_numbers("", "dst_li", target)
+    return graph_of_pairs(source, target, nodes, name)
 
 
 def _graph(archive: Archive, name: str) -> GraphData:
@@ -171,18 +165,10 @@ def _graph(archive: Archive, name: str) -> GraphData:
         raise ValueError(
             f"{', '.join(missing)} missing; a graph needs indptr and indices, the CSR form of its adjacency"
         )
-    indptr = archive["indptr"]
-    nodes = archive.find("num_nodes")
-    if nodes is not None:
-        if nodes.size != 1 or nodes.dtype.kind not in "iu":
-            raise ShapeError(
-                f"num_nodes must be one integer, got shape {nodes.shape} of {nodes.dtype}; leave it out if in doubt"
-            )
-        if int(nodes.item()) != indptr.size - 1:
-            raise ShapeError(
-                f"num_nodes is {int(nodes.item())}, but indptr has {indptr.size} entries, not one more; mend one"
-            )
-    parts = {key: archive.find(key) for key in ("labels", "weights", *_MASKS)}
+    indptr, nodes = archive["indptr"], _node_count(archive)
+    if nodes is not None and nodes != indptr.size - 1:
+        raise ShapeError(f"num_nodes is {nodes}, but indptr has {indptr.size} entries, not one more; mend one")
+    parts = {key: archive.find(key) for key in ("labels", "weights", *MASKS)}
     return GraphData(indptr=indptr, indices=archive["indices"], x=_features(archive), name=name, **parts)
 
 
@@ -194,25 +180,12 @@ def _features(archive: Archive) -> Any:
     if missing:
         raise ValueError(f"{', '.join(missing)} missing; sparse features need all of {', '.join(_FEATURES)}")
     indptr, indices, data, shape = (archive[key] for key in _FEATURES)
-    for key, array in zip(_FEATURES, (indptr, indices, data, shape), strict=True):
-        _check_vector(key, array, *(("biuf", "real numbers") if key == "x_data" else ()))
+    check_numbers("", "x_data", data, "biuf", "real numbers")
+    check_numbers("", "x_shape", shape)
     if shape.size != 2 or int(shape.min()) < 0:
         raise ShapeError(f"x_shape is {shape.tolist()}, but two sizes are needed, nodes and features")
     rows, cols = (int(size) for size in shape)
-    if indptr.size != rows + 1:
-        raise ShapeError(f"x_indptr has {indptr.size} entries, but x_shape {(rows, cols)} needs {rows + 1}")
-    if (indptr[1:] < indptr[:-1]).any() or int(indptr[0]) != 0 or int(indptr[-1]) != indices.size:
-        raise ValueError(
-            f"x_indptr must rise from 0 to the {indices.size} entries of x_indices; it runs from {indptr[0]} to {indptr[-1]}"
-        )
-    if data.size != indices.size:
-        raise ShapeError(
-            f"x_data has {data.size} entries, but x_indices has {indices.size}; each value needs its column"
-        )
-    if indices.size and (int(indices.min()) < 0 or int(indices.max()) >= cols):
-        raise ValueError(
-            f"x_indices runs from {int(indices.min())} to {int(indices.max())}, but the features are 0..{cols - 1}"
-        )
+    check_csr("", "x_", indptr, indices, (rows, cols), data)
     from scipy import sparse
 
     return sparse.csr_array((data, indices, indptr), shape=(rows, cols))

@@ -18,8 +18,6 @@ from bitsparse._check import brief, shown
 from bitsparse.datasets.graph_data import GraphData
 from bitsparse.errors import DTypeError, FileFormatError, ShapeError
 
-__all__ = ["csr_of_pairs", "existing_file", "graph_of_pairs", "naming", "node_limit", "plain_bytes"]
-
 #: Nodes that a file may announce without a line for any of them, and how many more each of its entries allows.
 _FREE_NODES = 1 << 24
 _NODES_PER_ENTRY = 16
@@ -100,11 +98,8 @@ def csr_of_pairs(
     matrix = sparse.coo_array((values, (rows, cols)), shape=(nodes, nodes)).tocsr()
     matrix.sort_indices()
     dtype = np.int64 if max(nodes, matrix.nnz) >= 1 << 31 else np.int32
-    return (
-        matrix.indptr.astype(dtype, copy=False),
-        matrix.indices.astype(dtype, copy=False),
-        None if weights is None else matrix.data,
-    )
+    indptr, indices = (part.astype(dtype, copy=False) for part in (matrix.indptr, matrix.indices))
+    return indptr, indices, None if weights is None else matrix.data
 
 
 def graph_of_pairs(
@@ -114,9 +109,12 @@ def graph_of_pairs(
     name: str,
     *,
     weights: NDArray[Any] | None = None,
-    symmetric: bool = False,
+    mirrored: int = 0,
 ) -> GraphData:
-    """A graph from source and target of every edge, both checked against the number of nodes."""
+    """A graph from source and target of every edge, both checked against the number of nodes.
+
+    Unless `mirrored` is 0, the other direction of every edge is added, with its weight times that.
+    """
     if rows.size != cols.size:
         raise ShapeError(f"there are {rows.size} sources but {cols.size} targets; each edge needs both")
     low = min(int(rows.min()), int(cols.min())) if rows.size else 0
@@ -127,9 +125,9 @@ def graph_of_pairs(
     node_limit(count, rows.size, "the number of nodes")
     if high >= count:
         raise ValueError(f"a node has number {high}, but there are {count} nodes, 0..{count - 1}")
-    if symmetric:
+    if mirrored:
         loops = rows == cols
         rows, cols = np.concatenate([rows, cols[~loops]]), np.concatenate([cols, rows[~loops]])
-        weights = None if weights is None else np.concatenate([weights, weights[~loops]])
+        weights = None if weights is None else np.concatenate([weights, mirrored * weights[~loops]])
     indptr, indices, kept = csr_of_pairs(rows, cols, count, weights)
     return GraphData(indptr=indptr, indices=indices, weights=kept, name=name)

@@ -14,8 +14,6 @@ from bitsparse._check import shown
 from bitsparse.datasets.graph_data import GraphData
 from bitsparse.errors import DTypeError
 
-__all__ = ["SIZES", "synthetic", "synthetic_csr"]
-
 #: Nodes and stored entries (both directions of every edge) of the graphs that are imitated.
 SIZES = {
     "arxiv": (169_343, 2_332_486),
@@ -118,8 +116,7 @@ def synthetic_csr(
     >>> indptr.shape, indices.shape, indices.dtype
     ((1001,), (8000,), dtype('int32'))
     """
-    if kind not in KINDS:
-        raise ValueError(f"synthetic: kind must be one of {', '.join(KINDS)}, got {shown(kind)}")
+    _check.choice("synthetic", "kind", kind, KINDS)
     nodes, entries, _ = _checked_size(size, kind)
     seed = _check.integer("synthetic", "seed", seed, 0, (1 << 64) - 1)
     highest = max(1, min(nodes // 8, _HIGHEST_DEGREE))
@@ -128,10 +125,9 @@ def synthetic_csr(
             f"synthetic: {entries} entries over {nodes} nodes of at most {highest} neighbours are too many; {nodes * highest // 2} fit"
         )
     where = interop.parse_device(device, "synthetic")
-    if where == "cpu":
-        return _csr(np, nodes, entries, kind, highest, int(seed))
+    xp = np if where == "cpu" else interop.require_cupy("synthetic")
     with interop.working_on(where, interop.CUPY):
-        return _csr(interop.require_cupy("synthetic"), nodes, entries, kind, highest, int(seed))
+        return _csr(xp, nodes, entries, kind, highest, int(seed))
 
 
 def _csr(xp: Any, nodes: int, entries: int, kind: str, highest: int, seed: int) -> tuple[_Array, _Array]:
@@ -396,22 +392,8 @@ def _both_directions(keys: NDArray[np.int64], nodes: int) -> tuple[NDArray[Any],
     upper = np.empty(keys.size, dtype)
     for start in range(0, keys.size, _CHUNK):
         upper[start : start + _CHUNK] = keys[start : start + _CHUNK] % max(nodes, 1)
-    starts = np.searchsorted(keys, np.arange(nodes + 1, dtype=np.int64) * nodes)
+    starts = np.searchsorted(keys, np.arange(nodes + 1, dtype=np.int64) * nodes).astype(dtype)
     del keys
-    half = sparse.csr_array((np.ones(upper.size, np.int8), upper, starts.astype(dtype)), shape=(nodes, nodes))
-    lower = half.tocsc()
-    before, after = lower.indptr.astype(np.int64), starts.astype(np.int64)
-    indptr = (before + after).astype(dtype)
-    indices = np.empty(2 * upper.size, dtype)
-    # A row holds its smaller neighbours, then its larger ones; both halves ascend already.
-    step = max(1, nodes // 256)
-    for first in range(0, nodes, step):
-        last = min(first + step, nodes)
-        for source, own, other in (
-            (lower.indices, before, after[first:last]),
-            (upper, after, before[first + 1 : last + 1]),
-        ):
-            part = slice(int(own[first]), int(own[last]))
-            lengths = np.diff(own[first : last + 1])
-            indices[np.arange(part.start, part.stop) + np.repeat(other, lengths)] = source[part]
-    return indptr, indices
+    half = sparse.csr_array((np.ones(upper.size, np.int8), upper, starts), shape=(nodes, nodes))
+    whole = half.T.tocsr() + half
+    return whole.indptr.astype(dtype, copy=False), whole.indices.astype(dtype, copy=False)

@@ -1,11 +1,13 @@
-"""Graphs from text: Matrix Market files and edge lists."""
+"""Graphs from text: Matrix Market files and edge lists, whose numbers NumPy reads; what it cannot read is named here, word by word."""
 
 from __future__ import annotations
 
 import io
 import os
 import re
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,21 +17,82 @@ from numpy.typing import NDArray
 from bitsparse import _check
 from bitsparse._check import shown
 from bitsparse.datasets.graph_data import GraphData
-from bitsparse.datasets.sources import csr_of_pairs, existing_file, graph_of_pairs, naming, node_limit, plain_bytes
-from bitsparse.datasets.words import Words, blocks, floats, integers, table, words
+from bitsparse.datasets.sources import existing_file, graph_of_pairs, naming, node_limit, plain_bytes
 from bitsparse.errors import ShapeError
-
-__all__ = ["read_edges", "read_mtx"]
 
 #: Bytes of an entry of a Matrix Market file, at least: two numbers, a blank and the end of the line; one number in a dense file.
 _LEAST_BYTES = {"coordinate": 4, "array": 2}
 _FIELDS = ("pattern", "real", "double", "integer", "unsigned-integer")
-_SYMMETRIES = ("general", "symmetric", "skew-symmetric")
-_BLANKS = table(b" \t")
-#: Of edge lists: what stands between columns, and the quotes around them.
-_BETWEEN = table(b" \t\v\f,;\"'")
+#: What the other direction of an entry is multiplied by; 0 where there is none.
+_MIRRORED = {"general": 0, "symmetric": 1, "skew-symmetric": -1}
+#: Control characters that NumPy takes for blanks become question marks, which no number holds.
+_CONTROLS = b"\x1c\x1d\x1e\x1f"
+_BLANKS = bytes.maketrans(b"\t\v\f" + _CONTROLS, b" ??" + b"????")
+#: Of edge lists: what stands between columns, and the quotes around them, are blanks.
+_BETWEEN = bytes.maketrans(b"\t\v\f,;\"'" + _CONTROLS, b" " * 7 + b"????")
 
 
+# -- columns of numbers -----------------------------------------------------------------------------------------------
+class _Column(NamedTuple):
+    """The dtype of a column, how its numbers are called, and whether a word is one of them."""
+
+    dtype: str
+    what: str
+    holds: Callable[[bytes], bool]
+
+
+def _is_number(word: bytes) -> bool:
+    with suppress(ValueError):
+        float(word)
+        return b"_" not in word  # which Python lets stand between digits
+    return False
+
+
+def _is_whole(word: bytes) -> bool:
+    return re.fullmatch(rb"[+-]?[0-9]{1,18}", word) is not None
+
+
+def _is_node(word: bytes) -> bool:
+    return _is_number(word) and float(word).is_integer() and abs(float(word)) < 2.0**53
+
+
+_WEIGHT = _Column("f8", "a weight", _is_number)
+_NODE = _Column("i8", "a node's number", _is_node)
+_REAL = _Column("f8", "a number: it cannot be parsed", _is_number)
+_WHOLE = _Column("i8", "a whole number of at most 18 digits: it cannot be parsed", _is_whole)
+
+
+def _columns(body: bytes, line: int, columns: Sequence[_Column], *, loose: bool = False) -> list[NDArray[Any]]:
+    """The columns of numbers in a text whose first line has the number `line`; blank lines are passed over.
+
+    With `loose`, lines may hold more than these columns, and whole numbers may be written ``1.0``.
+    """
+    fields = [(str(i), column.dtype) for i, column in enumerate(columns)]
+    if not body or body.isspace():
+        return [np.empty(0, dtype) for _, dtype in fields]
+    used = range(len(columns)) if loose else None
+    for dtype in (fields, [(name, "f8") for name, _ in fields])[: 1 + loose]:
+        with suppress(ValueError, DeprecationWarning), warnings.catch_warnings():
+            warnings.simplefilter("error", DeprecationWarning)  # older NumPy only warns of 1.5 as a whole number
+            table = np.loadtxt(io.BytesIO(body), dtype, comments=None, usecols=used, ndmin=1, encoding="utf-8")
+            return [table[name] for name, _ in fields]
+    raise _first_fault(body, line, columns, loose)
+
+
+def _first_fault(body: bytes, line: int, columns: Sequence[_Column], loose: bool) -> ValueError:
+    """The error for the first word that is no number of its column, or the first line that lacks one."""
+    for number, text in enumerate(body.split(b"\n"), line):
+        words = text.split()
+        if 0 < len(words) < len(columns) or (len(words) > len(columns) and not loose):
+            held = f"{len(words)} word{'s' * (len(words) > 1)}"
+            return ValueError(f"line {number} holds {held}, but {len(columns)} are needed: it cannot be parsed")
+        for word, column in zip(words, columns, strict=False):
+            if not column.holds(word):
+                return ValueError(f"line {number}: {shown(word.decode('utf-8', 'replace'))} is not {column.what}")
+    return ValueError("it cannot be parsed")
+
+
+# -- Matrix Market ----------------------------------------------------------------------------------------------------
 class _Announced(NamedTuple):
     """The head of a Matrix Market file, and where its body begins."""
 
@@ -82,10 +145,9 @@ def read_mtx(path: str | os.PathLike[str], *, weights: bool = False) -> GraphDat
     with naming(function, file):
         content = _lines(content)
         head = _announced(content)
-        parsed = _parsed_pairs(content, head, weights) if head.form == "coordinate" else _parsed_dense(content, head)
-        rows, cols, values = _mirrored(*parsed, head.symmetry)
-        indptr, indices, kept = csr_of_pairs(rows, cols, head.size, values if weights else None)
-        return GraphData(indptr=indptr, indices=indices, weights=kept, name=_stem(file))
+        rows, cols, values = _entries(content, head)
+        kept = values if weights else None
+        return graph_of_pairs(rows, cols, head.size, _stem(file), weights=kept, mirrored=_MIRRORED[head.symmetry])
 
 
 def _lines(content: bytes) -> bytes:
@@ -102,7 +164,7 @@ def _announced(content: bytes) -> _Announced:
     form, field, symmetry = words[2:]
     if field == "complex" or symmetry == "hermitian":
         raise ValueError("the values are complex, but a graph's weights are real; write it as pattern or real")
-    if field not in _FIELDS or symmetry not in _SYMMETRIES or (form == "array" and field == "pattern"):
+    if field not in _FIELDS or symmetry not in _MIRRORED or (form == "array" and field == "pattern"):
         raise ValueError(f"its header names {shown(' '.join(words[2:]))}, which is no form of Matrix Market")
     line, number = b"%", 0
     while line and (line.startswith(b"%") or not line.strip(b" \t\n")):
@@ -111,7 +173,7 @@ def _announced(content: bytes) -> _Announced:
     needed = 3 if form == "coordinate" else 2
     if len(sizes) != needed or not all(size.isdigit() and len(size) < 19 for size in sizes):
         shown_line = line[:60].decode("latin-1").strip()
-        raise ValueError(f"the size line holds {_check.shown(shown_line)}, but {needed} whole numbers are needed")
+        raise ValueError(f"the size line holds {shown(shown_line)}, but {needed} whole numbers are needed")
     rows, cols = int(sizes[0]), int(sizes[1])
     if rows != cols:
         raise ShapeError(f"the matrix has shape {(rows, cols)}, but a graph has as many rows as columns")
@@ -124,52 +186,33 @@ def _announced(content: bytes) -> _Announced:
     return _Announced(form, field, symmetry, rows, entries, stream.tell(), number + 1)
 
 
-def _columns(content: bytes, head: _Announced, count: int) -> Iterator[tuple[slice, list[Words]]]:
-    """The columns of a body of `count` numbers a line, block by block, and the entries that each block holds."""
-    have = 0
-    for block, line in blocks(content, head.at, head.line):
-        block_words = words(block, _BLANKS, line)
-        here = np.diff(block_words.line_starts())
-        wrong = (here != 0) & (here != count)
-        if wrong.any():
-            i = int(wrong.argmax())
-            raise ValueError(f"it cannot be parsed (line {line + i + 1} holds {here[i]} numbers, not {count})")
-        entries = block_words.starts.size // count
-        have += entries
-        if have > head.entries:
-            break
-        yield slice(have - entries, have), [block_words.at(slice(i, None, count)) for i in range(count)]
+def _entries(content: bytes, head: _Announced) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
+    """Rows, columns and values as they stand in the file."""
+
+    def is_place(word: bytes) -> bool:
+        return _is_whole(word) and 1 <= int(word) <= head.size
+
+    value = _WHOLE if "integer" in head.field else _REAL
+    place = _Column("i8", f"a row or column from 1 to {head.size}: it cannot be parsed", is_place)
+    columns = [place] * (2 * (head.form == "coordinate")) + [value] * (head.field != "pattern")
+    body = content[head.at :].translate(_BLANKS)
+    numbers = _columns(body, head.line + 1, columns)
+    have = numbers[0].size
     if have != head.entries:
         raise ValueError(
-            f"it cannot be parsed ({head.entries} entries are announced, but {'more' if have > head.entries else have} "
-            "are there); it may be truncated"
+            f"it cannot be parsed ({head.entries} entries are announced, but {'more' if have > head.entries else have} are "
+            "there); it may be truncated"
         )
+    if head.form == "array":
+        return _of_dense(numbers[0], head)
+    for ends in numbers[:2]:
+        if ends.size and not 1 <= int(ends.min()) <= int(ends.max()) <= head.size:
+            raise _first_fault(body, head.line + 1, columns, False)
+    return numbers[0] - 1, numbers[1] - 1, numbers[2] if len(numbers) == 3 else None
 
 
-_Pairs = tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]
-
-
-def _parsed_pairs(content: bytes, head: _Announced, weights: bool) -> _Pairs:
-    ends = np.empty((2, head.entries), np.int32 if head.size < 1 << 31 else np.int64)
-    count = 2 if head.field == "pattern" else 3
-    values = _values(head) if weights and count == 3 else None
-    for part, columns in _columns(content, head, count):
-        for i in range(2):
-            number, bad = integers(columns[i])
-            columns[i].refuse(
-                bad | (number < 1) | (number > head.size), f"a row or column from 1 to {head.size}: it cannot be parsed"
-            )
-            ends[i, part] = number - 1
-        if count == 3:
-            _read_values(columns[2], head, None if values is None else values[part])
-    return ends[0], ends[1], values
-
-
-def _parsed_dense(content: bytes, head: _Announced) -> _Pairs:
+def _of_dense(values: NDArray[Any], head: _Announced) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """Column after column, the lower triangle alone unless the matrix is general; zeros are no edges."""
-    values = _values(head)
-    for part, columns in _columns(content, head, 1):
-        _read_values(columns[0], head, values[part])
     cols, rows = np.divmod(np.arange(head.size * head.size), max(head.size, 1))
     if head.symmetry != "general":
         kept = rows > cols if head.symmetry == "skew-symmetric" else rows >= cols
@@ -178,32 +221,7 @@ def _parsed_dense(content: bytes, head: _Announced) -> _Pairs:
     return rows[edges], cols[edges], values[edges]
 
 
-def _values(head: _Announced) -> NDArray[Any]:
-    return np.empty(head.entries, np.int64 if "integer" in head.field else np.float64)
-
-
-def _read_values(block_words: Words, head: _Announced, into: NDArray[Any] | None) -> None:
-    if "integer" in head.field:
-        number: NDArray[Any]
-        number, bad = integers(block_words)
-        block_words.refuse(bad, "a whole number of at most 18 digits: it cannot be parsed")
-    else:
-        number, bad = floats(block_words)
-        block_words.refuse(bad, "a number: it cannot be parsed")
-    if into is not None:
-        into[...] = number
-
-
-def _mirrored(rows: NDArray[Any], cols: NDArray[Any], values: NDArray[Any] | None, symmetry: str) -> _Pairs:
-    """Both directions of a symmetric matrix."""
-    if symmetry == "general":
-        return rows, cols, values
-    other = rows != cols
-    both = np.concatenate([rows, cols[other]]), np.concatenate([cols, rows[other]])
-    sign = -1 if symmetry == "skew-symmetric" else 1
-    return (*both, None if values is None else np.concatenate([values, sign * values[other]]))
-
-
+# -- edge lists -------------------------------------------------------------------------------------------------------
 def read_edges(
     path: str | os.PathLike[str],
     *,
@@ -261,87 +279,42 @@ def read_edges(
     file = existing_file(function, path)
     content = plain_bytes(function, file)
     with naming(function, file):
-        ends, values = _edges(content, weights)
-        return graph_of_pairs(
-            ends[:, 0] - base, ends[:, 1] - base, nodes, _stem(file), weights=values, symmetric=symmetric
-        )
+        (source, target), values = _edges(content, weights)
+        return graph_of_pairs(source - base, target - base, nodes, _stem(file), weights=values, mirrored=int(symmetric))
 
 
-def _edges(content: bytes, weights: bool) -> tuple[NDArray[np.int64], NDArray[np.float64] | None]:
+def _edges(content: bytes, weights: bool) -> tuple[list[NDArray[np.int64]], NDArray[np.float64] | None]:
     if b"\0" in content[:4096]:
         raise ValueError("it is not text; convert it to one edge a line")
-    parts: list[NDArray[np.int64]] = []
-    values: list[NDArray[np.float64]] = []
-    named = False
-    for block, line in blocks(_lines(content.removeprefix(b"\xef\xbb\xbf"))):
-        _check_text(block)
-        block_words = words(block, _BETWEEN, line)
-        at, counts = _edge_lines(block_words)
-        if at.size and not parts and not named and not _has_numbers(block_words, at[0], counts[0]):
-            named, at, counts = True, at[1:], counts[1:]
-        if not at.size:
-            continue
-        if weights and not parts and counts[0] == 2:
-            raise ValueError("its lines have two columns, so there are no weights to keep; drop weights=True")
-        parts.append(np.stack([_nodes(_column(block_words, at, counts, i)) for i in range(2)], axis=1))
-        if weights:
-            third = _column(block_words, at, counts, 2)
-            number, bad = floats(third)
-            third.refuse(bad, "a weight")
-            values.append(number)
-    if not parts:
-        raise ValueError("it holds no edge; there must be at least one line with two numbers")
-    ends = np.concatenate(parts)
-    if int(ends.min()) < 0:
-        raise ValueError(f"a node has number {int(ends.min())}; nodes are whole numbers from 0 or 1")
-    return ends, np.concatenate(values) if weights else None
-
-
-def _check_text(block: NDArray[np.uint8]) -> None:
     try:
-        str(block.data, "utf-8")
+        _ = content.isascii() or str(content, "utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"it is not text ({error.reason})") from None
+    body = _lines(content.removeprefix(b"\xef\xbb\xbf")).translate(_BETWEEN)
+    if any(mark in body for mark in (b"#", b"%", b"//")):
+        body = re.sub(rb"(?m)^ *(#|%|//).*", b"", body)
+    line, first = 1, _first_line(body)
+    if first is not None and not any(map(_is_number, first[0].split()[:2])):  # names of the columns
+        line, body = 1 + body.count(b"\n", 0, first.end()), body[first.end() :]
+        first = _first_line(body)
+    if first is None:
+        raise ValueError("it holds no edge; there must be at least one line with two numbers")
+    if weights and len(first[0].split()) == 2:
+        raise ValueError("its lines have two columns, so there are no weights to keep; drop weights=True")
+    columns = [_NODE, _NODE, _WEIGHT][: 2 + weights]
+    numbers = _columns(body, line, columns, loose=True)
+    ends = numbers[:2]
+    if any(end.dtype.kind == "f" and not ((abs(end) < 2.0**53) & (np.floor(end) == end)).all() for end in ends):
+        raise _first_fault(body, line, columns, True)
+    low = min(int(end.min()) for end in ends)
+    if low < 0:
+        raise ValueError(f"a node has number {low}; nodes are whole numbers from 0 or 1")
+    return [end.astype(np.int64, copy=False) for end in ends], numbers[2] if weights else None
 
 
-def _edge_lines(block_words: Words) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Which words begin a line that is no comment, and how many the line holds."""
-    before = block_words.line_starts()
-    counts = np.diff(before)
-    at, counts = before[:-1][counts > 0], counts[counts > 0]
-    starts, longer = block_words.starts[at], block_words.ends[at] - block_words.starts[at] > 1
-    first, second = block_words.block[starts], block_words.block[starts + longer]
-    slashes = (first == ord("/")) & (second == ord("/")) & longer
-    edges = ~(slashes | (first == ord("#")) | (first == ord("%")))
-    return at[edges], counts[edges]
-
-
-def _column(block_words: Words, at: NDArray[np.intp], counts: NDArray[np.intp], column: int) -> Words:
-    """The words of one column of the lines that begin with the words `at`."""
-    short = counts <= column
-    if short.any():
-        i = int(short.argmax())
-        held = int(counts[i])
-        raise ValueError(
-            f"line {block_words.line(int(at[i]))} holds {held} word{'s' * (held > 1)}, but {column + 1} are needed"
-        )
-    return block_words.at(at + column)
-
-
-def _has_numbers(block_words: Words, at: int, count: int) -> bool:
-    """Whether one of the first two words of a line is a number, so that they are not names."""
-    return not floats(block_words.at(slice(at, at + min(count, 2))))[1].all()
-
-
-def _nodes(block_words: Words) -> NDArray[np.int64]:
-    """Whole numbers; ``1.0`` is one."""
-    number, bad = integers(block_words)
-    if bad.any():
-        value, none = floats(block_words.at(bad))
-        whole = ~none & (np.abs(value) < 2.0**53) & (np.floor(value) == value)
-        block_words.at(bad).refuse(~whole, "a node's number")
-        number[bad] = value.astype(np.int64)
-    return number
+def _first_line(body: bytes) -> re.Match[bytes] | None:
+    """The first line that is not blank."""
+    return re.search(rb"[^ \n][^\n]*", body)
 
 
 def _stem(file: Path) -> str:

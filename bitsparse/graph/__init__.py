@@ -3,10 +3,9 @@
 from bitsparse.graph.batches import SubgraphBatch, batch
 from bitsparse.graph.incidence import Incidence, incidence
 from bitsparse.graph.operand import Graph
-from bitsparse.graph.partition import partition
+from bitsparse.graph.parts import partition
 from bitsparse.graph.reorder import permute, reorder
-from bitsparse.graph.statistics import TileStatistics, tile_statistics, zero_tile_share
-from bitsparse.graph.translate import translate
+from bitsparse.graph.translation import TileStatistics, tile_statistics, translate, zero_tile_share
 
 __all__ = [
     "Graph",

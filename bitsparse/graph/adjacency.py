@@ -10,41 +10,44 @@ from numpy.typing import NDArray
 
 from bitsparse import _check, interop
 from bitsparse.arrays import BitTensor, sparse_forms
-from bitsparse.arrays.sparse_forms import Pattern
+from bitsparse.arrays.sparse_merge import Pattern
+from bitsparse.backends.params import TILE_COLS, TILE_ROWS
 from bitsparse.errors import DTypeError, ShapeError
-
-__all__ = ["pattern_of", "refuse_weights", "scipy_pattern", "square_pattern", "square_sparse"]
 
 
 def pattern_of(function: str, graph: Any) -> Pattern:
     """The stored entries of a sparse array of any kind, of a dense one, or of an object with `indptr` and `indices` (square)."""
     if hasattr(graph, "indptr") and hasattr(graph, "indices") and not hasattr(graph, "shape"):
         nodes = len(graph.indptr) - 1
-        pattern = sparse_forms.from_csr(function, graph.indptr, graph.indices, (nodes, nodes), None, index=None)
+        pattern = sparse_forms.from_csr(function, graph.indptr, graph.indices, (nodes, nodes))
     else:
-        pattern = sparse_forms.read(function, graph, None, index=None, binary=False, pattern=True)
+        pattern = sparse_forms.read(function, graph, wanted=sparse_forms.Wanted(pattern=True))
     _check.on_cpu(function, "the graph", interop.device_of(pattern.indptr))
     return replace(pattern, values=None)
+
+
+def check_square(function: str, shape: tuple[int, ...], name: str = "the graph") -> None:
+    """Refuse what is no graph by its shape."""
+    if len(shape) != 2 or shape[0] != shape[1]:
+        raise ShapeError(f"{function}: {name} has shape {shape}, but a graph has as many rows as columns; pad it")
 
 
 def square_pattern(function: str, graph: Any) -> Pattern:
     """:func:`pattern_of`, with as many rows as columns."""
     pattern = pattern_of(function, graph)
-    if pattern.shape[0] != pattern.shape[1]:
-        raise ShapeError(f"{function}: a graph has as many rows as columns, got shape {pattern.shape}")
+    check_square(function, pattern.shape)
     return pattern
 
 
-def square_sparse(function: str, adjacency: Any) -> None:
+def square_sparse(function: str, adjacency: Any, name: str = "adjacency") -> None:
     """Refuse what is no square scipy.sparse array."""
     from scipy import sparse
 
     if not sparse.issparse(adjacency):
         raise DTypeError(
-            f"{function}: adjacency must be a scipy.sparse array, got {type(adjacency).__name__}; wrap it in csr_array"
+            f"{function}: {name} must be a scipy.sparse array, got {type(adjacency).__name__}; wrap it in csr_array"
         )
-    if adjacency.ndim != 2 or adjacency.shape[0] != adjacency.shape[1]:
-        raise ShapeError(f"{function}: adjacency has shape {adjacency.shape}, but a graph needs a square array; pad it")
+    check_square(function, adjacency.shape, name)
 
 
 def refuse_weights(function: str, graph: Any) -> None:
@@ -90,7 +93,21 @@ def _stored_values(function: str, graph: Any) -> Any:
         return None if all(isinstance(part, (int, np.integer)) for part in graph) else graph[0]
     if not isinstance(graph, BitTensor) and hasattr(graph, "nnz") and hasattr(graph, "tocsr"):
         return (graph if getattr(graph, "format", None) in ("csr", "csc", "coo") else graph.tocsr()).data
-    return sparse_forms.read(function, graph, None, index=None, binary=False, pattern=False).values
+    return sparse_forms.read(function, graph).values
+
+
+def tiles_with_entries(indptr: Any, indices: Any, shape: tuple[int, int]) -> tuple[tuple[int, int], Any, Any]:
+    """The grid of 8 x 128 tiles over a pattern, the ascending numbers of those that hold an entry, and how many each holds."""
+    grid = (-(-shape[0] // TILE_ROWS), -(-shape[1] // TILE_COLS))
+    numbers = np.repeat(np.arange(shape[0], dtype=np.int64) // TILE_ROWS * grid[1], np.diff(indptr))
+    return grid, *np.unique(numbers + indices // TILE_COLS, return_counts=True)
+
+
+def tiles_of(indptr: Any, indices: Any) -> tuple[int, int]:
+    """8 x 128 tiles of a square pattern, and those that hold an edge."""
+    nodes = indptr.size - 1
+    grid, numbers, _ = tiles_with_entries(indptr, indices, (nodes, nodes))
+    return grid[0] * grid[1], numbers.size
 
 
 def scipy_pattern(pattern: Pattern) -> Any:

@@ -11,14 +11,11 @@ from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
 from bitsparse.arrays import BitTensor
+from bitsparse.arrays.indices import rows_of
 from bitsparse.arrays.inside import assembled, derived_of, family_of
-from bitsparse.arrays.sparse_forms import Pattern
 from bitsparse.errors import DTypeError, ShapeError
-from bitsparse.graph.adjacency import square_pattern
-from bitsparse.graph.numbering import Numbered, aligned_bytes, numbered_by_part
+from bitsparse.graph.packets import Group, Packets
 from bitsparse.interop import offsets_of
-
-__all__ = ["SubgraphBatch", "batch"]
 
 
 @dataclass(frozen=True)
@@ -170,21 +167,20 @@ def batch(
     >>> two.nodes, two.adjacency.toarray().tolist(), two.features.shape, two.dropped
     (array([2, 3]), [[0, 1], [1, 0]], (2, 4), 1)
     """
-    pattern = square_pattern("batch", graph)
-    parts = numbered_by_part("batch", pattern, labels)
-    per_batch = _check.integer("batch", "parts_per_batch", parts_per_batch, 1)
+    options: Any = {"between": between, "self_loops": self_loops, "group_nodes": 1, "function": "batch"}
+    packets = Packets(graph, labels, parts_per_batch=parts_per_batch, **options)
     if features is not None:
-        features = _features(features, pattern.shape[0])
-    return _batches(pattern, parts, features, per_batch, between, self_loops)
+        features = _features(features, packets.nodes)
+    return (_packed(packets, group, features) for group in packets.groups)
 
 
 def _features(features: Any, nodes: int) -> Any:
-    if not isinstance(features, BitTensor):
+    if isinstance(features, BitTensor):
+        _check.on_cpu("batch", "features", features.device)
+    else:
         features, _ = interop.as_numpy(features, "batch", "features")
         if features.dtype.hasobject:
             raise DTypeError(f"batch: features have dtype {features.dtype}, but numbers are needed")
-    else:
-        _check.on_cpu("batch", "features", features.device)
     if len(features.shape) != 2 or features.shape[0] != nodes:
         raise ShapeError(
             f"batch: features have shape {features.shape}, but the graph has {nodes} nodes; pass ({nodes}, D)"
@@ -200,52 +196,14 @@ def _features(features: Any, nodes: int) -> Any:
     return features.repack(axis=-1)
 
 
-def _batches(
-    pattern: Pattern,
-    parts: Numbered,
-    features: Any,
-    per_batch: int,
-    between: bool,
-    self_loops: bool,
-) -> Iterator[SubgraphBatch]:
-    indptr, indices = pattern.indptr, pattern.indices
-    order, place, bounds = parts
-    sizes = np.diff(bounds)
-    group_start = np.repeat(bounds[:-1], sizes)  # of the part of each new node
-    group_end = np.repeat(bounds[1:], sizes)
-    for first in range(0, sizes.size, per_batch):
-        last = min(first + per_batch, sizes.size)
-        low, high = int(bounds[first]), int(bounds[last])
-        chosen = order[low:high].astype(np.int64)
-        counts = indptr[chosen + 1] - indptr[chosen]
-        ends = np.cumsum(counts, dtype=np.int64)
-        total = int(ends[-1]) if ends.size else 0
-        entries = np.arange(total) + np.repeat(indptr[chosen] - ends + counts, counts)
-        rows = np.repeat(np.arange(chosen.size), counts)
-        cols = place[indices[entries]]
-        inside = (cols >= low) & (cols < high)
-        if not between:
-            inside &= (cols >= group_start[low + rows]) & (cols < group_end[low + rows])
-        rows, cols = rows[inside], cols[inside] - low
-        dropped = total - rows.size
-        if self_loops:
-            rows = np.concatenate([rows, np.arange(chosen.size)])
-            cols = np.concatenate([cols, np.arange(chosen.size)])
-        yield _packed(chosen, bounds[first : last + 1] - low, rows, cols, dropped, features)
-
-
-def _packed(
-    nodes: NDArray[np.int64],
-    starts: NDArray[np.int64],
-    rows: NDArray[np.int64],
-    cols: NDArray[np.int64],
-    dropped: int,
-    features: Any,
-) -> SubgraphBatch:
+def _packed(packets: Packets, group: Group, features: Any) -> SubgraphBatch:
     """One buffer with everything, and the arrays as views of it."""
+    nodes = packets.order[group.low : group.high].astype(np.int64)
+    low, high = np.searchsorted(packets.bounds, (group.low, group.high))
+    indptr, cols = packets.pack(group).pattern()
     shape = (nodes.size, nodes.size)
     pack = backends.family("cpu", "sparse.build").pack_coo
-    words = pack(rows, cols, np.ones(rows.size, np.uint8), shape, 1, axis=-1, layout="planes")
+    words = pack(rows_of(indptr), cols, np.ones(cols.size, np.uint8), shape, 1, axis=-1, layout="planes")
     adjacency = BitTensor.from_words(words, shape, 1, check=False)
     arrays = {"adjacency": words, "tile_bitmap": adjacency.tile_bitmap}
     if isinstance(features, BitTensor):
@@ -256,8 +214,9 @@ def _packed(
     arrays = {name: array for name, array in arrays.items() if array is not None}
     places, nbytes = offsets_of([array.nbytes for array in arrays.values()])
     sections = {name: (at, arrays[name].nbytes) for name, at in zip(arrays, places, strict=True)}
-    buffer = aligned_bytes(nbytes, 128)
+    buffer = interop.aligned_bytes(nbytes, 128)
     for name, array in arrays.items():
         interop.view(buffer, sections[name][0], array.shape, array.dtype)[...] = array
-    filled = SubgraphBatch(nodes, starts, adjacency, features, adjacency.nnz, dropped, buffer, sections)
+    starts = packets.bounds[low : high + 1] - group.low
+    filled = SubgraphBatch(nodes, starts, adjacency, features, adjacency.nnz, group.dropped, buffer, sections)
     return filled.placed(buffer)

@@ -10,30 +10,23 @@ import numpy as np
 
 from bitsparse import _check, interop
 from bitsparse.arrays import BitTensor
-from bitsparse.arrays.inside import family_of
 from bitsparse.arrays.packed import Encoding
 from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
 from bitsparse.backends.cuda.packets import CodeSums
-from bitsparse.graph.host_sums import same_codes
 from bitsparse.ops import Epilogue, matmul, plan_spmm
-from bitsparse.ops.finish.target import target_of
 
 if TYPE_CHECKING:
     from bitsparse.graph.operand import Graph
-
-__all__ = ["device_sums"]
 
 _INT32 = np.dtype(np.int32)
 
 
 def device_sums(
-    graph: Graph, columns: int, bits: int, encoding: str, epilogue: Epilogue, scaled: bool
-) -> Callable[..., Any]:
-    """``run(x, out=None)`` of :meth:`bitsparse.graph.Graph.aggregate`."""
-    function = "aggregate"
+    graph: Graph, columns: int, bits: int, encoding: str, acc: np.dtype[Any], epilogue: Epilogue, scaled: bool
+) -> Callable[[BitTensor, Any], Any]:
+    """``run(x, target)`` for :meth:`bitsparse.graph.Graph.aggregate`."""
+    function, shape = "aggregate", (graph.nodes, columns)
     bits = _check.bit_count(function, bits, high=16)
-    shape = (graph.nodes, columns)
-    acc = _check.accumulator(function, graph.longest, max(map(abs, _check.limits_of(bits, encoding))), 1)
     if acc != _INT32:
         raise ValueError(
             f"{function}: sums of {graph.longest} codes of {bits} bits may need more than 32 bits; pass fewer bits or smaller parts"
@@ -58,16 +51,12 @@ def device_sums(
         col_scale = None if x.scale is None else x.scale.reshape(-1 if x.scale.size > 1 else ())
         return {"row_scale": graph.row_scale if scaled else None, "col_scale": col_scale, "row_term": term}
 
-    def run(x: BitTensor, out: Any = None) -> Any:
+    def run(x: BitTensor, target: Any) -> Any:
         nonlocal sums, offset
-        same_codes(function, x, shape, bits, encoding)
-        _check.same_device(function, (graph.device, x.device))
-        target = None if out is None else target_of(function, epilogue, out, shape, acc, graph.device, (x.words,))
         codes = x.repack(**form)
         if sums is None or offset is not x.offset:
             sums, offset = _sums_of(graph, columns, bits, encoding, params, behind(x)), x.offset
-        result = sums(codes, target)
-        return epilogue.wrap(result, shape, family_of(x), function) if target is None else out
+        return sums(codes, target)
 
     return run
 

@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check
+from bitsparse.arrays.sparse_convert import transposed
 from bitsparse.graph.adjacency import pattern_of
-
-__all__ = ["Incidence", "incidence"]
 
 
 @dataclass(frozen=True)
@@ -82,8 +81,5 @@ def incidence(graph: Any, side: str = "rows") -> Incidence:
     pattern = pattern_of("incidence", graph)
     if side == "rows":
         return Incidence(pattern.indptr, np.arange(pattern.indices.size, dtype=pattern.indptr.dtype), side)
-    from scipy import sparse
-
-    numbers = np.arange(pattern.indices.size, dtype=pattern.indptr.dtype)
-    by_column = sparse.csr_array((numbers, pattern.indices, pattern.indptr), shape=pattern.shape).tocsc()
-    return Incidence(by_column.indptr.astype(numbers.dtype, copy=False), by_column.data, side)
+    turned, edges = transposed(pattern.indptr, pattern.indices, pattern.shape)
+    return Incidence(turned.indptr, edges, side)

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, interop
 from bitsparse._records import replace
-from bitsparse.arrays import FRDC, BitTensor, TCTiledCSR
-from bitsparse.errors import DTypeError, ShapeError
-from bitsparse.graph.adjacency import square_sparse
+from bitsparse.arrays import FRDC, BitTensor, TCTiledCSR, sparse_forms
+from bitsparse.arrays.inside import family_of
+from bitsparse.errors import ShapeError
+from bitsparse.graph.adjacency import pattern_of, scipy_pattern, square_sparse, tiles_of
 from bitsparse.graph.host_sums import host_sums, message_form
 from bitsparse.ops import Epilogue
-
-__all__ = ["FORMS", "NORMALISATIONS", "Form", "Graph", "Normalisation", "factors", "form_for", "tiles_of"]
+from bitsparse.ops.finish.epilogue import target_of
 
 Form = Literal["csr", "dense", "frdc", "tiled"]
 FORMS = ("csr", "dense", "frdc", "tiled", "auto")
@@ -25,10 +25,10 @@ Normalisation = Literal["gcn", "mean", "sum"]
 NORMALISATIONS = ("gcn", "mean", "sum")
 #: "auto" multiplies dense bits where they take no more bytes than this, and
 _DENSE_BYTES = 1 << 26
-#: on a CPU where at least one in so many positions holds an edge,
+#: where at least one in so many positions holds an edge;
 _DENSE_ABOVE = 64
-#: on a GPU by the estimated microseconds of both: of a call, for each byte of dense bits, for each edge (the rates of an H200's memory and
-#: of gathered rows).
+#: for the demo's GCN on a GPU by the estimated microseconds of both: of a call, for each byte of dense bits, for each edge (the rates of an
+#: H200's memory and of gathered rows).
 _DENSE_US, _BYTE_US, _SPARSE_US, _EDGE_US = 5.0, 1 / 4.0e6, 8.0, 1 / 1.1e5
 
 _Array = NDArray[Any]
@@ -46,7 +46,7 @@ def form_for(asked: str, nodes: int, edges: int, device: str = "cpu") -> Form:
     """
     _check.choice("form_for", "form", asked, FORMS)
     if asked != "auto":
-        return asked  # type: ignore[return-value]
+        return cast(Form, asked)
     size = nodes * -(-nodes // 8)
     if not nodes or size > _DENSE_BYTES:
         return "csr"
@@ -105,7 +105,7 @@ def _placed(parts: _Arrays, device: str) -> _Arrays:
         factor = np.ones(parts.degrees.size) if parts.left is None else parts.left.astype(np.float64)
         term = (parts.degrees * factor).astype(np.float32)
         parts = replace(parts, degrees=parts.degrees.astype(np.int32), term=term)
-    return _Arrays(*(None if part is None else interop.move(part, device) for part in parts))
+    return _Arrays(*(interop.move(part, device) for part in parts))
 
 
 class Graph:
@@ -174,8 +174,18 @@ class Graph:
         device: str = "cpu",
     ) -> None:
         square_sparse("Graph", adjacency)
-        csr = adjacency.tocsr()
-        self._prepare("Graph", csr.indptr, csr.indices, normalisation, self_loops, form, device)
+        _check.choice("Graph", "normalisation", normalisation, NORMALISATIONS)
+        loops = normalisation == "gcn" if self_loops is None else bool(self_loops)
+        target = interop.parse_device(device, "Graph")
+        pattern = scipy_pattern(pattern_of("Graph", adjacency))
+        if loops:
+            from scipy import sparse
+
+            pattern = pattern + sparse.eye_array(*pattern.shape, dtype=np.int8, format="csr")
+        parts = _host_arrays(pattern.indptr, pattern.indices, normalisation)
+        # The same on every device: the estimate for GPUs was fitted to the demo's network and to no other.
+        chosen = form_for(form, pattern.shape[0], pattern.nnz)
+        self._set(_placed(parts, target), normalisation, loops, chosen, int(parts.degrees.max(initial=0)), True)
 
     @classmethod
     def from_csr(
@@ -206,18 +216,9 @@ class Graph:
                [2., 2.]], dtype=float32)
         """
         function = "Graph.from_csr"
-        starts, columns = (
-            interop.as_host(value, function, name) for name, value in (("indptr", indptr), ("indices", indices))
-        )
-        if starts.ndim != 1 or columns.ndim != 1 or not starts.size:
-            raise ShapeError(
-                f"{function}: indptr and indices have shapes {starts.shape} and {columns.shape}; pass vectors"
-            )
-        if starts.dtype.kind not in "iu" or columns.dtype.kind not in "iu":
-            raise DTypeError(f"{function}: indptr and indices are {starts.dtype} and {columns.dtype}; pass integers")
-        self = cls.__new__(cls)
-        self._prepare(function, starts, columns, normalisation, self_loops, form, device)
-        return self
+        starts, columns = interop.as_host(indptr, function, "indptr"), interop.as_host(indices, function, "indices")
+        pattern = sparse_forms.from_csr(function, starts, columns, (starts.size - 1, starts.size - 1))
+        return cls(scipy_pattern(pattern), normalisation, self_loops=self_loops, form=form, device=device)
 
     @classmethod
     def of_pattern(cls, indptr: _Array, indices: _Array, normalisation: str, self_loops: bool, form: Form) -> Graph:
@@ -244,25 +245,6 @@ class Graph:
         self = cls.__new__(cls)
         self._set(arrays, normalisation, self_loops, form, longest, fixed)
         return self
-
-    def _prepare(
-        self,
-        function: str,
-        starts: _Array,
-        columns: _Array,
-        normalisation: str,
-        loops: bool | None,
-        form: str,
-        device: str,
-    ) -> None:
-        _check.choice(function, "normalisation", normalisation, NORMALISATIONS)
-        loops = normalisation == "gcn" if loops is None else bool(loops)
-        target = interop.parse_device(device, function)
-        starts, columns = canonical(function, starts, columns, loops)
-        wanted = form_for(form, starts.size - 1, columns.size, target)
-        parts = _host_arrays(starts, columns, normalisation)
-        longest = int(parts.degrees.max(initial=0))
-        self._set(_placed(parts, target), normalisation, loops, wanted, longest, True)
 
     def _set(self, arrays: Any, normalisation: str, self_loops: bool, form: Form, longest: int, fixed: bool) -> None:
         self.indptr, self.indices, self.degrees = arrays.indptr, arrays.indices, arrays.degrees
@@ -302,13 +284,10 @@ class Graph:
     def matrix(self) -> Any:
         """The pattern with its factors multiplied in, a csr_array of float32 on the CPU."""
         scaled = self.pattern.copy()
-        rows, columns = (
-            None if part is None else interop.move(part, "cpu") for part in (self.row_scale, self.col_scale)
-        )
-        if rows is not None:
-            scaled.data = np.repeat(rows, np.diff(scaled.indptr))
-        if columns is not None:
-            scaled.data = scaled.data * columns[scaled.indices]
+        if self.row_scale is not None:
+            scaled.data = np.repeat(interop.move(self.row_scale, "cpu"), np.diff(scaled.indptr))
+        if self.col_scale is not None:
+            scaled.data *= interop.move(self.col_scale, "cpu")[scaled.indices]
         return scaled
 
     # -- on codes -----------------------------------------------------------------------------------------------------
@@ -332,13 +311,27 @@ class Graph:
         scaled : bool, default True
             Multiply by `row_scale`, as the scale of the left operand of a product.
         """
-        bits = _check.bit_count("aggregate", bits)
-        code = _check.encoding("aggregate", encoding, bits)
+        function, shape = "aggregate", (self.nodes, columns)
+        bits = _check.bit_count(function, bits)
+        code = _check.encoding(function, encoding, bits)
+        acc = _check.accumulator(function, self.longest, max(map(abs, _check.limits_of(bits, code))), 1)
         if self.device == "cpu":
-            return host_sums(self, columns, bits, code, epilogue, scaled)
-        from bitsparse.graph.gpu_sums import device_sums  # imported where there is a GPU
+            sums = host_sums(self, columns, acc, epilogue, scaled)
+        else:
+            from bitsparse.graph.gpu_sums import device_sums  # imported where there is a GPU
 
-        return device_sums(self, columns, bits, code, epilogue, scaled)
+            sums = device_sums(self, columns, bits, code, acc, epilogue, scaled)
+
+        def run(x: BitTensor, out: Any = None) -> Any:
+            kind, wanted = (x.shape, x.bits, x.encoding), (shape, bits, code)
+            if kind != wanted:
+                raise ShapeError(f"{function}: x is (shape, bits, encoding) {kind}, but planned was {wanted}")
+            _check.same_device(function, (self.device, x.device))
+            target = None if out is None else target_of(function, epilogue, out, shape, acc, self.device, (x.words,))
+            result = sums(x, target)
+            return epilogue.wrap(result, shape, family_of(x), function) if target is None else out
+
+        return run
 
     def packed(self, form: Form | None = None) -> Any:
         """The pattern without factors as a BitTensor, FRDC or TCTiledCSR (for ``"csr"`` too); by default of its own form. Kept."""
@@ -348,17 +341,10 @@ class Graph:
         return self._packed[form]
 
     def _pack(self, form: Form) -> BitTensor | FRDC | TCTiledCSR:
-        shape = (self.nodes, self.nodes)
-        if self.device != "cpu":
-            entries = int(self.indptr[-1])
-            ones = interop.require_cupy("Graph").ones(entries, np.bool_)
-            parts = (ones, self.indices[:entries], self.indptr)
-            if form == "dense":
-                return FRDC(parts, shape=shape).to_bit_tensor()
-            return (FRDC if form == "frdc" else TCTiledCSR)(parts, shape=shape)
-        if form == "dense":
-            return BitTensor((np.ones(self.edges, np.bool_), self.indices, self.indptr), bits=1, shape=shape)
-        return (FRDC if form == "frdc" else TCTiledCSR).from_csr_arrays(self.indptr, self.indices, shape)
+        # On a GPU there may be room behind the edges.
+        indptr, indices = self.indptr, self.indices[: int(self.indptr[-1])]
+        packed = (FRDC if form == "frdc" else TCTiledCSR).from_csr_arrays(indptr, indices, (self.nodes, self.nodes))
+        return packed.to_bit_tensor() if form == "dense" else packed
 
     def tiles(self) -> tuple[int, int]:
         """How many 8 x 128 tiles the pattern has, and how many of them hold an edge."""
@@ -375,32 +361,3 @@ class Graph:
         return (
             f"<Graph {self.nodes} nodes, {self.edges} edges{loops}, {self.normalisation}, {self.form} on {self.device}>"
         )
-
-
-def canonical(function: str, starts: _Array, columns: _Array, loops: bool) -> tuple[_Array, _Array]:
-    """Canonical CSR arrays of one dtype, duplicates merged, with an edge from each node to itself if asked."""
-    from scipy import sparse
-
-    nodes = starts.size - 1
-    if columns.size and not 0 <= int(columns.min()) <= int(columns.max()) < nodes:
-        raise ValueError(
-            f"{function}: indices reach {int(columns.min())}..{int(columns.max())}, but there are {nodes} nodes; check the pattern"
-        )
-    ones = np.ones(columns.size, np.bool_)
-    pattern = sparse.csr_array((ones, columns, starts), shape=(nodes, nodes))
-    if loops:
-        pattern = pattern + sparse.eye_array(nodes, dtype=np.bool_, format="csr")
-    if not pattern.has_canonical_format:
-        pattern = pattern.copy() if not loops else pattern
-        pattern.sum_duplicates()
-    wide = np.dtype(np.int64) if max(nodes, pattern.nnz) >= 2**31 else np.dtype(np.int32)
-    return pattern.indptr.astype(wide, copy=False), pattern.indices.astype(wide, copy=False)
-
-
-def tiles_of(indptr: _Array, indices: _Array) -> tuple[int, int]:
-    """8 x 128 tiles of a square pattern, and those that hold an edge."""
-    nodes = indptr.size - 1
-    across = -(-nodes // 128)
-    rows = np.repeat(np.arange(nodes, dtype=np.int64), np.diff(indptr))
-    used = np.unique((rows // 8) * across + indices // 128).size
-    return -(-nodes // 8) * across, int(used)

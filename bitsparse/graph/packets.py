@@ -17,6 +17,7 @@ which its block cannot start. So an edge takes less than a byte.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -24,14 +25,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bitsparse import _check
-from bitsparse.arrays.bit_tensor import Layout
-from bitsparse.arrays.construct import words_shape
+from bitsparse import _check, interop
+from bitsparse.arrays.packed import Layout
 from bitsparse.backends.host import packets as packing
-from bitsparse.graph.adjacency import square_pattern
-from bitsparse.graph.numbering import aligned_bytes, numbered_by_part
-
-__all__ = ["FeatureForm", "Group", "Packet", "Packets"]
+from bitsparse.backends.params import words_shape
+from bitsparse.graph.adjacency import square_pattern, tiles_of
+from bitsparse.graph.parts import numbered_by_part
 
 _HEAD, _TABLE = 32, 20
 _LOOPS = 1
@@ -143,8 +142,8 @@ class Packets:
     ----------
     order, place : ndarray of int32, shape (n,)
         The node with each new number, part after part, and the new number of each node.
-    batches : ndarray of int64
-        Where batches start, in new numbers.
+    bounds, batches : ndarray of int64
+        Where parts and batches start, in new numbers.
 
     Examples
     --------
@@ -177,10 +176,10 @@ class Packets:
         self.group_nodes = _check.integer(function, "group_nodes", group_nodes, 1)
         self.loops, self.between, self.function = bool(self_loops), bool(between), function
         self.nodes, self.edges = nodes, int(pattern.indices.size)
-        self.order, self.place, parts = numbered_by_part(function, pattern, labels)
-        self.parts = parts.size - 1
-        self.batches: NDArray[np.int64] = np.append(parts[:-1:per_batch], nodes)
-        self.blocks = self.batches if between else parts
+        self.order, self.place, self.bounds = numbered_by_part(function, pattern, labels)
+        self.parts = self.bounds.size - 1
+        self.batches: NDArray[np.int64] = np.append(self.bounds[:-1:per_batch], nodes)
+        self.blocks = self.batches if between else self.bounds
         arrays = (np.ascontiguousarray(pattern.indptr), np.ascontiguousarray(pattern.indices))
         self._graph = (*arrays, self.order, self.place, self.blocks)
 
@@ -287,7 +286,7 @@ class Packets:
         """
         table_at, stream_at, features_at, total = self.layout(group, row_bytes)
         if buffer is None:
-            buffer = aligned_bytes(total, 16)
+            buffer = interop.aligned_bytes(total, 16)
         if buffer.dtype != np.uint8 or buffer.ndim != 1 or buffer.size < total or buffer.ctypes.data % 16:
             raise ValueError(
                 f"{self.function}: the buffer has {buffer.size} elements of {buffer.dtype}, but the packet needs {total} bytes at a "
@@ -315,3 +314,49 @@ class Packets:
         to = packet.buffer[start : start + count * form.row_bytes]
         source = words.reshape(-1).view(np.uint8)
         packing.copy_runs(to, form.used, source, form.stride, form.used, count * form.runs)
+
+
+# -- an epoch, kept to run more than once ------------------------------------------------------------------------------
+def tiles_in(packets: Iterable[Packet]) -> tuple[int, int]:
+    """8 x 128 tiles of the packets' dense adjacency, and those that hold an edge: a pass over the edges."""
+    counts = [tiles_of(*packet.pattern()) for packet in packets]
+    return sum(every for every, _ in counts), sum(used for _, used in counts)
+
+
+class PackedEpoch:
+    """All packets of one epoch, ready to travel; made by :meth:`bitsparse.nn.ClusterRunner.pack`.
+
+    Attributes
+    ----------
+    packets : tuple of Packet
+        In page-locked memory where the runner's device is a GPU.
+    nbytes : int
+        Bytes that one epoch moves from host to device.
+    seconds : float
+        Time it took to pack.
+    owner : Packets
+        Of the runner that packed it, the only one that may run it.
+    """
+
+    def __init__(self, packets: tuple[Packet, ...], form: FeatureForm, seconds: float, owner: Packets) -> None:
+        self.packets, self.form, self.seconds, self.owner = packets, form, seconds, owner
+        self.nbytes = sum(packet.nbytes for packet in packets)
+
+    def facts(self) -> dict[str, int]:
+        """Nodes, edges, groups and bytes, with the 8 x 128 tiles of the dense adjacency, which takes a pass over the edges."""
+        tiles, used = tiles_in(self.packets)
+        return self.owner.facts(self.form.row_bytes) | {"tiles": tiles, "tiles_with_edges": used}
+
+    def check_owner(self, function: str, packets: Packets) -> None:
+        """Another runner's packets hold other nodes in another order.
+
+        Raises
+        ------
+        ValueError
+            It was packed by another runner than the one of `packets`.
+        """
+        if self.owner is not packets:
+            raise ValueError(
+                f"{function}: the epoch of {self.owner.nodes} nodes in {len(self.packets)} groups was packed by another runner than "
+                f"this one of {packets.nodes} nodes in {len(packets.groups)} groups; pack it with this runner's pack()"
+            )

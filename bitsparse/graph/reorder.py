@@ -10,11 +10,9 @@ from numpy.typing import NDArray
 from bitsparse import _check, interop
 from bitsparse.arrays import FRDC, TCTiledCSR
 from bitsparse.arrays.indices import index_array
-from bitsparse.errors import DTypeError, ShapeError
-from bitsparse.graph.adjacency import scipy_pattern, square_pattern
-from bitsparse.graph.partition import partition
-
-__all__ = ["permute", "reorder"]
+from bitsparse.errors import DTypeError
+from bitsparse.graph.adjacency import check_square, scipy_pattern, square_pattern
+from bitsparse.graph.parts import partition
 
 METHODS = ("rcm", "degree", "partition")
 
@@ -92,31 +90,31 @@ def permute(graph: Any, order: Any) -> Any:
     if not isinstance(graph, (TCTiledCSR, FRDC)) and not hasattr(graph, "tocsr"):
         raise DTypeError(f"permute: graph must be a TCTiledCSR, an FRDC or a sparse array, got {type(graph).__name__}")
     nodes = graph.shape[0]
-    if graph.shape[0] != graph.shape[1]:
-        raise ShapeError(f"permute: a graph has as many rows as columns, got shape {graph.shape}")
+    check_square("permute", graph.shape)
     old = index_array("permute", "order", order).astype(np.int64, copy=False)
     _check.on_cpu("permute", "order", interop.device_of(old))
     data = getattr(graph, "data", None)
     _check.on_cpu("permute", "the graph", getattr(graph, "device", "cpu") if data is None else interop.device_of(data))
     if old.size != nodes or not np.array_equal(np.sort(old), np.arange(nodes)):
         raise ValueError(f"permute: order must hold each of 0..{nodes - 1} once; it has {old.size} entries")
-    new = np.empty(nodes, np.int64)
-    new[old] = np.arange(nodes)
     if not isinstance(graph, (TCTiledCSR, FRDC)):
-        csr = graph.tocsr()[old]
-        moved = type(csr)((csr.data, new[csr.indices].astype(csr.indices.dtype), csr.indptr), shape=csr.shape)
-        moved.sort_indices()
-        return moved
+        return _moved(graph.tocsr(), old)
     indptr, indices, values = graph.csr_arrays()
-    numbered = sparse.csr_array((np.arange(indices.size, dtype=indices.dtype), indices, indptr), shape=graph.shape)[old]
-    columns = new[numbered.indices].astype(indices.dtype)
-    kept = None if values is None else values[numbered.data]
-    scales: dict[str, Any] = {
-        "row_scale": None if graph.row_scale is None else graph.row_scale[old],
-        "col_scale": None if graph.col_scale is None else graph.col_scale[old],
-    }
-    if isinstance(graph, FRDC):
-        return FRDC.from_csr_arrays(numbered.indptr, columns, graph.shape, index_dtype=graph.index_dtype, **scales)
-    return TCTiledCSR.from_csr_arrays(
-        numbered.indptr, columns, graph.shape, kept, window=graph.window, index_dtype=graph.index_dtype, **scales
-    )
+    numbers = np.arange(indices.size, dtype=indices.dtype)
+    moved = _moved(sparse.csr_array((numbers, indices, indptr), shape=graph.shape), old)
+    options: dict[str, Any] = {"index_dtype": graph.index_dtype}
+    for name in ("row_scale", "col_scale"):
+        scale = getattr(graph, name)
+        options[name] = None if scale is None else scale[old]
+    if isinstance(graph, TCTiledCSR):
+        options |= {"values": None if values is None else values[moved.data], "window": graph.window}
+    return type(graph).from_csr_arrays(moved.indptr, moved.indices, graph.shape, **options)
+
+
+def _moved(csr: Any, order: NDArray[np.int64]) -> Any:
+    new = np.empty(order.size, csr.indices.dtype)
+    new[order] = np.arange(order.size)
+    rows = csr[order]
+    moved = type(csr)((rows.data, new[rows.indices], rows.indptr), shape=rows.shape)
+    moved.sort_indices()
+    return moved

@@ -1,14 +1,16 @@
 """Any array library in, the same library out, on the CPU and on NVIDIA GPUs.
 
-``host`` views arrays in host memory as NumPy arrays, ``cuda`` those in a GPU's memory as CuPy arrays; neither copies where the memory
-can be shared. ``transfers``, ``uploads`` and ``pinned`` copy between the two. ``streams`` decides on which stream the work of a call is
+``arrays`` views arrays in host memory as NumPy arrays and those in a GPU's memory as CuPy arrays; neither copies where the memory can
+be shared. ``transfers`` and ``uploads`` copy between the two. ``streams`` decides on which stream the work of a call is
 enqueued. PyTorch and JAX are never imported here: they are found in ``sys.modules`` when one of their arrays arrives.
 """
 
-from bitsparse.interop.cuda import (
+from bitsparse.interop.alike import ArrayKind, Arrays, arrays_on, span
+from bitsparse.interop.arrays import (
     aligned,
     as_array,
     as_host,
+    as_numpy,
     common_family,
     contiguous,
     from_array,
@@ -16,37 +18,45 @@ from bitsparse.interop.cuda import (
     move,
     writable_array,
 )
-from bitsparse.interop.devices import device_of, namespace, parse_device, require_cupy
-from bitsparse.interop.host import CUPY, JAX, NUMPY, TORCH, Family, as_numpy, from_numpy, writable_numpy
-from bitsparse.interop.pinned import is_pinned, pinned_empty
-from bitsparse.interop.streams import Ready, current_gpu, is_capturing, moving, stream_at, use_stream, working_on
-from bitsparse.interop.transfers import Download, Downloader, offsets_of, to_gpu, view
-from bitsparse.interop.uploads import Upload, Uploader
+from bitsparse.interop.devices import (
+    CUPY,
+    NUMPY,
+    TORCH,
+    Family,
+    cupy_arrays,
+    device_of,
+    namespace,
+    parse_device,
+    require_cupy,
+)
+from bitsparse.interop.streams import Ready, current_gpu, is_capturing, moving, use_stream, working_on
+from bitsparse.interop.transfers import Downloader, aligned_bytes, offsets_of, pinned_empty, to_gpu, view
+from bitsparse.interop.uploads import Uploader
 
 __all__ = [
     "CUPY",
-    "JAX",
     "NUMPY",
     "TORCH",
-    "Download",
+    "ArrayKind",
+    "Arrays",
     "Downloader",
     "Family",
     "Ready",
-    "Upload",
     "Uploader",
     "aligned",
+    "aligned_bytes",
+    "arrays_on",
     "as_array",
     "as_host",
     "as_numpy",
     "common_family",
     "contiguous",
+    "cupy_arrays",
     "current_gpu",
     "device_of",
     "from_array",
-    "from_numpy",
     "gpu_of",
     "is_capturing",
-    "is_pinned",
     "move",
     "moving",
     "namespace",
@@ -54,11 +64,10 @@ __all__ = [
     "parse_device",
     "pinned_empty",
     "require_cupy",
-    "stream_at",
+    "span",
     "to_gpu",
     "use_stream",
     "view",
     "working_on",
     "writable_array",
-    "writable_numpy",
 ]

@@ -1,10 +1,11 @@
-"""CuPy found without being imported, and the names of devices."""
+"""CuPy found without being imported, the names of devices, and those of array libraries."""
 
 from __future__ import annotations
 
 import importlib
 import re
 import sys
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,19 @@ import numpy as np
 from bitsparse._check import shown
 from bitsparse.errors import DeviceError
 
-__all__ = ["device_of", "is_cupy", "namespace", "parse_device", "require_cupy"]
+
+@dataclass(frozen=True)
+class Family:
+    """An array library: ``name`` and, for libraries known only by the array API standard, their namespace."""
+
+    name: str
+    namespace: Any = None
+
+    def __repr__(self) -> str:
+        return f"Family({self.name!r})"
+
+
+NUMPY, CUPY, TORCH, JAX = map(Family, ("numpy", "cupy", "torch", "jax"))
 
 
 def require_cupy(function: str) -> Any:
@@ -26,10 +39,15 @@ def require_cupy(function: str) -> Any:
         ) from error
 
 
+def cupy_arrays() -> Any:
+    """What CuPy's arrays are instances of; of nothing where nobody has imported CuPy."""
+    cupy = sys.modules.get("cupy")
+    return () if cupy is None else cupy.ndarray
+
+
 def is_cupy(x: Any) -> bool:
     """Whether ``x`` is a CuPy array; never imports CuPy."""
-    cupy = sys.modules.get("cupy")
-    return cupy is not None and isinstance(x, cupy.ndarray)
+    return isinstance(x, cupy_arrays())
 
 
 def namespace(x: Any) -> Any:

@@ -14,8 +14,6 @@ import numpy as np
 
 from bitsparse.interop.devices import is_cupy
 
-__all__ = ["Contents", "Memory", "Seen", "contents_of", "memory_of"]
-
 
 @dataclass(frozen=True)
 class Memory:

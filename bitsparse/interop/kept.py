@@ -7,8 +7,6 @@ from typing import Any, Generic, TypeVar
 
 from bitsparse.interop.streams import Ready
 
-__all__ = ["READY", "Slot", "Store"]
-
 T = TypeVar("T")
 #: What one pattern or operand keeps. Only slots read and write it.
 Store = dict[Any, Any]

@@ -5,15 +5,12 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from bitsparse._check import shown
 from bitsparse.errors import DTypeError
-from bitsparse.interop.devices import require_cupy
-from bitsparse.interop.host import Family
-
-__all__ = ["Ready", "current_gpu", "is_capturing", "moving", "pointer_of", "stream_at", "use_stream", "working_on"]
+from bitsparse.interop.devices import Family, require_cupy
 
 _NOTHING = nullcontext()
 
@@ -90,11 +87,29 @@ def pointer_of(stream: Any, function: str) -> int:
     return stream
 
 
+def of_caller(stream: Any, function: str, gpu: int = -1) -> Any:
+    """A caller's stream, in any of these forms, as one of CuPy's; None for the current one of a GPU, by default of the current GPU."""
+    cupy = sys.modules["cupy"]
+    return cupy.cuda.get_current_stream(gpu) if stream is None else stream_at(cupy, pointer_of(stream, function))
+
+
+def for_copies(stream: Any, function: str) -> Any:
+    """The caller's stream, or one of its own that waits for no other."""
+    return require_cupy(function).cuda.Stream(non_blocking=True) if stream is None else of_caller(stream, function)
+
+
+def recorded(stream: Any, *, timed: bool = False) -> Any:
+    """An event behind all that is enqueued on a stream of CuPy's."""
+    event = sys.modules["cupy"].cuda.Event(disable_timing=not timed)
+    event.record(stream)
+    return event
+
+
 def working_on(device: str, family: Family) -> AbstractContextManager[Any]:
     """A context in which CuPy's current device and stream are those that work on data of ``family`` on ``device`` belongs to."""
     if device == "cpu":
         return _NOTHING
-    cupy = sys.modules["cupy"]
+    cupy = sys.modules.get("cupy") or require_cupy("bitsparse")  # another library's array may be the first on a GPU
     index = int(device[5:])
     switch = None if cupy.cuda.runtime.getDevice() == index else cupy.cuda.Device(index)
     pointer = None
@@ -155,9 +170,7 @@ class Ready:
         cupy = sys.modules["cupy"]
         stream = cupy.cuda.get_current_stream()
         if not cupy.cuda.runtime.streamIsCapturing(stream.ptr):
-            event = cupy.cuda.Event(disable_timing=True)
-            event.record(stream)
-            self._event, self._known = event, {stream.ptr}
+            self._event, self._known = recorded(stream), {stream.ptr}
 
 
 def current_gpu() -> Callable[[], int]:
@@ -168,9 +181,5 @@ def current_gpu() -> Callable[[], int]:
 
 @contextmanager
 def _switched(cupy: Any, switch: Any, pointer: int | None) -> Iterator[None]:
-    with ExitStack() as stack:
-        if switch is not None:
-            stack.enter_context(switch)
-        if pointer is not None:
-            stack.enter_context(stream_at(cupy, pointer))
+    with _NOTHING if switch is None else switch, _NOTHING if pointer is None else stream_at(cupy, pointer):
         yield

@@ -5,12 +5,18 @@ PyTorch is not imported: it is there when one of its tensors is.
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any
 
 from bitsparse.errors import DTypeError
 
-__all__ = ["plain_tensor"]
+_QUESTIONS = (
+    "_is_tracing",
+    "_len_torch_dispatch_stack",
+    "_are_functorch_transforms_active",
+    "_dispatch_tls_is_dispatch_key_included",
+)
 
 
 def plain_tensor(x: Any, torch: Any, function: str, name: str, *, writable: bool = False) -> Any:
@@ -64,7 +70,29 @@ def _is_traced(torch: Any) -> bool:
 
 
 def _has_tangent(x: Any) -> bool:
-    forward = sys.modules["torch.autograd.forward_ad"]
-    if forward._current_level < 0:  # no dual numbers anywhere
+    if dual_level() < 0:  # no dual numbers anywhere
         return False
-    return forward.unpack_dual(x).tangent is not None
+    return sys.modules["torch.autograd.forward_ad"].unpack_dual(x).tangent is not None
+
+
+def nothing_recorded(torch: Any) -> bool:
+    """Whether no call of PyTorch's is traced, transformed or handed to a mode, and no tensor has a tangent; asked in every kept call."""
+    questions = _questions(torch)
+    if questions is None:
+        return False
+    is_tracing, modes, transforms, is_included, key = questions
+    return not (is_tracing() or modes() or transforms() or is_included(key) or dual_level() >= 0)
+
+
+@functools.cache
+def _questions(torch: Any) -> tuple[Any, ...] | None:
+    """What PyTorch asks itself, by names that are not public: None where one is missing, so that calls take the way that asks nothing."""
+    inside = torch._C
+    found = [getattr(inside, name, None) for name in _QUESTIONS]
+    key = getattr(inside.DispatchKey, "PreDispatch", None)
+    return None if None in found or key is None else (*found, key)
+
+
+def dual_level() -> int:
+    """How deep PyTorch is in forward-mode differentiation; below 0 outside of it."""
+    return int(sys.modules["torch.autograd.forward_ad"]._current_level)

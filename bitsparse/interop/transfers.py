@@ -1,4 +1,7 @@
-"""Single copies between host memory and a GPU, results on their way back, and arrays inside buffers.
+"""Copies between host memory and a GPU: page-locked memory, pieces of it through which ordinary memory travels, results on their way back.
+
+A copy engine reads only page-locked memory. Handed anything else, the driver copies it into its own buffers first, in one thread, and keeps
+the caller waiting. Here several threads fill pieces of page-locked memory while the copy engine empties others.
 
 :func:`to_gpu` is the copy behind every ``to_device``. :class:`Downloader` brings results home on a stream of its own;
 :class:`bitsparse.interop.Uploader` is its counterpart.
@@ -6,25 +9,195 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 import time
-from typing import Any, Self
+from collections import deque
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse.errors import DeviceError, ShapeError
 from bitsparse.interop import streams
-from bitsparse.interop.devices import parse_device, require_cupy
-from bitsparse.interop.host import CUPY
-from bitsparse.interop.pinned import ALIGNMENT, Bytes, bytes_of, enqueue, is_pinned, pinned_empty
+from bitsparse.interop.devices import CUPY, parse_device, require_cupy
 
-__all__ = ["Download", "Downloader", "offsets_of", "to_gpu", "view"]
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
+
+#: Where arrays start that share a buffer: a multiple of a memory transaction on every device.
+ALIGNMENT = 128
+#: Bytes of a piece: 70 microseconds of a PCIe 5 link, several times what enqueueing one takes.
+CHUNK_BYTES = 4 << 20
+#: Pieces in the process; at most so many threads fill them (one core copies a fraction of what such a link takes).
+_CHUNKS, _THREADS = 8, 4
+#: Fewer pieces are filled by the caller alone.
+_FEW_CHUNKS = 4
 
 #: Smaller arrays go through CuPy's own staging: they need no pieces and must not wait for one.
 _SMALL_BYTES = 1 << 20
 
+Bytes = NDArray[np.uint8]
 
+
+def pinned_empty(shape: int | tuple[int, ...], dtype: Any = np.uint8) -> NDArray[Any]:
+    """An uninitialised NumPy array in page-locked memory, which copies to a GPU at the full rate and without the host's help.
+
+    Page-locking takes milliseconds for each 10 MB and takes the memory from everybody else: make few, and keep them.
+
+    Parameters
+    ----------
+    shape : int or tuple of int
+    dtype : dtype, default uint8
+
+    Raises
+    ------
+    DeviceError
+        CuPy is missing.
+
+    Examples
+    --------
+    On a machine with a GPU::
+
+        words = interop.pinned_empty((1 << 20, 4), np.uint32)
+    """
+    cupy = require_cupy("pinned_empty")
+    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+    nbytes = int(np.prod(sizes, dtype=np.int64)) * np.dtype(dtype).itemsize
+    memory = cupy.cuda.alloc_pinned_memory(nbytes + ALIGNMENT)
+    flat = np.frombuffer(memory, np.uint8, nbytes + ALIGNMENT)  # keeps the memory
+    start = -flat.ctypes.data % ALIGNMENT
+    made: NDArray[Any] = flat[start : start + nbytes].view(dtype).reshape(sizes)
+    return made
+
+
+def aligned_bytes(nbytes: int, alignment: int = ALIGNMENT) -> Bytes:
+    """Zeroed host memory that begins at a multiple of `alignment`."""
+    raw = np.zeros(nbytes + alignment, np.uint8)
+    start = -raw.ctypes.data % alignment
+    return raw[start : start + nbytes]
+
+
+def is_pinned(array: NDArray[Any]) -> bool:
+    """Whether a host array lies in page-locked memory, whoever allocated it."""
+    asked = getattr(require_cupy("is_pinned").cuda.pinned_memory, "is_memory_pinned", None)
+    return bool(asked is not None and array.nbytes and asked(array.ctypes.data))
+
+
+def bytes_of(array: NDArray[Any]) -> Bytes:
+    """The memory of a C-contiguous array as bytes."""
+    flat: Bytes = array.reshape(-1).view(np.uint8)
+    return flat
+
+
+class Chunks:
+    """Pieces of page-locked memory that copies take in turns; made when they are needed, kept for good."""
+
+    def __init__(self, chunk_bytes: int = CHUNK_BYTES, limit: int = _CHUNKS) -> None:
+        self.chunk_bytes, self._limit = chunk_bytes, limit
+        self._count = 0
+        self._free: deque[tuple[Bytes, Any]] = deque()
+        self._lock = threading.Lock()
+
+    def take(self) -> Bytes:
+        """A piece that nothing reads any more; waits for the oldest copy if all are in use."""
+        with self._lock:
+            if self._free and (self._free[0][1] is None or self._count >= self._limit or self._free[0][1].done):
+                piece, event = self._free.popleft()
+            else:
+                piece, event = pinned_empty(self.chunk_bytes), None
+                self._count += 1
+        if event is not None:
+            event.synchronize()
+        return piece
+
+    def give(self, piece: Bytes, event: Any) -> None:
+        """Back, to be taken once ``event`` has happened (None: at once)."""
+        with self._lock:
+            self._free.append((piece, event))
+
+
+class _Shared:
+    """The pieces and threads of the process."""
+
+    def __init__(self) -> None:
+        self.lock, self.chunks = threading.Lock(), Chunks()
+        self.threads: ThreadPoolExecutor | None = None
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self.workers = max(1, min(_THREADS, cores - 1))
+
+    def pool(self) -> ThreadPoolExecutor:
+        with self.lock:
+            if self.threads is None:
+                from concurrent.futures import ThreadPoolExecutor  # which costs an import of the package milliseconds
+
+                self.threads = ThreadPoolExecutor(self.workers, thread_name_prefix="bitsparse-transfer")
+            return self.threads
+
+
+_shared = _Shared()
+
+
+def _forget() -> None:
+    """A child of fork() has none of its parent's threads, and no GPU."""
+    global _shared
+    _shared = _Shared()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
+def enqueue(cupy: Any, to: int, source: Bytes, stream: Any, chunks: Chunks | None = None) -> bool:
+    """Enqueue a copy of host bytes to a device address; whether the source will be read only later, because it is page-locked itself.
+
+    Any other source has been read when this returns.
+    """
+    if not source.size:
+        return False
+    to_device = cupy.cuda.runtime.memcpyHostToDevice
+    if is_pinned(source):
+        cupy.cuda.runtime.memcpyAsync(to, source.ctypes.data, source.size, to_device, stream.ptr)
+        return True
+    chunks = _shared.chunks if chunks is None else chunks
+    step = chunks.chunk_bytes
+
+    def send(start: int, piece: Bytes, count: int) -> None:
+        cupy.cuda.runtime.memcpyAsync(to + start, piece.ctypes.data, count, to_device, stream.ptr)
+        chunks.give(piece, streams.recorded(stream))
+
+    threads = _shared.pool() if source.size > _FEW_CHUNKS * step else None
+    filling: deque[tuple[int, Bytes, int, Future[None]]] = deque()
+    try:
+        for start in range(0, source.size, step):
+            part, piece = source[start : start + step], chunks.take()
+            if threads is None:
+                np.copyto(piece[: part.size], part)
+                send(start, piece, part.size)
+                continue
+            filling.append((start, piece, part.size, threads.submit(np.copyto, piece[: part.size], part)))
+            if len(filling) > _shared.workers:
+                send(*_filled(filling))
+        while filling:
+            send(*_filled(filling))
+    finally:
+        for _, piece, _, future in filling:  # after an error
+            future.exception()
+            chunks.give(piece, None)
+    return False
+
+
+def _filled(filling: deque[tuple[int, Bytes, int, Future[None]]]) -> tuple[int, Bytes, int]:
+    """The oldest piece, once its thread is done with it."""
+    filling[0][3].result()
+    start, piece, count, _ = filling.popleft()
+    return start, piece, count
+
+
+# -- arrays inside buffers, and single copies ----------------------------------------------------------------------------
 def view(buffer: Any, offset: int, shape: tuple[int, ...], dtype: Any) -> Any:
     """An array inside a buffer of bytes, NumPy's or CuPy's.
 
@@ -64,57 +237,48 @@ def to_gpu(x: NDArray[Any], device: str, *, later: bool = False) -> Any:
     """
     cupy = require_cupy("to_device")
     with streams.working_on(device, CUPY):
-        return _to_gpu(cupy, x, device, later)
+        stream = cupy.cuda.get_current_stream()
+        if cupy.cuda.runtime.streamIsCapturing(stream.ptr):
+            raise DeviceError(
+                f"to_device: {x.nbytes} bytes of host memory were to be copied to {device}, but its stream is capturing; "
+                f"move them before the capture begins"
+            )
+        if not x.flags.c_contiguous or (x.nbytes < _SMALL_BYTES and not is_pinned(x)):
+            return cupy.asarray(x)
+        # bfloat16 is what not every CuPy allocates
+        out = cupy.empty(x.shape, np.uint16 if x.dtype.name == "bfloat16" else x.dtype).view(x.dtype)
+        if enqueue(cupy, out.data.ptr, bytes_of(x), stream) and not later:
+            streams.recorded(stream).synchronize()
+        return out
 
 
-def _to_gpu(cupy: Any, x: NDArray[Any], device: str, later: bool) -> Any:
-    stream = cupy.cuda.get_current_stream()
-    if cupy.cuda.runtime.streamIsCapturing(stream.ptr):
-        raise DeviceError(
-            f"to_device: {x.nbytes} bytes of host memory were to be copied to {device}, but its stream is capturing; "
-            f"move them before the capture begins"
-        )
-    if not x.flags.c_contiguous or (x.nbytes < _SMALL_BYTES and not is_pinned(x)):
-        return cupy.asarray(x)
-    # bfloat16 is what not every CuPy allocates
-    out = cupy.empty(x.shape, np.uint16 if x.dtype.name == "bfloat16" else x.dtype).view(x.dtype)
-    if enqueue(cupy, out.data.ptr, bytes_of(x), stream) and not later:
-        event = cupy.cuda.Event(disable_timing=True)
-        event.record(stream)
-        event.synchronize()
-    return out
-
-
+@dataclass(eq=False)
 class Download:
     """A result on its way back: what :meth:`Downloader.download` gives."""
 
-    def __init__(self, array: Any, out: NDArray[Any], staged: NDArray[Any] | None = None, arrived: Any = None) -> None:
-        self._array, self._out, self._staged, self._arrived = array, out, staged, arrived
-        self.seconds = 0.0
+    array: Any
+    out: NDArray[Any]
+    staged: NDArray[Any] | None = None
+    arrived: Any = None
+    seconds: float = 0.0
 
     def hold(self, stream: Any = None) -> None:
         """Later work on the current stream (or `stream`) waits until the array was read, so that it may overwrite it."""
-        if self._arrived is not None:
-            cupy = sys.modules["cupy"]
-            chosen = (
-                cupy.cuda.get_current_stream()
-                if stream is None
-                else streams.stream_at(cupy, streams.pointer_of(stream, "Downloader"))
-            )
-            chosen.wait_event(self._arrived)
+        if self.arrived is not None:
+            streams.of_caller(stream, "Downloader").wait_event(self.arrived)
 
     def wait(self) -> NDArray[Any]:
         """`out` with the values; the host waits. Idempotent."""
-        if self._staged is not None:
-            self._arrived.synchronize()
+        if self.staged is not None:
+            self.arrived.synchronize()
             begin = time.perf_counter()
-            np.copyto(self._out, self._staged)
+            np.copyto(self.out, self.staged)
             self.seconds = time.perf_counter() - begin
-            self._staged = self._array = None
-        return self._out
+            self.staged = self.array = None
+        return self.out
 
 
-class Downloader:
+class Downloader(AbstractContextManager["Downloader"]):
     """Copies results from a device into host arrays (``numpy.memmap`` too) behind the work that computes them.
 
     Parameters
@@ -141,13 +305,8 @@ class Downloader:
         self._memory: list[Bytes | None] = [None] * slots
         self._last: list[Download | None] = [None] * slots
         if self.device != "cpu":
-            cupy = require_cupy("Downloader")
             with streams.working_on(self.device, CUPY):
-                self._stream = (
-                    cupy.cuda.Stream(non_blocking=True)
-                    if stream is None
-                    else streams.stream_at(cupy, streams.pointer_of(stream, "Downloader"))
-                )
+                self._stream = streams.for_copies(stream, "Downloader")
 
     def download(self, array: Any, out: NDArray[Any]) -> Download:
         """Enqueue the copy of a C-contiguous array, behind the current stream's work; :meth:`Download.wait` puts it into `out`.
@@ -176,18 +335,14 @@ class Downloader:
             memory = self._memory[slot]
             if memory is None or memory.nbytes < array.nbytes:
                 memory = self._memory[slot] = pinned_empty(max(1, array.nbytes + array.nbytes // 8))
-            before = cupy.cuda.Event(disable_timing=True)
-            before.record(cupy.cuda.get_current_stream())
-            self._stream.wait_event(before)
+            self._stream.wait_event(streams.recorded(cupy.cuda.get_current_stream()))
             if array.nbytes:
                 to_host = cupy.cuda.runtime.memcpyDeviceToHost
                 cupy.cuda.runtime.memcpyAsync(
                     memory.ctypes.data, array.data.ptr, array.nbytes, to_host, self._stream.ptr
                 )
-            arrived = cupy.cuda.Event(disable_timing=True)
-            arrived.record(self._stream)
-        download = Download(array, out, view(memory, 0, array.shape, array.dtype), arrived)
-        self._last[slot] = download
+            staged = view(memory, 0, array.shape, array.dtype)
+            self._last[slot] = download = Download(array, out, staged, streams.recorded(self._stream))
         return download
 
     def close(self) -> None:
@@ -195,9 +350,6 @@ class Downloader:
         for download in self._last:
             if download is not None:
                 download.wait()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()

@@ -13,25 +13,33 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
 from bitsparse.errors import DeviceError, DTypeError
 from bitsparse.interop import streams
-from bitsparse.interop.devices import parse_device, require_cupy
-from bitsparse.interop.host import CUPY
-from bitsparse.interop.pinned import ALIGNMENT, CHUNK_BYTES, Bytes, Chunks, bytes_of, enqueue, pinned_empty
-from bitsparse.interop.transfers import offsets_of
-
-__all__ = ["Upload", "Uploader"]
+from bitsparse.interop.devices import CUPY, parse_device, require_cupy
+from bitsparse.interop.transfers import (
+    CHUNK_BYTES,
+    Bytes,
+    Chunks,
+    aligned_bytes,
+    bytes_of,
+    enqueue,
+    offsets_of,
+    pinned_empty,
+)
 
 #: How often a packer looks whether a buffer was dropped that nobody uploaded.
 _LOOK_SECONDS = 0.05
 
 
-class Upload:
+@dataclass(eq=False)
+class Upload(AbstractContextManager[Any]):
     """One batch on its way: what :meth:`Uploader.upload` gives. ``with upload as buffer:`` waits and releases.
 
     Attributes
@@ -42,64 +50,62 @@ class Upload:
         Bytes from the start of the first source to the end of the last.
     offsets : tuple of int
         Where each source starts.
+    buffer : array of uint8
+        The whole device buffer; :meth:`wait` gives the bytes of the batch.
+    begun, arrived : event or None
+        Of the copy's start and end on its stream.
     """
 
-    def __init__(
-        self,
-        buffer: Any,
-        offsets: tuple[int, ...],
-        nbytes: int,
-        *,
-        slot: int = 0,
-        arrived: Any = None,
-        begun: Any = None,
-        free: Callable[[Any], None] | None = None,
-    ) -> None:
-        self.slot, self.nbytes, self.offsets = slot, nbytes, offsets
-        self._buffer, self._begun, self._arrived, self._free = buffer, begun, arrived, free
-        self._released = False
+    buffer: Any
+    offsets: tuple[int, ...]
+    nbytes: int
+    slot: int = 0
+    arrived: Any = None
+    begun: Any = None
+    free: Callable[[Any], None] | None = None
+    released: bool = False
 
     def wait(self, stream: Any = None) -> Any:
         """The bytes on the device; work enqueued from now on, on the current stream (or `stream`), finds them there.
 
         The host does not wait. While a stream is capturing, wait before the capture or replay.
         """
-        if self._released:
+        if self.released:
             raise DeviceError(
                 "Upload.wait: the batch was released already, and its memory may hold another; wait first"
             )
-        if self._arrived is not None:
-            _stream_of(self._buffer.device.id, stream).wait_event(self._arrived)
-        return self._buffer[: self.nbytes]
+        if self.arrived is not None:
+            streams.of_caller(stream, "Uploader", self.buffer.device.id).wait_event(self.arrived)
+        return self.buffer[: self.nbytes]
 
     def release(self, stream: Any = None) -> None:
         """All work that reads the bytes is enqueued on the current stream (or `stream`): what follows it may overwrite them."""
-        if not self._released:
-            self._released = True
-            if self._free is not None:
-                self._free(stream)
+        if not self.released:
+            self.released = True
+            if self.free is not None:
+                self.free(stream)
 
     def done(self) -> bool:
         """Whether the copy has arrived, so that page-locked sources may change."""
-        return self._arrived is None or bool(self._arrived.done)
+        return self.arrived is None or bool(self.arrived.done)
 
     def synchronize(self) -> None:
         """The host waits for the copy."""
-        if self._arrived is not None:
-            self._arrived.synchronize()
+        if self.arrived is not None:
+            self.arrived.synchronize()
 
     @property
     def events(self) -> tuple[Any, Any] | None:
         """CuPy's events at the copy's start and end on its stream (``timed=True``)."""
-        return None if self._begun is None else (self._begun, self._arrived)
+        return None if self.begun is None else (self.begun, self.arrived)
 
     @property
     def ms(self) -> float | None:
         """Milliseconds between the copy's start and end on the device (``timed=True``); waits for the copy."""
-        if self._begun is None:
+        if self.begun is None:
             return None
         self.synchronize()
-        return float(sys.modules["cupy"].cuda.get_elapsed_time(self._begun, self._arrived))
+        return float(sys.modules["cupy"].cuda.get_elapsed_time(self.begun, self.arrived))
 
     def __enter__(self) -> Any:
         return self.wait()
@@ -108,22 +114,22 @@ class Upload:
         self.release()
 
 
+@dataclass(eq=False)
 class _Slot:
     """A device buffer: who uses it, and the event after which it is free."""
 
-    def __init__(self) -> None:
-        self.buffer: Any = None
-        self.used = False
-        self.free: Any = None
+    buffer: Any = None
+    used: bool = False
+    free: Any = None
 
 
+@dataclass(eq=False)
 class _Staging:
     """A page-locked buffer: the array that was handed out, then the event after which it is free."""
 
-    def __init__(self, memory: Bytes) -> None:
-        self.memory = memory
-        self.handed: Any = None
-        self.event: Any = None
+    memory: Bytes
+    handed: Any = None
+    event: Any = None
 
     def is_free(self) -> bool:
         if self.handed is not None:
@@ -135,7 +141,7 @@ class _Staging:
         return self.handed is not None and bool(start <= address < start + self.memory.nbytes)
 
 
-class Uploader:
+class Uploader(AbstractContextManager["Uploader"]):
     """Copies batches of host arrays to a device, each into one contiguous buffer, while the device works on the batches before.
 
     Parameters
@@ -200,11 +206,7 @@ class Uploader:
         self._chunks = None if chunk_bytes == CHUNK_BYTES else Chunks(chunk_bytes)
         cupy = require_cupy("Uploader")
         with streams.working_on(self.device, CUPY):
-            self._stream = (
-                cupy.cuda.Stream(non_blocking=True)
-                if stream is None
-                else streams.stream_at(cupy, streams.pointer_of(stream, "Uploader"))
-            )
+            self._stream = streams.for_copies(stream, "Uploader")
             with self._stream:
                 for slot in self._slots:
                     slot.buffer = cupy.empty(capacity, np.uint8)
@@ -217,9 +219,7 @@ class Uploader:
         dropped without an upload is free again.
         """
         if self.device == "cpu":
-            raw = np.empty(nbytes + ALIGNMENT, np.uint8)
-            start = -raw.ctypes.data % ALIGNMENT
-            return raw[start : start + nbytes]
+            return aligned_bytes(nbytes)
         with self._changed:
             while True:
                 free = [one for one in self._staging if one.is_free()]
@@ -279,13 +279,10 @@ class Uploader:
                 with self._stream:
                     slot.buffer = cupy.empty(total + total // 8, np.uint8)
                 self.grown += 1
-            begun = cupy.cuda.Event() if self.timed else None
-            if begun is not None:
-                begun.record(self._stream)
+            begun = streams.recorded(self._stream, timed=True) if self.timed else None
             for offset, part in zip(offsets, parts, strict=True):
                 enqueue(cupy, slot.buffer.data.ptr + offset, part, self._stream, self._chunks)
-            arrived = cupy.cuda.Event(disable_timing=not self.timed)
-            arrived.record(self._stream)
+            arrived = streams.recorded(self._stream, timed=self.timed)
             self._reading = [one for one in self._reading if not one[0].done] + [(arrived, parts)]
             slot.used, number = True, self._turn
             self._turn = (self._turn + 1) % len(self._slots)
@@ -317,8 +314,7 @@ class Uploader:
     def _free(self, slot: _Slot, stream: Any) -> None:
         """Later batches may overwrite a buffer once the work that is now on the current stream (or `stream`) is done."""
         with streams.working_on(self.device, CUPY):
-            event = sys.modules["cupy"].cuda.Event(disable_timing=True)
-            event.record(_stream_of(int(self.device[5:]), stream))
+            event = streams.recorded(streams.of_caller(stream, "Uploader", int(self.device[5:])))
         with self._lock:
             slot.free, slot.used = event, False
 
@@ -335,19 +331,8 @@ class Uploader:
                     slot.buffer = None
             self._staging.clear()
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-def _stream_of(gpu: int, stream: Any) -> Any:
-    """CuPy's current stream on a GPU, or the caller's."""
-    cupy = sys.modules["cupy"]
-    if stream is None:
-        return cupy.cuda.get_current_stream(gpu)
-    return streams.stream_at(cupy, streams.pointer_of(stream, "Uploader"))
 
 
 def _source(source: Any, number: int) -> Bytes:

@@ -4,12 +4,20 @@ Every kernel takes one structure by value, given here as a :class:`ctypes.Struct
 kernel is loaded; :func:`compile_all` builds for any list of architectures on a machine without one.
 """
 
-from bitsparse.jit.ahead import Compiled, compile_all
-from bitsparse.jit.cache import cache_dir, compile_kernel, nvrtc_version, source_dir
-from bitsparse.jit.device import Capability, capability, require_cupy
-from bitsparse.jit.kernel import Kernel, Launch, kernel, tensor_map
-from bitsparse.jit.structs import TensorMap, struct
-from bitsparse.jit.variant import ARCHS, Variant, variants_of
+from bitsparse.interop.devices import require_cupy
+from bitsparse.jit.cubins import (
+    ARCHS,
+    Compiled,
+    Variant,
+    cache_dir,
+    compile_all,
+    compile_kernel,
+    nvrtc_version,
+    source_dir,
+    variants_of,
+)
+from bitsparse.jit.kernel import Capability, Kernel, Launch, capability, kernel, tensor_map
+from bitsparse.jit.structs import TensorMap, filled, struct
 
 __all__ = [
     "ARCHS",
@@ -23,6 +31,7 @@ __all__ = [
     "capability",
     "compile_all",
     "compile_kernel",
+    "filled",
     "kernel",
     "nvrtc_version",
     "require_cupy",

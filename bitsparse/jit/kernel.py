@@ -1,22 +1,93 @@
-"""Loaded kernels, their launches and tensor maps, through the CUDA driver."""
+"""What the current device can do; loaded kernels, their launches and tensor maps, through the CUDA driver."""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from bitsparse._ext import launch as _launch
-from bitsparse.errors import KernelError
-from bitsparse.jit.cache import compile_kernel
-from bitsparse.jit.device import capability, require_cupy
+from bitsparse.errors import DeviceError, KernelError
+from bitsparse.interop.devices import require_cupy
+from bitsparse.jit.cubins import compile_kernel
 from bitsparse.jit.structs import TensorMap
 
-__all__ = ["Kernel", "Launch", "kernel", "tensor_map"]
-
 _ATTRIBUTE_CLUSTER, _ATTRIBUTE_DEPENDENT = 4, 6
-_SUCCESS, _OUT_OF_MEMORY = 0, 2
+
+
+class Capability(NamedTuple):
+    """Properties of one device.
+
+    Attributes
+    ----------
+    name : str
+    major, minor : int
+        Compute capability.
+    multiprocessors : int
+    shared_bytes : int
+        Shared memory that one block can have.
+    l2_bytes : int
+    """
+
+    name: str
+    major: int
+    minor: int
+    multiprocessors: int
+    shared_bytes: int
+    l2_bytes: int
+
+    @property
+    def arch(self) -> str:
+        """The NVRTC architecture to build for: with the features of this very chip where there are any.
+
+        Examples
+        --------
+        >>> Capability("NVIDIA H200", 9, 0, 132, 232448, 62914560).arch
+        'sm_90a'
+        """
+        return f"sm_{self.major}{self.minor}{'a' if self.major >= 9 else ''}"
+
+    @property
+    def has_wgmma(self) -> bool:
+        """Whether the chip has Hopper's warpgroup matrix instructions."""
+        return (self.major, self.minor) == (9, 0)
+
+
+def capability(device: int | None = None) -> Capability:
+    """What ``device``, by default the current one, can do.
+
+    Raises
+    ------
+    DeviceError
+        There is no CuPy or no usable GPU.
+    KernelError
+        The GPU is older than compute capability 8.0.
+    """
+    cupy = require_cupy("capability")
+    if not cupy.cuda.is_available():
+        raise DeviceError("capability: CuPy finds no CUDA device; check the driver with nvidia-smi, or stay on the CPU")
+    return _capability(cupy.cuda.runtime.getDevice() if device is None else device)
+
+
+@cache
+def _capability(device: int) -> Capability:
+    cupy = require_cupy("capability")
+    properties = cupy.cuda.runtime.getDeviceProperties(device)
+    result = Capability(
+        properties["name"].decode(),
+        properties["major"],
+        properties["minor"],
+        properties["multiProcessorCount"],
+        properties["sharedMemPerBlockOptin"],
+        properties["l2CacheSize"],
+    )
+    if result.major < 8:
+        raise KernelError(
+            f"capability: {result.name} has compute capability {result.major}.{result.minor}, but the kernels need 8.0, "
+            "the first with a one-bit matrix AND; use the CPU"
+        )
+    return result
 
 
 class _Attribute(ctypes.Structure):
@@ -66,7 +137,7 @@ def _launcher() -> Callable[[int, int, int], int]:
 
 
 def _check(status: int, what: str) -> None:
-    if status == _SUCCESS:
+    if status == 0:
         return
     text = ctypes.c_char_p()
     _driver().cuGetErrorString(status, ctypes.byref(text))
@@ -81,28 +152,13 @@ class Launch:
     """
 
     def __init__(
-        self,
-        function: int,
-        name: str,
-        grid: tuple[int, int, int],
-        threads: int,
-        shared: int,
-        params: ctypes.Structure,
-        cluster: int,
-        dependent: bool,
+        self, kernel: Kernel, grid: tuple[int, ...], size: tuple[int, int], params: Any, cluster: int, dependent: bool
     ) -> None:
-        self._function, self._name, self.params = function, name, params
-        self._attributes = (_Attribute * 2)()
-        count = 0
-        if cluster > 1:
-            self._attributes[count].id = _ATTRIBUTE_CLUSTER
-            self._attributes[count].value[0:3] = [cluster, 1, 1]
-            count += 1
-        if dependent:
-            self._attributes[count].id = _ATTRIBUTE_DEPENDENT
-            self._attributes[count].value[0] = 1
-            count += 1
-        self.config = _Config((*grid,), (threads, 1, 1), shared, None, self._attributes, count)
+        self._function, self._name, self.params = kernel.function, kernel.name, params
+        attributes = [_Attribute(_ATTRIBUTE_CLUSTER, 0, (cluster, 1, 1))] if cluster > 1 else []
+        attributes += [_Attribute(_ATTRIBUTE_DEPENDENT, 0, (1,))] if dependent else []
+        self._attributes, (threads, shared) = (_Attribute * 2)(*attributes), size
+        self.config = _Config(grid, (threads, 1, 1), shared, None, self._attributes, len(attributes))
         self._arguments = (ctypes.c_void_p * 1)(ctypes.addressof(params))
         self._call = _launcher()
         self._config_address, self._arguments_address = ctypes.addressof(self.config), ctypes.addressof(self._arguments)
@@ -164,15 +220,14 @@ class Kernel:
             self.raw.max_dynamic_shared_size_bytes = shared
             self._shared = shared
         whole = (grid, 1, 1) if isinstance(grid, int) else grid
-        return Launch(self.function, self.name, whole, threads, shared, params, cluster, dependent)
+        return Launch(self, whole, (threads, shared), params, cluster, dependent)
 
     def resident_clusters(self, threads: int, shared: int, cluster: int) -> int:
         """How many clusters of ``cluster`` blocks the device runs at the same time."""
         key = (threads, shared, cluster)
         if key not in self._clusters:
             probe = self.launch((cluster, 1, 1), threads, _Config(), shared=shared, cluster=cluster)
-            probe.config.attributes[0].id = _ATTRIBUTE_CLUSTER  # also for a cluster of one
-            probe.config.attributes[0].value[0:3] = [cluster, 1, 1]
+            probe.config.attributes[0] = _Attribute(_ATTRIBUTE_CLUSTER, 0, (cluster, 1, 1))  # also for one of one block
             probe.config.attribute_count = 1
             clusters = ctypes.c_int()
             status = _driver().cuOccupancyMaxActiveClusters(
@@ -198,9 +253,7 @@ def kernel(source: str, name: str, defines: Mapping[str, int] | None = None) -> 
     return _loaded[key]
 
 
-def tensor_map(
-    address: int, shape: Sequence[int], strides: Sequence[int], box: Sequence[int], *, swizzle: bool = True
-) -> Any:
+def tensor_map(address: int, shape: Sequence[int], strides: Sequence[int], box: Sequence[int]) -> Any:
     """Encode a TMA descriptor of an array of 32-bit words.
 
     Parameters
@@ -212,9 +265,7 @@ def tensor_map(
     strides : sequence of int
         Bytes between neighbours along every dimension but the innermost, multiples of 16.
     box : sequence of int
-        The tile that one copy moves; reads beyond the array give zeros.
-    swizzle : bool
-        The 128-byte swizzle (the innermost box size is then 32 words).
+        The tile that one copy moves; 32 words innermost, as it is swizzled. Reads beyond the array give zeros.
 
     Returns
     -------
@@ -234,7 +285,7 @@ def tensor_map(
         (ctypes.c_uint32 * rank)(*box),
         (ctypes.c_uint32 * rank)(*([1] * rank)),
         0,
-        3 if swizzle else 0,
+        3,  # the 128-byte swizzle
         2,  # fetch 128 bytes into L2
         0,
     )

@@ -5,14 +5,13 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from bitsparse.errors import KernelError
-from bitsparse.jit.cache import with_headers
-
-__all__ = ["TensorMap", "struct"]
+from bitsparse.jit.cubins import with_headers
 
 TensorMap = ctypes.c_uint64 * 16
+_Params = TypeVar("_Params", bound=ctypes.Structure)
 
 _NUMBERS: dict[str, Any] = {
     "TensorMap": TensorMap,
@@ -57,6 +56,19 @@ def struct(source: str, name: str, *, optional: bool = False) -> type[ctypes.Str
         if body is not None:
             return _class_of(source, header, name, body, optional)
     raise KernelError(f"bitsparse.jit: neither {source} nor its headers declare a struct {name}")
+
+
+def filled(params: _Params, **fields: Any) -> _Params:
+    """A kernel's argument with these fields set: of CuPy arrays their addresses, None for no array, and numbers as they are.
+
+    Examples
+    --------
+    >>> filled(struct("csr/units.cuh", "Units")(), table=None, pieces=3).pieces
+    3
+    """
+    for name, value in fields.items():
+        setattr(params, name, value.data.ptr if hasattr(type(value), "__cuda_array_interface__") else value)
+    return params
 
 
 def body_of(header: str, name: str) -> str | None:

@@ -12,12 +12,20 @@ from bitsparse.arrays import BitTensor
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops import quantize
 
-__all__ = ["Features"]
-
 #: Bytes of features that are dense at one time while they are quantised.
 _CHUNK_BYTES = 1 << 26
 #: Shares of a row's maximum tried as the upper end of its range.
 _CLIPS = np.linspace(0.15, 1.0, 35)
+
+
+def pieces(rows: int, columns: int, itemsize: int = 4) -> list[slice]:
+    """Rows in pieces of a bounded size; one piece even where there are none.
+
+    >>> pieces(3, 1 << 23)
+    [slice(0, 2, None), slice(2, 3, None)]
+    """
+    step = max(1, _CHUNK_BYTES // max(itemsize * columns, 1))
+    return [slice(start, min(start + step, rows)) for start in range(0, max(rows, 1), step)]
 
 
 class Features:
@@ -99,16 +107,15 @@ class Features:
         """
         if bits not in self._quantized:
             low, high, bits_used = self._ranges(bits)
-            step = max(1, _CHUNK_BYTES // (4 * max(self.shape[1], 1)))
             parts = [
                 quantize(
-                    self._raw[start : start + step].toarray(),
+                    self._raw[rows].toarray(),
                     bits_used,
                     rounding="nearest",
                     granularity="row",
-                    range=(low[start : start + step, None], high[start : start + step, None]),
+                    range=(low[rows, None], high[rows, None]),
                 )
-                for start in range(0, max(self.shape[0], 1), step)
+                for rows in pieces(*self.shape)
             ]
             factor = self.row_factor[:, None]
             words, scale = (

@@ -1,21 +1,33 @@
-"""Labels of nodes, and the nodes that a mask selects."""
+"""Labels of nodes, the nodes that a mask selects, and how many of these a network classifies rightly."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bitsparse import interop
+from bitsparse import _check, interop
 from bitsparse.errors import DTypeError, ShapeError
 
-__all__ = ["labels_and_mask"]
+
+class Judged(NamedTuple):
+    """The class of each node, and which nodes count, on the host."""
+
+    labels: NDArray[np.int64]
+    mask: NDArray[np.bool_]
+
+    def accuracy(self, logits: Any) -> float:
+        """The share of the nodes that count whose largest logit is that of their class.
+
+        >>> Judged(np.array([0, 1, 1]), np.array([True, True, False])).accuracy(np.eye(3))
+        1.0
+        """
+        classes = interop.as_host(logits, "accuracy", "logits")[self.mask].argmax(axis=1)
+        return float((classes == self.labels[self.mask]).mean())
 
 
-def labels_and_mask(
-    function: str, nodes: int, labels: Any, mask: Any, name: str, purpose: str
-) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+def labels_and_mask(function: str, nodes: int, labels: Any, mask: Any, name: str, purpose: str) -> Judged:
     """Labels and mask on the host, one integer and one bool for each node; the mask, called `name`, selects some.
 
     Raises
@@ -35,4 +47,11 @@ def labels_and_mask(
             )
     if not selected.any():
         raise ValueError(f"{function}: {name} selects no node; select {purpose}")
-    return classes, selected
+    return Judged(classes.astype(np.int64), selected)
+
+
+def check_tolerance(function: str, tolerance: float) -> None:
+    """Refuse a loss of accuracy that is no share."""
+    if not 0 <= tolerance <= 1:
+        shown = _check.shown(tolerance)
+        raise ValueError(f"{function}: tolerance must be a share in 0..1, got {shown}; one point is 0.01")

@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bitsparse.errors import DTypeError
+from bitsparse import interop
+from bitsparse.errors import DeviceError, DTypeError
 from bitsparse.graph.adjacency import square_sparse
 from bitsparse.graph.operand import Graph
 from bitsparse.nn.layers import Neighbours
 from bitsparse.ops.spmm.spmm import spmm
-
-__all__ = ["NeighbourSums"]
 
 #: What each normalisation of a Graph, without further self loops, stands for.
 _NORMALISED = {
@@ -37,6 +36,8 @@ class NeighbourSums:
         Whether any layer reads the values; if none does, they have to be ones.
     dtype : dtype
         Of the sums.
+    device : str, default "cpu"
+        Where the features are; on a GPU only a Graph that is there will do.
 
     Examples
     --------
@@ -48,9 +49,15 @@ class NeighbourSums:
            [0.   , 1.   ]], dtype=float32)
     """
 
-    def __init__(self, function: str, adjacency: Any, weighted: bool, dtype: Any) -> None:
+    def __init__(self, function: str, adjacency: Any, weighted: bool, dtype: Any, device: str = "cpu") -> None:
         from scipy import sparse
 
+        there = adjacency.device if isinstance(adjacency, Graph) else "cpu"
+        if there != device:
+            raise DeviceError(
+                f"{function}: x is on {device} but the {'graph' if isinstance(adjacency, Graph) else 'adjacency'} on {there}; pass "
+                + ("x as it lies there" if device == "cpu" else f"an nn.Graph with device={device!r}")
+            )
         self._function, self._dtype = function, np.dtype(dtype)
         self._matrices: dict[Neighbours, Any] = {}
         self._graph: Graph | None = None
@@ -74,26 +81,37 @@ class NeighbourSums:
 
     def reduce(self, how: Neighbours, x: Any) -> Any:
         """What every node gathers from its neighbours' ``x``."""
-        if how.reduce != "max":
-            return self.matrix(how) @ x
-        if not isinstance(x, np.ndarray):
+        return self.matrix(how) @ x if how.reduce != "max" else spmm(self.matrix(how), self.dense(x), reduce="max")
+
+    def dense(self, x: Any) -> Any:
+        """Features that maxima and cosines are taken of, refused where they are sparse."""
+        if hasattr(x, "tocsr"):
             raise DTypeError(
-                f"{self._function}: the maximum over neighbours needs dense features, got {type(x).__name__}; pass x.toarray()"
+                f"{self._function}: a maximum or a cosine needs dense features, got {type(x).__name__}; pass x.toarray()"
             )
-        return spmm(self.matrix(how), np.ascontiguousarray(x), reduce="max")
+        return interop.contiguous(x)
 
     def matrix(self, how: Neighbours) -> Any:
-        """The csr_array to multiply by; for the maximum the edges themselves."""
+        """What to multiply by, a csr_array or on a GPU a TCTiledCSR; for maxima and attention the edges themselves."""
         if how not in self._matrices:
             self._matrices[how] = self._normalised(how) if self._graph is None else self._of_graph(self._graph, how)
         return self._matrices[how]
 
     def _of_graph(self, graph: Graph, how: Neighbours) -> Any:
+        if how.reduce == "softmax":
+            if graph.self_loops != (how.self_loop is not None):
+                raise ValueError(
+                    f"{self._function}: a layer gathers with {how}, but the graph has self_loops={graph.self_loops}; pass "
+                    f"nn.Graph(adjacency, self_loops={not graph.self_loops})"
+                )
+            return graph.pattern if graph.device == "cpu" else graph.packed("tiled")  # attention has weights of its own
         if replace(how, weighted=False) != _NORMALISED[graph.normalisation] or graph.self_loops != how.gcn_norm:
             raise ValueError(
                 f"{self._function}: a layer gathers with {how}, but the graph has normalisation={graph.normalisation!r} and "
                 f"self_loops={graph.self_loops}; pass the adjacency instead"
             )
+        if graph.device != "cpu":
+            return graph.packed("tiled").with_scales(graph.row_scale, graph.col_scale)
         return graph.matrix.astype(self._dtype, copy=False)
 
     def _normalised(self, how: Neighbours) -> Any:

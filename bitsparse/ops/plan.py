@@ -9,17 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import interop
+from bitsparse.arrays.base import BitArray
 from bitsparse.arrays.inside import store_of, values_and_scales
 from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.interop.kept import Slot
-from bitsparse.ops.operands.csr import CSROperand
+from bitsparse.ops.operands.csr import CSROperand, same_arrays
 from bitsparse.ops.operands.sparse import as_csr
 
-__all__ = ["CALLS", "CallKey", "KeptCall", "Plan", "edge_call", "learn", "learn_floats", "repeated"]
-
 Array = NDArray[Any]
-#: Shape and dtype of an array.
-ArrayKind = tuple[tuple[int, ...], np.dtype[Any]]
 #: Dtypes of arrays that kernels take as they are.
 _FLOATS = ("float32", "float64", "float16", "bfloat16")
 
@@ -45,22 +42,10 @@ class Plan(Protocol):
     """
 
     shape: tuple[int, ...]
+    dtype: np.dtype[Any]
     device: str
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Dtype of the result."""
-        ...
-
-    @property
-    def kernel(self) -> str:
-        """Name of the kernel."""
-        ...
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes kept beside the operand."""
-        ...
+    kernel: str
+    nbytes: int
 
     def __call__(self, x: Any, /, *, out: Any = None) -> Any:
         """The product with `x`, in `out` if it is given."""
@@ -73,62 +58,53 @@ class Plan(Protocol):
 
 
 class CallKey(NamedTuple):
-    """What makes two calls alike, before their arrays are looked at: the function, its options, and what it was given."""
+    """What makes two calls alike, before arrays are looked at: the function, its options, what it was given, and what the matrix has."""
 
     function: str
     options: tuple[Hashable, ...]
     shape: tuple[int, ...]
     dtype: Hashable
-    arrays: int = 1
+    arrays: int
+    has_values: bool
+    has_row_scale: bool
+    has_col_scale: bool
 
 
 class KeptCall:
-    """A call with CuPy arrays of certain shapes and dtypes, without gaps, on one GPU: nothing is left to be decided.
+    """A call with arrays of certain shapes and dtypes, without gaps, on one device: nothing is left to be decided.
 
     Whatever does not fit goes through the function itself, which then says what is wrong with it.
 
     Parameters
     ----------
     run : callable
-        ``run(*arguments, out)``
+        ``run(*arguments, out)``; of the CPU with NumPy arrays or addresses.
     inputs : sequence of (shape, dtype)
         Of the arrays that a call brings.
     result : (shape, dtype)
     device : str
+    family : Family
+        Of the arrays: CuPy's on a GPU, on the CPU NumPy's or PyTorch's.
     ready : Ready, optional
         When what was prepared on another stream may be read.
     owner : tuple
         Arrays that the kernel reads besides, compared by identity: arrays over one pattern may differ in values and scales.
-    beside : sequence of arrays
+    beside : sequence of NumPy or CuPy arrays or None
         Arrays that the kernel reads besides and that the result must not share memory with.
     alignment : int
-        Bytes to which all arrays are aligned.
+        Bytes to which all arrays on a GPU are aligned.
     in_place : bool
         The result may lie where the first array does.
     """
 
-    __slots__ = (
-        "_alignment",
-        "_beside",
-        "_current_gpu",
-        "_gpu",
-        "_in_place",
-        "_inputs",
-        "_ndarray",
-        "_ready",
-        "_result",
-        "_run",
-        "_space",
-        "owner",
-    )
-
     def __init__(
         self,
         run: Callable[..., Any],
-        inputs: Sequence[ArrayKind],
-        result: ArrayKind,
+        inputs: Sequence[interop.ArrayKind],
+        result: interop.ArrayKind,
         device: str,
         *,
+        family: interop.Family = interop.CUPY,
         ready: interop.Ready | None = None,
         owner: tuple[Any, ...] = (),
         beside: Sequence[Any] = (),
@@ -136,42 +112,30 @@ class KeptCall:
         in_place: bool = False,
     ) -> None:
         self._run, self._ready, self.owner = run, ready, owner
-        self._inputs, self._result = tuple(inputs), (result[0], np.dtype(result[1]))
-        self._beside = tuple((array.data.ptr, array.data.ptr + array.nbytes) for array in beside)
+        self._arrays = interop.arrays_on(device, family)
+        self._inputs = tuple(self._arrays.kind(shape, np.dtype(dtype)) for shape, dtype in inputs)
+        self._result = self._arrays.kind(result[0], np.dtype(result[1]))
+        self._beside = tuple(interop.span(array) for array in beside if array is not None)
         self._alignment, self._in_place = alignment, in_place
-        self._space = interop.require_cupy("plan")
-        self._ndarray = self._space.ndarray
-        self._gpu, self._current_gpu = int(device[5:]), interop.current_gpu()
-
-    def belongs_to(self, owner: tuple[Any, ...]) -> bool:
-        """Whether the kernel reads these very arrays."""
-        return all(mine is theirs for mine, theirs in zip(self.owner, owner, strict=True))
 
     def fits(self, arrays: tuple[Any, ...], out: Any) -> bool:
         """Whether these are such arrays."""
-        if self._current_gpu() != self._gpu:
+        if not self._arrays.here():
             return False
+        alike, alignment = self._arrays.alike, self._alignment
         for array, kind in zip(arrays, self._inputs, strict=True):
-            if not self._is(array, kind):
+            if not alike(array, kind, alignment):
                 return False
         return out is None or self._takes(out, arrays)
 
-    def _is(self, array: Any, kind: ArrayKind) -> bool:
-        if array.__class__ is not self._ndarray or array.shape != kind[0] or array.dtype != kind[1]:
-            return False
-        memory = array.data
-        aligned = self._alignment == 1 or memory.ptr % self._alignment == 0
-        return bool(aligned and array.flags.c_contiguous and memory.device_id == self._gpu)
-
     def _takes(self, out: Any, arrays: tuple[Any, ...]) -> bool:
         """Whether a result can be written to `out`, which shares no memory with what is read."""
-        if not self._is(out, self._result):
+        if not self._arrays.alike(out, self._result, self._alignment, writable=True):
             return False
-        start = out.data.ptr
-        stop = start + out.nbytes
+        start, stop = self._arrays.span(out)
         for array in arrays:
-            other = array.data.ptr
-            if start < other + array.nbytes and stop > other and not (self._in_place and other == start):
+            first, last = self._arrays.span(array)
+            if start < last and stop > first and not (self._in_place and first == start):
                 return False
         return all(start >= end or stop <= begin for begin, end in self._beside)
 
@@ -179,35 +143,72 @@ class KeptCall:
         """The result, in `out` if it is given."""
         if self._ready is not None:
             self._ready.wait()
-        result = self._space.empty(*self._result) if out is None else out
-        self._run(*arguments, result)
+        result, address = self._arrays.empty(self._result) if out is None else out, self._arrays.address
+        if address is None:
+            self._run(*arguments, result)
+        else:
+            self._run(*map(address, arguments), address(result))
         return result
+
+
+class LongWay(KeptCall):
+    """Stands for calls that are looked at every time: nothing fits."""
+
+    def __init__(self, owner: tuple[Any, ...]) -> None:
+        self.owner = owner
+
+    def fits(self, arrays: tuple[Any, ...], out: Any) -> bool:
+        """Never."""
+        return False
 
 
 #: Calls that a pattern keeps.
 CALLS: Slot[KeptCall] = Slot("calls", most=16)
 
 
-def repeated(A: Any, function: str, options: tuple[Hashable, ...] | None, arrays: tuple[Any, ...], out: Any) -> Any:
-    """The result of a call that is like an earlier one over the pattern of `A`; None for all others, and where `options` is None."""
+def repeated(
+    A: Any,
+    function: str,
+    options: tuple[Hashable, ...] | None,
+    arrays: tuple[Any, ...],
+    out: Any,
+    first: Callable[..., KeptCall | None] | None = None,
+) -> Any:
+    """The result of a call that is like an earlier one over the pattern of `A`; None for all others.
+
+    Parameters
+    ----------
+    options : tuple or None
+        None for calls that are never kept.
+    first : callable, optional
+        ``first(A, *options, shape, dtype)`` prepares a call with CuPy arrays for which there is no earlier one from the kind of its first
+        array; None where that does not suffice.
+    """
     if options is None or not isinstance(A, SparseArray):
         return None
-    first, calls = arrays[0], store_of(A).get(CALLS)
-    if calls is None or interop.namespace(first) is np:
+    x, calls = arrays[0], store_of(A).get(CALLS)
+    try:
+        key = _key(A, function, options, arrays)
+        call: KeptCall | None = None if calls is None else calls.get(key)
+    except (AttributeError, TypeError):  # no array, or an option of no kind that there is, which the long way refuses
         return None
-    call: KeptCall | None = calls.get(CallKey(function, options, first.shape, first.dtype, len(arrays)))
-    if call is None or (call.owner and not call.belongs_to(values_and_scales(A))) or not call.fits(arrays, out):
+    if call is None or (call.owner and not same_arrays(call.owner, values_and_scales(A))):
+        if first is None or not isinstance(x, interop.cupy_arrays()):
+            return None
+        call = first(A, *options, x.shape, x.dtype) or LongWay(values_and_scales(A))
+        CALLS.keep(store_of(A), call, key)
+    if not call.fits(arrays, out):
         return None
-    return call(arrays, out)
+    try:
+        return call(arrays, out)
+    except ValueError:  # what a kernel of the CPU finds in a pattern, the function says in full
+        return None
 
 
-def learn(
-    A: Any, function: str, options: tuple[Hashable, ...] | None, arrays: tuple[Any, ...], call: KeptCall | None
-) -> None:
-    """Keep a call that was right with the pattern of `A`, if there is one."""
-    if call is not None and options is not None:
-        first = arrays[0]
-        CALLS.keep(store_of(A), call, CallKey(function, options, first.shape, first.dtype, len(arrays)))
+def _key(A: SparseArray, function: str, options: Any, arrays: tuple[Any, ...]) -> CallKey:
+    x, (values, rows, columns) = arrays[0], values_and_scales(A)
+    factors = values is not None, rows is not None, columns is not None
+    return CallKey(function, options, x.shape, x.dtype, len(arrays), *factors)
 
 
 def learn_floats(
@@ -216,21 +217,44 @@ def learn_floats(
     options: tuple[Hashable, ...] | None,
     arrays: tuple[Any, ...],
     make: Callable[..., KeptCall | None],
+    *,
+    on_host: bool = False,
 ) -> None:
-    """:func:`learn` what ``make(operand, *arrays)`` gives, for a container and floating CuPy arrays that kernels take as they lie."""
-    if options is None or not isinstance(A, SparseArray) or A.device == "cpu":
+    """Keep what ``make(operand, family, *arrays)`` gives for a container and floating arrays that kernels take as they lie.
+
+    On a GPU these are CuPy's; where kernels of the CPU know such calls they are NumPy's or PyTorch's, and `make` gets NumPy's views.
+    """
+    if options is None or not isinstance(A, SparseArray) or (A.device == "cpu" and not on_host):
         return
-    ndarray = interop.require_cupy(function).ndarray
-    for one in arrays:
-        if one.__class__ is not ndarray or one.dtype.name not in _FLOATS or not one.size:
-            return
-        if not one.flags.c_contiguous or one.data.ptr % 16:
-            return
+    family, views = (_views(function, arrays) if A.device == "cpu" else _as_they_lie(function, arrays)) or (None, ())
+    if family is None or any(view.dtype.name not in _FLOATS or not view.size for view in views):
+        return
     operand = as_csr(function, A)
     if operand.order is None and operand.nnz:
         with operand.division(function):
-            call = make(operand, *arrays)
-        learn(A, function, options, arrays, call)
+            call = make(operand, family, *views)
+        if call is not None:
+            CALLS.keep(store_of(A), call, _key(A, function, options, arrays))
+
+
+def _as_they_lie(function: str, arrays: tuple[Any, ...]) -> tuple[interop.Family, tuple[Any, ...]] | None:
+    """Arrays of CuPy's that kernels take as they are."""
+    ndarray = interop.require_cupy(function).ndarray
+    fit = all(one.__class__ is ndarray and one.flags.c_contiguous and one.data.ptr % 16 == 0 for one in arrays)
+    return (interop.CUPY, arrays) if fit else None
+
+
+def _views(function: str, arrays: tuple[Any, ...]) -> tuple[interop.Family, tuple[Any, ...]] | None:
+    """NumPy's views of arrays that are all NumPy's, or all PyTorch's, and that kernels of the CPU take as they are."""
+    if any(isinstance(one, BitArray) for one in arrays):
+        return None
+    found = [interop.as_array(one, function) for one in arrays]
+    family, views = found[0][1], tuple(view for view, _ in found)
+    if family == interop.NUMPY:
+        known = all(one is view for one, view in zip(arrays, views, strict=True))
+    else:
+        known = family == interop.TORCH and all(one == family for _, one in found)
+    return (family, views) if known and all(v.flags.c_contiguous and v.flags.aligned for v in views) else None
 
 
 def edge_call(
@@ -239,19 +263,11 @@ def edge_call(
     arrays: tuple[Any, ...],
     shape: tuple[int, ...],
     dtype: np.dtype[Any],
-    *,
-    owner: tuple[Any, ...] = (),
     in_place: bool = False,
+    family: interop.Family = interop.CUPY,
 ) -> KeptCall:
-    """A call over one pattern with arrays like these, aligned to 16 bytes, and a result of this shape and dtype."""
-    kinds = [(array.shape, array.dtype) for array in arrays]
+    """A call over one pattern with arrays like these, on a GPU aligned to 16 bytes, and a result of this shape and dtype."""
+    kinds, ready = [(array.shape, array.dtype) for array in arrays], None if operand.device == "cpu" else operand.ready
     return KeptCall(
-        run,
-        kinds,
-        (shape, dtype),
-        operand.device,
-        ready=operand.ready,
-        owner=owner,
-        alignment=16,
-        in_place=in_place,
+        run, kinds, (shape, dtype), operand.device, family=family, ready=ready, alignment=16, in_place=in_place
     )

@@ -9,8 +9,6 @@ from statistics import median
 from bitsparse.backends.cuda import graphs
 from bitsparse.backends.cuda.graphs import Recorded
 
-__all__ = ["Recorded", "call_milliseconds", "time_once"]
-
 #: Samples, and what they may take together; a sample is as many calls as last this long.
 _SAMPLES, _SECONDS, _SAMPLE_MS = 9, 0.25, 2.0
 #: Calls recorded behind each other on a GPU, so that the host's share of a call does not count.

@@ -177,26 +177,9 @@ template <int team> struct Count {
     // The team that comes last takes all pieces of the row. For whole warps; teams of streams have nothing to do.
     __device__ __forceinline__ void take() const
     {
-        int from = 0, pieces = 0;
-        const bool last = is_last_piece(p, at, me, from, pieces);
         u32 sum[kLeft][kMost];
-#pragma unroll
-        for (int i = 0; i < kLeft * kMost; i++)
-            sum[i / kMost][i % kMost] = 0;
-        if (last) {
-#pragma unroll 1
-            for (int i = 0; i < pieces; i++) {
-                const u32 *slot = slot_of(from + i);
-#pragma unroll
-                for (int w = 0; w < kLeft; w++) {
-                    u32 one[kTotal];
-#pragma unroll
-                    for (int q = 0; q < kTotal; q++)
-                        one[q] = __ldcg(slot + q * (BS_WORDS << p.across) + w);
-                    add_to_counts(sum[w], one);
-                }
-            }
-        }
+        const bool last = take_pieces<kTotal>(
+            p, at, me, sum, [&](int piece) { return slot_of(piece); }, [&](int w, int q) { return q * (BS_WORDS << p.across) + w; });
         finish({at.row, last ? p.streams.indptr[at.row + 1] - p.streams.indptr[at.row] : 0, last}, sum);
     }
 };

@@ -207,26 +207,10 @@ struct Tiles {
     // As in binary/bspmm_count.cu: the team that comes last takes all pieces of the strip.
     __device__ __forceinline__ void take() const
     {
-        int from = 0, pieces = 0;
-        const bool last = is_last_piece(p, at, me, from, pieces);
         u32 sum[BS_WORDS][kMost];
-#pragma unroll
-        for (int i = 0; i < BS_WORDS * kMost; i++)
-            sum[i / kMost][i % kMost] = 0;
-        if (last) {
-#pragma unroll 1
-            for (int i = 0; i < pieces; i++) {
-                const u32 *slot = slot_of(from + i);
-#pragma unroll
-                for (int w = 0; w < BS_WORDS; w++) {
-                    u32 one[kTotal];
-#pragma unroll
-                    for (int q = 0; q < kTotal; q++)
-                        one[q] = __ldcg(slot + (w * kTotal + q) * (BS_TEAM << p.across));
-                    add_to_counts(sum[w], one);
-                }
-            }
-        }
+        const bool last = take_pieces<kTotal>(
+            p, at, me, sum, [&](int piece) { return slot_of(piece); },
+            [&](int w, int q) { return (w * kTotal + q) * (BS_TEAM << p.across); });
         finish(at.row, last, sum);
     }
 };

@@ -96,4 +96,32 @@ BS_INLINE bool is_last_piece(const CountParams &p, const Stretch &at, const Coun
     return last;
 }
 
+// The counts of a row's pieces, added up by the team that brings the last of them; false for all others. Plane q of word w of a piece lies
+// at slot_of(piece) + place(w, q). Called as is_last_piece().
+template <int planes, int words, int most, class SlotOf, class Place>
+BS_INLINE bool take_pieces(const CountParams &p, const Stretch &at, const CountLane &me, u32 (&sum)[words][most], SlotOf slot_of,
+                           Place place)
+{
+    int from = 0, pieces = 0;
+    const bool last = is_last_piece(p, at, me, from, pieces);
+#pragma unroll
+    for (int i = 0; i < words * most; i++)
+        sum[i / most][i % most] = 0;
+    if (last) {
+#pragma unroll 1
+        for (int i = 0; i < pieces; i++) {
+            const u32 *slot = slot_of(from + i);
+#pragma unroll
+            for (int w = 0; w < words; w++) {
+                u32 one[planes];
+#pragma unroll
+                for (int q = 0; q < planes; q++)
+                    one[q] = __ldcg(slot + place(w, q));
+                add_to_counts(sum[w], one);
+            }
+        }
+    }
+    return last;
+}
+
 #endif

@@ -140,6 +140,16 @@ BS_FN bs_u32 bs_stochastic_bits(bs_u64 index, bs_u64 seed, bs_u32 stream)
     return (j & 1u ? word >> 16 : word) & 0xffffu;
 }
 
+/* Which of heads 4 group .. 4 group + 3 keep the weight of an edge under dropout, a bit for each: those whose 32 random bits are no less than
+ * `threshold`. An edge is named by its row and column, so that it is the same one in a matrix and in the transpose. The last word of the
+ * counter keeps these draws apart from those of elements. */
+BS_FN bs_u32 bs_edge_kept(bs_u64 row, bs_u64 column, bs_u32 group, bs_u64 seed, bs_u32 threshold)
+{
+    bs_u32 w0, w1, w2, w3;
+    bs_philox4x32_10((bs_u32)row, (bs_u32)column, group, 1u, (bs_u32)seed, (bs_u32)(seed >> 32), &w0, &w1, &w2, &w3);
+    return (bs_u32)(w0 >= threshold) | (bs_u32)(w1 >= threshold) << 1 | (bs_u32)(w2 >= threshold) << 2 | (bs_u32)(w3 >= threshold) << 3;
+}
+
 /* ---- quantisation ---- */
 BS_FN float bs_affinef(float x, float offset, float divisor, float multiplier)
 {

@@ -2,6 +2,7 @@
 #ifndef BITSPARSE_CSR_ELEMENTS_CUH
 #define BITSPARSE_CSR_ELEMENTS_CUH
 
+#include "common/ptx.cuh"
 #include "csr/streams.cuh"
 
 // BS_KIND: integers of 1, 2, 4 or 8 bytes (signed or not), float16, float32, float64, bfloat16.
@@ -86,27 +87,6 @@ template <int n, class T> BS_INLINE void store_vector(void *at, const Vector<n, 
         ((typename Vector<n, T>::Move *)at)[i] = from.moved[i];
 }
 
-BS_INLINE float float_of_half(unsigned short h)
-{
-    float f;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h));
-    return f;
-}
-
-BS_INLINE unsigned halves_of(float low, float high)
-{
-    unsigned both;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-    return both;
-}
-
-BS_INLINE unsigned bfloats_of(float low, float high)
-{
-    unsigned both;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-    return both;
-}
-
 typedef Vector<BS_EACH, Element> Gathered;
 
 #if BS_KIND == BS_FLOAT16 || BS_KIND == BS_BFLOAT16
@@ -114,7 +94,7 @@ typedef Vector<BS_EACH, Element> Gathered;
 BS_INLINE float half_widened(unsigned both, int i)
 {
 #if BS_KIND == BS_FLOAT16
-    return float_of_half((unsigned short)(i & 1 ? both >> 16 : both));
+    return float_of_f16((unsigned short)(i & 1 ? both >> 16 : both));
 #else
     return bs_float_of(i & 1 ? both & 0xffff0000u : both << 16);
 #endif
@@ -127,7 +107,7 @@ BS_INLINE Acc widened(const Gathered &v, int j, bool is_signed)
 #if (BS_KIND == BS_FLOAT16 || BS_KIND == BS_BFLOAT16) && BS_BYTES > 2
     return half_widened(v.words[j / 2], j); // in halves the compiler would shift pairs of words before it widens them
 #elif BS_KIND == BS_FLOAT16
-    return float_of_half(v.of[j]);
+    return float_of_f16(v.of[j]);
 #elif BS_KIND == BS_BFLOAT16
     return bs_bf16_to_float(v.of[j]);
 #elif BS_KIND == 0

@@ -80,4 +80,24 @@ template <int U, bool blanks, bool together = false, class Body> BS_INLINE void 
     }
 }
 
+// The unit that a warp or a group of a launch is for: share() and body.shared() for the warps of pieces and whole rows, `walk` for a stream.
+template <int U, bool blanks, bool together = false, class Body, class Walk>
+BS_INLINE void take_unit(const Units &units, const Streams &s, Stretch &at, Body &body, Walk walk)
+{
+    const int warp = (int)((blockIdx.x * blockDim.x + threadIdx.x) / 32), warps = units.pieces + units.whole;
+    if (warp < warps) {
+        read_unit(units.table + warp, at);
+        if (warp < units.pieces)
+            at.piece = warp;
+        share<U, blanks, together>(s, at, body);
+        body.shared();
+    } else {
+        const int shift = s.shift, unit = ((warp - warps) << (5 - shift)) + (((int)threadIdx.x & 31) >> shift);
+        if (unit >= units.streams)
+            return;
+        read_unit(units.table + warps + unit, at);
+        walk();
+    }
+}
+
 #endif

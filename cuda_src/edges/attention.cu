@@ -1,33 +1,46 @@
 // Softmax-weighted sums of gathered rows, scores and sums from one gather, nothing stored per edge.
 //   graph attention:  y[i, h] = sum_j softmax_j(leaky(source[j, h] + target[i, h])) x[j, h]
 //   BS_COSINE:        y[i]    = sum_j softmax_j(beta cos(x_i, x_j)) x_j
+//   BS_ABOVE:         beside y, for its gradient, the parts that edges with source[j, h] + target[i, h] > 0 have in y and in the weights
+//   BS_TURNED:        its gradient, over the transpose (i: columns of A): with a = exp(leaky(source[i, h] + target[j, h]) - lse[j, h]),
+//                     G[i, h] = sum_j a x[j, h], where x is the gradient by y; BS_ABOVE: beside it
+//                     G'[i, h] = sum_j a leaky' x[j, h] and share[i, h] = sum_j a leaky' <x, y>[j, h]
+//   BS_DROPOUT:       each a is kept or not, by a draw that row, column and head decide alone
 //
 // A group of BS_LANES lanes walks a stretch of rows (csr/streams.cuh), up to BS_STEPS edges of one row at a time: their columns were loaded
 // while the edges before were at work; all their gathers are issued; each of the lanes that divide the edges among them makes the
 // scores of its own edges; the largest score so far rescales what has been added before; weights go to the other lanes by shuffle.
-// Floor: gathering rows of x. A lane has BS_PARTS vectors of a row; slices of more columns are blocks along y (not for cosines).
+// Floor: gathering rows of x, of the gradient also 16 bytes for each edge and head. Reddit's 114.6 M edges, 4 heads of 32 in float32:
+// forward 512 + 16 + 4 bytes an edge, 61 GB, 6.9 ms at 8.9 TB/s; gradient 512 + 64 + 4, 66 GB, 7.5 ms; two multiplications with addition
+// for each element and edge (BS_ABOVE) are 29 G, 0.9 ms. A lane has BS_PARTS vectors of a row; slices of more columns are blocks along y (not for cosines).
 #include "csr/streams.cuh"
-#include "edges/vectors.cuh"
+#include "edges/second.cuh"
 
 struct AttentionParams {
     Streams s;
     const char *x;
     char *out;
     void *lse; // Sum (rows, heads) or null: logarithm of the sum of exp(score)
-    const void *source; // Sum (cols, heads): scores, or inverses of the norms of rows of x
+    const void *source; // Sum (cols, heads): scores, or inverses of the norms of rows of x; BS_TURNED: Ends (cols, heads)
     const void *target; // Sum (rows, heads): scores; cosines: rows of x whose cosines are taken, with `inverse` of their norms
     const void *inverse;
-    void *partial; // Sum, for each piece: heads maxima, heads sums of weights, the weighted sums of a row
+    void *partial; // Sum, for each piece: heads maxima, heads sums of weights, the weighted sums of a row; BS_ABOVE: shares, second sums
+    void *share; // Sum (rows, heads)
+    void *above; // as out; BS_TURNED: Sum
+    const u64 *seed_at; // where the seed is, or null
+    u64 seed;
+    double kept_scale; // of weights that are kept
     double factor; // slope of leaky, or beta
     double lowest; // what the largest score is taken to be at first
     int heads, vectors; // vectors of a whole row
     int head_vectors; // of a head
     int bounded; // no score is larger than `lowest`, but for rounding: it serves as the largest in all rows
+    u32 threshold; // what the random bits of an edge that is kept reach
 };
 
 // BS_BLOCKS: blocks of a multiprocessor, which bounds the registers.
 #ifndef BS_BLOCKS
-#if BS_TYPE == 3 || BS_PARTS > 1 || defined(BS_LARGE) || __CUDA_ARCH__ < 900
+#if BS_TYPE == 3 || BS_PARTS > 1 || defined(BS_LARGE) || defined(BS_ABOVE) || defined(BS_TURNED) || __CUDA_ARCH__ < 900
 #define BS_BLOCKS 2
 #else
 #define BS_BLOCKS 3
@@ -47,6 +60,9 @@ template <class T> BS_INLINE T of_edge(const T (&own)[OWN], int u)
 struct Row {
     Sum most, total; // of all lanes alike; of this lane's own edges
     Sum sum[BS_PARTS * BS_ELEMENTS];
+#ifdef BS_ABOVE
+    Sum share, above[BS_PARTS * BS_ELEMENTS];
+#endif
 };
 
 BS_INLINE void clear(Row &r, Sum lowest)
@@ -56,6 +72,12 @@ BS_INLINE void clear(Row &r, Sum lowest)
 #pragma unroll
     for (int i = 0; i < BS_PARTS * BS_ELEMENTS; i++)
         r.sum[i] = 0;
+#ifdef BS_ABOVE
+    r.share = 0;
+#pragma unroll
+    for (int i = 0; i < BS_PARTS * BS_ELEMENTS; i++)
+        r.above[i] = 0;
+#endif
 }
 
 // Sum over the lanes that divide the edges of a head among them.
@@ -76,9 +98,19 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) attention(co
     const int own = t % BS_TOGETHER / SHARE; // edges own, own + SPREAD, ... of a batch are this lane's
     const char *x = in_registers(p.x + (i64)v0 * BS_VECTOR);
     Sum factor = (Sum)p.factor, lowest = (Sum)p.lowest;
+#ifdef BS_DROPOUT
+    const Sum kept_scale = (Sum)p.kept_scale;
+#endif
     in_register(factor);
     in_register(lowest);
+#ifdef BS_TURNED
+    const Ends *source = (const Ends *)p.source + head;
+#else
     const Sum *source = (const Sum *)p.source + head;
+#endif
+#ifdef BS_DROPOUT
+    const u64 seed = p.seed_at ? __ldg(p.seed_at) : p.seed;
+#endif
     Stretch at;
     if (!this_stretch(p.s, at))
         at.row = at.last = 0, at.start = at.stop = 0, at.piece = -1;
@@ -114,10 +146,18 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) attention(co
 #endif
         fresh = fresh && !first;
         Sum score[OWN];
+#ifdef BS_TURNED
+        Ends ends[OWN];
+#endif
 #pragma unroll
         for (int k = 0; k < OWN; k++) {
             score[k] = 0;
+#ifdef BS_TURNED
+            ends[k].target = ends[k].lse = ends[k].product = 0;
+            load_if(k * SPREAD + own < n, source + row_offset(col[k], p.heads), ends[k]);
+#else
             load_if(k * SPREAD + own < n, source + row_offset(col[k], p.heads), score[k]);
+#endif
         }
         Vector found[BS_STEPS][BS_PARTS];
 #pragma unroll
@@ -130,6 +170,17 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) attention(co
             }
         }
         const Index following = e + n;
+#ifdef BS_DROPOUT
+        bool kept[OWN];
+#pragma unroll
+        for (int k = 0; k < OWN; k++) {
+#ifdef BS_TURNED
+            kept[k] = bs_edge_kept(col[k], row, head >> 2, seed, p.threshold) >> (head & 3) & 1;
+#else
+            kept[k] = bs_edge_kept(row, col[k], head >> 2, seed, p.threshold) >> (head & 3) & 1;
+#endif
+        }
+#endif
 #pragma unroll
         for (int k = 0; k < OWN; k++) {
             const Index edge = following + k * SPREAD + own;
@@ -172,10 +223,21 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) attention(co
             score[k] *= factor * target;
         }
 #else
+#ifdef BS_ABOVE
+        bool steep[OWN];
+#endif
 #pragma unroll
         for (int k = 0; k < OWN; k++) {
+#ifdef BS_TURNED
+            const Sum s = ends[k].target + target;
+            score[k] = (s < 0 ? s * factor : s) - ends[k].lse;
+#else
             const Sum s = score[k] + target;
             score[k] = s < 0 ? s * factor : s;
+#endif
+#ifdef BS_ABOVE
+            steep[k] = s > 0;
+#endif
         }
 #endif
         // ---- the largest so far
@@ -193,18 +255,51 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) attention(co
 #pragma unroll
                 for (int i = 0; i < BS_PARTS * BS_ELEMENTS; i++)
                     r.sum[i] *= shrink;
+#ifdef BS_ABOVE
+                r.share *= shrink;
+#pragma unroll
+                for (int i = 0; i < BS_PARTS * BS_ELEMENTS; i++)
+                    r.above[i] *= shrink;
+#endif
                 r.most = most;
             }
         }
         // ---- weights and sums
+#ifdef BS_ABOVE
+        Sum slanted[OWN];
+#endif
 #pragma unroll
         for (int k = 0; k < OWN; k++) {
             score[k] = k * SPREAD + own < n ? quick_exp(score[k] - most) : (Sum)0;
             r.total += score[k];
+#ifdef BS_ABOVE
+            // Of the gradient, the slopes of the leaky relu; of the sums in front of it, whether it is steep.
+#ifdef BS_TURNED
+            const Sum slant = steep[k] ? (Sum)1 : factor;
+            r.share = fused(score[k] * slant, ends[k].product, r.share);
+#else
+            const Sum slant = steep[k] ? (Sum)1 : (Sum)0;
+            r.share += score[k] * slant;
+#endif
+#endif
+#ifdef BS_DROPOUT
+            score[k] = kept[k] ? score[k] * kept_scale : (Sum)0;
+#endif
+#ifdef BS_ABOVE
+            slanted[k] = score[k] * slant;
+#endif
         }
 #pragma unroll
         for (int u = 0; u < BS_STEPS; u++) {
             const Sum w = of_edge(score, u);
+#ifdef BS_ABOVE
+            const Sum above = of_edge(slanted, u);
+#pragma unroll
+            for (int j = 0; j < BS_PARTS; j++)
+#pragma unroll
+                for (int i = 0; i < BS_ELEMENTS; i++)
+                    r.above[j * BS_ELEMENTS + i] = fused(above, widen(found[u][j], i), r.above[j * BS_ELEMENTS + i]);
+#endif
 #pragma unroll
             for (int j = 0; j < BS_PARTS; j++)
 #pragma unroll
@@ -217,9 +312,12 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) attention(co
         const bool complete = row < at.last && e == end;
         if (__any_sync(~0u, complete)) {
             const Sum total = over_spread(r.total);
+#ifdef BS_ABOVE
+            const Sum share = over_spread(r.share);
+#endif
             if (complete) {
                 if (at.piece >= 0) {
-                    Sum *part = (Sum *)p.partial + (i64)at.piece * (2 * p.heads + p.vectors * BS_ELEMENTS);
+                    Sum *part = (Sum *)p.partial + (i64)at.piece * BS_SUMS * (2 * p.heads + p.vectors * BS_ELEMENTS);
                     if (v0 < p.vectors && v0 % p.head_vectors == 0)
                         part[head] = r.most, part[p.heads + head] = total;
 #pragma unroll
@@ -228,8 +326,23 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) attention(co
 #pragma unroll
                             for (int i = 0; i < BS_ELEMENTS; i++)
                                 part[2 * p.heads + (v0 + j * BS_LANES) * BS_ELEMENTS + i] = r.sum[j * BS_ELEMENTS + i];
+#ifdef BS_ABOVE
+                    part += 2 * p.heads + p.vectors * BS_ELEMENTS;
+                    if (v0 < p.vectors && v0 % p.head_vectors == 0)
+                        part[head] = r.most, part[p.heads + head] = share;
+#pragma unroll
+                    for (int j = 0; j < BS_PARTS; j++)
+                        if (v0 + j * BS_LANES < p.vectors)
+#pragma unroll
+                            for (int i = 0; i < BS_ELEMENTS; i++)
+                                part[2 * p.heads + (v0 + j * BS_LANES) * BS_ELEMENTS + i] = r.above[j * BS_ELEMENTS + i];
+#endif
                 } else {
+#ifdef BS_TURNED
+                    const Sum scale = 1;
+#else
                     const Sum scale = used ? 1 / total : (Sum)0;
+#endif
 #pragma unroll
                     for (int j = 0; j < BS_PARTS; j++)
                         if (v0 + j * BS_LANES < p.vectors) {
@@ -239,6 +352,17 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) attention(co
                                 y.at[i] = narrow(r.sum[j * BS_ELEMENTS + i] * scale);
                             store_vector(p.out + row_offset(row, bytes) + (v0 + j * BS_LANES) * BS_VECTOR, y);
                         }
+#ifdef BS_ABOVE
+                    if (v0 < p.vectors && v0 % p.head_vectors == 0)
+                        ((Sum *)p.share)[row_offset(row, p.heads) + head] = share * scale;
+#pragma unroll
+                    for (int j = 0; j < BS_PARTS; j++)
+                        if (v0 + j * BS_LANES < p.vectors)
+#pragma unroll
+                            for (int i = 0; i < BS_ELEMENTS; i++)
+                                ((Second *)p.above)[row_offset(row, p.vectors * BS_ELEMENTS) + (v0 + j * BS_LANES) * BS_ELEMENTS + i] =
+                                    second_of(r.above[j * BS_ELEMENTS + i] * scale);
+#endif
                     if (p.lse && v0 < p.vectors && v0 % p.head_vectors == 0)
                         ((Sum *)p.lse)[row_offset(row, p.heads) + head] = r.most + logarithm(total);
                 }

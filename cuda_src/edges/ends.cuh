@@ -8,6 +8,11 @@
 #include "edges/vectors.cuh"
 #endif
 
+#define BS_ADD 1
+#define BS_MUL 2
+#define BS_SUB 3
+#define BS_DIV 4
+
 struct EdgesParams {
     const Index *indptr, *indices;
     const Index *rows; // of edges 0, 32, 64, ... and of the last one
@@ -17,7 +22,7 @@ struct EdgesParams {
     i64 edges, warps;
     int heads;
     int vectors; // of a head's part of a row; of its results, for sums and products of codes
-    int product; // of two elements, else their sum
+    int op; // on two elements: one of those below
 #ifdef BS_CODES
     int row_bytes, columns; // of a head's part of a row: packed bytes, integers
     CodeSide left, right;
@@ -64,6 +69,31 @@ BS_INLINE Index edge_of(const EdgesParams &p, i64 warp, int &head)
     head = 0;
 #endif
     return min((Index)32 * block + (Index)behind, (Index)p.edges - 1);
+}
+
+// Which parts of x and y a lane's pair of edge and head meets.
+struct Parts {
+    Index left, right;
+#ifdef BS_REAL
+    NodeMap left_map, right_map;
+#endif
+};
+
+BS_INLINE Parts parts_of(const EdgesParams &p, i64 warp)
+{
+    int head;
+    const Index edge = edge_of(p, warp, head);
+    const Ends ends = load_ends(p, edge);
+    Parts parts;
+    parts.left = row_of(p, edge, ends), parts.right = ends.col;
+#ifdef BS_REAL
+    parts.left_map = map_of(p.left, parts.left, head), parts.right_map = map_of(p.right, parts.right, head);
+#endif
+#ifdef BS_HEADS
+    parts.left = parts.left * p.heads + head;
+    parts.right = parts.right * p.heads + head;
+#endif
+    return parts;
 }
 
 #endif

@@ -59,17 +59,7 @@ extern "C" __global__ void __launch_bounds__(256, BS_BLOCKS) sddmm_codes(const E
         return;
     const int bytes = p.vectors * BS_VECTOR; // of a pair's results
     const int left = (int)min((i64)32, p.edges * p.heads - 32 * warp);
-    int head;
-    const Index edge = edge_of(p, warp, head);
-    const Ends ends = load_ends(p, edge);
-    Index own = row_of(p, edge, ends), mine = ends.col;
-#ifdef BS_REAL
-    const NodeMap own_map = map_of(p.left, own, head), its_map = map_of(p.right, mine, head);
-#endif
-#ifdef BS_HEADS
-    own = own * p.heads + head;
-    mine = mine * p.heads + head;
-#endif
+    const Parts own = parts_of(p, warp);
     __syncwarp();
     char *out = p.out + 32 * warp * bytes;
 #pragma unroll 1
@@ -81,11 +71,11 @@ extern "C" __global__ void __launch_bounds__(256, BS_BLOCKS) sddmm_codes(const E
 #endif
 #pragma unroll
         for (int s = 0; s < BS_STEPS; s++) {
-            x[s] = p.x + row_offset(__shfl_sync(~0u, own, place + s * GROUPS), p.row_bytes);
-            y[s] = p.y + row_offset(__shfl_sync(~0u, mine, place + s * GROUPS), p.row_bytes);
+            x[s] = p.x + row_offset(__shfl_sync(~0u, own.left, place + s * GROUPS), p.row_bytes);
+            y[s] = p.y + row_offset(__shfl_sync(~0u, own.right, place + s * GROUPS), p.row_bytes);
 #ifdef BS_REAL
-            x_map[s] = handed(own_map, place + s * GROUPS);
-            y_map[s] = handed(its_map, place + s * GROUPS);
+            x_map[s] = handed(own.left_map, place + s * GROUPS);
+            y_map[s] = handed(own.right_map, place + s * GROUPS);
 #endif
         }
         for (int v = t; v < p.vectors; v += BS_LANES) {
@@ -119,9 +109,9 @@ extern "C" __global__ void __launch_bounds__(256, BS_BLOCKS) sddmm_codes(const E
 #ifdef BS_REAL
                     l = real_of(p.left, l, x_map[s], scales[0][i], offsets[0][i]);
                     r = real_of(p.right, r, y_map[s], scales[1][i], offsets[1][i]);
-                    made.word[i] = bs_bits_of(p.product ? bs_mulf(l, r) : bs_addf(l, r));
+                    made.word[i] = bs_bits_of(p.op == BS_MUL ? bs_mulf(l, r) : bs_addf(l, r));
 #else
-                    made.word[i] = (u32)(p.product ? l * r : l + r);
+                    made.word[i] = (u32)(p.op == BS_MUL ? l * r : l + r);
 #endif
                 }
                 if (place + s * GROUPS < left)

@@ -1,4 +1,4 @@
-// Sums or products of two rows for every edge, element by element: out[e, d] = x[row of e, d] + or * y[column of e, d].
+// Sums, products, differences or quotients of two rows for every edge, element by element: out[e, d] = x[row of e, d] op y[column of e, d].
 // Edges are dealt out as in edges/sddmm_dot.cu, 32 to a warp; bound by writing the result.
 #include "edges/ends.cuh"
 
@@ -12,6 +12,16 @@
 
 #define GROUPS (32 / BS_LANES)
 #define BATCHES (BS_LANES / BS_STEPS)
+
+// Quotients are of floats.
+BS_INLINE Sum combined(int op, Sum l, Sum r)
+{
+#if BS_TYPE < 4
+    if (op == BS_DIV)
+        return l / r;
+#endif
+    return op == BS_MUL ? l * r : op == BS_SUB ? l - r : l + r;
+}
 
 extern "C" __global__ void __launch_bounds__(256, BS_BLOCKS) sddmm_combine(const EdgesParams p)
 {
@@ -50,7 +60,7 @@ extern "C" __global__ void __launch_bounds__(256, BS_BLOCKS) sddmm_combine(const
 #pragma unroll
                 for (int i = 0; i < BS_ELEMENTS; i++) {
                     const Sum l = widen(a[s], i), r = widen(b[s], i);
-                    made.at[i] = narrow(p.product ? l * r : l + r);
+                    made.at[i] = narrow(combined(p.op, l, r));
                 }
                 if (place + s * GROUPS < left)
                     store_vector(out + row_offset(place + s * GROUPS, bytes) + (v + t) * BS_VECTOR, made);

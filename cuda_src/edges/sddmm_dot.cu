@@ -99,18 +99,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) sddmm_edges(
         left[v] = zero_vector();
     Index held = -1;
 #endif
-    int head;
-    const Index edge = edge_of(p, warp, head);
-    const Ends ends = load_ends(p, edge);
-    // ---- which parts of x and y the lane's pair meets
-    Index own = row_of(p, edge, ends), mine = ends.col;
-#ifdef BS_REAL
-    const NodeMap left_map = map_of(p.left, own, head), right_map = map_of(p.right, mine, head);
-#endif
-#ifdef BS_HEADS
-    mine = mine * p.heads + head;
-    own = own * p.heads + head;
-#endif
+    const Parts own = parts_of(p, warp);
     __syncwarp();
     Sums result = no_sums();
 #pragma unroll 1
@@ -120,8 +109,8 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) sddmm_edges(
 #pragma unroll
         for (int s = 0; s < BS_STEPS; s++) {
             const int from = batch * BATCH + place_of(s, group);
-            row[s] = __shfl_sync(~0u, own, from);
-            col[s] = __shfl_sync(~0u, mine, from);
+            row[s] = __shfl_sync(~0u, own.left, from);
+            col[s] = __shfl_sync(~0u, own.right, from);
             sum[s] = no_sums();
         }
 #if BS_ROUNDS
@@ -178,7 +167,7 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) sddmm_edges(
 #ifdef BS_CODES
     complete(result, p.columns);
 #ifdef BS_REAL
-    const Element made = (Element)bs_bits_of(real_dot(result, handed(left_map, place), handed(right_map, place), p.columns));
+    const Element made = (Element)bs_bits_of(real_dot(result, handed(own.left_map, place), handed(own.right_map, place), p.columns));
 #else
     const Element made = result.dot;
 #endif

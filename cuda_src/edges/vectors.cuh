@@ -2,6 +2,7 @@
 #ifndef BITSPARSE_EDGE_VECTORS_CUH
 #define BITSPARSE_EDGE_VECTORS_CUH
 
+#include "common/ptx.cuh"
 #include "csr/streams.cuh"
 
 typedef bs_u16 u16;
@@ -149,35 +150,10 @@ BS_INLINE Vector zero_vector()
 
 BS_INLINE void store_vector(char *at, const Vector &v) { *(Raw *)at = v.raw; }
 
-#if BS_TYPE == BS_F16
-BS_INLINE float half_to_float(u16 h)
-{
-    float f;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h));
-    return f;
-}
-
-BS_INLINE u16 float_to_half(float f)
-{
-    u32 both;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(0.0f), "f"(f));
-    return (u16)both;
-}
-#endif
-
-#if BS_TYPE == BS_BF16
-BS_INLINE u16 float_to_bfloat(float f)
-{
-    u32 both;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(0.0f), "f"(f));
-    return (u16)both;
-}
-#endif
-
 BS_INLINE Sum widen(const Vector &v, int i)
 {
 #if BS_TYPE == BS_F16
-    return half_to_float(v.at[i]);
+    return float_of_f16(v.at[i]);
 #elif BS_TYPE == BS_BF16 && BS_VECTOR >= 4
     const u32 w = v.word[i / 2];
     return bs_float_of(i & 1 ? w & 0xffff0000u : w << 16);
@@ -191,9 +167,9 @@ BS_INLINE Sum widen(const Vector &v, int i)
 BS_INLINE Element narrow(Sum s)
 {
 #if BS_TYPE == BS_F16
-    return float_to_half(s);
+    return (u16)f16x2_of(s, 0.0f);
 #elif BS_TYPE == BS_BF16
-    return float_to_bfloat(s);
+    return (u16)bf16x2_of(s, 0.0f);
 #else
     return s;
 #endif

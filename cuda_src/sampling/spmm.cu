@@ -116,7 +116,7 @@ struct Group {
 #pragma unroll
             for (int j = 0; j < BS_OUTS; j += 2) {
                 const float high = j + 1 < BS_OUTS ? r[j + 1 < BS_OUTS ? j + 1 : j] : 0.0f;
-                const unsigned both = BS_KIND == BS_FLOAT16 ? halves_of(r[j], high) : bfloats_of(r[j], high);
+                const unsigned both = BS_KIND == BS_FLOAT16 ? f16x2_of(r[j], high) : bf16x2_of(r[j], high);
                 rounded[j] = (unsigned short)both;
                 if (j + 1 < BS_OUTS)
                     rounded[j + 1 < BS_OUTS ? j + 1 : j] = (unsigned short)(both >> 16);

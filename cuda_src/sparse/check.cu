@@ -4,9 +4,8 @@
 struct CheckParams {
     const Index *indptr, *indices; // without indices only indptr is looked at
     u64 *found;                    // see below; zero at the start
-    Index *starts;                 // where each window starts
-    i64 rows, cols, nnz, windows;
-    int window;
+    Index *row_of;                 // the row of every entry
+    i64 rows, cols, nnz;
 };
 
 // Places are counted from the end, so that the largest is the first.
@@ -17,7 +16,6 @@ enum {
     BS_BAD_INDEX, // the first index outside of the shape
     BS_FALLS,     // neighbours of one row that fall
     BS_REPEATS,   // neighbours of one row that are equal
-    BS_TALLEST,   // entries of the fullest window
 };
 
 // Neighbours of all indices are compared, and those that a row boundary parts are taken off again: no entry looks for its row.
@@ -63,23 +61,6 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS) check_csr(const CheckPa
         atomicAdd(&p.found[BS_FALLS + threadIdx.x], (u64)(i64)sums[threadIdx.x]);
 }
 
-// Where windows of rows start, and the entries of the fullest.
-extern "C" __global__ void __launch_bounds__(BS_THREADS) window_starts(const CheckParams p)
-{
-    const i64 step = (i64)gridDim.x * BS_THREADS;
-    i64 tallest = 0;
-#pragma unroll 1
-    for (i64 w = (i64)blockIdx.x * BS_THREADS + threadIdx.x; w <= p.windows; w += step) {
-        const i64 row = w * p.window, next = row + p.window;
-        const Index start = p.indptr[row < p.rows ? row : p.rows];
-        p.starts[w] = start;
-        const i64 entries = (i64)p.indptr[next < p.rows ? next : p.rows] - start;
-        tallest = entries > tallest ? entries : tallest;
-    }
-    if (tallest)
-        atomicMax(&p.found[BS_TALLEST], (u64)tallest);
-}
-
 // The row of every entry of an indptr that is right.
 extern "C" __global__ void __launch_bounds__(BS_THREADS) rows_of(const CheckParams p)
 {
@@ -88,5 +69,5 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS) rows_of(const CheckPara
     rows_of_chunk(p.indptr, p.rows, from, to, ends);
     const i64 low = ends[0], high = ends[1];
     for (i64 e = from + threadIdx.x; e < to; e += BS_THREADS)
-        p.starts[e] = (Index)last_start(p.indptr, low, high, e);
+        p.row_of[e] = (Index)last_start(p.indptr, low, high, e);
 }

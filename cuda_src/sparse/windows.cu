@@ -7,23 +7,38 @@
 
 struct WindowParams {
     const Index *indptr, *indices;
-    const Index *edges; // where each window's entries start
-    const i64 *full;    // windows that are too full for shared memory
-    Index *perm;        // results, each of them or NULL: position in the CSR array,
-    u8 *edge_row;       // row in the window,
-    int *edge_cell;     // cell in the window;
-    int *edge_col;      // the same cell, where the entry stands in the CSR array;
-    Index *cells;       // cells of a window, written where its entries start,
-    u16 *tiles;         // the bits of 4 x 4 blocks, likewise,
-    Index *counts;      // and how many cells there are, one place on
-    i64 rows, windows, fulls;
-    int window, shift;
-    int low, capacity; // a launch takes windows of low < entries <= capacity
-    Index *packed;     // cells and tiles, those of one window after those of the other
+    u64 *found;     // see below; zero at the start
+    Index *edges;   // where each window's entries start
+    Index *lists;   // numbers of windows, room for all in every class; those of the last are too full for shared memory
+    Index *perm;    // results, each of them or NULL: position in the CSR array,
+    u8 *edge_row;   // row in the window,
+    int *edge_cell; // cell in the window;
+    u8 *edge_byte;  // the same cell, where the entry stands in the CSR array, in every width that may hold them all;
+    u16 *edge_short;
+    int *edge_int;
+    Index *cells;  // cells of a window, written where its entries start,
+    u16 *tiles;    // the bits of 4 x 4 blocks, likewise,
+    Index *counts; // how many cells there are,
+    Index *starts; // where they start once they are packed,
+    Index *packed; // and cells and tiles, those of one window after those of the other
     u16 *packed_tiles;
+    u64 *sums; // cells of every `part` windows; zero at the start
+    i64 rows, windows, part;
+    int window, shift;
+    int classes, list, capacity; // a launch takes the windows of one list, which have at most `capacity` entries
+    int capacities[5];
+};
+
+// Behind what a check of the pattern found.
+enum {
+    BS_TALLEST = 4, // entries of the fullest window
+    BS_MOST,        // cells of the window that has most,
+    BS_TOTAL,       // and of all
+    BS_LISTED,      // windows of each class
 };
 
 #define BS_MOST_ROWS 256
+#define BS_MOST_LISTS 6 // those of the classes, and of windows that are too full
 
 // How many of the sorted keys [from, to) are in front of `key`: those that are smaller, or also those that are equal.
 static __device__ __forceinline__ int rank_in(const Index *keys, int from, int to, Index key, bool equal_too)
@@ -62,22 +77,79 @@ static __device__ __forceinline__ int row_in_window(const int *bounds, int windo
     return low;
 }
 
-extern "C" __global__ void order_windows(const WindowParams p)
+// Where windows start, and which class they are of. Those without entries are of none.
+extern "C" __global__ void __launch_bounds__(BS_THREADS) list_windows(const WindowParams p)
 {
-    extern __shared__ __align__(16) char shared[];
-    __shared__ int bounds[BS_MOST_ROWS + 1], room[33];
-    const i64 w = blockIdx.x, begin = p.edges[w];
-    const i64 entries = p.edges[w + 1] - begin;
-    if (w == 0 && p.low < 0 && threadIdx.x == 0)
-        p.counts[0] = 0;
-    if (entries <= p.low || entries > p.capacity)
-        return;
-    const int n = (int)entries;
-    if (n == 0) {
-        if (threadIdx.x == 0)
-            p.counts[w + 1] = 0;
-        return;
+    __shared__ int sizes[BS_MOST_LISTS];
+    __shared__ i64 places[BS_MOST_LISTS];
+    i64 tallest = 0;
+    for (i64 start = (i64)blockIdx.x * BS_THREADS; start < p.windows; start += (i64)gridDim.x * BS_THREADS) {
+        if (threadIdx.x < BS_MOST_LISTS)
+            sizes[threadIdx.x] = 0;
+        __syncthreads();
+        const i64 w = start + threadIdx.x, row = w * p.window, next = row + p.window;
+        int list = -1, place = 0;
+        if (w < p.windows) {
+            const Index begin = p.indptr[row], end = p.indptr[next < p.rows ? next : p.rows];
+            const i64 entries = (i64)end - begin;
+            p.edges[w] = begin;
+            if (w + 1 == p.windows)
+                p.edges[w + 1] = end;
+            tallest = entries > tallest ? entries : tallest;
+            if (entries > 0) {
+                for (list = 0; list < p.classes && entries > p.capacities[list]; list++)
+                    ;
+                place = atomicAdd(&sizes[list], 1);
+            } else
+                p.counts[w] = 0;
+        }
+        __syncthreads();
+        if (threadIdx.x <= p.classes && sizes[threadIdx.x])
+            places[threadIdx.x] = (i64)atomicAdd(&p.found[BS_LISTED + threadIdx.x], (u64)sizes[threadIdx.x]);
+        __syncthreads();
+        if (list >= 0)
+            p.lists[list * p.windows + places[list] + place] = (Index)w;
     }
+    if (tallest)
+        atomicMax(&p.found[BS_TALLEST], (u64)tallest);
+}
+
+// The windows that a launch takes, one after the other.
+static __device__ __forceinline__ i64 listed(const WindowParams &p) { return (i64)p.found[BS_LISTED + p.list]; }
+
+static __device__ __forceinline__ i64 window_at(const WindowParams &p, i64 k) { return p.lists[p.list * p.windows + k]; }
+
+static __device__ __forceinline__ void store_position(const WindowParams &p, i64 entry, int cell)
+{
+    if (p.edge_byte)
+        p.edge_byte[entry] = (u8)cell;
+    if (p.edge_short)
+        p.edge_short[entry] = (u16)cell;
+    if (p.edge_int)
+        p.edge_int[entry] = cell;
+}
+
+// How many cells a window has. One thread.
+static __device__ __forceinline__ void count_cells(const WindowParams &p, i64 w, int cells)
+{
+    p.counts[w] = cells;
+    atomicAdd(&p.sums[w / p.part], (u64)cells);
+}
+
+// How many cells a block has counted, in one window at most and in all.
+static __device__ __forceinline__ void add_cells(const WindowParams &p, int most, i64 total)
+{
+    if (threadIdx.x == 0 && total) {
+        atomicMax(&p.found[BS_MOST], (u64)most);
+        atomicAdd(&p.found[BS_TOTAL], (u64)total);
+    }
+}
+
+// Sort a window; the number of its cells. All threads.
+static __device__ __forceinline__ int order_window(const WindowParams &p, i64 w, char *shared, int *bounds, int *room)
+{
+    const i64 begin = p.edges[w];
+    const int n = (int)(p.edges[w + 1] - begin);
     Index *keys = (Index *)shared, *other_keys = keys + p.capacity;
     u32 *places = (u32 *)(other_keys + p.capacity), *other_places = places + p.capacity; // the row above 20 bits of position
     load_bounds(p, w, begin, bounds);
@@ -120,7 +192,7 @@ extern "C" __global__ void order_windows(const WindowParams p)
             p.edge_row[begin + i] = (u8)(places[i] >> 20);
             p.edge_cell[begin + i] = at;
         }
-        if (p.edge_col)
+        if (p.edge_byte)
             other_places[places[i] & 0xfffffu] = (u32)at; // through shared memory, so that neighbours are written together
         if (first && p.cells)
             p.cells[begin + at] = cell;
@@ -132,20 +204,37 @@ extern "C" __global__ void order_windows(const WindowParams p)
         }
     }
     if (threadIdx.x == 0)
-        p.counts[w + 1] = done;
-    if (p.edge_col) {
+        count_cells(p, w, done);
+    if (p.edge_byte) {
         __syncthreads();
         for (int i = threadIdx.x; i < n; i += blockDim.x)
-            p.edge_col[begin + i] = (int)other_places[i];
+            store_position(p, begin + i, (int)other_places[i]);
     }
+    return done;
+}
+
+extern "C" __global__ void order_windows(const WindowParams p)
+{
+    extern __shared__ __align__(16) char shared[];
+    __shared__ int bounds[BS_MOST_ROWS + 1], room[33];
+    const i64 count = listed(p);
+    int most = 0;
+    i64 total = 0;
+    for (i64 k = blockIdx.x; k < count; k += gridDim.x) {
+        const int cells = order_window(p, window_at(p, k), shared, bounds, room);
+        __syncthreads(); // shared memory may still be read
+        most = max(most, cells);
+        total += cells;
+    }
+    add_cells(p, most, total);
 }
 
 // Full windows: the place of an entry is the number of entries of every row in front of it.
 extern "C" __global__ void __launch_bounds__(BS_THREADS) rank_windows(const WindowParams p)
 {
     __shared__ int bounds[BS_MOST_ROWS + 1];
-    for (i64 k = blockIdx.y; k < p.fulls; k += gridDim.y) {
-        const i64 w = p.full[k], begin = p.edges[w];
+    for (i64 k = blockIdx.y; k < listed(p); k += gridDim.y) {
+        const i64 w = window_at(p, k), begin = p.edges[w];
         const int n = (int)(p.edges[w + 1] - begin);
         const Index *keys = p.indices + begin;
         __syncthreads(); // the bounds may still be read
@@ -166,8 +255,10 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS) rank_windows(const Wind
 extern "C" __global__ void number_cells(const WindowParams p)
 {
     __shared__ int room[33];
-    for (i64 k = blockIdx.x; k < p.fulls; k += gridDim.x) {
-        const i64 w = p.full[k], begin = p.edges[w];
+    int most = 0;
+    i64 total = 0;
+    for (i64 k = blockIdx.x; k < listed(p); k += gridDim.x) {
+        const i64 w = window_at(p, k), begin = p.edges[w];
         const int n = (int)(p.edges[w + 1] - begin);
         int done = 0;
         for (int start = 0; start < n; start += blockDim.x) {
@@ -180,8 +271,8 @@ extern "C" __global__ void number_cells(const WindowParams p)
             done += total;
             if (inside && p.edge_cell)
                 p.edge_cell[begin + i] = at;
-            if (inside && p.edge_col)
-                p.edge_col[p.perm[begin + i]] = at;
+            if (inside)
+                store_position(p, p.perm[begin + i], at);
             if (first && p.cells)
                 p.cells[begin + at] = cell;
             if (first && p.tiles) {
@@ -196,21 +287,64 @@ extern "C" __global__ void number_cells(const WindowParams p)
             }
         }
         if (threadIdx.x == 0)
-            p.counts[w + 1] = done;
+            count_cells(p, w, done);
+        most = max(most, done);
+        total += done;
     }
+    add_cells(p, most, total);
 }
 
-// The cells of each window, and their tiles, moved behind those of the window in front: a warp a window.
+// The values of all threads in front of this one added up, and in `total` those of all. `room` holds one for each warp; all threads.
+static __device__ __forceinline__ i64 sum_before(i64 value, i64 *room, i64 *total)
+{
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    i64 sum = value;
+#pragma unroll
+    for (int step = 1; step < 32; step <<= 1) {
+        const i64 other = __shfl_up_sync(~0u, sum, step);
+        sum += lane >= step ? other : 0;
+    }
+    __syncthreads(); // the room may still be read
+    if (lane == 31)
+        room[warp] = sum;
+    __syncthreads();
+    i64 all = 0;
+    for (int other = 0; other < BS_THREADS / 32; other++) {
+        sum += other < warp ? room[other] : 0;
+        all += room[other];
+    }
+    *total = all;
+    return sum - value;
+}
+
+// Where the cells of each window start, and the cells and their tiles moved there: a block a part of the windows, a warp a window.
 extern "C" __global__ void __launch_bounds__(BS_THREADS) pack_cells(const WindowParams p)
 {
-    const i64 step = (i64)gridDim.x * (BS_THREADS / 32);
-    for (i64 w = (i64)blockIdx.x * (BS_THREADS / 32) + (threadIdx.x >> 5); w < p.windows; w += step) {
-        const i64 from = p.edges[w], to = p.counts[w];
-        const int n = (int)(p.counts[w + 1] - to);
+    __shared__ i64 room[BS_THREADS / 32];
+    const i64 from = blockIdx.x * p.part, to = from + p.part < p.windows ? from + p.part : p.windows;
+    i64 before = 0, all;
+    for (int part = threadIdx.x; part < blockIdx.x; part += BS_THREADS)
+        before += (i64)p.sums[part];
+    sum_before(before, room, &all);
+    before = all;
+    for (i64 first = from; first < to; first += BS_THREADS) {
+        const i64 mine = first + threadIdx.x, size = mine < to ? p.counts[mine] : 0;
+        const i64 start = before + sum_before(size, room, &all);
+        if (mine < to) {
+            p.starts[mine] = (Index)start;
+            if (mine + 1 == p.windows)
+                p.starts[mine + 1] = (Index)(start + size);
+        }
+        before += all;
+    }
+    __syncthreads();
+    for (i64 w = from + (threadIdx.x >> 5); w < to && p.cells; w += BS_THREADS / 32) {
+        const i64 source = p.edges[w], target = p.starts[w];
+        const int n = (int)p.counts[w];
         for (int i = threadIdx.x & 31; i < n; i += 32) {
-            p.packed[to + i] = p.cells[from + i];
+            p.packed[target + i] = p.cells[source + i];
             if (p.tiles)
-                p.packed_tiles[to + i] = p.tiles[from + i];
+                p.packed_tiles[target + i] = p.tiles[source + i];
         }
     }
 }

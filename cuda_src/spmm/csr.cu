@@ -249,23 +249,12 @@ extern "C" __global__ void __launch_bounds__(BS_THREADS, BS_BLOCKS) spmm_csr(con
     Aggregate sums(p, at);
     if (sums.slice >= p.slices)
         return;
-    const int warp = (int)((blockIdx.x * blockDim.x + threadIdx.x) / 32), together = p.units.pieces + p.units.whole;
-    if (warp < together) {
-        read_unit(p.units.table + warp, at);
-        if (warp < p.units.pieces)
-            at.piece = warp;
-        share<BS_U, BS_SHARED_BLANKS>(p.streams, at, sums);
-        sums.shared();
-    } else {
-        const int shift = p.streams.shift, unit = ((warp - together) << (5 - shift)) + (((int)threadIdx.x & 31) >> shift);
-        if (unit >= p.units.streams)
-            return;
-        read_unit(p.units.table + together + unit, at);
+    take_unit<BS_U, BS_SHARED_BLANKS>(p.units, p.streams, at, sums, [&] {
         if constexpr (BS_SEGMENTS)
             walk_segments<BS_U>(p.streams, at, sums);
         else
             walk<BS_U, BS_BLANKS>(p.streams, at, sums);
-    }
+    });
 #if BS_SIGNS
     if (sums.strange)
         *p.finish.nan = 1;

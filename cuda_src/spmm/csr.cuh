@@ -109,7 +109,7 @@ BS_INLINE void finish_row(const SpmmParams &p, Index row, Index count, const Sum
 #pragma unroll
     for (int j = 0; j < BS_EACH; j += 2) {
         const float high = j + 1 < BS_EACH ? r[j + 1 < BS_EACH ? j + 1 : j] : 0.0f;
-        const unsigned both = BS_KIND == BS_FLOAT16 ? halves_of(r[j], high) : bfloats_of(r[j], high);
+        const unsigned both = BS_KIND == BS_FLOAT16 ? f16x2_of(r[j], high) : bf16x2_of(r[j], high);
         v.of[j] = (unsigned short)both;
         if (j + 1 < BS_EACH)
             v.of[j + 1 < BS_EACH ? j + 1 : j] = (unsigned short)(both >> 16);

@@ -115,8 +115,7 @@ BS_INLINE void sum_edges(i64 at, int start, int limit, const TilesParams &p)
 extern "C" __global__ void __launch_bounds__(32 * BS_WARPS, BS_BLOCKS) spmm_tiles(const TilesParams p)
 {
     const u32 lane = threadIdx.x & 31;
-    const u32 slice = p.outer ? blockIdx.x / p.groups : blockIdx.x % (u32)p.slices;
-    const u32 group = p.outer ? blockIdx.x - slice * p.groups : blockIdx.x / (u32)p.slices;
+    const u32 slice = blockIdx.x % (u32)p.slices, group = blockIdx.x / (u32)p.slices;
     const i64 at = (i64)group * BS_WARPS + (threadIdx.x >> 5);
     if (at >= p.piece_count)
         return;

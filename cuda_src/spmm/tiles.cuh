@@ -35,9 +35,6 @@ typedef long long i64;
 #ifndef BS_SPLIT
 #define BS_SPLIT 0 // products of what rounding leaves as well
 #endif
-#ifndef BS_ROUND
-#define BS_ROUND 1 // how float32 becomes TF32
-#endif
 
 #if BS_TYPE == BS_FLOAT
 typedef float Element;
@@ -65,8 +62,7 @@ struct TilesParams {
     i64 rows, piece_count, value_head; // value_head: from the values of one head to those of the next
     u32 row_bytes;
     u32 value_bytes; // from the value of one edge to that of the next
-    int columns, width, head_slices, slices, outer; // width: columns of a head
-    u32 groups; // of BS_WARPS pieces
+    int columns, width, head_slices, slices; // width: columns of a head
 };
 
 // Columns of a group and bits of a tile, on their way one gather ahead of the features.

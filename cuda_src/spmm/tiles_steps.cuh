@@ -81,10 +81,9 @@ BS_INLINE void gather(Gathered &to, const Index &from, Lane &l, const TilesParam
     }
 }
 
-// A float32 whose last 13 bits the products will cut off. BS_ROUND 0: as it is, 2^-10 of it at most are lost. 1: made larger by two thirds
-// of half of that first, so that what is cut off is right on average and 6.4e-4 at most; one instruction, and what fits stays what it is.
-// 2: rounded to nearest, 2^-11; three instructions.
-BS_INLINE u32 narrowed(float x) { return BS_ROUND == 2 ? tf32_of(x) : __float_as_uint(BS_ROUND == 1 ? x * 1.00034f : x); }
+// A float32 whose last 13 bits the products will cut off, 2^-10 of it at most: made larger by two thirds of half of that first, so that what
+// is cut off is right on average and 6.4e-4 at most; one instruction, and what fits stays what it is.
+BS_INLINE u32 narrowed(float x) { return __float_as_uint(x * 1.00034f); }
 
 // The operand of 16 rows: register i holds row g + 8 (i % 2), the columns of half i / 2 of what the lane holds. With `low`, what rounding
 // left of the weights.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -80,7 +79,7 @@ def figure_7(name: str, commit: str | None, repetitions: int) -> Iterator[dict[s
             {"part": "figure-7"} | matrix.facts() | {"graph": name, "D": COLUMNS, "replayed": side.replayed} | params
         )
         where = machine(1, commit)
-        yield asdict(Record.measured("aes", side.name, params, ms, vendor.name, vendor_ms, 0, where))
+        yield Record("aes", side.name, params, ms, vendor.name, vendor_ms, 0, where).flat()
 
 
 def table_3(name: str, commit: str | None, repetitions: int) -> Iterator[dict[str, Any]]:
@@ -137,4 +136,4 @@ def table_3(name: str, commit: str | None, repetitions: int) -> Iterator[dict[st
         params |= {"inputs": inputs, "classes": classes, "compute_ms": compute, "share": load / (load + compute)}
         moved = int(x.nbytes if bits is None else codes.words.nbytes)
         case = f"table-3-{name}-{'float32' if bits is None else f'int{bits}'}-W{width}"
-        yield asdict(Record.measured("aes", case, params, load, None, None, moved, machine(1, commit)))
+        yield Record("aes", case, params, load, None, None, moved, machine(1, commit)).flat()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -40,7 +39,7 @@ _Record = dict[str, Any]
 def record(part: str, case: str, params: _Record, commit: str | None) -> _Record:
     """A record of what is no time."""
     facts = {"part": part} | params
-    return asdict(bench.Record.counted("aes", f"{part}-{case}", facts, bench.Machine.of_cpu(1, commit)))
+    return bench.Record.counted("aes", f"{part}-{case}", facts, bench.Machine.of_cpu(1, commit)).flat()
 
 
 # ---- Figure 5

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -51,6 +50,6 @@ def versions(part: str, model: str, graph: str, commit: str | None, repetitions:
         params |= {"peak_bytes": one.peak_bytes, "replayed": one.timed.replayed}
         peer = geometric_version(), times["fp32 (T)"]
         case = f"{part}-{model}-{graph}-{version}"
-        record = Record.measured("bitgnn", case, params, times[version], *peer, one.peak_bytes, where)
-        made.append(asdict(record))
+        record = Record("bitgnn", case, params, times[version], *peer, one.peak_bytes, where)
+        made.append(record.flat())
     return made

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from benchmarks.gpu_timing import (
 from bitsparse import jit
 from bitsparse.backends.cuda.matmul import wgmma as gemm
 from bitsparse.backends.cuda.matmul.matmul import Product
+from bitsparse.backends.cuda.matmul.passes import Sizes
 from bitsparse.bench import Machine, Record, Unavailable
 from bitsparse.datasets import synthetic
 from bitsparse.graph import batch
@@ -119,8 +119,8 @@ def products(
         params |= {"tflops": 2e-9 * n * n * d / ms, "peer_tflops": 2e-9 * n * n * d / times[-1]}
         case = " ".join(f"{part} {n}x{n}x{d} {params['bits']} {params['variant']}".split())
         limits = product_bounds(params["kernel"], n, n, d, 1, params["bits"], fact["bytes"])._asdict()
-        record = Record.measured("qgtc", case, params, ms, peer_name, times[-1], fact["bytes"], where, **limits)
-        yield asdict(record)
+        record = Record("qgtc", case, params, ms, peer_name, times[-1], fact["bytes"], where, **limits)
+        yield record.flat()
 
 
 @cache
@@ -137,7 +137,7 @@ def tilings(n: int, d: int, bits: int) -> dict[str, gemm.Tiling]:
     def best(side_by_side: bool) -> gemm.Tiling:
         return min(
             (t for t in found if (t.qb > 1) == side_by_side),
-            key=lambda t: gemm.estimate_us(t, n, d, blocks, 1, bits, 1),
+            key=lambda t: gemm.estimate_us(t, Sizes(n, d, blocks, 1, bits, 1)),
         )
 
     return {"reuse": best(True), "no-reuse": best(False)}
@@ -178,7 +178,7 @@ def figure_8(commit: str | None) -> Iterator[dict[str, Any]]:
         params = {"part": "figure-8", "graph": name, "source": source, "nodes": data.num_nodes}
         params |= {"parts": int(np.unique(labels).size), "entries": int(data.adjacency.nnz)}
         params |= {"tiles": total, "processed": processed, "zero_between": between}
-        yield asdict(Record.counted("qgtc", f"figure-8 {name}", params, Machine.of_cpu(1, commit)))
+        yield Record.counted("qgtc", f"figure-8 {name}", params, Machine.of_cpu(1, commit)).flat()
 
 
 def measured(part: str, commit: str | None, repetitions: int) -> Iterator[dict[str, Any]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -86,7 +85,7 @@ class Part:
         """A record of this part."""
         facts = {"part": self.part} | self.matrix.facts() | {"graph": self.graph} | params
         name = f"{self.part}-{self.graph}-{case}"
-        return asdict(Record.measured("tango", name, facts, ms, peer, peer_ms, moved, self.machine))
+        return Record("tango", name, facts, ms, peer, peer_ms, moved, self.machine).flat()
 
 
 _held: dict[str, Matrix] = {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from functools import partial
 from statistics import median
 from typing import Any
@@ -64,10 +63,8 @@ def record(part: str, case: str, cell: Cell, found: dict[str, Any], commit: str 
     params = {"part": part, "D": cell.columns} | matrix.facts() | found
     ours = min(found["fp32_ms"], found["tf32_ms"])
     moved = matrix.pattern_bytes + 8 * matrix.shape[0] * cell.columns
-    made = Record.measured(
-        "tcgnn", case, params, ours, found.get("vendor"), found.get("vendor_ms"), moved, machine(1, commit)
-    )
-    return asdict(made)
+    made = Record("tcgnn", case, params, ours, found.get("vendor"), found.get("vendor_ms"), moved, machine(1, commit))
+    return made.flat()
 
 
 def product(part: str, name: str, columns: int, commit: str | None, repetitions: int) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -48,4 +47,4 @@ def counted(part: str, name: str, commit: str | None) -> dict[str, Any]:
     for use, (window, width) in TILES.items():
         found = tile_statistics(data.adjacency, window=window, width=width)
         params[use] = {"before": int(found.before), "after": int(found.after), "reduction": float(found.reduction)}
-    return asdict(Record.counted("tcgnn", f"{part}-{name}", params, Machine.of_cpu(1, commit)))
+    return Record.counted("tcgnn", f"{part}-{name}", params, Machine.of_cpu(1, commit)).flat()

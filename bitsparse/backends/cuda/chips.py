@@ -12,19 +12,6 @@ from typing import NamedTuple
 from bitsparse import jit
 from bitsparse.jit import Capability
 
-__all__ = [
-    "CHIPS",
-    "H200",
-    "RELEASED",
-    "VARIANTS",
-    "BitRates",
-    "Chip",
-    "RowRates",
-    "WarpgroupRates",
-    "chip_here",
-    "chip_of",
-]
-
 
 class WarpgroupRates(NamedTuple):
     """Products on the matrix units of warpgroups (``matmul/wgmma.py``), fitted to measured times of all tilings by ``fit/dense.py``."""
@@ -88,12 +75,6 @@ class RowRates(NamedTuple):
 class BitRates(NamedTuple):
     """Sums of one-bit features (``binary/bspmm_params.py``)."""
 
-    #: Microseconds of a call, an edge, each further 16 bytes of a row, a tile and 128 features; bytes of results stored in one.
-    start: float = 4.0
-    edge: float = 4.8e-6
-    edge_vector: float = 2.0e-6
-    tile: float = 42e-6
-    stored: float = 2.5e6
     #: Mean lengths from which rows are long or middling, and edges from which a pattern with such rows keeps all teams busy with streams.
     long_rows: int = 200
     middling_rows: int = 48

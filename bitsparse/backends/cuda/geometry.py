@@ -8,24 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bitsparse import jit
-from bitsparse.backends.params import packed_words
 from bitsparse.errors import DTypeError, ShapeError
-
-__all__ = [
-    "GROUP",
-    "MAX_BLOCKS",
-    "Operand",
-    "Source",
-    "aligned",
-    "contiguous",
-    "infinity_of",
-    "kind_of",
-    "operand",
-    "output",
-    "packed_shape",
-    "quad_alignment",
-    "source",
-]
 
 #: Elements of a chunk, one quad for each lane of a warp.
 GROUP = 128
@@ -79,19 +62,6 @@ def quad_alignment(dtype: Any) -> int:
     (4, 16)
     """
     return min(16, 4 * int(np.dtype(dtype).itemsize))
-
-
-def packed_shape(shape: tuple[int, ...], bits: int, axis: int, layout: str) -> tuple[int, ...]:
-    """Shape of the words of an array.
-
-    Examples
-    --------
-    >>> packed_shape((3, 130), 2, -1, "planes"), packed_shape((3, 130), 2, -2, "rows")
-    ((3, 2, 8), (130, 4))
-    """
-    length, outer = (shape[-1], shape[-2]) if axis == -1 else (shape[-2], shape[-1])
-    width = packed_words(length, bits, layout)
-    return (*shape[:-2], outer, bits, width) if layout == "planes" else (*shape[:-2], outer, width)
 
 
 def contiguous(array: Any) -> Any:

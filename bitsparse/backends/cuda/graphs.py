@@ -8,8 +8,6 @@ from typing import Any
 
 from bitsparse import jit
 
-__all__ = ["Recorded", "is_capturing", "milliseconds"]
-
 
 def is_capturing() -> bool:
     """Whether the current stream records a graph of the caller's."""

@@ -13,9 +13,6 @@ from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
 from bitsparse.backends.cuda.sparse.checks import THREADS, streaming
 from bitsparse.backends.params import EpilogueParams, packed_words
 
-__all__ = ["CodeSums", "PacketArrays"]
-
-
 PacketParams = jit.struct("packets/open.cu", "PacketParams")
 CodeSumParams = jit.struct("packets/sums.cu", "CodeSumParams")
 
@@ -68,22 +65,16 @@ class PacketArrays:
         self.term = cupy.zeros(nodes, np.float32)
         self._columns, self._words = columns, words
         self.params = PacketParams(room=nodes, factors=sides, runs=runs, used=used, stride=stride)
-        for name in ("indptr", "indices", "degrees", "left", "right", "term"):
-            array = getattr(self, name)
-            setattr(self.params, name, None if array is None else array.data.ptr)
-        self.params.table = None if self._table is None else self._table.data.ptr
-        self.params.columns, self.params.words = columns.data.ptr, words.data.ptr
+        arrays = {name: getattr(self, name) for name in ("indptr", "indices", "degrees", "left", "right", "term")}
+        jit.filled(self.params, **arrays, table=self._table, columns=columns, words=words)
         blocks = {
             "packet_start": streaming(nodes + 1),
             "packet_rows": min(chunks, streaming(THREADS * max(chunks, 1))),
             "packet_factors": streaming(2 * nodes),
             "packet_features": streaming(words.size),
         }
-        self._launches = [
-            jit.kernel("packets/open.cu", name).launch(count, THREADS, self.params)
-            for name, count in blocks.items()
-            if count
-        ]
+        kernels = {name: jit.kernel("packets/open.cu", name) for name, count in blocks.items() if count}
+        self._launches = [one.launch(blocks[name], THREADS, self.params) for name, one in kernels.items()]
 
     def open(self, packet: Any) -> None:
         """Enqueue the kernels that fill all arrays from a packet's bytes; a recorded graph reads them at the same address again."""
@@ -94,9 +85,8 @@ class PacketArrays:
     def scatter(self, width: int) -> Callable[[Any, Any, int, Any, Any], None]:
         """``run(packet, order, low, logits, out)``: rows of logits to ``out[order[low + row]]``."""
         params = PacketParams(width=width)
-        launch = jit.kernel("packets/open.cu", "packet_scatter").launch(
-            max(streaming(self.nodes * width), 1), THREADS, params
-        )
+        blocks = max(streaming(self.nodes * width), 1)
+        launch = jit.kernel("packets/open.cu", "packet_scatter").launch(blocks, THREADS, params)
 
         def run(packet: Any, order: Any, low: int, logits: Any, out: Any) -> None:
             params.packet, params.order, params.low = packet.data.ptr, order.data.ptr, low

@@ -8,46 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bitsparse.backends.params import DTYPES
 from bitsparse.errors import DTypeError
-
-__all__ = [
-    "ENCODINGS",
-    "LAYOUTS",
-    "ROUNDINGS",
-    "as_bytes",
-    "dtype_code",
-    "fold_shape",
-    "is_float",
-    "packed_shape",
-    "strided",
-]
 
 Array = NDArray[Any]
 
-ENCODINGS = {"unsigned": 0, "signed": 1, "bipolar": 2}
-LAYOUTS = {"planes": 0, "rows": 1}
-ROUNDINGS = {"floor": 0, "nearest": 1, "stochastic": 2}
-
-_CODES = {
-    name: code
-    for code, name in enumerate(
-        (
-            "bool",
-            "int8",
-            "uint8",
-            "int16",
-            "uint16",
-            "int32",
-            "uint32",
-            "int64",
-            "uint64",
-            "float16",
-            "bfloat16",
-            "float32",
-            "float64",
-        )
-    )
-}
+_CODES = {name: code for code, name in enumerate(DTYPES)}
 
 
 def dtype_code(dtype: np.dtype[Any]) -> int:
@@ -93,6 +59,11 @@ def as_bytes(array: Array) -> NDArray[np.uint8]:
     return np.require(array, requirements=("C", "A")).reshape(-1).view(np.uint8)
 
 
+def pattern_bytes(indptr: Array, indices: Array) -> tuple[NDArray[np.uint8], NDArray[np.uint8], bool]:
+    """The bytes of a CSR pattern, and whether its index arrays, which share one dtype, are int64."""
+    return as_bytes(indptr), as_bytes(indices), indptr.dtype.itemsize == 8
+
+
 def fold_shape(shape: tuple[int, ...]) -> tuple[int, int, int]:
     """``(batch, rows, cols)`` of a shape of at least two dimensions.
 
@@ -102,21 +73,6 @@ def fold_shape(shape: tuple[int, ...]) -> tuple[int, int, int]:
     (6, 4, 5)
     """
     return math.prod(shape[:-2]), int(shape[-2]), int(shape[-1])
-
-
-def packed_shape(shape: tuple[int, ...], bits: int, axis: int, layout: str) -> tuple[int, ...]:
-    """Shape of the words of an array.
-
-    Examples
-    --------
-    >>> packed_shape((3, 130), 2, -1, "planes"), packed_shape((3, 130), 2, -2, "rows")
-    ((3, 2, 8), (130, 4))
-    """
-    length, outer = (shape[-1], shape[-2]) if axis == -1 else (shape[-2], shape[-1])
-    lead = (*shape[:-2], outer)
-    if layout == "planes":
-        return (*lead, bits, -(-length // 128) * 4)
-    return (*lead, -(-(length * bits) // 128) * 4)
 
 
 def strided(vector: Any, shape: tuple[int, ...], dtype: Any) -> tuple[NDArray[np.uint8], tuple[int, int, int]]:

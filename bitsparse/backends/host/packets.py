@@ -8,10 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse._ext import packets as _ext
-from bitsparse.backends.host.buffers import as_bytes
+from bitsparse.backends.host.buffers import pattern_bytes
 from bitsparse.backends.host.settings import run_on
-
-__all__ = ["CHUNK_ROWS", "chunk_sizes", "copy_runs", "encode_chunks", "expand"]
 
 Array = NDArray[Any]
 _Graph = tuple[NDArray[np.uint8], NDArray[np.uint8], bool, Array, Array, Array, Array, bool]
@@ -22,8 +20,7 @@ CHUNK_ROWS = _ext.CHUNK_ROWS
 
 def _graph(graph: tuple[Array, ...], loops: bool, chunks: Array) -> _Graph:
     indptr, indices, order, place, blocks = graph
-    wide = indptr.dtype.itemsize == 8
-    return as_bytes(indptr), as_bytes(indices), wide, order, place, blocks, np.ascontiguousarray(chunks), loops
+    return *pattern_bytes(indptr, indices), order, place, blocks, np.ascontiguousarray(chunks), loops
 
 
 def chunk_sizes(graph: tuple[Array, ...], chunks: Array, loops: bool) -> NDArray[np.int64]:

@@ -7,8 +7,6 @@ import os
 from bitsparse import _check
 from bitsparse._ext import bits as _ext
 
-__all__ = ["get_num_threads", "run_on", "set_num_threads", "set_simd", "simd_level", "simd_levels"]
-
 _LEVELS = ("scalar", "avx2", "avx512")
 _MAX_THREADS = 1024
 

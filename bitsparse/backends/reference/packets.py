@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["CHUNK_ROWS", "chunk_sizes", "copy_runs", "encode_chunks", "expand"]
-
 Array = NDArray[Any]
 
 CHUNK_ROWS = 256

@@ -11,10 +11,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["activate", "philox4x32_10", "round_stochastic", "stochastic_bits", "tanh"]
-
 _f32 = np.float32
 _MASK32 = np.uint64(0xFFFFFFFF)
+
+
+def into(out: NDArray[Any] | None, result: NDArray[Any]) -> NDArray[Any]:
+    """A result, in `out` if that is given."""
+    if out is None:
+        return result
+    out[...] = result
+    return out
 
 
 def philox4x32_10(counter: tuple[Any, Any, Any, Any], key: tuple[int, int]) -> tuple[NDArray[np.uint32], ...]:
@@ -77,6 +83,32 @@ def stochastic_bits(index: Any, seed: int, stream: int) -> NDArray[np.uint16]:
     word = np.take_along_axis(words, (j // 2)[None], axis=0)[0]
     halves = (word >> (16 * (j % 2)).astype(np.uint32)) & np.uint32(0xFFFF)
     return np.asarray(halves, dtype=np.uint16)
+
+
+def edges_kept(rows: Any, columns: Any, heads: int, seed: int, threshold: int) -> NDArray[np.bool_]:
+    """Which heads of edges keep their weights under dropout: those whose 32 random bits are no less than `threshold`.
+
+    Parameters
+    ----------
+    rows, columns
+        Ends of the edges, integers of any shape, of which the low 32 bits count.
+    heads
+        Four heads share one Philox draw.
+
+    Returns
+    -------
+    bool array (..., heads)
+
+    Examples
+    --------
+    >>> edges_kept([0, 7], [5, 5], 3, seed=1, threshold=1 << 31)
+    array([[ True, False,  True],
+           [ True, False, False]])
+    """
+    row, column = (np.asarray(end, dtype=np.uint64)[..., None] & _MASK32 for end in (rows, columns))
+    group = np.arange(-(-heads // 4), dtype=np.uint64)
+    words = np.stack(philox4x32_10((row, column, group, 1), (seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF)), axis=-1)
+    return np.asarray(words.reshape(*row.shape[:-1], 4 * group.size)[..., :heads] >= threshold)
 
 
 def round_stochastic(v: NDArray[Any], half_words: NDArray[np.uint16]) -> NDArray[Any]:
@@ -142,3 +174,18 @@ def activate(v: NDArray[np.float32], activation: str | None, negative_slope: flo
     if activation == "leaky_relu":
         return np.asarray(np.where(v >= 0, v, v * _f32(negative_slope)))
     return tanh(v) if activation == "tanh" else v
+
+
+def lane_sum(terms: NDArray[Any]) -> NDArray[Any]:
+    """Sum along the last axis in 64 bytes' worth of interleaved lanes, each in order, then folded in halves."""
+    ways = 64 // terms.dtype.itemsize
+    steps = -(-terms.shape[-1] // ways)
+    padded = np.zeros((*terms.shape[:-1], steps * ways), terms.dtype)
+    padded[..., : terms.shape[-1]] = terms
+    lanes = np.zeros((*terms.shape[:-1], ways), terms.dtype)
+    for step in range(steps):
+        lanes = lanes + padded[..., step * ways : (step + 1) * ways]
+    while lanes.shape[-1] > 1:
+        half = lanes.shape[-1] // 2
+        lanes = lanes[..., :half] + lanes[..., half:]
+    return np.asarray(lanes[..., 0])

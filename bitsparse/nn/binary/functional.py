@@ -9,15 +9,11 @@ from bitsparse._check import shown
 from bitsparse.arrays import BitTensor
 from bitsparse.arrays.inside import assembled, family_of
 from bitsparse.errors import DTypeError
-from bitsparse.nn.binary.graph import neighbours_of
-from bitsparse.nn.binary.layers import prepared
+from bitsparse.nn.binary.layers import neighbours_of, prepared
 from bitsparse.nn.binary.linear import BinaryLinear
-from bitsparse.nn.binary.plan import Workspace
-from bitsparse.nn.binary.products import checked_features
+from bitsparse.nn.binary.plan import Workspace, checked_features
 from bitsparse.nn.binary.variants import ADD_VARIANTS, CHAIN_VARIANTS, Setting, parse
 from bitsparse.ops.operands.places import working_with
-
-__all__ = ["bmm_bspmm", "bmm_bspmm_add"]
 
 
 def bmm_bspmm(graph: Any, x: Any, linear: BinaryLinear, variant: str = "FBB+BBB") -> Any:
@@ -110,12 +106,7 @@ def bmm_bspmm_add(
 
 
 def _run(
-    function: str,
-    graph: Any,
-    x: Any,
-    weights: tuple[BinaryLinear, ...],
-    setting: Setting,
-    reduce: str = "sum",
+    function: str, graph: Any, x: Any, weights: tuple[BinaryLinear, ...], setting: Setting, reduce: str = "sum"
 ) -> Any:
     """One layer, prepared and run once."""
     kind = checked_features(function, x, weights[0].shape[0])

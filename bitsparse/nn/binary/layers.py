@@ -3,22 +3,165 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bitsparse import interop
-from bitsparse.arrays import BitTensor
+from bitsparse._records import replace
+from bitsparse.arrays import FRDC, BitTensor, TCTiledCSR
 from bitsparse.arrays.inside import assembled
-from bitsparse.nn.binary.graph import Neighbours
+from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.graph.adjacency import check_square
+from bitsparse.graph.operand import Graph
 from bitsparse.nn.binary.linear import BinaryLinear
-from bitsparse.nn.binary.plan import Workspace
-from bitsparse.nn.binary.products import Activation, InputNorm, Norm, aggregate, standardized, update
+from bitsparse.nn.binary.plan import Activation, Workspace
 from bitsparse.nn.binary.variants import Setting
-from bitsparse.ops import add
+from bitsparse.nn.features import pieces
+from bitsparse.ops import BatchNorm, Epilogue, add, plan_bmm, plan_bspmm
+from bitsparse.ops.binary.combine import join_bits
 from bitsparse.ops.binary.signs import as_signs
+from bitsparse.ops.operands.dense import converted
 
-__all__ = ["Layer", "in_turn", "joined", "packed", "prepared"]
+
+class InputNorm(NamedTuple):
+    """Batch norm of the input, folded: a factor and an addend per feature, in front of the sign."""
+
+    scale: NDArray[np.float32]
+    shift: NDArray[np.float32]
+
+    @property
+    def batch_norm(self) -> BatchNorm:
+        """The same as a batch norm, whose folding gives exactly these numbers back."""
+        return BatchNorm(0.0, 1.0, self.scale, self.shift, 0.0)
+
+
+#: What stands in front of the signs: nothing, the input's batch norm, or "rows" for rows of mean 0 and deviation 1.
+Norm = InputNorm | Literal["rows"] | None
+
+
+def standardized(x: Any) -> Any:
+    """Rows of mean 0 and standard deviation 1, ``(x - mean) / (std + 0.0001)``, as inductive Bi-GCN, SAGE and SAINT read features.
+
+    Parameters
+    ----------
+    x : array (n, features) of float
+        NumPy's, or CuPy's on a GPU. The deviation is that of a sample, over ``features - 1``.
+
+    Returns
+    -------
+    array (n, features) of float32
+
+    Examples
+    --------
+    >>> from bitsparse.nn.binary.layers import standardized
+    >>> standardized(np.array([[1.0, 2.0, 3.0], [5.0, 5.0, 5.0]])).round(3)
+    array([[-1.,  0.,  1.],
+           [ 0.,  0.,  0.]], dtype=float32)
+    """
+    space = interop.namespace(x)
+    values = converted(x, np.dtype(np.float32))
+    if x.shape[1] == 0:
+        return values
+    centered = values - values.mean(axis=1, keepdims=True, dtype=np.float32)
+    square = (centered * centered).sum(axis=1, keepdims=True, dtype=np.float32)
+    return centered / (space.sqrt(square / np.float32(max(x.shape[1] - 1, 1))) + np.float32(1e-4))
+
+
+# -- the graph: 0/1 entries, with and without the scales of its normalisation, where the features are ----------------
+class Neighbours(NamedTuple):
+    """One pattern twice: plain, and with ``row_scale`` and ``col_scale``. Both share what is prepared for it."""
+
+    plain: Any
+    scaled: Any
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the pattern and its scales."""
+        return int(self.scaled.nbytes)
+
+    def fit(self, function: str, rows: int) -> None:
+        """Refuse features of another number of nodes."""
+        nodes = self.plain.shape[0]
+        if rows != nodes:
+            raise ShapeError(f"{function}: the graph has {nodes} nodes but x has {rows} rows; pass one row per node")
+
+
+def neighbours_of(function: str, graph: Any, device: str, *, loops: bool) -> Neighbours:
+    """What a model aggregates over, on `device`.
+
+    Parameters
+    ----------
+    graph : Graph, FRDC, TCTiledCSR, sparse array or a graph of :mod:`bitsparse.datasets`
+        A Graph, an FRDC or a TCTiledCSR is taken as it is, with its scales. From anything else: with `loops` the propagation of a
+        GCN, ``D^-1/2 (A + I) D^-1/2``; else the stored entries as they are.
+    """
+    kept: dict[str, Neighbours] = graph.prepared if isinstance(graph, Graph) else {}
+    if device not in kept:
+        scaled = _scaled(function, graph, loops)
+        check_square(function, scaled.shape)
+        scaled = scaled.to_device(device)
+        kept[device] = Neighbours(scaled.with_scales(), scaled)
+    return kept[device]
+
+
+def _scaled(function: str, graph: Any, loops: bool) -> Any:
+    """A graph as an FRDC or a TCTiledCSR with the scales of its normalisation."""
+    if isinstance(graph, Graph):
+        return graph.packed("frdc").with_scales(graph.row_scale, graph.col_scale)
+    if isinstance(graph, (FRDC, TCTiledCSR)):
+        if isinstance(graph, TCTiledCSR) and graph.data is not None:
+            raise DTypeError(
+                f"{function}: the graph has a value per edge, but one-bit adjacencies have none; pass FRDC(graph, pattern=True), with "
+                f"row_scale and col_scale for weights that factorise"
+            )
+        return graph
+    pattern = getattr(graph, "adjacency", graph)
+    if not hasattr(pattern, "tocsr"):
+        raise DTypeError(
+            f"{function}: graph must be a Graph, FRDC, TCTiledCSR, sparse array or a graph of bitsparse.datasets, got "
+            f"{type(graph).__name__}"
+        )
+    if loops:
+        return _scaled(function, Graph(pattern.get() if hasattr(pattern, "get") else pattern), loops)
+    return FRDC(pattern, pattern=True)
+
+
+# -- layers ----------------------------------------------------------------------------------------------------------
+def update(linear: BinaryLinear, x: Activation, gives: str, norm: InputNorm | None = None) -> tuple[Any, Activation]:
+    """``alpha sign(x) @ (sign(W) m) + b`` as a prepared product, and the kind of its result.
+
+    Alpha is the mean magnitude of each row of full-precision features (after `norm`), or the scale that packed features bring along; the
+    sign of a result with letter B is that of the very chain.
+    """
+    epilogue = Epilogue(col_scale=linear.scale, bias=linear.bias, binarize=gives == "B")
+    floats: dict[str, Any] = {"dtype": x.dtype, "row_absmean": True} if x.letter == "F" else {}
+    if norm is not None and x.letter == "F":
+        floats["a_norm"] = norm.batch_norm
+    plan = plan_bmm(linear.signs.to_device(x.device), x.rows, f"{x.letter}B{gives}", epilogue=epilogue, **floats)
+    return plan, Activation(gives, x.rows, linear.shape[1], x.device)
+
+
+def aggregate(
+    adjacency: Any, x: Activation, gives: str, *, reduce: Any = "sum", add: bool = False
+) -> tuple[Any, Activation]:
+    """The sum or mean over neighbours as a prepared product ``run(x, add, out)``, and the kind of its result.
+
+    Counters that no float step follows would come out as int32, so that an epilogue without steps asks for float32.
+    """
+    plain = x.letter == "F" and gives == "F"
+    plan = plan_bspmm(
+        adjacency,
+        x.columns,
+        f"{x.letter}B{gives}",
+        reduce=reduce,
+        epilogue=None if plain else Epilogue(binarize=gives == "B"),
+        add=add,
+        dtype=None if x.letter == "B" else np.float32,
+    )
+    return plan, Activation(gives, adjacency.shape[0], x.columns, x.device)
+
 
 #: All steps of a network, from its input to its output.
 Steps = Callable[[Any, Any], None]
@@ -47,6 +190,11 @@ def prepared(
     BMM+BSpMM+ADD: their product is added to the aggregate. In full precision that happens inside of BSpMM, in front of its sign if the
     result is one bit. ADD.BBF and ADD.BBB are additions of signs and follow it.
     """
+    if isinstance(norm, str):
+        if x.letter == "F":
+            whole = prepared(weights, setting, neighbours, replace(x, dtype=np.float32), room, reduce=reduce)
+            return Layer(lambda x, out: whole.run(standardized(x), out), whole.gives)
+        norm = None
     *own, near = weights
     product, message = update(near, x, setting.message, norm)
     between = room.reserve("messages", message)
@@ -144,21 +292,13 @@ def _headed(head: Any, x: Activation, room: Workspace) -> Steps:
 
 def concat_into(out: Any, parts: Sequence[Any]) -> None:
     """CONCAT along the features, written in place: arrays, or bits packed along the features."""
-    at = 0
-    if not isinstance(out, BitTensor):
-        for part in parts:
-            out[:, at : at + part.shape[1]] = part
-            at += part.shape[1]
+    if isinstance(out, BitTensor):
+        out.words.fill(0)
+        join_bits(out.words, [(part.words, part.shape[1]) for part in parts])
         return
-    words = out.words
-    words.fill(0)
+    at = 0
     for part in parts:
-        used, shift = -(-part.shape[1] // 32), at % 32
-        word, source = at // 32, part.words[..., : -(-part.shape[1] // 32)]
-        words[..., word : word + used] |= source << np.uint32(shift)
-        spill = min(used, words.shape[-1] - word - 1)
-        if shift and spill > 0:
-            words[..., word + 1 : word + 1 + spill] |= source[..., :spill] >> np.uint32(32 - shift)
+        out[:, at : at + part.shape[1]] = part
         at += part.shape[1]
 
 
@@ -167,23 +307,12 @@ def packed(function: str, x: Any, norm: Norm) -> BitTensor:
     array, family = interop.as_array(x, function, "x")
     space: Any = interop.namespace(array)
     rows, columns = array.shape
-    step = max(1, (1 << 24) // max(4 * columns, 1))
     words, scales = [], []
     with interop.working_on(interop.device_of(array), family):
-        for start in range(0, max(rows, 1), step):
-            part = array[start : start + step]
-            part = standardized(part) if norm == "rows" else part
+        for piece in pieces(rows, columns):
+            part = standardized(array[piece]) if norm == "rows" else array[piece]
             bits, means = as_signs(function, "x", part, -1, norm if isinstance(norm, InputNorm) else None, absmean=True)
             words.append(bits.words)
             scales.append(means)
-        return assembled(
-            BitTensor,
-            space.concatenate(words),
-            (rows, columns),
-            1,
-            -1,
-            "planes",
-            "bipolar",
-            family,
-            space.concatenate(scales)[:, None],
-        )
+        joined = space.concatenate(words), (rows, columns), 1, -1, "planes", "bipolar", family
+        return assembled(BitTensor, *joined, space.concatenate(scales)[:, None])

@@ -12,8 +12,6 @@ from bitsparse import _check, interop
 from bitsparse.arrays import BitTensor
 from bitsparse.errors import DTypeError, ShapeError
 
-__all__ = ["BinaryLinear"]
-
 _NAME = "BinaryLinear"
 
 

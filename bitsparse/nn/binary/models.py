@@ -1,19 +1,23 @@
-"""The binary networks of BitGNN: GCN, GraphSAGE and GraphSAINT on signs (Figures 1 and 2), run from given weights."""
+"""The binary networks of BitGNN: GCN, GraphSAGE and GraphSAINT on signs (Figures 1 and 2), from given weights or ``.npz`` files."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bitsparse import interop
+from bitsparse._archive import Archive, opened, reading
+from bitsparse._check import brief, shown
+from bitsparse.arrays import BitTensor
 from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.nn.binary.layers import InputNorm, Norm
 from bitsparse.nn.binary.linear import BinaryLinear
-from bitsparse.nn.binary.network import BinaryModel, Kind, chained, linears
+from bitsparse.nn.binary.network import FILE_VERSION, BinaryModel, Kind
 from bitsparse.nn.binary.variants import ADD_VARIANTS, CHAIN_VARIANTS, Setting
-
-__all__ = ["BinaryGCN", "BinarySAGE", "BinarySAINT"]
 
 
 class BinaryGCN(BinaryModel):
@@ -61,11 +65,6 @@ class BinaryGCN(BinaryModel):
         CHAIN_VARIANTS, "sum", Setting("FBF+FBF", True), ("FBB+BBB", "BBB+BBB", "BBF+FBF", "FBF+FBF"), loops=True
     )
 
-    def __init__(self, layers: Sequence[BinaryLinear], variants: Any = "full", *, input_norm: Any = None) -> None:
-        parts = linears("BinaryGCN", layers)
-        chained("BinaryGCN", parts)
-        super().__init__(parts, variants, input_norm)
-
 
 class BinarySAGE(BinaryModel):
     """GraphSAGE on signs (BitGNN Figure 2): per layer ``X W1 + mean_j X_j W2``, each product as in :class:`BinaryGCN`.
@@ -95,9 +94,6 @@ class BinarySAGE(BinaryModel):
     kind = Kind(
         ADD_VARIANTS, "mean", Setting("FBF+FBF+FFF"), ("FBB+BBF+FFB", "BBB+BBF+FFB", "BBF+FBF+FFF", "FBF+FBF+FFF")
     )
-
-    def __init__(self, layers: Sequence[Any], variants: Any = "full", *, input_norm: Any = None) -> None:
-        super().__init__(_pairs("BinarySAGE", layers), variants, input_norm)
 
 
 class BinarySAINT(BinaryModel):
@@ -133,9 +129,8 @@ class BinarySAINT(BinaryModel):
 
     def __init__(self, layers: Sequence[Any], head: Any, variants: Any = "full", *, input_norm: Any = None) -> None:
         self.head = head if isinstance(head, BinaryLinear) else _dense(head)
-        pairs = _pairs("BinarySAINT", layers)
-        super().__init__(pairs, variants, input_norm)
-        width = sum(own.shape[1] for own, _ in pairs)
+        super().__init__(layers, variants, input_norm=input_norm)
+        width = sum(own.shape[1] for own, _ in self.layers)
         if self.head_shape[0] != width:
             raise ShapeError(
                 f"BinarySAINT: the layers have {width} outputs together, but the head takes {self.head_shape[0]} inputs; make them equal"
@@ -165,21 +160,6 @@ class BinarySAINT(BinaryModel):
             )
 
 
-def _pairs(name: str, layers: Sequence[Any]) -> list[tuple[BinaryLinear, BinaryLinear]]:
-    """Layers of two weights, for the node's own features and for its neighbours': ``X W1 + reduce_j X_j W2``."""
-    pairs = [tuple(each) for each in layers]
-    if not pairs or any(len(each) != 2 for each in pairs):
-        raise ValueError(f"{name}: layers must be pairs (own weights, neighbours' weights), at least one")
-    own, near = (linears(name, (each[i] for each in pairs)) for i in (0, 1))
-    for i, (one, other) in enumerate(zip(own, near, strict=True)):
-        if one.shape != other.shape:
-            raise ShapeError(
-                f"{name}: the weights of layer {i} have shapes {one.shape} and {other.shape}; make them equal"
-            )
-    chained(name, own)
-    return list(zip(own, near, strict=True))
-
-
 def _dense(head: Any) -> tuple[Any, Any]:
     """Weights and bias of a full-precision head."""
     if not isinstance(head, (tuple, list)) or len(head) != 2:
@@ -194,3 +174,92 @@ def _dense(head: Any) -> tuple[Any, Any]:
     if bias.shape != weights.shape[1:]:
         raise ShapeError(f"BinarySAINT: the head has {weights.shape[1]} outputs but a bias of shape {bias.shape}")
     return weights, bias
+
+
+# -- files -----------------------------------------------------------------------------------------------------------
+_MODELS: dict[str, type[BinaryModel]] = {each.__name__: each for each in (BinaryGCN, BinarySAGE, BinarySAINT)}
+
+
+def load_binary(path: str | Path) -> Any:
+    """Read a binary model that ``model.save(path)`` wrote.
+
+    Parameters
+    ----------
+    path : str or Path
+
+    Returns
+    -------
+    BinaryGCN, BinarySAGE or BinarySAINT
+
+    Raises
+    ------
+    FileFormatError
+        The file is damaged or holds something else.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from bitsparse import nn
+    >>> model = nn.BinaryGCN([nn.BinaryLinear.from_weights(np.ones((2, 3)))])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     model.save(folder + "/model.npz")
+    ...     nn.load_binary(folder + "/model.npz")
+    <BinaryGCN 2 -> 3, FBF+FBF scaled>
+    """
+    what = f"{path} is not a binary model that this version wrote"
+    with reading("load_binary", what), opened(path) as archive:
+        about = _about(archive)
+        linears = [_linear(archive, i, *shape) for i, shape in enumerate(about["shapes"])]
+        settings = [Setting(*each) for each in about["settings"]]
+        norm: Norm = None
+        if about["rows"]:
+            norm = "rows"
+        elif "norm_scale" in archive:
+            norm = InputNorm(
+                *(archive.read(f"norm_{part}", np.float32, (linears[0].shape[0],)) for part in ("scale", "shift"))
+            )
+        model: Any = _MODELS[about["model"]]
+        size = model.kind.weights
+        layers: list[Any] = linears[: size * about["layers"]]
+        if size > 1:
+            layers = list(zip(layers[::2], layers[1::2], strict=True))
+        head: Any = ()
+        if model is BinarySAINT:
+            head = (linears[-1] if len(linears) % 2 else (archive["head_weights"], archive["head_bias"]),)
+        return model(layers, *head, settings, input_norm=norm)
+
+
+#: What `about` holds, and of which type; models of before rows could be normalised say nothing of them.
+_ABOUT = {"version": int, "model": str, "settings": list, "shapes": list, "layers": int, "rows": bool}
+
+
+def _about(archive: Archive) -> dict[str, Any]:
+    """What a model is made from besides arrays, each part of it checked."""
+    try:
+        about = json.loads(archive.text("about"))
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"about is not JSON ({brief(error)})") from None
+    if isinstance(about, dict):
+        about.setdefault("rows", False)
+    if not isinstance(about, dict) or any(type(about.get(name)) is not kind for name, kind in _ABOUT.items()):
+        raise ValueError(f"about must hold {', '.join(_ABOUT)}, got {shown(about)}")
+    if about["version"] != FILE_VERSION or about["model"] not in _MODELS:
+        raise ValueError(f"version {shown(about['version'])}, model {shown(about['model'])}")
+    for each in about["settings"]:
+        if not (isinstance(each, list) and [type(part) for part in each] == [str, bool]):
+            raise ValueError(f"a setting is {shown(each)}")
+    for each in about["shapes"]:
+        if not (isinstance(each, list) and len(each) == 2 and all(type(size) is int and size > 0 for size in each)):
+            raise ValueError(f"a linear layer has the shape {shown(each)}")
+    count = len(about["shapes"])
+    heads = count - _MODELS[about["model"]].kind.weights * about["layers"]
+    if about["layers"] < 1 or heads not in ((0, 1) if about["model"] == "BinarySAINT" else (0,)):
+        raise ValueError(f"{shown(about['layers'])} layers of {count} linear ones")
+    return about
+
+
+def _linear(archive: Archive, i: int, inputs: int, outputs: int) -> BinaryLinear:
+    packed = archive.read(f"signs_{i}", np.uint8, (-(-inputs * outputs // 8),))
+    ones = np.unpackbits(packed, count=inputs * outputs).reshape(inputs, outputs)
+    signs = BitTensor(ones.astype(np.int8) * 2 - 1, 1, encoding="bipolar", axis=-2)
+    return BinaryLinear(signs, archive.find(f"scale_{i}"), archive.find(f"bias_{i}"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -10,18 +11,18 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 import numpy as np
 
 from bitsparse._check import shown
+from bitsparse._files import replacing
 from bitsparse.errors import DTypeError, ShapeError
-from bitsparse.nn.binary import archive
 from bitsparse.nn.binary import layers as steps
 from bitsparse.nn.binary import variants as variants_of
-from bitsparse.nn.binary.graph import Neighbours, neighbours_of
+from bitsparse.nn.binary.layers import InputNorm, Neighbours, Norm, neighbours_of
 from bitsparse.nn.binary.linear import BinaryLinear
-from bitsparse.nn.binary.plan import BinaryPlan, Workspace
-from bitsparse.nn.binary.products import Activation, InputNorm, Norm, checked_features
+from bitsparse.nn.binary.plan import Activation, BinaryPlan, Workspace, checked_features
 from bitsparse.nn.binary.variants import Setting
 from bitsparse.ops.finish.epilogue import folded
 
-__all__ = ["BinaryModel", "Kind", "chained", "linears"]
+#: Of a file's layout, should it ever change.
+FILE_VERSION = 1
 
 
 class Kind(NamedTuple):
@@ -64,10 +65,10 @@ class BinaryModel:
     settings: list[Setting]
     input_norm: Norm
 
-    def __init__(self, layers: list[Any], settings: Any, input_norm: Any) -> None:
-        self.layers = layers
+    def __init__(self, layers: Sequence[Any], variants: Any = "full", *, input_norm: Any = None) -> None:
+        self.layers = self._checked(layers)
         self.input_norm = self._folded(input_norm)
-        self.settings = self._settings_of(settings)
+        self.settings = self._settings_of(variants)
         self._kept: tuple[Any, BinaryPlan] | None = None
         self._check_outputs()
 
@@ -75,6 +76,21 @@ class BinaryModel:
     def weights(self) -> list[tuple[BinaryLinear, ...]]:
         """The binary weights of each layer: for the neighbours, behind those for the node's own features if there are any."""
         return [each if isinstance(each, tuple) else (each,) for each in self.layers]
+
+    def _checked(self, layers: Sequence[Any]) -> list[Any]:
+        """The layers' weights, which must follow each other; with two each, for a node's own features and for its neighbours'."""
+        if self.kind.weights == 1:
+            return _chained(self._name, layers)
+        pairs = [tuple(each) for each in layers]
+        if not pairs or any(len(each) != 2 for each in pairs):
+            raise ValueError(f"{self._name}: layers must be pairs (own weights, neighbours' weights), at least one")
+        own, near = (_linears(self._name, (each[i] for each in pairs)) for i in (0, 1))
+        for i, (one, other) in enumerate(zip(own, near, strict=True)):
+            if one.shape != other.shape:
+                raise ShapeError(
+                    f"{self._name}: the weights of layer {i} have shapes {one.shape} and {other.shape}; make them equal"
+                )
+        return list(zip(_chained(self._name, own), near, strict=True))
 
     @property
     def parts(self) -> list[BinaryLinear]:
@@ -198,7 +214,8 @@ class BinaryModel:
 
     def save(self, path: str | Path) -> None:
         """Write weights, biases, norm and settings to an ``.npz`` file, packed; :func:`load_binary` reads it."""
-        archive.save(self, path)
+        with replacing(path) as file:
+            np.savez_compressed(file, **arrays_of(self))
 
     @property
     def _name(self) -> str:
@@ -244,16 +261,48 @@ class BinaryModel:
         return InputNorm(np.ascontiguousarray(scale), np.ascontiguousarray(shift))
 
 
-def chained(name: str, parts: Sequence[BinaryLinear]) -> None:
-    """Refuse weights whose outputs are not the inputs of the next."""
-    for i in range(1, len(parts)):
-        if parts[i].shape[0] != parts[i - 1].shape[1]:
+def arrays_of(model: BinaryModel) -> dict[str, Any]:
+    """Every array of a model by name, on the CPU, and what else it is made from as JSON."""
+    linears = dict(enumerate(model.parts))
+    arrays: dict[str, Any] = {}
+    if isinstance(model.head, BinaryLinear):
+        linears[len(linears)] = model.head
+    elif model.head is not None:
+        arrays["head_weights"], arrays["head_bias"] = model.head
+    shapes = []
+    for i, linear in linears.items():
+        signs: Any = linear.signs.to_device("cpu")
+        arrays[f"signs_{i}"] = np.packbits(signs.toarray() > 0, axis=None)
+        shapes.append(linear.shape)
+        for name in ("scale", "bias"):
+            part = getattr(linear, name)
+            if part is not None:
+                arrays[f"{name}_{i}"] = part
+    if isinstance(model.input_norm, InputNorm):
+        arrays["norm_scale"], arrays["norm_shift"] = model.input_norm
+    about = {
+        "version": FILE_VERSION,
+        "model": type(model).__name__,
+        "settings": [list(each) for each in model.settings],
+        "shapes": shapes,
+        "layers": model.depth,
+        "rows": model.input_norm == "rows",
+    }
+    return {"about": np.array(json.dumps(about)), **arrays}
+
+
+def _chained(name: str, parts: Any) -> list[BinaryLinear]:
+    """The layers as a list, the outputs of each the inputs of the next."""
+    layers = _linears(name, parts)
+    for i in range(1, len(layers)):
+        if layers[i].shape[0] != layers[i - 1].shape[1]:
             raise ShapeError(
-                f"{name}: layer {i - 1} has {parts[i - 1].shape[1]} outputs but layer {i} takes {parts[i].shape[0]} inputs"
+                f"{name}: layer {i - 1} has {layers[i - 1].shape[1]} outputs but layer {i} takes {layers[i].shape[0]} inputs"
             )
+    return layers
 
 
-def linears(name: str, parts: Any) -> list[BinaryLinear]:
+def _linears(name: str, parts: Any) -> list[BinaryLinear]:
     """The layers as a list of BinaryLinear, at least one."""
     layers = list(parts)
     if not layers or not all(isinstance(each, BinaryLinear) for each in layers):

@@ -2,27 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from bitsparse import _check, interop
 from bitsparse.arrays import BitTensor
-from bitsparse.arrays.inside import assembled, family_of
+from bitsparse.arrays.inside import assembled, family_of, kind_of
+from bitsparse.backends.cuda.graphs import Recorded
+from bitsparse.backends.params import words_shape
 from bitsparse.errors import DTypeError, KernelError, ShapeError
-from bitsparse.nn.binary.products import Activation, activation_of, room_of, view
+from bitsparse.nn.binary.variants import Setting
 from bitsparse.ops.operands.places import working_with
-from bitsparse.ops.recorded import Recorded
+from bitsparse.ops.operands.target import target_array
+from bitsparse.ops.plan import KeptCall
 
-if TYPE_CHECKING:
-    from bitsparse.nn.binary.variants import Setting
-
-__all__ = ["BinaryPlan", "Workspace"]
-
-_FLOAT32 = np.dtype(np.float32)
 #: Recorded graphs kept per plan, each for one pair of input and output addresses.
 _KEPT = 4
+
+
+class Activation(NamedTuple):
+    """What a layer reads: its letter, sizes and place, the dtype of full-precision features, and whether packed ones have a scale."""
+
+    letter: str
+    rows: int
+    columns: int
+    device: str
+    dtype: Any = np.float32
+    scaled: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of it."""
+        if self.letter == "B":
+            return self.rows * (-(-self.columns // 128) * 16 + (4 if self.scaled else 0))
+        return int(self.rows * self.columns * np.dtype(self.dtype).itemsize)
+
+
+def activation_of(x: Any, function: str) -> Activation:
+    """The kind of an array or of a BitTensor."""
+    if isinstance(x, BitTensor):
+        return Activation("B", x.shape[0], x.shape[1], x.device, None, x.scale is not None)
+    array, _ = interop.as_array(x, function, "x")
+    return Activation("F", array.shape[0], array.shape[1], interop.device_of(array), array.dtype)
+
+
+def checked_features(function: str, x: Any, inputs: int) -> Activation:
+    """The kind of features that weights of so many inputs take."""
+    shape = x.shape if hasattr(x, "shape") else np.shape(x)
+    if len(shape) != 2:
+        raise ShapeError(f"{function}: x has shape {tuple(shape)}, but features are (nodes, features); reshape them")
+    kind = activation_of(x, function)
+    if kind.columns != inputs:
+        raise ShapeError(
+            f"{function}: x has {kind.columns} features but the first layer takes {inputs}; pass the features it was trained on"
+        )
+    return kind
+
+
+def _view(memory: Any, kind: Activation) -> Any:
+    """An activation of that kind in the first bytes of a buffer."""
+    if kind.letter == "B":
+        words = memory[: kind.nbytes].view(np.uint32).reshape(kind.rows, 1, -(-kind.columns // 128) * 4)
+        family = interop.NUMPY if kind.device == "cpu" else interop.CUPY
+        return assembled(BitTensor, words, (kind.rows, kind.columns), 1, -1, "planes", "bipolar", family)
+    return memory[: kind.nbytes].view(np.float32).reshape(kind.rows, kind.columns)
 
 
 class Workspace:
@@ -38,8 +83,8 @@ class Workspace:
 
     def reserve(self, name: str, kind: Activation) -> Callable[[], Any]:
         """A buffer that takes activations of a kind, to be asked for when all have been reserved."""
-        self._sizes[name] = max(self._sizes.get(name, 0), room_of(kind))
-        return lambda: view(self._memory[name], kind)
+        self._sizes[name] = max(self._sizes.get(name, 0), -(-kind.nbytes // 512) * 512)  # so that all are aligned
+        return lambda: _view(self._memory[name], kind)
 
     def allocate(self, device: str) -> None:
         """Make the buffers."""
@@ -88,9 +133,14 @@ class BinaryPlan:
         self._neighbours, self._weights = neighbours, weights
         self._recorded: dict[tuple[int, ...], Any] = {}
         self._own: Any = None
+        #: What features must be like for a recorded graph, which knows them by their addresses: kind of bits, and arrays.
+        self._kind = (x.rows, x.columns), 1, -1, "planes", "bipolar", self.device, interop.CUPY
+        self._call: KeptCall | None = None
         if self.device != "cpu":
-            self._array, self._index = interop.require_cupy(name).ndarray, int(self.device[5:])
-            self._current = interop.current_gpu()
+            read: Any = (x.rows, x.columns), x.dtype
+            if x.letter == "B":
+                read = words_shape(read[0], 1, -1, "planes"), np.dtype(np.uint32)
+            self._call = KeptCall(self._steps, (read,), (self.shape, np.dtype(np.float32)), self.device)
 
     @property
     def nbytes(self) -> int:
@@ -105,11 +155,10 @@ class BinaryPlan:
     def __repr__(self) -> str:
         return f"<BinaryPlan of {self._name} {', '.join(map(str, self.settings))} on {self.device}>"
 
-    def graph_arrays(self) -> Iterator[tuple[str, Any]]:
-        """What the graph consists of, by name: the component arrays of its pattern and its scales."""
-        scaled = self._neighbours.scaled
-        for name in (*scaled.component_names, "row_scale", "col_scale"):
-            yield name, getattr(scaled, name)
+    def graph_arrays(self) -> dict[str, Any]:
+        """The arrays of the graph as it is aggregated over, by name."""
+        arrays: dict[str, Any] = self._neighbours.scaled.components()
+        return arrays
 
     def check(self) -> None:
         """Raise if a call since the last check met NaN, which has no sign; waits for those on a GPU. A CPU raises as it goes.
@@ -124,8 +173,7 @@ class BinaryPlan:
 
     def fits(self, x: Any) -> bool:
         """Whether `x` is of the kind that the plan is for."""
-        kind = activation_of(x, self._name)
-        return kind == self._x
+        return activation_of(x, self._name) == self._x
 
     def __call__(self, x: Any, out: Any = None) -> Any:
         """Logits of every node, ``(n, classes)`` float32, for features of the planned shape, dtype and precision.
@@ -166,28 +214,12 @@ class BinaryPlan:
 
     def _known(self, x: Any, out: Any) -> Any:
         """The graph recorded for these very arrays of CuPy's, if there is nothing left to be asked; other calls are looked at in full."""
-        kind, array = self._x, out.__class__
-        read: tuple[Any, ...]
+        read: tuple[Any, ...] = (x,)
         if x.__class__ is BitTensor:
-            if kind.letter == "F" or (x.shape, x.axis, x.layout) != ((kind.rows, kind.columns), -1, "planes"):
-                return None
-            if x.bits != 1 or x.encoding != "bipolar" or family_of(x) != interop.CUPY:
+            if kind_of(x) != self._kind:
                 return None
             read = (x.words, x.scale)
-        elif (
-            x.__class__ is array
-            and x.shape == (kind.rows, kind.columns)
-            and x.dtype == kind.dtype
-            and kind.letter == "F"
-        ):
-            if not x.flags.c_contiguous:
-                return None
-            read = (x,)
-        else:
-            return None
-        if array is not self._array or out.shape != self.shape or out.dtype != _FLOAT32 or not out.flags.c_contiguous:
-            return None
-        if self._current() != self._index or interop.is_capturing(self.device):
+        if self._call is None or not self._call.fits(read[:1], out) or interop.is_capturing(self.device):
             return None
         return self._recorded.get(_addresses(read, out))
 
@@ -218,11 +250,8 @@ class BinaryPlan:
         if out is None:
             space: Any = np if self.device == "cpu" else interop.require_cupy(self._name)
             return space.empty(self.shape, np.float32)
-        target = interop.writable_array(out, self._name)
-        _check.out_array(self._name, target, self.shape, np.dtype(np.float32))
-        _check.same_device(self._name, (self.device, interop.device_of(target)))
-        _check.no_overlap(self._name, target, data.words if isinstance(data, BitTensor) else data)
-        return target
+        read = data.words if isinstance(data, BitTensor) else data
+        return target_array(self._name, out, self.shape, np.dtype(np.float32), self.device, (read,))
 
     def _on_gpu(self, data: Any, target: Any, fresh: bool, moved: bool) -> None:
         """Replay; or just run, where the caller records a graph himself or an array has to be copied first."""

@@ -1,32 +1,116 @@
-"""Which precisions a binary network should compute in: accuracy, time and memory of every consistent choice, measured."""
+"""Which precisions a binary network should compute in: accuracy, time and memory of every consistent choice, measured, kept on disk."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import math
+import os
+import platform
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from bitsparse import interop
+from bitsparse import _check, interop, jit
+from bitsparse._files import keep, open_plain
 from bitsparse._progress import progress as progress_bar
-from bitsparse.errors import DTypeError, ShapeError
-from bitsparse.nn.binary import tuner_cache
-from bitsparse.nn.binary.candidates import Candidate, pareto_set, quickest
-from bitsparse.nn.binary.network import BinaryModel
+from bitsparse._records import as_dict
+from bitsparse.arrays import BitTensor
+from bitsparse.backends.host import get_num_threads, simd_level
+from bitsparse.nn.binary.network import BinaryModel, arrays_of
 from bitsparse.nn.binary.plan import BinaryPlan
 from bitsparse.nn.binary.variants import Setting, consistent
+from bitsparse.nn.labels import Judged, check_tolerance, labels_and_mask
 from bitsparse.ops.operands.places import working_with
 from bitsparse.ops.recorded import call_milliseconds
 
-__all__ = ["Tuned", "tune"]
-
+#: How each layer computes.
+Settings = tuple[Setting, ...]
 #: Choices that are all measured; of deeper networks one layer at a time is varied.
 _ALL = 64
+#: A file of figures is far shorter.
+_MOST_BYTES = 1 << 24
+#: Times that differ by less than this share are taken for equal: so much they differ from run to run.
+_NOISE = 0.03
 
 
+class Candidate(NamedTuple):
+    """One choice of precisions and what it was measured at.
+
+    Attributes
+    ----------
+    settings : tuple of Setting
+        How each layer computes.
+    accuracy : float
+        Share of the masked nodes that are classified rightly.
+    milliseconds : float
+        Median time of a call of its plan.
+    nbytes : int
+        Graph, weights, buffers, features and logits.
+    """
+
+    settings: tuple[Setting, ...]
+    accuracy: float
+    milliseconds: float
+    nbytes: int
+
+    def __str__(self) -> str:
+        named = ", ".join(map(str, self.settings))
+        return f"{100 * self.accuracy:6.2f} %  {self.milliseconds:9.4f} ms  {self.nbytes / 1e6:9.3f} MB  {named}"
+
+    def record(self) -> dict[str, Any]:
+        """Everything, as JSON can hold it."""
+        return as_dict(self)
+
+    def dominates(self, other: Candidate) -> bool:
+        """Whether it is as good in all three respects and better in one, where times within the noise count as equal.
+
+        >>> a, b = Candidate((), 0.8, 1.0, 5), Candidate((), 0.8, 2.0, 5)
+        >>> a.dominates(b), b.dominates(a), a.dominates(a)
+        (True, False, False)
+        >>> Candidate((), 0.9, 1.01, 5).dominates(a), a.dominates(Candidate((), 0.8, 1.01, 5))
+        (True, False)
+        """
+        if self.accuracy < other.accuracy or self.nbytes > other.nbytes:
+            return False
+        if self.milliseconds > other.milliseconds * (1 + _NOISE):
+            return False
+        better = self.accuracy > other.accuracy or self.nbytes < other.nbytes
+        return better or self.milliseconds * (1 + _NOISE) < other.milliseconds
+
+
+def pareto_set(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Those that no other one dominates, in their order.
+
+    Examples
+    --------
+    >>> from bitsparse.nn.binary.tuner import Candidate, pareto_set
+    >>> three = [Candidate((), 0.9, 3.0, 9), Candidate((), 0.8, 1.0, 9), Candidate((), 0.7, 2.0, 9)]
+    >>> [each.accuracy for each in pareto_set(three)]
+    [0.9, 0.8]
+    """
+    every = list(candidates)
+    return [each for each in every if not any(other.dominates(each) for other in every)]
+
+
+def quickest(candidates: Sequence[Candidate]) -> Candidate:
+    """The most accurate one of those that are quickest but for noise, then the smallest, then the quickest."""
+    least = min(each.milliseconds for each in candidates)
+    near = [each for each in candidates if each.milliseconds <= least * (1 + _NOISE)]
+    return min(near, key=lambda each: (-each.accuracy, each.nbytes, each.milliseconds))
+
+
+#: What measures a choice.
+Trial = Callable[[Settings], Candidate]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Tuned:
     """What :func:`tune` found.
 
@@ -34,8 +118,6 @@ class Tuned:
     ----------
     candidates : list of Candidate
         All that were measured, most accurate first.
-    pareto : list of Candidate
-        Those that no other one beats in accuracy, time and bytes at once, most accurate first.
     reference : Candidate
         The model as it was given.
     best : Candidate
@@ -48,20 +130,22 @@ class Tuned:
         Whether the figures are those of an earlier run.
     """
 
-    def __init__(
-        self,
-        candidates: Sequence[Candidate],
-        reference: Candidate,
-        best: Candidate,
-        model: BinaryModel,
-        plan: BinaryPlan,
-        device: str,
-        from_cache: bool,
-    ) -> None:
-        self.candidates = sorted(candidates, key=lambda c: (-c.accuracy, c.milliseconds, c.nbytes))
-        self.pareto = pareto_set(self.candidates)
-        self.reference, self.best, self.model, self.plan = reference, best, model, plan
-        self.device, self.from_cache = device, from_cache
+    candidates: list[Candidate]
+    reference: Candidate
+    best: Candidate
+    model: BinaryModel
+    plan: BinaryPlan
+    from_cache: bool
+
+    @property
+    def pareto(self) -> list[Candidate]:
+        """Those that no other one beats in accuracy, time and bytes at once, most accurate first."""
+        return pareto_set(self.candidates)
+
+    @property
+    def device(self) -> str:
+        """Where it was measured."""
+        return self.plan.device
 
     def table(self) -> str:
         """The Pareto set, a line each; an arrow marks the choice, a star the model as given."""
@@ -138,82 +222,58 @@ def tune(
     (18, True, (8, 2))
     """
     function = "tune"
-    if not isinstance(model, BinaryModel):
-        raise DTypeError(f"{function}: model must be a binary model of bitsparse.nn, got {type(model).__name__}")
-    if not 0 <= tolerance <= 1:
-        raise ValueError(f"{function}: tolerance must be a share in 0..1, got {tolerance!r}; one point is 0.01")
+    _check.instance(function, "model", model, BinaryModel, "a binary model of bitsparse.nn")
+    check_tolerance(function, tolerance)
     reference = model.plan(graph, x)
     own = tuple(reference.settings)
-    judge = _Judge(function, labels, mask, reference.shape[0])
+    judged = labels_and_mask(function, reference.shape[0], labels, mask, "mask", "the nodes to judge by")
     letter = own[0].reads
+
+    def trial(settings: Settings) -> Candidate:
+        plan = model.with_settings(settings).plan(graph, x)
+        return Candidate(settings, judged.accuracy(plan(x)), milliseconds(plan, x), plan.peak_nbytes)
+
     chosen = None if candidates is None else [_reading(model, each, letter) for each in candidates]
-    key = tuner_cache.key(model, graph, x, judge.arrays, chosen, reference) if cache else None
-    measured = tuner_cache.load(key)
+    file = file_of_run(model, x, judged, chosen, reference) if cache else None
+    measured = None if file is None else load_run(file)
     from_cache = measured is not None and any(each.settings == own for each in measured)
     if measured is None or not from_cache:
-        measured = _measured(model, graph, x, judge, own, chosen, progress)
-        tuner_cache.store(key, measured)
+        measured = _measured(model, own, chosen, trial, progress)
+        if file is not None:
+            store_run(file, measured)
     as_given = next(each for each in measured if each.settings == own)
     allowed = [each for each in measured if each.accuracy >= as_given.accuracy - tolerance - 1e-12]
     best = quickest(allowed)
     picked = model.with_settings(best.settings)
     plan = reference if best.settings == own else picked.plan(graph, x)
-    return Tuned(measured, as_given, best, picked, plan, plan.device, from_cache)
-
-
-class _Judge:
-    """Accuracy of logits on the masked nodes."""
-
-    def __init__(self, function: str, labels: Any, mask: Any, nodes: int) -> None:
-        target, chosen = interop.as_host(labels, function, "labels"), interop.as_host(mask, function, "mask")
-        for name, array, kinds, kind in (("labels", target, "iu", "integers"), ("mask", chosen, "b", "bool")):
-            if array.shape != (nodes,):
-                raise ShapeError(
-                    f"{function}: {name} has shape {array.shape}, but the graph has {nodes} nodes; pass one value per node"
-                )
-            if array.dtype.kind not in kinds:
-                raise DTypeError(f"{function}: {name} has dtype {array.dtype}, but {kind} is needed; use astype")
-        if not chosen.any():
-            raise ValueError(f"{function}: mask selects no node; select the nodes to judge by")
-        self.arrays = (np.ascontiguousarray(target, np.int64), np.ascontiguousarray(chosen))
-
-    def __call__(self, logits: Any) -> float:
-        target, chosen = self.arrays
-        host: NDArray[Any] = interop.as_host(logits, "tune", "logits")
-        return float((host[chosen].argmax(axis=1) == target[chosen]).mean())
+    measured.sort(key=lambda each: (-each.accuracy, each.milliseconds, each.nbytes))
+    return Tuned(measured, as_given, best, picked, plan, from_cache)
 
 
 def _measured(
-    model: BinaryModel,
-    graph: Any,
-    x: Any,
-    judge: _Judge,
-    own: tuple[Setting, ...],
-    chosen: list[tuple[Setting, ...]] | None,
-    progress: Callable[[], object] | None,
+    model: BinaryModel, own: Settings, chosen: list[Settings] | None, trial: Trial, progress: Any
 ) -> list[Candidate]:
-    done: dict[tuple[Setting, ...], Candidate] = {}
+    """Trials of the choices, each made once: those asked for, or all, or in turn where there are too many."""
+    done: dict[Settings, Candidate] = {}
 
-    def measure(settings: tuple[Setting, ...]) -> Candidate:
+    def measure(settings: Settings) -> Candidate:
         if settings not in done:
-            plan = model.with_settings(settings).plan(graph, x)
-            accuracy = judge(plan(x))
-            done[settings] = Candidate(settings, accuracy, milliseconds(plan, x), plan.peak_nbytes)
+            done[settings] = trial(settings)
             advance()
         return done[settings]
 
-    every = _all_of(model, own) if chosen is None else chosen
+    every = chosen
+    if every is None:
+        every = [tuple(each) for each in model.with_settings(own).candidates()]
+    in_turn = chosen is None and len(every) > _ALL
     starts = list(dict.fromkeys([own, *(_reading(model, name, own[0].reads) for name in ("full", "binary"))]))
-    total = len(dict.fromkeys([own, *every])) if every is not None else sum(_turns(model, each) for each in starts)
+    total = sum(_turns(model, each) for each in starts) if in_turn else len({own, *every})
     bar = progress_bar(total, "choice") if progress is None else nullcontext(progress)
     with bar as advance:
-        measure(own)
-        if every is not None:
-            for each in every:
-                measure(each)
-        else:
-            for each in starts:
-                _in_turn(model, each, measure)
+        for each in (own,) if in_turn else (own, *every):
+            measure(each)
+        for each in starts if in_turn else ():
+            _in_turn(model, each, measure)
     return list(done.values())
 
 
@@ -223,19 +283,13 @@ def milliseconds(plan: BinaryPlan, x: Any) -> float:
         return call_milliseconds(partial(plan, x, plan(x)), plan.device)
 
 
-def _all_of(model: BinaryModel, own: tuple[Setting, ...]) -> list[tuple[Setting, ...]] | None:
-    """All choices that read what the model as given reads, or None if they are too many."""
-    choices = [tuple(each) for each in model.with_settings(own).candidates()]
-    return choices if len(choices) <= _ALL else None
-
-
-def _reading(model: BinaryModel, settings: Any, letter: str) -> tuple[Setting, ...]:
+def _reading(model: BinaryModel, settings: Any, letter: str) -> Settings:
     """Settings by any of their names, for an input of that letter."""
     first, *others = model.with_settings(settings).settings
     return (first.reading(letter), *others)
 
 
-def _swaps(model: BinaryModel, settings: tuple[Setting, ...], layer: int) -> list[tuple[Setting, ...]]:
+def _swaps(model: BinaryModel, settings: Settings, layer: int) -> list[Settings]:
     """Other choices for one layer; the layers behind it read what it gives."""
     others = []
     for choice in model.choices:
@@ -250,15 +304,65 @@ def _swaps(model: BinaryModel, settings: tuple[Setting, ...], layer: int) -> lis
     return list(dict.fromkeys(others))
 
 
-def _turns(model: BinaryModel, start: tuple[Setting, ...]) -> int:
+def _turns(model: BinaryModel, start: Settings) -> int:
     return 1 + sum(len(_swaps(model, start, layer)) - 1 for layer in range(model.depth))
 
 
-def _in_turn(
-    model: BinaryModel, start: tuple[Setting, ...], measure: Callable[[tuple[Setting, ...]], Candidate]
-) -> None:
+def _in_turn(model: BinaryModel, start: Settings, measure: Trial) -> None:
     """Vary one layer at a time, from the first on, keeping the most accurate choice so far."""
     best = start
     for layer in range(model.depth):
         tried = [measure(each) for each in _swaps(model, best, layer)]
         best = max([measure(best), *tried], key=lambda each: (each.accuracy, -each.milliseconds)).settings
+
+
+# -- figures on disk --------------------------------------------------------------------------------------------------
+def file_of_run(model: BinaryModel, x: Any, judged: Judged, chosen: list[Settings] | None, plan: BinaryPlan) -> Path:
+    """Where a run is kept, under a name of all that it depends on: weights, graph, features, labels, mask, choices, device, version."""
+    if isinstance(x, BitTensor):
+        features = [("words", x.repack(axis=-1, layout="planes").words), ("scale", x.scale)]
+    else:
+        features = [("x", interop.as_array(x, "tune", "x")[0])]
+    judges = (("judged", array) for array in judged)
+    digest = hashlib.blake2b(digest_size=16)
+    for name, array in (*sorted(arrays_of(model).items()), *plan.graph_arrays().items(), *features, *judges):
+        if array is None:
+            digest.update(f"{name}: none".encode())
+            continue
+        host = np.ascontiguousarray(interop.as_host(array, "tune", name))
+        digest.update(f"{name} {host.dtype} {host.shape} ".encode())
+        content: Any = host.reshape(-1).view(np.uint8) if host.dtype.kind != "U" else host.tobytes()
+        digest.update(content)
+    digest.update(json.dumps([chosen, plan.shape, _machine(plan.device), version("bitsparse")]).encode())
+    return jit.cache_dir() / "tune" / f"{digest.hexdigest()}.json"
+
+
+def _machine(device: str) -> str:
+    """What times depend on: the GPU's name, or the processor and its threads."""
+    if device != "cpu":
+        return jit.capability(int(device[5:])).name
+    return f"{platform.machine()} {platform.processor()} {os.cpu_count()} {get_num_threads()} {simd_level()}"
+
+
+def load_run(file: Path) -> list[Candidate] | None:
+    """The figures of a run, or None; a file that cannot be read counts as none."""
+    try:
+        with open_plain(file) as stream:
+            records = json.loads(stream.read(_MOST_BYTES))
+        return [_candidate(each) for each in records]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError):
+        return None
+
+
+def _candidate(record: dict[str, Any]) -> Candidate:
+    settings = tuple(Setting(str(variant), bool(scaled)) for variant, scaled in record["settings"])
+    accuracy, milliseconds, nbytes = float(record["accuracy"]), float(record["milliseconds"]), int(record["nbytes"])
+    if not (0 <= accuracy <= 1 and 0 < milliseconds < math.inf and nbytes >= 0):
+        raise ValueError("figures that no run gives")
+    return Candidate(settings, accuracy, milliseconds, nbytes)
+
+
+def store_run(file: Path, candidates: list[Candidate]) -> None:
+    """Keep the figures: the whole file or none. A folder that cannot be written costs the next run its time, no more."""
+    records = [each.record() for each in candidates]
+    keep(file, lambda stream: stream.write(json.dumps(records).encode()))

@@ -9,8 +9,6 @@ from typing import NamedTuple
 from bitsparse._check import shown
 from bitsparse._records import replace
 
-__all__ = ["ADD_VARIANTS", "CHAIN_VARIANTS", "Setting", "choices", "consistent", "parse", "sequences"]
-
 #: BMM+BSpMM, as in a GCN: activation, weight and output; activation, adjacency and output.
 CHAIN_VARIANTS = tuple(f"{x}B{p}+{p}B{q}" for x, p, q in product("FB", repeat=3))
 #: BMM+BSpMM+ADD, as in GraphSAGE: the sum takes aggregate and own features in one precision.

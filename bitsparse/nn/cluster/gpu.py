@@ -12,15 +12,13 @@ from numpy.typing import NDArray
 
 from bitsparse import interop
 from bitsparse.arrays import BitTensor
-from bitsparse.arrays.construct import words_shape
 from bitsparse.arrays.inside import assembled
+from bitsparse.backends.cuda.graphs import Recorded
 from bitsparse.backends.cuda.packets import PacketArrays
+from bitsparse.backends.params import words_shape
 from bitsparse.graph.operand import Form, Graph, factors, form_for
 from bitsparse.graph.packets import FeatureForm, Group, Packet, Packets
 from bitsparse.nn.cluster.report import ClusterReport
-from bitsparse.ops.recorded import Recorded
-
-__all__ = ["GpuEngine", "idle_share"]
 
 _Array = NDArray[Any]
 #: Packets on the device: one travels while one is computed.
@@ -120,7 +118,7 @@ class GpuEngine:
         self._pending: tuple[Packet, Any] | None = None
         self._coming: deque[tuple[Group, Any, _Array]] = deque()
         self._events: list[tuple[str, Any, Any]] = []
-        self._put: Callable[[Group, _Array], None] = lambda group, logits: None
+        self._put: Callable[[Group, _Array | None], None] = lambda group, logits: None
         self._out: Any = None
         self._timed = False
 
@@ -129,7 +127,7 @@ class GpuEngine:
         return self._uploader.staging(nbytes)
 
     @contextmanager
-    def running(self, put: Callable[[Group, _Array], None], device_out: Any, timed: bool) -> Iterator[GpuEngine]:
+    def running(self, put: Callable[[Group, _Array | None], None], device_out: Any, timed: bool) -> Iterator[GpuEngine]:
         """One run, whose logits go to `put`, or to an array on the device; in order with the caller's current stream."""
         self._put, self._out, self._timed, self._events = put, device_out, timed, []
         self._uploader.timed = timed
@@ -187,14 +185,15 @@ class GpuEngine:
             slot = _Slot(self._model, self._features, sizes, packet.loops, self._form, self._longest)
             self._slots[upload.slot] = slot
         data = upload.wait()
-        begin = self._mark(self._stream)
+        begin = self._mark() if self._timed else None
         slot.run(data)
         if self._out is not None:
             slot.scatter(data, self._order, group, self._out)
-        self._noted("compute", begin, self._stream)
+        if begin is not None:
+            self._events.append(("compute", begin, self._mark()))
         upload.release()
         if self._out is not None:
-            self._put(group, np.empty((0, self._model.classes), np.float32))
+            self._put(group, None)
             return
         if len(self._coming) >= _SLOTS:
             self._collect()
@@ -209,16 +208,10 @@ class GpuEngine:
         self._put(group, rows)
 
     # -- times ----------------------------------------------------------------------------------------------------------
-    def _mark(self, stream: Any) -> Any:
-        if not self._timed:
-            return None
+    def _mark(self) -> Any:
         event = self._cupy.cuda.Event()
-        event.record(stream)
+        event.record(self._stream)
         return event
-
-    def _noted(self, what: str, begin: Any, stream: Any) -> None:
-        if begin is not None:
-            self._events.append((what, begin, self._mark(stream)))
 
     def _measure(self, report: ClusterReport) -> None:
         self._stream.synchronize()

@@ -20,8 +20,6 @@ from bitsparse.nn.cluster.report import ClusterReport
 from bitsparse.nn.lowbit.host import layers_in_bytes
 from bitsparse.nn.lowbit.network import LowBitNetwork
 
-__all__ = ["HostEngine", "host_layers", "operand_of"]
-
 _Array = NDArray[Any]
 Layers = tuple[steps_on_bytes.Layer, ...]
 #: Pieces of up to so many nodes are computed each by one thread, with what they need in its caches; larger ones row by row by all threads.
@@ -65,7 +63,8 @@ class HostEngine:
             data = packet.buffer[: packet.nbytes]
             steps_on_bytes.network(data, group.entries, model.normalisation, features, self._layers, places, self._rows)
         else:
-            operand = operand_of(packet, model.normalisation, self._form)
+            chosen = form_for(self._form, group.nodes, group.entries)
+            operand = Graph.of_pattern(*packet.pattern(), model.normalisation, packet.loops, chosen)
             words, shape = packet.features(form), (group.nodes, form.columns)
             x = assembled(BitTensor, words, shape, form.bits, -1, form.layout, form.encoding, interop.NUMPY)
             logits, used = model.plan(operand, x)(), operand.form
@@ -76,21 +75,3 @@ class HostEngine:
     def finish(self, report: ClusterReport) -> None:
         """All packets were submitted."""
         report.compute_ms = 1000 * self._seconds
-
-
-def operand_of(packet: Packet, normalisation: str, form: str) -> Graph:
-    """What a network aggregates over, from a packet."""
-    indptr, indices = packet.pattern()
-    chosen = form_for(form, packet.group.nodes, packet.group.entries)
-    if packet.loops and chosen in ("frdc", "tiled"):  # those want ascending columns, and loops come first
-        indices = _ascending(indptr, indices)
-    return Graph.of_pattern(indptr, indices, normalisation, packet.loops, chosen)
-
-
-def _ascending(indptr: _Array, indices: _Array) -> _Array:
-    from scipy import sparse
-
-    nodes = indptr.size - 1
-    pattern = sparse.csr_array((np.ones(indices.size, np.bool_), indices.copy(), indptr), shape=(nodes, nodes))
-    pattern.sort_indices()
-    return np.asarray(pattern.indices)

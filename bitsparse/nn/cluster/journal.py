@@ -9,7 +9,7 @@ import re
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,6 @@ from bitsparse.errors import FileFormatError
 from bitsparse.graph.packets import Group
 from bitsparse.nn.cluster.lock import RunLock
 
-__all__ = ["ArraySink", "FileSink", "Sink"]
-
 _Array = NDArray[Any]
 _FUNCTION = "ClusterRunner.run"
 #: Lines of a journal, exactly as they are written: whose run it is, then for each finished group a checksum of its rows in the file.
@@ -29,55 +27,38 @@ _ENTRY = re.compile(rb'\{"group": ([0-9]{1,10}), "rows": "([0-9a-f]{32})"\}')
 _LINE_BYTES = 128
 
 
-class Sink(Protocol):
-    """Where the logits of groups go."""
+class ArraySink:
+    """Where the logits of groups go, in node order: an array in memory, or a memmap of the caller's.
 
-    @property
-    def rows(self) -> _Array:
-        """The logits of all nodes in the nodes' order, to be written to."""
+    Attributes
+    ----------
+    rows : ndarray of float32
+        The logits of all nodes in the nodes' order, to be written to.
+    """
+
+    rows: Any
+
+    def __init__(self, out: _Array, order: NDArray[np.int32]) -> None:
+        self.rows, self._order = out, order
 
     def missing(self, groups: Sequence[Group]) -> list[Group]:
-        """The groups whose logits no run before this one has left here."""
+        """The groups whose logits no run before this one has left here: all, as an array does not tell."""
+        return list(groups)
 
     def put(self, group: Group, logits: _Array | None) -> None:
         """Take the logits of a group's nodes, in their new order; None: they stand in :attr:`rows`."""
+        if logits is not None:
+            self.rows[self._order[group.low : group.high]] = logits
 
     def finish(self) -> Any:
         """All groups are there; gives the result."""
+        return self.rows
 
     def abandon(self) -> None:
-        """The run ends early."""
+        """The run ends early; what was written stays in the caller's array."""
 
 
-class ArraySink:
-    """An array in memory (or a memmap of the caller's), in node order."""
-
-    def __init__(self, out: _Array, order: NDArray[np.int32]) -> None:
-        self._out, self._order = out, order
-
-    def missing(self, groups: Sequence[Group]) -> list[Group]:
-        """All: an array does not tell."""
-        return list(groups)
-
-    @property
-    def rows(self) -> _Array:
-        """The array."""
-        return self._out
-
-    def put(self, group: Group, logits: _Array | None) -> None:
-        """Rows to their nodes."""
-        if logits is not None:
-            self._out[self._order[group.low : group.high]] = logits
-
-    def finish(self) -> _Array:
-        """The array."""
-        return self._out
-
-    def abandon(self) -> None:
-        """What was written stays in the caller's array."""
-
-
-class FileSink:
+class FileSink(ArraySink):
     """A ``.npy`` file: written under another name beside its own, moved there when it is whole.
 
     One run at a time writes to a path (:class:`RunLock`). Without `resume` the rows have a name that nobody can guess. With it they are
@@ -108,7 +89,8 @@ class FileSink:
     """
 
     def __init__(self, path: Path, shape: tuple[int, int], order: NDArray[np.int32], key: str, resume: bool) -> None:
-        self._path, self._order, self._key, self._resume = path, order, key, resume
+        super().__init__(np.empty(0, np.float32), order)
+        self._path, self._key, self._resume = path, key, resume
         if path.is_dir():
             raise IsADirectoryError(f"{_FUNCTION}: {str(path)!r} is a folder; name a file")
         self._lock = RunLock(_FUNCTION, path)
@@ -214,10 +196,10 @@ class FileSink:
             file.flush()
             # Room on the disk is taken now: a mapped file that finds none later ends the process.
             _reserve(file.fileno(), len(header) + 4 * shape[0] * shape[1])
-        self._rows: Any = np.memmap(file, np.float32, "r+", len(header), shape)
+        self.rows = np.memmap(file, np.float32, "r+", len(header), shape)
 
     def _checksum(self, group: Group) -> str:
-        rows: Any = np.ascontiguousarray(self._rows[self._order[group.low : group.high]])
+        rows: Any = np.ascontiguousarray(self.rows[self._order[group.low : group.high]])
         return hashlib.blake2b(rows, digest_size=16).hexdigest()
 
     def missing(self, groups: Sequence[Group]) -> list[Group]:
@@ -241,26 +223,19 @@ class FileSink:
             self._write_journal()
         return [group for group in groups if group.number not in self._done]
 
-    @property
-    def rows(self) -> _Array:
-        """The file, mapped."""
-        mapped: _Array = self._rows
-        return mapped
-
     def put(self, group: Group, logits: _Array | None) -> None:
         """Rows to their nodes; noted once they are on disk."""
-        if logits is not None:
-            self._rows[self._order[group.low : group.high]] = logits
+        super().put(group, logits)
         if self._notes is not None:
-            self._rows.flush()
+            self.rows.flush()
             self._notes.write(_line(group.number, self._checksum(group)))
             self._notes.flush()
             os.fsync(self._notes.fileno())
 
     def finish(self) -> _Array:
         """The file under its name, mapped for reading."""
-        self._rows.flush()
-        self._rows = None
+        self.rows.flush()
+        self.rows = None
         publish(self._file, self._rows_name, self._path)
         if self._resume:
             self._journal.unlink(missing_ok=True)
@@ -275,7 +250,7 @@ class FileSink:
         self._close()
 
     def _close(self) -> None:
-        self._rows = None
+        self.rows = None
         for stream in (self._file, self._notes):
             if stream is not None:
                 stream.close()

@@ -12,8 +12,6 @@ from typing import BinaryIO, cast
 
 from bitsparse.errors import LockError
 
-__all__ = ["RunLock"]
-
 #: Bytes of a lock file that are read; what is written is shorter.
 _MOST = 1024
 
@@ -61,7 +59,8 @@ class RunLock:
                     raise LockError(
                         f"{function}: {str(self._name)!r} is no lock of bitsparse's; move it away, or name another file"
                     )
-                about = {"bitsparse": "run", "pid": self._owner, "host": socket.gethostname(), "since": _now()}
+                now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+                about = {"bitsparse": "run", "pid": self._owner, "host": socket.gethostname(), "since": now}
                 self._stream.truncate(0)
                 self._stream.seek(0)
                 self._stream.write(json.dumps(about).encode())
@@ -116,7 +115,3 @@ def _holder(stream: BinaryIO) -> str | None:
         return f"process {int(about['pid'])} on {str(about['host'])[:100]!r}, since {str(about['since'])[:40]}"
     except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
         return None
-
-
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -19,23 +19,18 @@ from bitsparse.arrays import BitTensor
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.graph.adjacency import refuse_weights, square_pattern
 from bitsparse.graph.operand import FORMS
-from bitsparse.graph.packets import FeatureForm, Group, Packet, Packets
-from bitsparse.graph.parts_cache import cached_partition, graph_hash
-from bitsparse.nn.cluster.epoch import PackedEpoch, tiles_in
+from bitsparse.graph.packets import FeatureForm, Group, PackedEpoch, Packet, Packets, tiles_in
+from bitsparse.graph.parts import cached_partition, graph_hash, partition
 from bitsparse.nn.cluster.host import HostEngine, host_layers
-from bitsparse.nn.cluster.journal import ArraySink, FileSink, Sink
-from bitsparse.nn.cluster.model import ClusterModel
+from bitsparse.nn.cluster.journal import ArraySink, FileSink
 from bitsparse.nn.cluster.report import ClusterReport
+from bitsparse.nn.features import pieces
 from bitsparse.nn.lowbit.network import LowBitNetwork
-
-__all__ = ["ClusterModel", "ClusterRunner", "PackedEpoch"]
 
 _Array = NDArray[Any]
 
 #: Nodes of a group: batches together keep a GPU busy behind one sequence of launches; dense bits grow with the square.
 _GROUP_NODES, _DENSE_NODES = 1 << 17, 1 << 13
-#: Bytes of features that are dense at one time while they are quantised.
-_CHUNK_BYTES = 1 << 26
 
 
 class ClusterRunner:
@@ -51,7 +46,7 @@ class ClusterRunner:
     graph : sparse array (n, n), GraphData, tuple, TCTiledCSR, FRDC or BitTensor
         On the CPU. Every stored entry is an edge; edge weights other than 1 are refused.
     model : LowBitNetwork
-        Or anything like :class:`ClusterModel`.
+        Or anything with its attributes, whose codes are in its `input_layout`.
     parts : int, default 1500
         No more than there are nodes.
     labels : array_like of int (n,), optional
@@ -86,7 +81,7 @@ class ClusterRunner:
     def __init__(
         self,
         graph: Any,
-        model: ClusterModel,
+        model: LowBitNetwork,
         *,
         parts: int = 1500,
         labels: Any = None,
@@ -108,7 +103,11 @@ class ClusterRunner:
         if labels is None:
             nodes = square_pattern(function, graph).shape[0]
             wanted = min(_check.integer(function, "parts", parts, 1), max(nodes, 1))
-            labels = self._partition(graph, wanted, seed, cache)
+            if cache is False:
+                labels = partition(graph, wanted, seed=seed)
+            else:
+                folder = None if cache is True else cache
+                labels, _ = cached_partition(graph, wanted, seed=seed, folder=folder)
         most = (_DENSE_NODES if form == "dense" else _GROUP_NODES) if group_nodes is None else group_nodes
         self.packets = Packets(
             graph,
@@ -125,21 +124,9 @@ class ClusterRunner:
         self.report = ClusterReport(self.device, model.name)
         self._engine: Any = None
 
-    def on_progress(self, call: Callable[[int, int], object] | None) -> None:
-        """Have ``call(done, groups)`` called after every group."""
-        self._progress = call
-
     def tiles(self) -> tuple[int, int]:
         """8 x 128 tiles of the groups' dense adjacency, and those that hold an edge: a pass over the edges."""
         return tiles_in(map(self.packets.pack, self.packets.groups))
-
-    @staticmethod
-    def _partition(graph: Any, parts: int, seed: int, cache: bool | str | Path) -> _Array:
-        if cache is False:
-            from bitsparse.graph.partition import partition
-
-            return partition(graph, parts, seed=seed)
-        return cached_partition(graph, parts, seed=seed, folder=None if cache is True else cache)[0]
 
     # -- packing ------------------------------------------------------------------------------------------------------
     @property
@@ -159,38 +146,28 @@ class ClusterRunner:
             features = features.tocsr()
         elif not isinstance(features, np.ndarray):
             features = interop.as_numpy(features, "ClusterRunner", "features")[0]
-        if (
-            len(features.shape) != 2
-            or features.shape[0] != self.packets.nodes
-            or features.shape[1] != self.model.features
-        ):
+        wanted = self.packets.nodes, self.model.features
+        if tuple(features.shape) != wanted:
             raise ShapeError(
-                f"ClusterRunner: features have shape {tuple(features.shape)}, but graph and model take "
-                f"({self.packets.nodes}, {self.model.features}); pass one row for each node"
+                f"ClusterRunner: features have shape {tuple(features.shape)}, but graph and model take {wanted}; pass one row for each node"
             )
-        if features.dtype.kind not in "biuf":
-            raise DTypeError(
-                f"ClusterRunner: features have dtype {features.dtype}, but real numbers are needed; convert them"
-            )
+        _check.numeric("ClusterRunner", "features", features)
         return features
 
     def _pack(self, group: Group, features: Any, form: FeatureForm, buffer: _Array | None) -> Packet:
         """One group: its edges, and its features quantised in pieces."""
         packet = self.packets.pack(group, form.row_bytes, buffer)
-        step = max(1, _CHUNK_BYTES // (4 * max(form.columns, 1)))
-        for first in range(0, group.nodes, step):
-            nodes = self.packets.order[group.low + first : min(group.low + first + step, group.high)]
+        layout: Any = {} if form.layout == self.model.input_layout else {"layout": form.layout}
+        for part in pieces(group.nodes, form.columns):
+            nodes = self.packets.order[group.low : group.high][part]
             rows = features[nodes] if not isinstance(features, np.ndarray) else np.take(features, nodes, axis=0)
-            if isinstance(self.model, LowBitNetwork):
-                codes = self.model.quantize(rows, layout=form.layout)
-            else:
-                codes = self.model.quantize(rows).repack(axis=-1, layout=form.layout)
+            codes = self.model.quantize(rows, **layout)
             if codes.scale is not None or codes.offset is not None:  # words travel alone
                 raise ValueError(
                     f"ClusterRunner: {self.model.name} quantised rows to codes with a scale or an offset, which packets do not carry; "
                     f"give codes of one grid, as x.with_affine()"
                 )
-            self.packets.put_features(packet, first, codes.words, form)
+            self.packets.put_features(packet, part.start, codes.words, form)
         return packet
 
     def pack(self, features: Any, *, into: PackedEpoch | None = None) -> PackedEpoch:
@@ -240,9 +217,8 @@ class ClusterRunner:
         packed.check_owner("ClusterRunner.run_packed", self.packets)
         self._begin(packed.form)
         self.report.pack_seconds = packed.seconds
-        target, device_out = self._target(out)
-        result = self._drive(iter(packed.packets), ArraySink(target, self.packets.order), device_out, timed)
-        return out if out is not None else result
+        result = self._drive(iter(packed.packets), self._sink(out), timed)
+        return result if out is None else out
 
     def run(self, features: Any, out: Any = None, *, resume: bool = False, timed: bool = False) -> Any:
         """Pack, copy and compute group after group, in memory that does not grow with the graph.
@@ -273,18 +249,12 @@ class ClusterRunner:
         rows, form = self._checked(features), self.feature_form
         if resume and not isinstance(out, (str, Path)):
             raise ValueError("ClusterRunner.run: resume=True goes with out as a path; pass the name of a .npy file")
-        path = Path(out) if isinstance(out, (str, Path)) else None
-        target: Any = None
-        device_out: Any = None
-        if path is None:
-            target, device_out = self._target(out)
         self._begin(form)  # before there is a file that an error would leave behind
-        sink: Sink
-        if path is not None:
-            shape = (self.packets.nodes, self.model.classes)
-            sink = FileSink(path, shape, self.packets.order, self._key(rows) if resume else "", resume)
+        if isinstance(out, (str, Path)):
+            key, path, out = self._key(rows) if resume else "", Path(out), None
+            sink: ArraySink = FileSink(path, self._shape, self.packets.order, key, resume)
         else:
-            sink = ArraySink(target, self.packets.order)
+            sink = self._sink(out)
         try:
             todo = sink.missing(self.packets.groups)
         except BaseException:
@@ -292,8 +262,8 @@ class ClusterRunner:
             raise
         self.report.resumed = len(self.packets.groups) - len(todo)
         with closing(self._packed(todo, rows, form)) as packets:
-            result = self._drive(packets, sink, device_out, timed)
-        return out if out is not None and path is None else result
+            result = self._drive(packets, sink, timed)
+        return result if out is None else out
 
     def _packed(self, todo: list[Group], features: Any, form: FeatureForm) -> Generator[Packet]:
         """Packets of groups; beside a GPU that works on the ones before they are packed in a thread."""
@@ -342,20 +312,22 @@ class ClusterRunner:
 
                 self._engine = GpuEngine(self.model, self.form, self.device, packets, form)
 
-    def _target(self, out: Any) -> tuple[Any, Any]:
-        """A NumPy array for the logits, and the GPU's array if they stay there."""
-        shape = (self.packets.nodes, self.model.classes)
-        if out is None:
-            return np.empty(shape, np.float32), None
-        target = out if isinstance(out, np.ndarray) else interop.writable_array(out, "ClusterRunner")
-        _check.out_array("ClusterRunner", target, shape, np.dtype(np.float32))
-        place = interop.device_of(target)
-        if place == "cpu":
-            return target, None
-        _check.same_device("ClusterRunner", (self.device, place))
-        return np.empty((0, shape[1]), np.float32), target
+    @property
+    def _shape(self) -> tuple[int, int]:
+        return self.packets.nodes, self.model.classes
 
-    def _drive(self, packets: Iterable[Packet], sink: Sink, device_out: Any, timed: bool) -> Any:
+    def _sink(self, out: Any) -> ArraySink:
+        """The caller's array, in host memory or on the runner's GPU, or a new one of NumPy's."""
+        if out is None:
+            return ArraySink(np.empty(self._shape, np.float32), self.packets.order)
+        target = out if isinstance(out, np.ndarray) else interop.writable_array(out, "ClusterRunner")
+        _check.out_array("ClusterRunner", target, self._shape, np.dtype(np.float32))
+        place = interop.device_of(target)
+        if place != "cpu":
+            _check.same_device("ClusterRunner", (self.device, place))
+        return ArraySink(target, self.packets.order)
+
+    def _drive(self, packets: Iterable[Packet], sink: ArraySink, timed: bool) -> Any:
         """Every packet through the engine; on any error the sink is told before it goes on its way."""
         report, done = self.report, self.report.resumed
         forms: Counter[str] = Counter()
@@ -364,16 +336,15 @@ class ClusterRunner:
         def put(group: Group, logits: _Array | None) -> None:
             nonlocal done
             start = time.perf_counter()
-            if device_out is None:
-                sink.put(group, logits)
+            sink.put(group, logits)
             report.gather_seconds += time.perf_counter() - start
             done += 1
             if self._progress is not None:
                 self._progress(done, report.groups)
 
         try:
-            place = sink.rows if self.device == "cpu" else device_out
-            with self._engine.running(put, place, timed) as engine:
+            in_place = sink.rows if interop.device_of(sink.rows) == self.device else None
+            with self._engine.running(put, in_place, timed) as engine:
                 for packet in packets:
                     forms[engine.submit(packet)] += 1
                 engine.finish(report)
@@ -393,8 +364,7 @@ class ClusterRunner:
         digest.update(packets.blocks.tobytes())
         digest.update(repr((packets.batches.tolist(), packets.group_nodes, self.model.fingerprint())).encode())
         digest.update(repr((features.shape, str(features.dtype))).encode())
-        step = max(1, _CHUNK_BYTES // max(features.dtype.itemsize * features.shape[1], 1))
-        for first in range(0, packets.nodes, step):
-            rows = features[first : first + step]
+        for part in pieces(packets.nodes, features.shape[1], features.dtype.itemsize):
+            rows = features[part]
             digest.update((rows if isinstance(rows, np.ndarray) else rows.toarray()).tobytes())
         return digest.hexdigest()

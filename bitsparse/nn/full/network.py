@@ -1,8 +1,8 @@
-"""GCN, GraphSAGE and GIN of any depth in full precision: weights as plain arrays, run with SciPy; what low-bit networks are made from."""
+"""Graph networks of any depth in full precision: weights as plain arrays; what low-bit networks are made from."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -13,14 +13,15 @@ from numpy.typing import NDArray
 
 from bitsparse import _check, interop
 from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.nn.dense import Dense, glorot, on_device
 from bitsparse.nn.features import Features
-from bitsparse.nn.layers import GRAPH_KINDS, Dense, GraphKind, Layer
+from bitsparse.nn.full.files import described
+from bitsparse.nn.layers import ATTENTION_KINDS, GRAPH_KINDS, Attention, GraphKind, Layer
 from bitsparse.nn.neighbours import NeighbourSums
-
-__all__ = ["Network", "Product"]
+from bitsparse.ops import BatchNorm, attention, cosine_attention, edge_softmax, gatv2_scores, spmm
 
 #: What each kind does with the sums over neighbours, unless a layer says otherwise.
-_NORMALISATIONS: dict[str, Literal["gcn", "mean", "sum"]] = {"gcn": "gcn", "sage": "mean", "gin": "sum"}
+_NORMALISATIONS: dict[str, Literal["gcn", "mean", "sum"]] = {"gcn": "gcn", "sage": "mean"}
 _Array = NDArray[np.float32]
 
 
@@ -41,16 +42,19 @@ class Network:
     "gcn"     ``P (x W) + b``                             ``D^-1/2 (A + I) D^-1/2`` (Kipf and Welling 2017)
     "sage"    ``mean(x_j) W + x W_own + b``               mean, 0 without neighbours (Hamilton et al. 2017)
     "gin"     ``mlp((1 + eps) x + sum(x_j))``             sum (Xu et al. 2019)
+    "gat"     ``sum(w_ij (x W)_j) + b`` for each head     softmax of scores (Velickovic et al. 2018)
+    "gatv2"   the same                                    the same, other scores (Brody et al. 2022)
+    "agnn"    ``mlp(sum(w_ij x_j))``                      softmax of cosines (Thekumparampil et al. 2018)
     ========  ==========================================  =================================================
 
     ``A[i, j]`` is the edge for what i takes from j. As in PyTorch Geometric, its value is the edge's weight for a GCN, whose degrees are
-    the sums of the weights that arrive, with a self loop of weight 1 for each node that has none; a GraphSAGE and a GIN read no
-    weights, so that values other than 1 are refused, and a stored self loop is one more neighbour. Layers may say otherwise
-    (:class:`Neighbours`), and those of different kinds make a network of kind "mixed".
+    the sums of the weights that arrive, with a self loop of weight 1 for each node that has none; the others read no weights, so that
+    values other than 1 are refused. To a GraphSAGE and a GIN a stored self loop is one more neighbour, in attention every node has one.
+    Layers may say otherwise (:class:`Neighbours`), and those of different kinds make a network of kind "mixed".
 
     Parameters
     ----------
-    kind : {"gcn", "sage", "gin", "mixed"}
+    kind : {"gcn", "sage", "gin", "gat", "gatv2", "agnn", "mixed"}
         Of the layers that name none; in a "mixed" network each names its own.
     layers : sequence of Layer
         Each reads as many features as the one before gives.
@@ -85,6 +89,7 @@ class Network:
                 )
         #: With the kind and the neighbours of each written out.
         self.layers = tuple(layer if layer.kind else _of_kind(i, layer, kind) for i, layer in enumerate(stack))
+        self._on_device: dict[str, tuple[Layer, ...]] = {"cpu": self.layers}
 
     def _uniform(self, what: str) -> str:
         """The kind, where all layers have the same."""
@@ -95,12 +100,14 @@ class Network:
     @property
     def normalisation(self) -> Literal["gcn", "mean", "sum"]:
         """What its kind does with the sums over neighbours: "gcn", "mean" or "sum"."""
-        return _NORMALISATIONS[self._uniform("normalisation")]
+        return _NORMALISATIONS.get(self._uniform("normalisation"), "sum")
 
     @property
     def self_loops(self) -> bool:
-        """Whether the pattern that low-bit networks sum over holds an edge from each node to itself."""
+        """Whether the pattern of its graph holds an edge from each node to itself."""
         kind = self._uniform("self_loops")
+        if kind in ATTENTION_KINDS:
+            return all(layer.neighbours is None or layer.neighbours.self_loop is not None for layer in self.layers)
         return kind == "gcn" or (kind == "gin" and all(layer.eps == 0 for layer in self.layers))
 
     @property
@@ -109,7 +116,7 @@ class Network:
         return any(layer.neighbours is not None and layer.neighbours.weighted for layer in self.layers)
 
     def unusual(self) -> str | None:
-        """What it has beyond the three kinds in the table, in words: low-bit networks and files have none of that. None without."""
+        """What it has beyond the first three kinds in the table, in words: low-bit networks have none of that. None without."""
         for i, layer in enumerate(self.layers):
             why = layer.unusual()
             if why:
@@ -157,97 +164,173 @@ class Network:
     @property
     def nbytes(self) -> int:
         """Bytes of the weights and biases."""
-        return sum(part.nbytes for _, part in self.arrays() if isinstance(part, np.ndarray))
+        return sum(part.nbytes for part in described(self.layers)[1].values())
 
     def __repr__(self) -> str:
         return f"<Network {self.kind} {' -> '.join(map(str, self.widths))}>"
 
-    def __call__(self, adjacency: Any, x: Any) -> _Array:
+    def __call__(self, adjacency: Any, x: Any) -> Any:
         """Logits of every node, ``(n, classes)`` float32, in full precision.
 
         Parameters
         ----------
         adjacency : scipy.sparse array (n, n) or Graph
-            A :class:`Graph` in the normalisation of all layers.
+            A :class:`Graph` in the normalisation of all layers; for attention its pattern alone counts, and whether it has self loops.
         x : array (n, features), sparse array or Features
+            On a GPU if the Graph is there: CuPy's, PyTorch's or JAX's.
+
+        Returns
+        -------
+        ndarray, or the kind of `x` on a GPU
         """
-        function = "Network"
-        if isinstance(x, Features):
-            x = x.normalized
+        function, family = "Network", interop.NUMPY
+        x = x.normalized if isinstance(x, Features) else x
         if not hasattr(x, "tocsr"):
-            x = interop.as_host(x, function, "x")
+            x, family = interop.as_array(x, function, "x")
         if x.ndim != 2 or x.shape[1] != self.features:
             raise ShapeError(f"{function}: x has shape {tuple(x.shape)}, but the network reads (n, {self.features})")
         _check.numeric(function, "x", x)
-        if x.dtype.kind != "f" or x.dtype.itemsize < 4:  # 1 + eps is no integer, and SciPy has no 16-bit floats
-            x = x.astype(np.float32)
-        sums = self.sums(adjacency, x.dtype)
-        if x.shape[0] != sums.nodes:
-            raise ShapeError(
-                f"{function}: adjacency has {sums.nodes} nodes but x has {x.shape[0]} rows; pass one row for each node"
-            )
-        for layer in self.layers:
-            x = self.run_layer(layer, sums, x)
-        return np.asarray(x, dtype=np.float32)
+        device = "cpu" if hasattr(x, "tocsr") else interop.device_of(x)
+        with interop.working_on(device, family if device != "cpu" else interop.NUMPY):
+            if x.dtype.kind != "f" or x.dtype.itemsize < 4:  # 1 + eps is no integer, and SciPy has no 16-bit floats
+                x = x.astype(np.float32)
+            sums = self.sums(adjacency, x.dtype, device)
+            if x.shape[0] != sums.nodes:
+                raise ShapeError(
+                    f"{function}: adjacency has {sums.nodes} nodes but x has {x.shape[0]} rows; pass one row for each node"
+                )
+            if device not in self._on_device:
+                self._on_device[device] = on_device(self.layers, device)
+            for layer in self._on_device[device]:
+                x = self.run_layer(layer, sums, x)
+            logits = x.astype(np.float32, copy=False)
+            return logits if device == "cpu" else interop.from_array(logits, family, function)
 
-    def sums(self, adjacency: Any, dtype: Any = np.float32) -> NeighbourSums:
-        """A graph as :meth:`run_layer` takes it."""
-        return NeighbourSums("Network", adjacency, self.weighted, dtype)
+    def sums(self, adjacency: Any, dtype: Any = np.float32, device: str = "cpu") -> NeighbourSums:
+        """A graph as :meth:`run_layer` takes it, for features on this device."""
+        return NeighbourSums("Network", adjacency, self.weighted, dtype, device)
 
     def run_layer(self, layer: Layer, sums: NeighbourSums, x: Any) -> Any:
         """One layer over a graph from :meth:`sums`, in the dtype of graph and features."""
         first, how = layer.updates[0], layer.neighbours
+        own = None if layer.own is None else x @ layer.own
         if how is None:
             y = first(x)
         elif layer.kind == "gcn":
-            y = first.finish(np.asarray(sums.reduce(how, np.asarray(x @ first.weight))))
+            y = first.finish(sums.reduce(how, x @ first.weight))
         elif layer.kind == "sage":
             sent = x if layer.project is None else layer.project(x)
-            y = np.asarray(sums.reduce(how, sent) @ first.weight)
-            y = first.finish(y if layer.own is None else y + np.asarray(x @ layer.own))
+            y = first.finish(sums.reduce(how, sent) @ first.weight, own)
+        elif layer.kind == "agnn":
+            y = first(cosine_attention(sums.matrix(how), sums.dense(x), beta=layer.beta))
+        elif layer.attention is not None:
+            y = first.finish(_attended(layer.attention, sums.matrix(how), x @ first.weight, x), own)
         else:
             y = first(sums.reduce(how, x) + x * x.dtype.type(1 + layer.eps))
         for update in layer.updates[1:]:
             y = update(y)
         return y
 
-    def arrays(self) -> Iterator[tuple[str, Any]]:
-        """Every array by the name that PyTorch Geometric gives it in a model with lists ``convs`` and ``bns``."""
-        for i, layer in enumerate(self.layers):
-            at = f"convs.{i}."
-            if self.kind == "gin":
-                yield at + "eps", np.array([layer.eps], np.float32)
-                for j, update in enumerate(layer.updates):
-                    # A linear layer, its norm and its activation, as in Sequential.
-                    yield from _dense(f"{at}nn.{3 * j}.", f"{at}nn.{3 * j + 1}.", update)
-            elif self.kind == "sage":
-                yield from _dense(at + "lin_l.", f"bns.{i}.", layer.updates[0])
-                yield at + "lin_r.weight", np.ascontiguousarray(layer.own.T)
-            else:
-                yield from (
-                    (name.replace("lin.bias", "bias"), part)
-                    for name, part in _dense(at + "lin.", f"bns.{i}.", layer.updates[0])
-                )
+    def state_dict(self) -> dict[str, _Array]:
+        """Its arrays under the names of a PyTorch Geometric model with lists ``convs`` and ``bns``; see :func:`load_state_dict`.
 
-    def save(self, path: str | Path) -> None:
-        """Write it as ``.npz``, which :func:`bitsparse.nn.load_network` reads: PyTorch Geometric's names, kind and activations.
+        Names say nothing of activations, slopes and self loops. Batch norms have statistics of 0 and 1 and hold the rest in their weights
+        (with an eps of 1e-5).
 
         Raises
         ------
         ValueError
-            It has what such a file cannot say, as :meth:`unusual` tells.
+            It is of several kinds, or a layer has what its class in PyTorch Geometric does not have; :meth:`save` keeps everything.
+
+        Examples
+        --------
+        >>> from bitsparse import nn
+        >>> list(nn.random_network("gcn", [4, 2]).state_dict())
+        ['convs.0.lin.weight', 'convs.0.bias']
         """
-        why = self.unusual()
-        if why:
-            raise ValueError(f"Network.save: {why}, which no file holds; keep the model that it was read from")
-        activations = [update.activation or "" for layer in self.layers for update in layer.updates]
-        held = dict(self.arrays(), kind=np.array(self.kind), activations=np.array(activations))
-        if self.kind == "gcn":
-            held["weighted"] = np.array(
-                [layer.neighbours is None or layer.neighbours.weighted for layer in self.layers]
-            )
+        state: dict[str, _Array] = {}
+        for i, layer in enumerate(self.layers):
+            kind, at, norm, first = layer.kind, f"convs.{i}.", f"bns.{i}.", layer.updates[0]
+            perceptron = kind in ("gin", "agnn")
+            if (
+                self.kind == "mixed"
+                or (kind == "sage") != (layer.own is not None and layer.attention is None)
+                or layer.project is not None
+                or (len(layer.updates) > 1 and not perceptron)
+                or any(update.then for update in layer.updates)
+            ):
+                raise ValueError(
+                    f"Network.state_dict: layer {i} of kind {_check.shown(kind)} has what such a layer of PyTorch Geometric does not hold; "
+                    "keep the network with save"
+                )
+            if perceptron:
+                state[at + ("eps" if kind == "gin" else "beta")] = np.array(
+                    [layer.eps if kind == "gin" else layer.beta], np.float32
+                )
+                for j, update in enumerate(layer.updates):
+                    # A linear layer, its norm and its activation, as in Sequential.
+                    state |= _dense(f"{at}nn.{3 * j}.weight", f"{at}nn.{3 * j}.bias", f"{at}nn.{3 * j + 1}.", update)
+                continue
+            name = "lin" if kind in ("gcn", "gat") else "lin_l"
+            state |= _dense(at + name + ".weight", at + ("lin_l.bias" if kind == "sage" else "bias"), norm, first)
+            if layer.own is not None:
+                state[at + ("lin_r.weight" if kind == "sage" else "res.weight")] = np.ascontiguousarray(layer.own.T)
+            if layer.attention is not None:
+                state |= _attention(at, layer.attention)
+        return state
+
+    def save(self, path: str | Path) -> None:
+        """Write it as ``.npz``, which :func:`bitsparse.nn.load_network` reads: everything that its layers say, and their arrays."""
+        text, arrays = described(self.layers)
         with Path(path).open("wb") as file:
-            np.savez_compressed(file, **held)
+            np.savez_compressed(file, **arrays, layers=np.array(text), kind=np.array(self.kind))
+
+
+def random_network(
+    kind: GraphKind, widths: Sequence[int], *, seed: int = 0, bias: bool = True, batch_norm: bool = False
+) -> Network:
+    """A network with seeded Glorot weights and relu between the layers, for benchmarks and tests.
+
+    Parameters
+    ----------
+    kind : {"gcn", "sage", "gin"}
+        A GIN has one product to a layer, as QGTC's.
+    widths : sequence of int
+        Features of the input, then of each layer's result: ``[in, 16, 16, classes]``.
+    seed : int, default 0
+    bias, batch_norm : bool
+        Whether there are biases, and batch norm in front of each relu.
+
+    Examples
+    --------
+    >>> from bitsparse import nn
+    >>> nn.random_network("gcn", [128, 16, 16, 40])
+    <Network gcn 128 -> 16 -> 16 -> 40>
+    """
+    rng = np.random.default_rng(_check.integer("random_network", "seed", seed, 0))
+    layers = []
+    for i, (inputs, outputs) in enumerate(pairwise(widths)):
+        last = i == len(widths) - 2
+        dense = Dense(glorot(rng, inputs, outputs), activation=None if last else "relu")
+        if bias:
+            dense = replace(dense, bias=rng.normal(scale=0.1, size=outputs).astype(np.float32))
+        if batch_norm and not last:
+            mean, shift = rng.normal(scale=0.1, size=(2, outputs))
+            var, weight = rng.uniform(0.5, 1.5, (2, outputs))
+            dense = replace(dense, batch_norm=BatchNorm(mean, var, weight, shift))
+        layers.append(Layer((dense,), own=glorot(rng, inputs, outputs) if kind == "sage" else None))
+    return Network(kind, layers)
+
+
+def _attended(how: Attention, pattern: Any, h: Any, x: Any) -> Any:
+    """What neighbours send, weighed for each head; the heads side by side. `h` are all nodes' products."""
+    sent = (h if how.bias is None else h + how.bias).reshape(h.shape[0], *how.source.shape)
+    if how.receive is None:
+        source, target = ((sent * weights).sum(axis=-1) for weights in (how.source, how.target))
+        return attention(pattern, sent, source, target, negative_slope=how.negative_slope).reshape(h.shape)
+    received = how.receive(x).reshape(sent.shape)
+    scores = gatv2_scores(pattern, sent, received, how.source, negative_slope=how.negative_slope)
+    return spmm(pattern, sent, values=edge_softmax(pattern, scores)).reshape(h.shape)
 
 
 def _product(layer: Layer) -> Product:
@@ -277,13 +360,25 @@ def _of_kind(i: int, layer: Layer, kind: Any) -> Layer:
         raise ValueError(f"Network: layer {i}: {error}") from None
 
 
-def _dense(at: str, norm: str, update: Dense) -> Iterator[tuple[str, Any]]:
-    yield at + "weight", np.ascontiguousarray(update.weight.T)
+def _dense(weight: str, bias: str, norm: str, update: Dense) -> dict[str, _Array]:
+    """The arrays of a product and of the norm behind it under these names."""
+    state = {weight: np.ascontiguousarray(update.weight.T)}
     if update.bias is not None:
-        yield at + "bias", update.bias
+        state[bias] = update.bias
     if update.batch_norm is not None:
         scale, shift = update.norm
-        yield norm + "weight", scale.astype(np.float32)
-        yield norm + "bias", shift.astype(np.float32)
-        yield norm + "running_mean", np.zeros(scale.size, np.float32)
-        yield norm + "running_var", np.ones(scale.size, np.float32) - np.float32(1e-5)
+        state[norm + "weight"], state[norm + "bias"] = scale.astype(np.float32), shift.astype(np.float32)
+        state[norm + "running_mean"] = np.zeros(scale.size, np.float32)
+        state[norm + "running_var"] = np.ones(scale.size, np.float32) - np.float32(1e-5)
+    return state
+
+
+def _attention(at: str, attention: Attention) -> dict[str, _Array]:
+    """The arrays of a GATConv's or GATv2Conv's scores."""
+    if attention.receive is None:
+        return {at + "att_src": attention.source[None], at + "att_dst": attention.target[None]}
+    state = {at + "att": attention.source[None], at + "lin_r.weight": np.ascontiguousarray(attention.receive.weight.T)}
+    for side, bias in (("lin_l", attention.bias), ("lin_r", attention.receive.bias)):
+        if bias is not None:
+            state[f"{at}{side}.bias"] = bias
+    return state

@@ -10,12 +10,11 @@ from numpy.typing import NDArray
 
 from bitsparse.errors import ShapeError
 from bitsparse.graph.operand import Graph
+from bitsparse.nn.dense import Dense, glorot
 from bitsparse.nn.features import Features
 from bitsparse.nn.full.network import Network
 from bitsparse.nn.labels import labels_and_mask
-from bitsparse.nn.layers import Dense, Layer, glorot
-
-__all__ = ["TwoLayers", "adam", "checked", "glorot", "train"]
+from bitsparse.nn.layers import Layer
 
 Array = NDArray[np.float32]
 
@@ -144,7 +143,7 @@ def train(
         raise ValueError(
             f"{function}: the graph has normalisation {graph.normalisation!r}, but 'gcn' trains a GCN and 'mean' a GraphSAGE"
         )
-    classes_of, nodes = checked(function, graph.nodes, features.shape[0], labels, train_mask, dropout)
+    classes_of, nodes = _checked(function, graph.nodes, features.shape[0], labels, train_mask, dropout)
     sage = graph.normalisation == "mean"
     rng, classes = np.random.default_rng(seed), int(classes_of.max()) + 1
     shapes = (features.shape[1], hidden), (hidden, classes)
@@ -191,7 +190,7 @@ def adam(
     return step
 
 
-def checked(
+def _checked(
     function: str, nodes: int, rows: int, labels: Any, mask: Any, dropout: float
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Labels, and the numbers of the training nodes."""
@@ -208,4 +207,4 @@ def checked(
         )
     if not 0 <= dropout < 1:
         raise ValueError(f"{function}: dropout must lie in [0, 1), got {dropout}")
-    return labels.astype(np.int64), train
+    return labels, train

@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 from bitsparse import _check, interop
 from bitsparse.arrays import BitTensor
 from bitsparse.backends.params import GROUP_BITS
-from bitsparse.errors import DTypeError, ShapeError
-from bitsparse.graph.adjacency import refuse_weights
+from bitsparse.errors import ShapeError
+from bitsparse.graph.adjacency import refuse_weights, square_sparse
 from bitsparse.graph.operand import Graph
+from bitsparse.nn.dense import Dense, activated
+from bitsparse.nn.features import Features
 from bitsparse.nn.full.network import Network
-from bitsparse.nn.layers import Dense, Layer, activated
+from bitsparse.nn.layers import Layer
 from bitsparse.nn.lowbit.calibration import (
     column_match,
     grid_through,
@@ -28,11 +30,11 @@ from bitsparse.nn.lowbit.calibration import (
 from bitsparse.nn.lowbit.network import Aggregate, Chain, Grid, LowBitNetwork, Update
 from bitsparse.ops import choose_bits
 
-__all__ = ["graph_and_features", "layer_bits", "quantize_network", "sample_nodes"]
-
 _Array = NDArray[np.float64]
 #: Up to so many bits it pays to choose codes together, and grids for what reads them.
 _FEW_BITS = 4
+#: Up to so many bits the last sums' grid is for class probabilities: near a threshold between classes it matters, far from it nothing does.
+_COARSE_BITS = 2
 #: Weights are fitted again to codes if there are so many rows for each input.
 _ROWS_PER_INPUT = 8
 #: Shares of a column's extremes from which the grids of features are looked for, and steps of each search.
@@ -55,15 +57,17 @@ def quantize_network(
     side. Every grid has one step to a column, which the product that reads the codes takes into its weights. Grids have the
     least squared error, with up to 4 bits after the sums over neighbours. With up to 4 bits weights are fitted again to the
     codes that they multiply and their own codes chosen together (:func:`~bitsparse.nn.lowbit.calibration.refine_codes`). A slope
-    and a shift per column match each product to full precision. Neither labels nor masks are looked at.
+    and a shift per column match each product to full precision (Nagel et al. 2019, section 4). With 1 and 2 bits the grid of what a
+    last layer sums is chosen for the class probabilities instead of the logits. Neither labels nor masks are looked at.
 
     Parameters
     ----------
     network : Network
     graph : scipy.sparse array (n, n) or GraphData
         The graph that it will run on, or one like it. Edge weights other than 1 are refused.
-    features : array (n, features) or SciPy sparse array
-        Of its nodes; memory-mapped arrays are read at the sampled rows only.
+    features : array (n, features), SciPy sparse array or Features
+        Of its nodes; memory-mapped arrays are read at the sampled rows only. :class:`Features` without negative values keep a scale for
+        each row where the first layer multiplies before it sums, as a GCN's does; the network then reads such features only.
     bits : int, sequence of int, or "choose", default 8
         1..16, for all layers or for each: bits of its input, of its weights and of what it hands on inside. ``"choose"``
         takes for each layer the fewest bits in 2..8 that hold its full-precision output well enough
@@ -100,10 +104,8 @@ def quantize_network(
     <LowBitNetwork gin 2 -> 2, bits 4, 184 B>
     """
     function = "quantize_network"
-    if not isinstance(network, Network):
-        raise DTypeError(
-            f"{function}: network must be an nn.Network, got {type(network).__name__}; see nn.load_state_dict"
-        )
+    _check.instance(function, "network", network, Network, "an nn.Network", "see nn.load_state_dict")
+    of_rows = features if isinstance(features, Features) else None
     graph, features = graph_and_features(function, graph, features)
     if tuple(features.shape) != (graph.shape[0], network.features):
         raise ShapeError(
@@ -113,11 +115,20 @@ def quantize_network(
     if why:
         raise ValueError(f"{function}: {why}, which low-bit networks do not have yet; run it in full precision")
     nodes = sample_nodes(graph, _check.integer(function, "sample", sample, 1), seed)
-    rows = features if nodes is None else features[nodes]
-    values = np.asarray(rows.toarray() if hasattr(rows, "toarray") else rows, dtype=np.float64)
+    values = _rows_of(features, nodes)
     _check.finite(function, "features", bool(np.isfinite(values).all()))
     near = graph.tocsr() if nodes is None else graph.tocsr()[nodes][:, nodes]
-    return _Walk(network, near, values, layer_bits(network, near, values, bits)).run()
+    of_layers, rounded = layer_bits(network, near, values, bits), None
+    if of_rows is not None and network.multiplies_first(network.layers[0]):
+        negative = of_rows.quantized(of_layers[0]).offset is not None
+        rounded = None if negative else _rows_of(of_rows.rounded(of_layers[0]), nodes)
+    return _Walk(network, near, values, of_layers, rounded).run()
+
+
+def _rows_of(features: Any, nodes: NDArray[np.int64] | None) -> _Array:
+    """Features of some nodes (None: of all) as a dense array."""
+    rows = features if nodes is None else features[nodes]
+    return np.asarray(rows.toarray() if hasattr(rows, "toarray") else rows, dtype=np.float64)
 
 
 def graph_and_features(function: str, graph: Any, features: Any) -> tuple[Any, Any]:
@@ -130,14 +141,11 @@ def graph_and_features(function: str, graph: Any, features: Any) -> tuple[Any, A
     """
     from scipy import sparse
 
-    if not sparse.issparse(getattr(graph, "adjacency", graph)):
-        raise DTypeError(
-            f"{function}: the graph must be a scipy.sparse array or a GraphData, got {type(graph).__name__}; make a csr_array"
-        )
+    square_sparse(function, getattr(graph, "adjacency", graph), "the graph")
     refuse_weights(function, graph)
     graph = getattr(graph, "adjacency", graph)
-    if graph.ndim != 2 or graph.shape[0] != graph.shape[1]:
-        raise ShapeError(f"{function}: a graph has as many rows as columns, got shape {graph.shape}")
+    if isinstance(features, Features):
+        features = features.csr
     if sparse.issparse(features):
         features = features.tocsr()
     elif not isinstance(features, np.ndarray):  # a memory-mapped array stays one
@@ -202,50 +210,77 @@ class _Codes(NamedTuple):
     low: _Array
 
 
-class _Walk:
-    """One walk through the network, in full precision and in codes, both in float64."""
+class _Reader(NamedTuple):
+    """What reads the result of a product: codes of so many bits, None where it is the logits; and whether these are summed next."""
 
-    def __init__(self, network: Network, graph: Any, features: _Array, bits: Sequence[int]) -> None:
+    bits: int | None
+    sums: bool
+
+
+class _Walk:
+    """One walk through the network, in full precision and in codes, both in float64.
+
+    With `rounded`, features on grids of their rows, these stand for the codes: their scales are factors of the rows of the first product.
+    """
+
+    def __init__(
+        self, network: Network, graph: Any, features: _Array, bits: Sequence[int], rounded: _Array | None = None
+    ) -> None:
         self.network, self.bits = network, list(bits)
         operand = Graph(graph, network.normalisation, self_loops=network.self_loops, form="csr")
         self.pattern = operand.pattern.astype(np.float64)
         ones, scales = np.ones(operand.nodes, np.float32), (operand.row_scale, operand.col_scale)
         self.left, self.right = ((ones if part is None else part).astype(np.float64)[:, None] for part in scales)
         self.full = features
+        self.steps: list[Update | Aggregate] = []
+        self.input_grid: Grid | None = None
+        if rounded is not None:
+            columns = features.shape[1]
+            self.grid, self.codes = Grid(np.ones(columns, np.float32), np.zeros(columns, np.float32)), rounded
+            return
         step, low = _input_grid(features, self.bits[0])
         step = _like_others(step, features)
-        self.grid = Grid(step.astype(np.float32), low.astype(np.float32))
+        self.grid = self.input_grid = Grid(step.astype(np.float32), low.astype(np.float32))
         self.codes = nearest_codes(features, *_wide(self.grid), self.bits[0])
-        self.steps: list[Update | Aggregate] = []
 
     def run(self) -> LowBitNetwork:
         """All layers."""
-        network, grid = self.network, self.grid
-        for i, layer in enumerate(network.layers):
+        network = self.network
+        for i, (layer, bits) in enumerate(zip(network.layers, self.bits, strict=True)):
             following = self.bits[i + 1] if i + 1 < len(self.bits) else None
-            (self.propagate if network.multiplies_first(layer) else self.collect)(layer, self.bits[i], following)
-        return LowBitNetwork(
-            network.kind, network.normalisation, network.self_loops, self.bits, network.widths, grid, self.steps
-        )
+            first, *others = *(_Reader(bits, False) for _ in layer.updates[1:]), _Reader(following, True)
+            begin = self.propagate if network.multiplies_first(layer) else self.collect
+            begin(layer, bits, first)
+            for update, reader in zip(layer.updates[1:], others, strict=True):
+                weight = update.weight.astype(np.float64)
+                read = _Codes(self.codes, *_wide(self.grid))
+                self.product(update, read, weight, self.full @ weight, bits, reader)
+        about = network.kind, network.normalisation, network.self_loops
+        return LowBitNetwork(*about, tuple(self.bits), network.widths, self.input_grid, tuple(self.steps))
 
     def sums(self, values: _Array) -> _Array:
         """Sums over neighbours with the factor of their row."""
         return np.asarray(self.left * (self.pattern @ values))
 
-    def propagate(self, layer: Layer, bits: int, following: int | None) -> None:
+    def weighted(self, values: _Array) -> _Array:
+        """Sums over neighbours with the factors of both ends."""
+        return self.sums(self.right * values)
+
+    def propagate(self, layer: Layer, bits: int, reader: _Reader) -> None:
         """A layer that multiplies first, then sums: a GCN's, and a GIN's that becomes narrower."""
         update = layer.updates[0]
         step, low = _wide(self.grid)
         weight = update.weight.astype(np.float64)
         full = self.full @ weight
-        inputs = self.sums(self.right * self.codes) if bits <= _FEW_BITS else None
-        reference = self.sums(self.right * full)
+        inputs = self.weighted(self.codes) if bits <= _FEW_BITS else None
+        reference = self.weighted(full)
         codes, scale = self.weights(step[:, None] * weight, bits, inputs, reference)
         base = low @ weight
         measured = (self.codes @ codes) * scale + base
         slope, shift = column_match(full, measured)
         messages = self.right * (slope * measured + shift)
-        size, start = grid_through(messages, bits, self.sums, reference)
+        target = _softmax(update.finish(reference)) if reader.bits is None and bits <= _COARSE_BITS else reference
+        size, start = grid_through(messages, bits, self.sums, target)
         constant, bias = (slope * base + shift) / size, -start / size
         scaled = self.network.normalisation == "gcn"
         if not scaled:  # no factors of the rows, so the constant is part of the addend
@@ -254,14 +289,10 @@ class _Walk:
         self.steps.append(Update(_packed(codes, bits), chain, scaled, constant.astype(np.float32) if scaled else None))
         received = self.sums(size * nearest_codes(messages, size, start, bits) + start)
         offset = (start / size).astype(np.float32)
-        inner = len(layer.updates) > 1
-        chain = self.finish(
-            update, received, reference, size, np.zeros(size.size), bits if inner else following, sums=not inner
-        )
+        chain = self.finish(update, received, reference, size, np.zeros(size.size), reader)
         self.steps.append(Aggregate(size.size, bits, chain, offset))
-        self.perceptron(layer.updates[1:], bits, following)
 
-    def collect(self, layer: Layer, bits: int, following: int | None) -> None:
+    def collect(self, layer: Layer, bits: int, reader: _Reader) -> None:
         """A GraphSAGE's or GIN's layer: sums, then products."""
         step, low = _wide(self.grid)
         own = layer.own
@@ -287,34 +318,25 @@ class _Walk:
                 np.concatenate((start, np.zeros(pad), low)),
             )
             weight = np.vstack((weight, np.zeros((pad, weight.shape[1])), own))
-        inner = len(layer.updates) > 1
-        self.product(layer.updates[0], read, weight, full, bits, bits if inner else following, sums=not inner)
-        self.perceptron(layer.updates[1:], bits, following)
+        self.product(layer.updates[0], read, weight, full, bits, reader)
 
-    def perceptron(self, updates: Sequence[Dense], bits: int, following: int | None) -> None:
-        """What follows the first product of a GIN's layer."""
-        for i, update in enumerate(updates):
-            last = i + 1 == len(updates)
-            read, weight = _Codes(self.codes, *_wide(self.grid)), update.weight.astype(np.float64)
-            self.product(update, read, weight, self.full @ weight, bits, following if last else bits, sums=last)
-
-    def product(
-        self, update: Dense, read: _Codes, weight: _Array, full: _Array, bits: int, following: int | None, *, sums: bool
-    ) -> None:
+    def product(self, update: Dense, read: _Codes, weight: _Array, full: _Array, bits: int, reader: _Reader) -> None:
         """Codes times weights, with everything behind it."""
         few = bits <= _FEW_BITS
         codes, scale = self.weights(read.step[:, None] * weight, bits, read.codes if few else None, full)
         base = read.low @ weight
-        chain = self.finish(update, (read.codes @ codes) * scale + base, full, scale, base, following, sums=sums)
+        chain = self.finish(update, (read.codes @ codes) * scale + base, full, scale, base, reader)
         self.steps.append(Update(_packed(codes, bits), chain))
 
     def weights(self, weight: _Array, bits: int, inputs: Any, targets: Any) -> tuple[_Array, _Array]:
         """Signed codes and one scale per column; with ``inputs`` the codes are chosen together for the product with these."""
         if inputs is not None and len(inputs) >= _ROWS_PER_INPUT * len(weight):
             weight = refit(inputs, targets, weight)
-        scale = signed_grid(weight, bits)
         if bits == 1:
-            return np.where(weight >= 0, 1.0, -1.0), scale
+            step, low = uniform_grid(weight, 1)
+            codes, step = refine_codes(inputs, weight, nearest_codes(weight, step, low, 1), step, low, 1)
+            return _signs(codes, step, inputs, inputs @ weight)
+        scale = signed_grid(weight, bits)
         lowest, highest = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
         codes = np.clip(np.rint(weight / scale), lowest, highest)
         if inputs is not None and len(inputs):
@@ -322,36 +344,21 @@ class _Walk:
         return codes, scale
 
     def finish(
-        self,
-        dense: Dense,
-        measured: _Array,
-        full: _Array,
-        factor: _Array,
-        base: _Array,
-        bits: int | None,
-        *,
-        sums: bool,
+        self, dense: Dense, measured: _Array, full: _Array, factor: _Array, base: _Array, reader: _Reader
     ) -> Chain:
         """Bias, norm, activation and the grid of what comes out; ``measured`` is ``integers * factor + base``."""
         slope, shift = column_match(full, measured)
         scale, added = dense.norm
         bias = shift + (0 if dense.bias is None else dense.bias.astype(np.float64))
         values = activated((slope * measured + bias) * scale + added, dense.activation)
-        own_bias = 0 if dense.bias is None else dense.bias.astype(np.float64)
-        self.full = activated((full + own_bias) * scale + added, dense.activation)
+        self.full = dense.finish(full)
         col, addend = factor * slope * scale, (slope * base + bias) * scale + added
+        bits = reader.bits
         if bits is None:
             return _chain(col, addend, dense.activation, None)
         rises = dense.activation == "relu"
-        if sums:
-            reference = self.sums(self.right * self.full)
-            size, start = grid_through(
-                values,
-                bits,
-                lambda part: self.sums(self.right * part),
-                reference,
-                from_zero=rises,
-            )
+        if reader.sums:
+            size, start = grid_through(values, bits, self.weighted, self.weighted(self.full), from_zero=rises)
         else:
             size, start = uniform_grid(values, bits, from_zero=rises)
         size = _like_others(size, values)
@@ -391,6 +398,22 @@ def _like_others(step: _Array, values: _Array) -> _Array:
         return step
     varies = values.max(axis=0) > values.min(axis=0)
     return np.where(varies, step, step[varies].max(initial=1e-30) if varies.any() else 1.0)
+
+
+def _signs(codes: _Array, step: _Array, inputs: _Array, targets: _Array) -> tuple[_Array, _Array]:
+    """Codes 0 and 1 as -1 and +1, 0 and +1 or -1 and 0, whichever a slope and a shift bring closest to the targets, column by column."""
+    least, best, scale = np.full(step.size, np.inf), codes, step
+    for signs, size in ((2 * codes - 1, step / 2), (codes, step), (codes - 1, step)):
+        slope, shift = column_match(targets, inputs @ signs)
+        error = ((slope * (inputs @ signs) + shift - targets) ** 2).sum(axis=0)
+        best, scale = np.where(error < least, signs, best), np.where(error < least, size, scale)
+        least = np.minimum(error, least)
+    return best, scale
+
+
+def _softmax(logits: _Array) -> _Array:
+    e = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return np.asarray(e / e.sum(axis=1, keepdims=True))
 
 
 def _packed(codes: _Array, bits: int) -> BitTensor:

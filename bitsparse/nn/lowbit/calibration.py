@@ -3,20 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-__all__ = [
-    "column_match",
-    "grid_through",
-    "nearest_codes",
-    "refine_codes",
-    "refit",
-    "signed_grid",
-    "uniform_grid",
-]
 
 _Array = NDArray[np.float64]
 Grid = tuple[_Array, _Array]
@@ -79,16 +68,13 @@ def uniform_grid(
 
 
 def signed_grid(values: _Array, bits: int) -> _Array:
-    """Step per column of the codes -2**(bits-1)..2**(bits-1)-1 (one bit: -1 and +1) with the least squared error.
+    """Step per column of the codes -2**(bits-1)..2**(bits-1)-1, of two bits and more, with the least squared error.
 
-    >>> signed_grid(np.array([[-3.0], [1.0]]), 1), signed_grid(np.array([[-8.0], [7.0]]), 4)
-    (array([2.]), array([1.]))
+    >>> signed_grid(np.array([[-8.0], [7.0]]), 4)
+    array([1.])
     """
-    size = np.abs(values)
     if not len(values):
         return np.ones(values.shape[1])
-    if bits == 1:
-        return _usable(size.mean(axis=0))
     lowest, highest = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
     widest = np.maximum(values.max(axis=0) / highest, values.min(axis=0) / lowest)
     least, best = np.full(values.shape[1], np.inf), _usable(widest)
@@ -185,7 +171,7 @@ def refit(inputs: _Array, targets: _Array, prior: _Array, ridge: float = 1e-3) -
 
 
 def refine_codes(
-    inputs: Any,
+    inputs: _Array,
     weights: _Array,
     codes: _Array,
     step: _Array,
@@ -202,7 +188,7 @@ def refine_codes(
 
     Parameters
     ----------
-    inputs : ndarray or csc_array (samples, k)
+    inputs : ndarray (samples, k)
     weights, codes : ndarray (k, n)
     step, low : ndarray (n,)
     bits, sweeps : int
@@ -222,24 +208,18 @@ def refine_codes(
     array([0., 1.])
     """
     codes, step, top = codes.copy(), step.copy(), lowest + 2**bits - 1
-    sparse = hasattr(inputs, "indptr")
     residual = inputs @ (weights - (step * codes + low))
     for _ in range(sweeps):
         changed = False
         for k in range(len(codes)):
-            if sparse:
-                part = slice(inputs.indptr[k], inputs.indptr[k + 1])
-                rows, column = inputs.indices[part], inputs.data[part]
-            else:
-                rows, column = slice(None), inputs[:, k]
+            column = inputs[:, k]
             square = column @ column
             if square <= _TINY:
                 continue
-            here = residual[rows]
-            change = np.clip(np.rint(codes[k] + (column @ here) / (square * step)), lowest, top) - codes[k]
+            change = np.clip(np.rint(codes[k] + (column @ residual) / (square * step)), lowest, top) - codes[k]
             if change.any():
                 codes[k] += change
-                residual[rows] = here - np.outer(column, step * change)
+                residual -= np.outer(column, step * change)
                 changed = True
         if not changed:
             break

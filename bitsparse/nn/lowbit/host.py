@@ -12,18 +12,15 @@ from numpy.typing import NDArray
 from bitsparse._records import replace
 from bitsparse.arrays import BitTensor
 from bitsparse.backends.host.matmul import bytes as steps_on_bytes
-from bitsparse.graph.host_sums import Factor
 from bitsparse.graph.operand import Graph
-from bitsparse.ops.finish.terms import operand_terms
+from bitsparse.ops.finish.terms import Factor, operand_terms
 
 if TYPE_CHECKING:
     from bitsparse.nn.lowbit.network import LowBitNetwork
 
-__all__ = ["layers_in_bytes", "steps_in_bytes"]
-
 #: Longest rows, of weights and of neighbours, whose sums of bytes times bytes fit int32.
 _MOST_TERMS = 1 << 16
-_Array = NDArray[Any]
+_NAME = "LowBitNetwork"
 
 
 def steps_in_bytes(
@@ -43,12 +40,20 @@ def steps_in_bytes(
     calls: list[Callable[[], Any]] = [partial(_unpack, x, codes)]
     if x.bits == 8 and x.layout == "rows":
         codes, calls = x.words.view(np.uint8).reshape(nodes, -1), []
+    step: Any
     for number, step in enumerate(steps):
-        columns = step.chain.col_scale.size
+        epilogue, columns = step.chain.epilogue(), step.chain.col_scale.size
         if hasattr(step, "weights"):
-            run = partial(_update, network, number, operand, codes)
+            right, scale = operand.col_scale if step.scaled else None, x.scale if number == 0 else None
+            rows, k = row_operands(right, step.constant, scale), step.weights.shape[0]
+            params = replace(epilogue.params(_NAME, (nodes, columns)), **rows)
+            run = partial(steps_on_bytes.product, codes, network.panels(number), k, columns, params)
         else:
-            run = partial(_aggregate, network, number, operand, indptr, indices, codes)
+            scale = None if operand.row_scale is None else operand.row_scale[:, None]
+            sides = _sides_of(step, (nodes, columns), scale, operand.degrees)
+            terms = operand_terms(_NAME, *sides, epilogue.offset_correction)
+            params = epilogue.params(_NAME, (nodes, columns), terms)
+            run = partial(steps_on_bytes.sums, codes, indptr, indices, columns, params)
         if number + 1 == len(steps):
             return calls, run
         codes = np.empty((nodes, steps_on_bytes.row_bytes(columns)), np.uint8)
@@ -77,13 +82,13 @@ def layers_in_bytes(network: LowBitNetwork) -> tuple[steps_on_bytes.Layer, ...] 
     for number, step in enumerate(network.steps):
         epilogue, columns = step.chain.epilogue(), step.chain.col_scale.size
         if hasattr(step, "weights"):
-            params, panels = epilogue.params("LowBitNetwork", (1, columns)), network.panels(number)
+            params, panels = epilogue.params(_NAME, (1, columns)), network.panels(number)
             term = None if step.constant is None else (one, step.constant)
             vectors = ("right" if step.scaled else None, None, None if term is None else "right")
             made.append(steps_on_bytes.layer(panels, columns, replace(params, col_term=term), vectors))
             continue
-        terms = operand_terms("LowBitNetwork", *_sides_of(step, (1, columns), None, one), epilogue.offset_correction)
-        params = epilogue.params("LowBitNetwork", (1, columns), terms)
+        terms = operand_terms(_NAME, *_sides_of(step, (1, columns), None, one), epilogue.offset_correction)
+        params = epilogue.params(_NAME, (1, columns), terms)
         left = None if network.normalisation == "sum" else "left"
         vectors = (left, None if params.row_term is None else "degrees", None)
         made.append(steps_on_bytes.layer(None, columns, params, vectors))
@@ -100,29 +105,9 @@ def _unpack(x: BitTensor, codes: NDArray[np.uint8]) -> None:
     codes[:, : x.shape[1]] = x.toarray()
 
 
-def _update(network: LowBitNetwork, number: int, operand: Graph, codes: NDArray[np.uint8], out: _Array) -> None:
-    """A product with weights."""
-    step: Any = network.steps[number]
-    k, n = step.weights.shape
-    rows = operand.col_scale if step.scaled else None
-    term = None if step.constant is None else (rows, step.constant)
-    params = step.chain.epilogue().params("LowBitNetwork", (operand.nodes, n))
-    steps_on_bytes.product(codes, network.panels(number), k, n, replace(params, row_scale=rows, col_term=term), out)
-
-
-def _aggregate(
-    network: LowBitNetwork,
-    number: int,
-    operand: Graph,
-    indptr: NDArray[np.int32],
-    indices: NDArray[np.int32],
-    codes: NDArray[np.uint8],
-    out: _Array,
-) -> None:
-    """Sums over neighbours."""
-    step: Any = network.steps[number]
-    shape = (operand.nodes, step.columns)
-    sides = _sides_of(step, shape, None if operand.row_scale is None else operand.row_scale[:, None], operand.degrees)
-    epilogue = step.chain.epilogue()
-    terms = operand_terms("LowBitNetwork", *sides, epilogue.offset_correction)
-    steps_on_bytes.sums(codes, indptr, indices, step.columns, epilogue.params("LowBitNetwork", shape, terms), out)
+def row_operands(right: Any, constant: Any, scale: Any) -> dict[str, Any]:
+    """What a product with weights does to each row, by the graph's right-hand factors, and by the scale of its codes if they have one."""
+    term = None if constant is None else (right, constant)
+    if scale is not None:
+        right = scale.reshape(-1) if right is None else right * scale.reshape(-1)
+    return {"row_scale": right, "col_term": term}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -12,16 +12,13 @@ from numpy.typing import NDArray
 
 from bitsparse import _check, interop
 from bitsparse.arrays import BitTensor
-from bitsparse.arrays.bit_tensor import Layout
+from bitsparse.arrays.packed import Layout
 from bitsparse.backends.host.matmul import bytes as host_bytes
 from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.nn.features import Features, pieces
 from bitsparse.nn.lowbit.plan import LowBitPlan
 from bitsparse.ops import Epilogue, quantize
 
-__all__ = ["Aggregate", "Chain", "Grid", "LowBitNetwork", "Update"]
-
-#: Bytes of features that are dense at one time while they are quantised.
-_CHUNK_BYTES = 1 << 26
 _Array = NDArray[np.float32]
 
 
@@ -72,10 +69,6 @@ class Chain:
             )
         return self._made[key]
 
-    def arrays(self) -> Iterator[_Array]:
-        """Its vectors."""
-        yield from (self.col_scale, self.bias, *(self.grid or ()))
-
 
 @dataclass(frozen=True, eq=False)
 class Update:
@@ -120,6 +113,7 @@ class Aggregate:
     own: bool = False
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class LowBitNetwork:
     """A graph network on bits; made by :func:`quantize_network`. ``network(operand, x)`` gives the logits.
 
@@ -145,33 +139,27 @@ class LowBitNetwork:
         Of each layer: its input, its weights and what is handed on inside.
     widths : tuple of int
         Columns of the input and behind each layer.
-    input_grid : Grid
-        The grid of the features.
+    input_grid : Grid or None
+        The grid of the features; None where each row has its own, as :class:`Features` have.
     steps : tuple of Update and Aggregate
         The products.
 
     Notes
     -----
-    Weights of b bits are signed, -2^(b-1) to 2^(b-1) - 1, with one scale per output; those of one bit are -1 and +1, held
-    in two planes. A GraphSAGE's weights for own features, and those of a GIN with `eps`, stand below the neighbours', so
-    that both are one product.
+    Weights of b bits are signed, -2^(b-1) to 2^(b-1) - 1, with one scale per output; those of one bit are -1 and +1, 0 and +1
+    or -1 and 0, for each output, held in two planes. A GraphSAGE's weights for own features, and those of a GIN with `eps`, stand
+    below the neighbours', so that both are one product.
     """
 
-    def __init__(
-        self,
-        kind: str,
-        normalisation: str,
-        self_loops: bool,
-        bits: Sequence[int],
-        widths: Sequence[int],
-        input_grid: Grid,
-        steps: Sequence[Update | Aggregate],
-    ) -> None:
-        self.kind, self.normalisation, self.self_loops = kind, normalisation, self_loops
-        self.bits, self.widths = tuple(bits), tuple(widths)
-        self.input_grid, self.steps = input_grid, tuple(steps)
-        #: Weights and vectors by device.
-        self._placed: dict[tuple[str, int], Any] = {}
+    kind: str
+    normalisation: str
+    self_loops: bool
+    bits: tuple[int, ...]
+    widths: tuple[int, ...]
+    input_grid: Grid | None
+    steps: tuple[Update | Aggregate, ...]
+    #: Weights and vectors by device.
+    _placed: dict[tuple[str, int], Any] = field(default_factory=dict, init=False)
 
     @property
     def name(self) -> str:
@@ -214,12 +202,11 @@ class LowBitNetwork:
         return weights + sum(part.nbytes for part in self._vectors())
 
     def _vectors(self) -> Iterator[_Array]:
-        yield from self.input_grid
+        yield from self.input_grid or ()
         for step in self.steps:
-            yield from step.chain.arrays()
             extra = step.constant if isinstance(step, Update) else step.offset
-            if extra is not None:
-                yield extra
+            yield from (step.chain.col_scale, step.chain.bias, *(step.chain.grid or ()))
+            yield from () if extra is None else (extra,)
 
     def fingerprint(self) -> str:
         """A hash of everything that the logits depend on, graph and features apart."""
@@ -237,42 +224,51 @@ class LowBitNetwork:
 
         Parameters
         ----------
-        rows : array_like (n, features) or SciPy sparse array
-            Of any array library, on any device; sparse arrays are made dense in pieces of 64 MB.
+        rows : array_like (n, features), SciPy sparse array or Features
+            Of any array library, on any device; sparse arrays are made dense in pieces of 64 MB. Features alone where
+            :attr:`input_grid` is None.
         layout : {"planes", "rows"}, optional
             By default :attr:`input_layout`.
 
         Returns
         -------
         BitTensor (n, features)
-            Unsigned, packed along the features, without scale and offset: the grid is part of the first product.
+            Unsigned, packed along the features, without scale and offset: the grid is part of the first product. Those of Features with
+            grids of their rows have a scale, and as many bits as they need.
         """
         from scipy import sparse
 
         function, family = "LowBitNetwork.quantize", interop.NUMPY
         if isinstance(rows, BitTensor):
             raise DTypeError(f"{function}: rows are a BitTensor, but values are needed; pass rows.dequantize()")
-        if not sparse.issparse(rows):
+        of_rows = rows if isinstance(rows, Features) else None
+        if self.input_grid is None and of_rows is None:
+            raise DTypeError(
+                f"{function}: the network was calibrated on nn.Features, whose rows have scales of their own, but rows are "
+                f"{type(rows).__name__}; pass nn.Features(x)"
+            )
+        if of_rows is not None:
+            rows = of_rows.csr
+        elif not sparse.issparse(rows):
             rows, family = interop.as_array(rows, function, "rows")
         _check.numeric(function, "rows", rows)
         if len(rows.shape) != 2 or rows.shape[1] != self.features:
             raise ShapeError(
                 f"{function}: rows have shape {tuple(rows.shape)}, but the network reads (n, {self.features})"
             )
+        if of_rows is not None and self.input_grid is None:
+            return of_rows.quantized(self.input_bits)
         layout = layout or self.input_layout
         if not sparse.issparse(rows):
             with interop.working_on(interop.device_of(rows), family):
                 return self._quantized(rows, layout)
         rows = rows.tocsr()
-        size = max(1, _CHUNK_BYTES // (4 * max(self.features, 1)))
-        starts = range(0, max(rows.shape[0], 1), size)
-        words = np.concatenate(
-            [self._quantized(rows[start : start + size].toarray(), layout).words for start in starts]
-        )
+        parts = (self._quantized(rows[part].toarray(), layout) for part in pieces(*rows.shape))
+        words = np.concatenate([part.words for part in parts])
         return BitTensor.from_words(words, rows.shape, self.input_bits, layout=layout, check=False)
 
     def _quantized(self, rows: Any, layout: Layout) -> BitTensor:
-        step, low = (part.astype(np.float64)[None, :] for part in self.input_grid)
+        step, low = (part.astype(np.float64)[None, :] for part in self.input_grid or ())
         top = float(2**self.input_bits - 1)
         codes = quantize(
             rows.astype(np.float32) if rows.dtype != np.float32 else rows,
@@ -311,8 +307,8 @@ class LowBitNetwork:
         if key not in self._placed:
             step: Any = self.steps[number]
             self._placed[key] = host_bytes.panels_of(np.asarray(step.weights.toarray()).astype(np.int8))
-        made: NDArray[np.int8] = self._placed[key]
-        return made
+        panels: NDArray[np.int8] = self._placed[key]
+        return panels
 
     def placed(self, device: str, number: int) -> tuple[Any, Any]:
         """Weights of a step (None for sums) and its constant or offset on a device; kept there."""
@@ -324,5 +320,5 @@ class LowBitNetwork:
             extra = step.constant if isinstance(step, Update) else step.offset
             if extra is not None and isinstance(step, Aggregate):
                 extra = extra[None, :]
-            found = self._placed[key] = weights, None if extra is None else interop.move(extra, device)
+            found = self._placed[key] = weights, interop.move(extra, device)
         return found

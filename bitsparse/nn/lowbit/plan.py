@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,16 +11,14 @@ import numpy as np
 from bitsparse import _check, backends, interop
 from bitsparse._records import replace
 from bitsparse.arrays import BitTensor
-from bitsparse.arrays.construct import words_shape
 from bitsparse.arrays.inside import assembled, family_of
-from bitsparse.backends.params import GROUP_BITS, OperandParams
+from bitsparse.backends.params import GROUP_BITS, OperandParams, words_shape
 from bitsparse.errors import DTypeError, ShapeError
-from bitsparse.nn.lowbit.host import steps_in_bytes
+from bitsparse.nn.lowbit.host import row_operands, steps_in_bytes
+from bitsparse.ops.operands.target import target_array
 
 if TYPE_CHECKING:
     from bitsparse.nn.lowbit.network import Aggregate, LowBitNetwork, Update
-
-__all__ = ["LowBitPlan"]
 
 _LEFT = {"axis": -1, "layout": "planes"}
 
@@ -46,16 +45,21 @@ class LowBitPlan:
                 f"{function}: the graph must be a Graph, got {type(operand).__name__}; make one with Graph.from_csr("
                 f"indptr, indices, normalisation={network.normalisation!r}, self_loops={network.self_loops})"
             )
-        if not isinstance(x, BitTensor):
-            raise DTypeError(f"{function}: x must be a BitTensor, got {type(x).__name__}; pass network.quantize(x)")
-        nodes = int(operand.nodes)
-        wanted = ((nodes, network.features), network.input_bits, network.input_encoding, -1)
+        _check.instance(function, "x", x, BitTensor, "a BitTensor", "pass network.quantize(x)")
+        nodes, of_rows = int(operand.nodes), network.input_grid is None
+        bits = min(x.bits, network.input_bits) if of_rows else network.input_bits
+        wanted = ((nodes, network.features), bits, network.input_encoding, -1)
         if (x.shape, x.bits, x.encoding, x.axis) != wanted:
             raise ShapeError(
                 f"{function}: x is (shape, bits, encoding, axis) {(x.shape, x.bits, x.encoding, x.axis)}, but graph and network take "
                 f"{wanted}; pass network.quantize(x) of one row for each node"
             )
-        for name, affine in (("scale", x.scale), ("offset", x.offset)):
+        if of_rows and x.scale is None:
+            raise ValueError(
+                f"{function}: the codes have no scale, but the network was calibrated on nn.Features, whose rows have scales of their "
+                f"own; pass network.quantize(nn.Features(x))"
+            )
+        for name, affine in (("scale", None if of_rows else x.scale), ("offset", x.offset)):
             if affine is not None:  # the network's own grid is part of its first product
                 raise ValueError(
                     f"{function}: the codes have a {name}, which is not the grid that the network was calibrated for; pass "
@@ -90,9 +94,7 @@ class LowBitPlan:
             if out is None:
                 target = self._space.empty(self.shape, np.float32)
             else:
-                target = interop.writable_array(out, function)
-                _check.out_array(function, target, self.shape, np.dtype(np.float32))
-                _check.same_device(function, (self.device, interop.device_of(target)))
+                target = target_array(function, out, self.shape, np.dtype(np.float32), self.device, ())
             for call in self._calls:
                 call()
             self._last(target)
@@ -100,26 +102,23 @@ class LowBitPlan:
 
     def _prepare(self, x: BitTensor) -> None:
         """One call for each step, with the buffers between them."""
-        steps = self._network.steps
+        steps: tuple[Any, ...] = self._network.steps
         codes = x
         for i, step in enumerate(steps):
             following: Any = steps[i + 1] if i + 1 < len(steps) else None
             form = self._form_for(step, following)
-            run = self._run_of(i, step, codes, form)
+            run: Callable[[Any], Any]
+            if hasattr(step, "weights"):
+                run = self._update(i, step, self._as(codes, _LEFT), form, x.scale if i == 0 else None)
+            else:
+                run = self._aggregate(i, step, codes, form)
             if following is None:
                 self._last = run
                 return
-            gives = step.chain.epilogue(**form).wrap(
-                self._words((self.shape[0], step.chain.col_scale.size), step.chain.bits or 1, **form),
-                (self.shape[0], step.chain.col_scale.size), self._family, "LowBitPlan",
-            )  # fmt: skip
-            self._calls.append(_bound(run, gives))
+            room = self._room(step.chain.col_scale.size, step.chain.bits or 1, **form)
+            gives = step.chain.epilogue(**form).wrap(room.words, room.shape, self._family, "LowBitPlan")
+            self._calls.append(partial(run, gives))
             codes = self._beside(gives, codes) if getattr(step, "own", False) else gives
-
-    def _run_of(self, number: int, step: Any, codes: BitTensor, form: dict[str, Any]) -> Callable[[Any], Any]:
-        if hasattr(step, "weights"):
-            return self._update(number, step, self._as(codes, _LEFT), form)
-        return self._aggregate(number, step, codes, form)
 
     def _form_for(self, step: Any, following: Any) -> dict[str, Any]:
         """How the codes of a step are packed: as what follows reads them."""
@@ -127,8 +126,12 @@ class LowBitPlan:
             return _LEFT
         return dict(self._operand.message_form(step.chain.bits))
 
-    def _words(self, shape: tuple[int, ...], bits: int, axis: int, layout: str) -> Any:
-        return self._space.zeros(words_shape(shape, bits, axis, layout), np.uint32)
+    def _room(self, columns: int, bits: int, axis: int = -1, layout: str = "planes", words: Any = None) -> BitTensor:
+        """Unsigned codes of all nodes: in words that are there, or zeros to be written over."""
+        shape = (self.shape[0], columns)
+        packed = words_shape(shape, bits, axis, layout)
+        words = self._space.zeros(packed, np.uint32) if words is None else words.reshape(packed)
+        return assembled(BitTensor, words, shape, bits, axis, layout, "unsigned", self._family)
 
     def _as(self, codes: BitTensor, form: dict[str, Any]) -> BitTensor:
         """Codes in another form, converted at every call where they are not in it."""
@@ -136,46 +139,31 @@ class LowBitPlan:
         if (codes.axis, codes.layout) == (axis, layout):
             return codes
         if codes.axis == axis and codes.bits == 1:  # the same bytes, in an array of another shape
-            words = codes.words.reshape(words_shape(codes.shape, 1, axis, layout))
-            return assembled(BitTensor, words, codes.shape, 1, axis, layout, codes.encoding, self._family)
+            return self._room(codes.shape[1], 1, axis, layout, codes.words)
         if codes.axis != axis and (codes.layout, layout) != ("planes", "planes"):
             # Along the other axis only planes are turned, so that nothing has to be allocated on the way.
-            return self._as(
-                self._as(self._as(codes, {"axis": codes.axis, "layout": "planes"}), {"axis": axis, "layout": "planes"}),
-                form,
-            )
+            for between in ({"axis": codes.axis, "layout": "planes"}, {"axis": axis, "layout": "planes"}, form):
+                codes = self._as(codes, between)
+            return codes
         shape, bits = codes.shape, codes.bits
-        made = assembled(
-            BitTensor, self._words(shape, bits, axis, layout), shape, bits, axis, layout, "unsigned", self._family
-        )
+        turned = self._room(shape[1], bits, axis, layout)
         backend = backends.family(self.device, "bits.pack")
         about = {"axis": codes.axis, "layout": codes.layout, "to_axis": axis, "to_layout": layout}
 
         def convert() -> None:
             if self.device == "cpu":
-                made.words[...] = backend.repack(codes.words, shape, bits, **about)
+                turned.words[...] = backend.repack(codes.words, shape, bits, **about)
             else:
-                backend.repack(codes.words, shape, bits, out=made.words, **about)
+                backend.repack(codes.words, shape, bits, out=turned.words, **about)
 
         self._calls.append(convert)
-        return made
+        return turned
 
     def _beside(self, sums: BitTensor, own: BitTensor) -> BitTensor:
         """Sums and own codes side by side, each from a multiple of 128 columns on."""
         own = self._as(own, _LEFT)
         width = sums.words.shape[-1]
-        columns = GROUP_BITS * (width // 4) + own.shape[1]
-        shape = (self.shape[0], columns)
-        both = assembled(
-            BitTensor,
-            self._words(shape, sums.bits, -1, "planes"),
-            shape,
-            sums.bits,
-            -1,
-            "planes",
-            "unsigned",
-            self._family,
-        )
+        both = self._room(GROUP_BITS * (width // 4) + own.shape[1], sums.bits)
 
         def copy() -> None:
             both.words[..., :width] = sums.words.reshape(both.words[..., :width].shape)
@@ -187,25 +175,21 @@ class LowBitPlan:
     def _aggregate(self, number: int, step: Aggregate, codes: BitTensor, form: dict[str, Any]) -> Callable[[Any], Any]:
         """Sums over neighbours, by the operand."""
         _, offset = self._network.placed(self.device, number)
-        read = self._as(codes, dict(self._operand.message_form(step.bits)))
-        messages = assembled(
-            BitTensor, read.words, read.shape, read.bits, read.axis, read.layout, "unsigned", self._family, None, offset
-        )
-        run = self._operand.aggregate(
-            step.columns, step.bits, encoding="unsigned", epilogue=step.chain.epilogue(**form)
-        )
+        messages = self._as(codes, self._operand.message_form(step.bits)).with_affine(offset=offset)
+        run = self._operand.aggregate(step.columns, step.bits, epilogue=step.chain.epilogue(**form))
         return lambda out: run(messages, out=out)
 
-    def _update(self, number: int, step: Update, left: BitTensor, form: dict[str, Any]) -> Callable[[Any], Any]:
+    def _update(
+        self, number: int, step: Update, left: BitTensor, form: dict[str, Any], scale: Any
+    ) -> Callable[[Any], Any]:
         """Product with the weights; nothing of the left operand is kept from one call to the next."""
         function = "LowBitNetwork"
         weights, constant = self._network.placed(self.device, number)
+        rows = row_operands(self._operand.col_scale if step.scaled else None, constant, scale)
         k, n = weights.shape
         if left.shape[1] != k:
             raise ShapeError(f"{function}: step {number} has weights of {k} rows, but reads {left.shape[1]} columns")
         shape = (self.shape[0], n)
-        rows = self._operand.col_scale if step.scaled else None
-        term = None if constant is None else (rows, constant)
         params = step.chain.epilogue(**form).params(function, shape)
         sizes = 2**left.bits - 1, 2 ** (weights.bits - 1)
         about = {
@@ -222,17 +206,13 @@ class LowBitPlan:
         costs = {name: backend.cost(name, *shape, k, left.bits, weights.bits, 1.0, **more) for name in backend.CHOICES}
         kernel = min(costs, key=costs.__getitem__)
         if self.device == "cpu":
-            params = replace(params, row_scale=rows, col_term=term)
+            params = replace(params, **rows)
             return lambda out: backend.matmul(
                 left.words, weights.words, epilogue=params, out=_memory(out), kernel=kernel, **about
             )
         prepared = backend.prepare(left.words, n=n, b_batch=(), kernel=kernel, epilogue=params, fresh=True, **about)
-        extra = OperandParams(row_scale=rows, col_term=term)
+        extra = OperandParams(**rows)
         return lambda out: prepared(weights.words, _memory(out), extra)
-
-
-def _bound(run: Callable[[Any], Any], out: Any) -> Callable[[], Any]:
-    return lambda: run(out)
 
 
 def _memory(out: Any) -> Any:

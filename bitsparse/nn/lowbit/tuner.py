@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from bitsparse import _check
 from bitsparse.graph.operand import Graph
 from bitsparse.nn.full.network import Network
-from bitsparse.nn.labels import labels_and_mask
+from bitsparse.nn.labels import check_tolerance, labels_and_mask
 from bitsparse.nn.lowbit.calibrate import MAX_BITS, graph_and_features, quantize_network
 from bitsparse.nn.lowbit.network import LowBitNetwork
-
-__all__ = ["TunedBits", "tune_bits"]
 
 
 class TunedBits(NamedTuple):
@@ -85,21 +81,15 @@ def tune_bits(
     >>> graph, labels = sparse.csr_array(np.kron(np.eye(2), np.ones((4, 4)))), np.repeat([0, 1], 4)
     >>> network = nn.Network("sage", [nn.Layer([nn.Dense(np.eye(2))], own=np.eye(2))])
     >>> nn.tune_bits(network, graph, np.kron(np.eye(2), np.ones((4, 1))), labels, labels >= 0).bits
-    (2,)
+    (1,)
     """
     function = "tune_bits"
     graph, features = graph_and_features(function, graph, features)
-    classes, chosen = labels_and_mask(function, graph.shape[0], labels, mask, "mask", "at least one")
-    if not 0 <= tolerance <= 1:
-        raise ValueError(
-            f"{function}: tolerance must be a share in 0..1, got {_check.shown(tolerance)}; one point is 0.01"
-        )
+    judged = labels_and_mask(function, graph.shape[0], labels, mask, "mask", "at least one")
+    check_tolerance(function, tolerance)
     allowed = sorted({_check.integer(function, "candidates", one, 1, MAX_BITS) for one in candidates})
     if not allowed:
         raise ValueError(f"{function}: candidates holds no number of bits; pass for example (2, 4, 8)")
-
-    def share(logits: Any) -> float:
-        return float((np.asarray(logits).argmax(axis=1) == classes)[chosen].mean())
 
     csr = graph.tocsr()
     operand = Graph(csr, network.normalisation, self_loops=network.self_loops)
@@ -109,10 +99,10 @@ def tune_bits(
     def accuracy(bits: tuple[int, ...]) -> float:
         if bits not in tried:
             model = made[bits] = quantize_network(network, csr, features, bits, sample=sample, seed=seed)
-            tried[bits] = share(model(operand, model.quantize(features)))
+            tried[bits] = judged.accuracy(model(operand, model.quantize(features)))
         return tried[bits]
 
-    reference = share(network(csr, features))
+    reference = judged.accuracy(network(csr, features))
     bits = (allowed[-1],) * len(network.layers)
     accuracy(bits)
     for i in range(len(bits)):

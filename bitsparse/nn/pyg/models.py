@@ -13,8 +13,6 @@ from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.nn.full.network import Network
 from bitsparse.nn.pyg.trace import Caller, caller_of, trace
 
-__all__ = ["from_pyg"]
-
 #: Nodes and edges of the graph that every network is compared on, and how far it may be off, relative to the largest output.
 _NODES, _EDGES, _TOLERANCE = 24, 90, 1e-5
 
@@ -22,13 +20,14 @@ _NODES, _EDGES, _TOLERANCE = 24, 90, 1e-5
 def from_pyg(model: Any, x: Any = None, edge_index: Any = None) -> Network:
     """Read a PyTorch Geometric model, so that the network gives what ``model.eval()`` gives.
 
-    Read are GCNConv (normalize, add_self_loops, improved, bias, cached), SAGEConv (sum, mean and max, root_weight, project, normalize)
-    and GINConv (any perceptron, eps, sum, mean and max), Linear layers before, between and behind them, BatchNorm, LayerNorm (of
-    PyTorch, and of PyTorch Geometric by node and by graph), dropout, and the activations relu, leaky_relu, elu, tanh, sigmoid, gelu,
-    silu and log_softmax: in ``torch_geometric.nn.models`` GCN, GraphSAGE and GIN, in both kinds of Sequential, and in classes of your
-    own, whose forward is followed with ``torch.fx``. Attention layers, JumpingKnowledge, residual connections, pooling and everything
-    else are refused by name. The result is then compared with the model's own output, on a small directed graph with self loops, lone
-    nodes and (if the model takes them) weights, and on `x` and `edge_index`; a model from which it differs is refused.
+    Read are GCNConv (normalize, add_self_loops, improved, bias, cached), SAGEConv (sum, mean and max, root_weight, project, normalize),
+    GINConv (any perceptron, eps, sum, mean and max), GATConv and GATv2Conv (heads, concat, negative_slope, add_self_loops, bias, residual,
+    share_weights) and AGNNConv (add_self_loops), Linear layers before, between and behind them, BatchNorm, LayerNorm (of PyTorch, and of
+    PyTorch Geometric by node and by graph), dropout, and the activations relu, leaky_relu, elu, tanh, sigmoid, gelu, silu and
+    log_softmax: in ``torch_geometric.nn.models`` GCN, GraphSAGE, GIN and GAT, in both kinds of Sequential, and in classes of your own,
+    whose forward is followed with ``torch.fx``. Features of edges, JumpingKnowledge, residual connections around layers, pooling and
+    everything else are refused by name. The result is then compared with the model's own output, on a small directed graph with self
+    loops, lone nodes and (if the model takes them) weights, and on `x` and `edge_index`; a model from which it differs is refused.
 
     Parameters
     ----------
@@ -69,8 +68,13 @@ def from_pyg(model: Any, x: Any = None, edge_index: Any = None) -> Network:
         )
     if (x is None) != (edge_index is None):
         raise ValueError(f"{function}: x and edge_index make a graph together; pass both, or neither")
-    reading = _plain_copy(function, model)
     name = type(model).__name__
+    try:
+        reading = copy.deepcopy(model).cpu().float().eval()
+    except RuntimeError as error:
+        raise ValueError(
+            f"{function}: {name} cannot be copied ({error}); pass a fresh one with its state dict"
+        ) from error
     try:
         caller, takes = caller_of(reading)
         layers = trace(reading, caller)
@@ -84,17 +88,6 @@ def from_pyg(model: Any, x: Any = None, edge_index: Any = None) -> Network:
         features, edges = _given_graph(function, network, x, edge_index)
         _compare(name, reading, caller, network, False, features, edges, None)
     return network
-
-
-def _plain_copy(function: str, model: Any) -> Any:
-    """The model on the CPU, in inference and in float32."""
-    try:
-        reading = copy.deepcopy(model)
-    except RuntimeError as error:
-        raise ValueError(
-            f"{function}: {type(model).__name__} cannot be copied ({error}); pass a fresh one with its state dict"
-        ) from error
-    return reading.cpu().float().eval()
 
 
 def _forget(model: Any) -> None:

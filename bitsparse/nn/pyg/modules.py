@@ -7,24 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bitsparse._check import shown
-from bitsparse.nn.layers import Dense, Kind, LayerNorm, Neighbours, Step
+from bitsparse.nn.dense import Dense, LayerNorm, Step
+from bitsparse.nn.layers import Attention, Kind, Neighbours
 from bitsparse.ops.finish.epilogue import BatchNorm
 
-__all__ = [
-    "CONVS",
-    "FUNCTIONS",
-    "Conv",
-    "Refused",
-    "array",
-    "check_conv",
-    "function_step",
-    "is_leaf",
-    "module_steps",
-    "read_conv",
-]
-
 #: The graph layers that are read.
-CONVS = ("GCNConv", "SAGEConv", "GINConv")
+CONVS = ("GCNConv", "SAGEConv", "GINConv", "GATConv", "GATv2Conv", "AGNNConv")
 #: Containers of PyTorch Geometric that a trace looks into; its other modules are read as a whole, or refused.
 _TRANSPARENT = ("torch_geometric.nn.models.basic_gnn", "torch_geometric.nn.models.mlp", "torch_geometric.nn.sequential")
 #: Activations by the name of their function, with what else they may be told; `inplace` changes nothing here.
@@ -51,7 +39,7 @@ _MODULES = {
     "LogSoftmax": "log_softmax",
 }
 _IDENTITIES = ("Identity", "Dropout", "Dropout1d", "AlphaDropout")
-_READ = "GCNConv, SAGEConv, GINConv, Linear, BatchNorm, LayerNorm, Dropout and activations"
+_READ = f"{', '.join(CONVS)}, Linear, BatchNorm, LayerNorm, Dropout and activations"
 
 
 class Refused(ValueError):
@@ -60,14 +48,11 @@ class Refused(ValueError):
 
 @dataclass
 class Conv:
-    """A graph layer as read: everything of a :class:`Layer` but what follows its products."""
+    """A layer while it is read: its kind, products and further fields, the module that the products are in, and the steps behind them."""
 
     kind: Kind
-    neighbours: Neighbours
-    first: Dense | None = None
-    own: Any = None
-    eps: float = 0.0
-    project: Dense | None = None
+    updates: list[Dense] = field(default_factory=list)
+    fields: dict[str, Any] = field(default_factory=dict)
     inner: Any = None
     steps: list[Step] = field(default_factory=list)
 
@@ -176,9 +161,10 @@ def check_conv(module: Any) -> None:
         raise Refused(f"is a {name}{own}, which is not there yet; from_pyg reads {', '.join(CONVS)}")
     if module.flow != "source_to_target":
         raise Refused(f"has flow={shown(module.flow)}; only 'source_to_target' is there: turn the edges round")
-    if module.node_dim != -2 or getattr(module, "decomposed_layers", 1) != 1:
+    usual = 0 if name.startswith("GAT") else -2
+    if module.node_dim != usual or getattr(module, "decomposed_layers", 1) != 1:
         raise Refused(
-            f"has node_dim={module.node_dim} and decomposed_layers={module.decomposed_layers}; only -2 and 1 are there"
+            f"has node_dim={module.node_dim} and decomposed_layers={module.decomposed_layers}; only {usual} and 1 are there"
         )
 
 
@@ -194,27 +180,66 @@ def _reduce(module: Any) -> Any:
     return aggr
 
 
-def _gcn(module: Any, weighted: bool) -> Conv:
+def _sums(module: Any) -> None:
     if _reduce(module) != "sum":
-        raise Refused(f"is a GCNConv with aggr={shown(module.aggr)}; only 'add' is there")
+        raise Refused(f"is a {type(module).__name__} with aggr={shown(module.aggr)}; only 'add' is there")
+
+
+def _gcn(module: Any, weighted: bool) -> Conv:
+    _sums(module)
     loop = None
     if module.normalize and module.add_self_loops:
         # PyTorch Geometric puts loops of weight 2 in only beside weights that are given.
         loop = 2.0 if module.improved and weighted else 1.0
     how = Neighbours("sum", gcn_norm=bool(module.normalize), self_loop=loop, weighted=weighted)
-    return Conv("gcn", how, Dense(array(module.lin.weight).T, array(module.bias)))
+    return Conv("gcn", [Dense(array(module.lin.weight).T, array(module.bias))], {"neighbours": how})
 
 
 def _sage(module: Any, weighted: bool) -> Conv:
     project = Dense(array(module.lin.weight).T, array(module.lin.bias), activation="relu") if module.project else None
     own = array(module.lin_r.weight).T if module.root_weight else None
     first = Dense(array(module.lin_l.weight).T, array(module.lin_l.bias))
-    steps: list[Step] = ["l2_normalize"] if module.normalize else []
-    return Conv("sage", Neighbours(_reduce(module)), first, own, project=project, steps=steps)
+    told = {"neighbours": Neighbours(_reduce(module)), "own": own, "project": project}
+    return Conv("sage", [first], told, steps=["l2_normalize"] if module.normalize else [])
 
 
 def _gin(module: Any, weighted: bool) -> Conv:
-    return Conv("gin", Neighbours(_reduce(module)), eps=float(module.eps.detach()), inner=module.nn)
+    told = {"neighbours": Neighbours(_reduce(module)), "eps": float(module.eps.detach())}
+    return Conv("gin", fields=told, inner=module.nn)
 
 
-_READERS: dict[str, Callable[[Any, bool], Conv]] = {"GCNConv": _gcn, "SAGEConv": _sage, "GINConv": _gin}
+def _loops(module: Any) -> Neighbours:
+    """How attention gathers."""
+    return Neighbours("softmax", self_loop=1.0 if module.add_self_loops else None)
+
+
+def _gat(module: Any, weighted: bool) -> Conv:
+    _sums(module)
+    if module.edge_dim is not None:
+        raise Refused(f"has edge_dim={module.edge_dim}; attention to features of edges is not there yet")
+    if not isinstance(module.in_channels, int):
+        raise Refused(f"has in_channels={module.in_channels}, for two sets of nodes; only one number is there")
+    slope, kind, linear = module.negative_slope, "gat", getattr(module, "lin", None)
+    if linear is not None:
+        weights = Attention(array(module.att_src)[0], array(module.att_dst)[0], negative_slope=slope)
+    else:
+        kind, linear, receive = "gatv2", module.lin_l, Dense(array(module.lin_r.weight).T, array(module.lin_r.bias))
+        weights = Attention(array(module.att)[0], None, receive, array(linear.bias), slope)
+    own = None if module.res is None else array(module.res.weight).T
+    first = Dense(array(linear.weight).T, array(module.bias), average=1 if module.concat else module.heads)
+    return Conv(kind, [first], {"neighbours": _loops(module), "own": own, "attention": weights})  # type: ignore[arg-type]
+
+
+def _agnn(module: Any, weighted: bool) -> Conv:
+    _sums(module)
+    return Conv("agnn", fields={"neighbours": _loops(module), "beta": float(module.beta.detach())})
+
+
+_READERS: dict[str, Callable[[Any, bool], Conv]] = {
+    "GCNConv": _gcn,
+    "SAGEConv": _sage,
+    "GINConv": _gin,
+    "GATConv": _gat,
+    "GATv2Conv": _gat,
+    "AGNNConv": _agnn,
+}

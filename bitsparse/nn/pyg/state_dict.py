@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,22 +12,30 @@ import numpy as np
 
 from bitsparse import _check, interop
 from bitsparse._archive import opened, reading
-from bitsparse.errors import DTypeError, FileFormatError
+from bitsparse.errors import DTypeError, FileFormatError, ShapeError
+from bitsparse.nn.dense import Dense
+from bitsparse.nn.full.files import restored
 from bitsparse.nn.full.network import Network
-from bitsparse.nn.layers import GRAPH_KINDS, USUAL, Dense, Layer, Neighbours
+from bitsparse.nn.layers import ATTENTION_KINDS, GRAPH_KINDS, USUAL, Attention, Layer, Neighbours
 from bitsparse.nn.pyg.state_names import in_order, norms_behind
 from bitsparse.ops.finish.epilogue import BatchNorm
 
-__all__ = ["load_network", "load_state_dict"]
-
 #: What ends the name of a layer's tensor, and the kind of layer that has it.
 _CONVS = {
+    "gat": re.compile(r"^(?:(?P<at>.*?)\.)?(?P<part>att_src|att_dst|lin\.weight|res\.weight)$"),
+    "gatv2": re.compile(r"^(?:(?P<at>.*?)\.)?(?P<part>att|lin_[lr]\.(?:weight|bias)|res\.weight)$"),
+    "agnn": re.compile(r"^(?:(?P<at>.*?)\.)?(?P<part>beta|nn\..*)$"),
     "gcn": re.compile(r"^(?:(?P<at>.*?)\.)?lin\.(?P<part>weight)$"),
     "sage": re.compile(r"^(?:(?P<at>.*?)\.)?(?P<part>lin_l\.weight|lin_l\.bias|lin_r\.weight)$"),
     "gin": re.compile(r"^(?:(?P<at>.*?)\.)?(?P<part>eps|nn\..*)$"),
 }
+#: What begins a name that only this kind has, where others have the rest of its names too.
+_TELLING = {"gat": "att_", "gatv2": "att", "agnn": "beta"}
+#: Characters of the text in a file that describes its layers.
+_LONGEST = 1 << 22
 #: What each kind may do with its neighbours, the usual one first.
 _AGGREGATES = {"gcn": ("gcn", "sum"), "sage": ("mean", "sum", "max"), "gin": ("sum", "mean", "max")}
+_AGGREGATES |= dict.fromkeys(ATTENTION_KINDS, ("softmax",))
 _STATISTICS = {"running_mean", "running_var"}
 _NORM_PARTS = _STATISTICS | {"weight", "bias"}
 #: Counters of training, which a norm has beside its statistics.
@@ -48,6 +56,7 @@ class _Told(NamedTuple):
     neighbours: Neighbours | None
     after: bool
     eps: float
+    slope: float
 
 
 def load_state_dict(
@@ -59,34 +68,39 @@ def load_state_dict(
     self_loops: bool | None = None,
     norm: str = "before",
     eps: float = 1e-5,
+    negative_slope: float = 0.2,
     activations: Sequence[str | None] | None = None,
 ) -> Network:
-    """Make a network from the names and tensors of a PyTorch Geometric model of GCNConv, SAGEConv or GINConv layers.
+    """Make a network from the names and tensors of a PyTorch Geometric model: all its layers are GCNConv, SAGEConv, GINConv, GATConv...
 
     :func:`from_pyg` reads a model itself and checks the result. A state dict holds tensors and their names only; from these are taken
     the kind of the layers, their order (by the one number in which their names differ) and the batch norm behind each (of the same
     number, or the next one where both are numbered together). Names that are no such sequence, and tensors that are not used, are
     refused. **What it cannot say has to be told where it is not PyTorch Geometric's default**: see `activation`, `aggregate`,
-    `self_loops`, `norm` and `eps`. Residual connections, SAGEConv's ``normalize=True`` and ``improved=True`` of GCNConv leave no trace in
-    a state dict and cannot be told: such a model goes to :func:`from_pyg` or is refused there. Dropout does nothing in inference.
+    `self_loops`, `norm`, `eps` and `negative_slope`. Residual connections between layers, SAGEConv's ``normalize=True`` and
+    ``improved=True`` of GCNConv leave no trace in a state dict and cannot be told: such a model goes to :func:`from_pyg` or is refused
+    there. Dropout does nothing in inference.
 
     Parameters
     ----------
     state : mapping of str to tensor
         ``model.state_dict()``, or arrays of the same names. Weights are ``(outputs, inputs)``, as PyTorch's.
-    kind : {"gcn", "sage", "gin"}, optional
-        By default read from the names: ``lin.weight`` (GCNConv), ``lin_l`` and ``lin_r`` (SAGEConv), ``nn`` (GINConv).
+    kind : {"gcn", "sage", "gin", "gat", "gatv2", "agnn"}, optional
+        By default read from the names: ``att_src`` and ``att_dst`` (GATConv), ``att`` (GATv2Conv), ``beta`` (AGNNConv, with a perceptron
+        ``nn`` behind it), ``lin.weight`` (GCNConv), ``lin_l`` and ``lin_r`` (SAGEConv), ``nn`` (GINConv).
     activation : {"relu", "leaky_relu", "elu", "tanh", "sigmoid", "gelu", "silu", None}
         What stands between the layers and between the linear layers of a GIN's perceptron; nothing stands behind the last layer.
     aggregate : str, optional
         ``aggr`` of the layers: "mean" (default), "sum" or "max" for SAGEConv; "sum" (default), "mean" or "max" for GINConv; "gcn"
         (default), or "sum" for ``normalize=False``, for GCNConv.
     self_loops : bool, optional
-        ``add_self_loops`` of GCNConv: True by default, unless ``aggregate="sum"``.
+        ``add_self_loops`` of GCNConv and of attention: True by default, unless ``aggregate="sum"``.
     norm : {"before", "after"}
         Whether batch norms stand in front of the activation or behind it (``act_first=True``).
     eps : float, default 1e-5
         Of the batch norms, which a state dict does not hold.
+    negative_slope : float, default 0.2
+        Of the leaky relu in GATConv and GATv2Conv. Whether their heads stand side by side is seen from the sizes of what follows them.
     activations : sequence of str or None, optional
         The activation behind each product, one after the other, in place of `activation`.
 
@@ -122,7 +136,13 @@ def load_state_dict(
     _check.choice(function, "kind", found, GRAPH_KINDS)
     _check.choice(function, "norm", norm, ("before", "after"))
     told = _Told(
-        function, found, activation, _neighbours(function, found, aggregate, self_loops), norm == "after", float(eps)
+        function,
+        found,
+        activation,
+        _neighbours(function, found, aggregate, self_loops),
+        norm == "after",
+        float(eps),
+        float(negative_slope),
     )
     convs, norms = _sorted(function, named, found)
     if found == "gcn" and kind is None and len(convs) == 1 and not convs[0].at and "bias" not in convs[0].parts:
@@ -133,7 +153,8 @@ def load_state_dict(
     layers = []
     for i, conv in enumerate(convs):
         found_norm = _norm(told, _Conv(behind[conv.at], norms[behind[conv.at]])) if conv.at in behind else None
-        layers.append(_layer(told, conv, found_norm, None if i == len(convs) - 1 else activation))
+        follows = convs[i + 1] if i + 1 < len(convs) else None
+        layers.append(_layer(told, conv, found_norm, None if follows is None else activation, follows))
     if activations is not None:
         layers = _with_activations(function, layers, activations)
     return Network(found, layers)  # type: ignore[arg-type]
@@ -154,28 +175,12 @@ def load_network(path: str | Path) -> Network:
     with reading("load_network", path, "; write it with Network.save"):
         try:
             with opened(path) as archive:
+                layers = archive.text("layers", _LONGEST) if "layers" in archive else None
                 kind = archive.text("kind") if "kind" in archive else None
-                activations = archive.texts("activations") if "activations" in archive else None
-                weighted = archive["weighted"] if "weighted" in archive.names else None
-                told = {"kind", "activations", "weighted"}
-                state = {name: archive[name] for name in sorted(archive.names - told)}
+                arrays = {name: archive[name] for name in sorted(archive.names - {"layers", "kind"})}
         except FileFormatError as error:
             raise ValueError(f"it is no .npz of arrays ({error})") from None
-        network = load_state_dict(
-            state, kind, activations=None if activations is None else [one or None for one in activations]
-        )
-        return network if weighted is None else _with_weights(network, weighted)
-
-
-def _with_weights(network: Network, weighted: Any) -> Network:
-    """The network with layers that read weights of edges where the file says so."""
-    usual = USUAL["gcn"]
-    if network.kind != "gcn" or usual is None or weighted.shape != (len(network.layers),):
-        raise ValueError(
-            f"it tells for {weighted.shape} layers whether they read weights, but holds {len(network.layers)} of kind {network.kind}"
-        )
-    hows = (replace(usual, weighted=bool(one)) for one in weighted)
-    return Network("gcn", [replace(layer, neighbours=how) for layer, how in zip(network.layers, hows, strict=True)])
+        return load_state_dict(arrays, kind) if layers is None else Network(kind, restored(layers, arrays))  # type: ignore[arg-type]
 
 
 def _detached(tensor: Any) -> Any:
@@ -187,10 +192,12 @@ def _neighbours(function: str, kind: str, aggregate: str | None, self_loops: boo
     """How layers of a kind gather, as told; None for its usual way."""
     if aggregate is not None:
         _check.choice(function, "aggregate", aggregate, _AGGREGATES[kind])
-    if self_loops is not None and kind != "gcn":
+    if self_loops is not None and kind not in ("gcn", *ATTENTION_KINDS):
         raise ValueError(
-            f"{function}: self_loops={self_loops} goes with GCNConv only, and this is a {kind} network; drop it"
+            f"{function}: self_loops={self_loops} goes with GCNConv and attention, and this is a {kind} network; drop it"
         )
+    if kind in ATTENTION_KINDS:
+        return Neighbours("softmax", self_loop=1.0 if self_loops in (None, True) else None)
     if kind != "gcn":
         return Neighbours(aggregate) if aggregate else None  # type: ignore[arg-type]
     normed = aggregate != "sum"
@@ -202,12 +209,13 @@ def _neighbours(function: str, kind: str, aggregate: str | None, self_loops: boo
 
 
 def _kind_of(function: str, named: Mapping[str, Any]) -> str:
-    for kind in ("sage", "gin", "gcn"):
-        if any(_CONVS[kind].match(name) for name in named):
+    for kind in (*ATTENTION_KINDS, "sage", "gin", "gcn"):
+        matches = filter(None, map(_CONVS[kind].match, named))
+        if any(match["part"].startswith(_TELLING.get(kind, "")) for match in matches):
             return kind
     raise ValueError(
         f"{function}: none of {', '.join(list(named)[:4]) or 'no names'} belongs to a GCNConv (lin.weight), SAGEConv (lin_l.weight) or "
-        "GINConv (nn...); pass the state dict of such a model"
+        "GINConv (nn...), nor to attention (att_src, att, beta); pass the state dict of such a model"
     )
 
 
@@ -219,7 +227,7 @@ def _sorted(function: str, named: Mapping[str, Any], kind: str) -> tuple[list[_C
         match = _CONVS[kind].match(name)
         if match:
             found.setdefault(match["at"] or "", {})[match["part"]] = rest.pop(name)
-    if kind == "gcn":
+    if kind in ("gcn", "gat", "gatv2"):
         for at, parts in found.items():
             bias = f"{at}.bias" if at else "bias"
             if bias in rest:
@@ -234,18 +242,16 @@ def _sorted(function: str, named: Mapping[str, Any], kind: str) -> tuple[list[_C
         elif at in norms and part == _COUNTER:
             del rest[name]
     if rest:
-        attention = any(".att" in f".{name}" for name in rest)
         raise ValueError(
-            f"{function}: no {kind} layer has {', '.join(sorted(rest)[:4])}"
-            + (", which belong to an attention layer; these are not there yet" if attention else "")
-            + "; nothing is left out: pass the model itself to nn.from_pyg, or name the kind"
+            f"{function}: no {kind} layer has {', '.join(sorted(rest)[:4])}; nothing is left out: pass the model itself to nn.from_pyg, or "
+            "name the kind"
         )
     if not found:
         raise ValueError(f"{function}: there is no {kind} layer among the names; pass the kind that the model has")
     return [_Conv(at, found[at]) for at in in_order(function, list(found))], norms
 
 
-def _layer(told: _Told, conv: _Conv, norm: BatchNorm | None, behind: str | None) -> Layer:
+def _layer(told: _Told, conv: _Conv, norm: BatchNorm | None, behind: str | None, follows: _Conv | None) -> Layer:
     parts, kind = conv.parts, told.kind
 
     def need(name: str) -> Any:
@@ -255,7 +261,7 @@ def _layer(told: _Told, conv: _Conv, norm: BatchNorm | None, behind: str | None)
             )
         return parts[name]
 
-    if kind == "gin":
+    if kind in ("gin", "agnn"):
         updates = _perceptron(told, conv)
         last = updates[-1]
         if norm is not None and last.batch_norm is not None:
@@ -263,26 +269,54 @@ def _layer(told: _Told, conv: _Conv, norm: BatchNorm | None, behind: str | None)
                 f"{told.function}: layer {_check.shown(conv.at)} ends in a norm and another one follows; fold one of them into the weights"
             )
         updates[-1] = _finished(told, last, norm or last.batch_norm, behind)
-        eps = float(parts["eps"].reshape(-1)[0]) if "eps" in parts and parts["eps"].size else 0.0
-        return Layer(tuple(updates), eps=eps, kind=kind, neighbours=told.neighbours)
+        eps, beta = (float((*parts.get(name, np.empty(0)).flat, usual)[0]) for name, usual in (("eps", 0), ("beta", 1)))
+        return Layer(tuple(updates), eps=eps, kind=kind, neighbours=told.neighbours, beta=beta)
+    if kind in ("gat", "gatv2"):
+        name = "lin.weight" if kind == "gat" else "lin_l.weight"
+        weights = _scores(told, conv, need)
+        next_weight = None if follows is None else follows.parts.get(name)
+        sizes = [parts[each].shape[0] for each in ("bias", "res.weight") if each in parts and parts[each].ndim]
+        sizes += [] if next_weight is None else [next_weight.shape[-1]]
+        average = 1 if not sizes or sizes[0] == weights.source.size else weights.heads
+        dense = _finished(told, Dense(need(name).T, parts.get("bias"), average=average), norm, behind)
+        own = parts["res.weight"].T if "res.weight" in parts else None
+        return Layer((dense,), own, kind=kind, neighbours=told.neighbours, attention=weights)
     name = "weight" if kind == "gcn" else "lin_l.weight"
     dense = Dense(need(name).T, parts.get(name.replace("weight", "bias")))
     own = need("lin_r.weight").T if kind == "sage" else None
     return Layer((_finished(told, dense, norm, behind),), own, kind=kind, neighbours=told.neighbours)
 
 
+def _scores(told: _Told, conv: _Conv, need: Callable[[str], Any]) -> Attention:
+    """What a GATConv or GATv2Conv weighs neighbours by."""
+
+    def heads(name: str) -> Any:
+        array = need(name)
+        if array.ndim != 3 or array.shape[0] != 1:
+            raise ShapeError(
+                f"{told.function}: layer {_check.shown(conv.at)} has {name} of shape {array.shape}, but one of PyTorch Geometric has "
+                "(1, heads, channels)"
+            )
+        return array[0]
+
+    if told.kind == "gat":
+        return Attention(heads("att_src"), heads("att_dst"), negative_slope=told.slope)
+    receive = Dense(need("lin_r.weight").T, conv.parts.get("lin_r.bias"))
+    return Attention(heads("att"), None, receive, conv.parts.get("lin_l.bias"), told.slope)
+
+
 def _finished(told: _Told, dense: Dense, norm: BatchNorm | None, activation: str | None) -> Dense:
     """A product with its norm and activation in the order that was told."""
     if norm is not None and told.after and activation is not None:
-        return Dense(dense.weight, dense.bias, None, activation, (norm,))
-    return Dense(dense.weight, dense.bias, norm, activation)
+        return replace(dense, activation=activation, then=(norm,))
+    return replace(dense, batch_norm=norm, activation=activation)
 
 
 def _perceptron(told: _Told, conv: _Conv) -> list[Dense]:
     """The linear layers of a GIN's ``nn`` with the norms behind them: a Linear, a Sequential, or an MLP with ``lins`` and ``norms``."""
     modules: dict[str, dict[str, Any]] = {}
     for name, array in conv.parts.items():
-        if name != "eps":
+        if name not in ("eps", "beta"):
             at, _, part = name.rpartition(".")
             modules.setdefault(at, {})[part] = array
     linear: dict[str, Dense] = {}

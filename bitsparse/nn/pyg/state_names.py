@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 from bitsparse._check import shown
 
-__all__ = ["in_order", "norms_behind"]
-
 _DIGITS = re.compile(r"\d+")
 
 

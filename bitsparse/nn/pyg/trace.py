@@ -9,11 +9,12 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from bitsparse.nn.layers import Dense, Layer, Step
-from bitsparse.nn.pyg.modules import Conv, Refused, check_conv, function_step, is_leaf, module_steps, read_conv
-from bitsparse.ops.finish.epilogue import BatchNorm
+import numpy as np
 
-__all__ = ["Caller", "caller_of", "trace"]
+from bitsparse.nn.dense import Dense, Step
+from bitsparse.nn.layers import Layer
+from bitsparse.nn.pyg.modules import CONVS, Conv, Refused, check_conv, function_step, is_leaf, module_steps, read_conv
+from bitsparse.ops.finish.epilogue import BatchNorm
 
 #: Parameters of `forward` by which a model takes weights of edges.
 _WEIGHTS = ("edge_weight", "edge_weights", "edge_attr")
@@ -168,46 +169,45 @@ class _Chain:
     """Layers while they are read: each call adds what the model does next."""
 
     def __init__(self) -> None:
-        self._convs: list[Conv | None] = []
-        self._updates: list[list[Dense]] = []
+        self._layers: list[Conv] = []
 
     def conv(self, conv: Conv) -> None:
         """A graph layer begins."""
-        self._convs.append(conv)
-        self._updates.append([] if conv.first is None else [conv.first])
+        if conv.kind == "agnn":  # has no weights, so that its width is that of what comes
+            if not self._layers:
+                raise Refused(
+                    "is an AGNNConv in front of the first product with weights, so that its width is not known"
+                )
+            conv.updates.append(Dense(np.eye(self._layers[-1].updates[-1].outputs)))
+        self._layers.append(conv)
         if conv.inner is not None:
             if not isinstance(conv.inner, sys.modules["torch"].nn.Module):
                 raise Refused(f"has a {type(conv.inner).__name__} for nn; pass a torch.nn.Module")
             _follow(self, conv.inner, lambda module, x, edges, weights: module(x))
-            if not self._updates[-1]:
+            if not conv.updates:
                 raise Refused("has no Linear in its nn; a GINConv needs one")
         self.steps(conv.steps)
 
     def linear(self, dense: Dense) -> None:
         """A product with weights: the graph layer's next one, or a layer of its own in front of all of them."""
-        if not self._convs:
-            self._convs.append(None)
-            self._updates.append([])
-        self._updates[-1].append(dense)
+        if not self._layers:
+            self._layers.append(Conv("dense"))
+        self._layers[-1].updates.append(dense)
 
     def steps(self, steps: list[Step]) -> None:
         """What follows the last product."""
         for step in steps:
-            if not self._updates or not self._updates[-1]:
+            if not self._layers or not self._layers[-1].updates:
                 name = step if isinstance(step, str) else type(step).__name__
                 raise Refused(f"has {name} in front of the first product with weights, which is not there yet")
-            self._updates[-1][-1] = _followed(self._updates[-1][-1], step)
+            updates = self._layers[-1].updates
+            updates[-1] = _followed(updates[-1], step)
 
     def layers(self) -> list[Layer]:
         """The finished layers."""
-        if not any(self._convs):
-            raise Refused("has no graph layer; a network needs a GCNConv, SAGEConv or GINConv")
-        return [
-            Layer(tuple(updates), kind="dense")
-            if conv is None
-            else Layer(tuple(updates), conv.own, conv.eps, conv.kind, conv.neighbours, conv.project)
-            for conv, updates in zip(self._convs, self._updates, strict=True)
-        ]
+        if all(layer.kind == "dense" for layer in self._layers):
+            raise Refused(f"has no graph layer; a network needs one of {', '.join(CONVS)}")
+        return [Layer(tuple(one.updates), kind=one.kind, **one.fields) for one in self._layers]
 
 
 def _followed(dense: Dense, step: Step) -> Dense:

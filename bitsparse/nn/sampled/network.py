@@ -11,7 +11,7 @@ import numpy as np
 
 from bitsparse import _check, interop
 from bitsparse.arrays import TCTiledCSR
-from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.errors import ShapeError
 from bitsparse.graph.operand import Graph
 from bitsparse.nn.features import Features
 from bitsparse.nn.full.network import Network, Product
@@ -20,8 +20,6 @@ from bitsparse.ops import plan_sampled_spmm, plan_spmm, quantize
 from bitsparse.ops.operands.places import working_with
 from bitsparse.ops.sampling.sample import Strategy
 from bitsparse.ops.sampling.spmm import CODE_BITS
-
-__all__ = ["FULL", "Layers", "SampledNetwork", "operand_of", "plans_of"]
 
 #: Bits of what is not quantised.
 FULL = 32
@@ -41,8 +39,8 @@ def operand_of(graph: Graph, device: str = "cpu") -> TCTiledCSR:
            [1. , 0. , 0. ],
            [0. , 0. , 0. ]], dtype=float32)
     """
-    operand: TCTiledCSR = graph.packed("tiled").with_scales(graph.row_scale, graph.col_scale)
-    return operand if device == "cpu" else operand.to_device(device)
+    operand: TCTiledCSR = graph.packed("tiled").with_scales(graph.row_scale, graph.col_scale).to_device(device)
+    return operand
 
 
 def plans_of(
@@ -84,22 +82,16 @@ class Layers:
         bits: int,
         device: str,
     ) -> None:
-        if not isinstance(model, Network):
-            raise DTypeError(f"{function}: model must be an nn.Network, got {type(model).__name__}; see nn.train")
-        if not isinstance(graph, Graph):
-            raise DTypeError(
-                f"{function}: graph must be an nn.Graph, got {type(graph).__name__}; pass nn.Graph(adjacency)"
-            )
+        _check.instance(function, "model", model, Network, "an nn.Network", "see nn.train")
+        _check.instance(function, "graph", graph, Graph, "an nn.Graph", "pass nn.Graph(adjacency)")
         self._products = model.products(function)
         if graph.normalisation != model.normalisation:
             raise ValueError(
                 f"{function}: a {model.kind} needs a graph with normalisation {model.normalisation!r}, got {graph.normalisation!r}; "
                 f"pass nn.Graph(adjacency, {model.normalisation!r})"
             )
-        if not isinstance(features, Features):
-            raise DTypeError(
-                f"{function}: features must be nn.Features, which it quantises itself, got {type(features).__name__}; pass nn.Features(x)"
-            )
+        what = "nn.Features, which it quantises itself"
+        _check.instance(function, "features", features, Features, what, "pass nn.Features(x)")
         wanted = graph.nodes, model.features
         if features.shape != wanted:
             raise ShapeError(
@@ -115,9 +107,9 @@ class Layers:
         own, weights, bias = self._products[0]
         #: What the first layer aggregates, and what is added to it.
         with working_with(device):
-            self._first = self._stored(self._there(x @ weights), 0)
-            self._more = self._there(bias if own is None else x @ own + bias)
-            self._rest = [Product(*map(self._there, product)) for product in self._products[1:]]
+            self._first = self._stored(interop.move(x @ weights, device), 0)
+            self._more = interop.move(bias if own is None else x @ own + bias, device)
+            self._rest = [Product(*(interop.move(part, device) for part in each)) for each in self._products[1:]]
 
     def run(self, plans: Sequence[Any]) -> list[Any]:
         """What each layer aggregates, as it is stored, and the logits."""
@@ -139,7 +131,7 @@ class Layers:
             messages = hidden @ weights
             step, low = uniform_grid(messages[sample].astype(np.float64), self.bits)
             high = low + step * (2**self.bits - 1)
-            ranges.append(tuple(self._there(end.astype(np.float32)[None]) for end in (low, high)))
+            ranges.append(tuple(interop.move(end.astype(np.float32)[None], self.device) for end in (low, high)))
             z = matrix @ messages + bias
             hidden = np.maximum(z if own is None else z + hidden @ own, 0)
         return ranges
@@ -150,9 +142,6 @@ class Layers:
         return quantize(
             messages, self.bits, rounding="nearest", granularity="col", layout="rows", range=self._ranges[layer]
         )
-
-    def _there(self, array: Any) -> Any:
-        return array if array is None or self.device == "cpu" else interop.move(array, self.device)
 
 
 class SampledNetwork:
@@ -178,8 +167,6 @@ class SampledNetwork:
         Of features; 32 leaves them float32.
     device : str, default "cpu"
         Where layers run. The first dense product, of the input features, is formed once on the CPU.
-    operand : TCTiledCSR, optional
-        ``operand_of(graph, device)``, to share it between networks.
 
     Raises
     ------
@@ -218,21 +205,12 @@ class SampledNetwork:
         rescale: bool = False,
         seed: int | None = None,
         device: str = "cpu",
-        operand: TCTiledCSR | None = None,
     ) -> None:
         name = "SampledNetwork"
         place = interop.parse_device(device, name)
         self.width, self.strategy = width, strategy
         self.layers = Layers(name, model, graph, features, bits, place)
-        if operand is not None and not isinstance(operand, TCTiledCSR):
-            raise DTypeError(
-                f"{name}: operand must be a TCTiledCSR, got {type(operand).__name__}; pass operand_of(graph, device)"
-            )
-        if operand is not None and operand.shape != (graph.nodes, graph.nodes):
-            raise ShapeError(
-                f"{name}: operand has shape {operand.shape}, but the graph has {graph.nodes} nodes; pass operand_of(graph, device)"
-            )
-        self.operand = operand_of(graph, place) if operand is None else operand
+        self.operand = operand_of(graph, place)
         self.plans: Sequence[Any] = plans_of(name, model, self.operand, width, strategy, rescale=rescale, seed=seed)
 
     @classmethod

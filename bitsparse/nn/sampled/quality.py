@@ -10,7 +10,7 @@ import numpy as np
 
 from bitsparse import _check, interop
 from bitsparse._records import as_dict
-from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.errors import ShapeError
 from bitsparse.graph.operand import Graph
 from bitsparse.nn.features import Features
 from bitsparse.nn.full.network import Network
@@ -20,18 +20,6 @@ from bitsparse.ops import choose_bits, edge_sample, quantization_error, quantize
 from bitsparse.ops.operands.places import working_with
 from bitsparse.ops.recorded import call_milliseconds
 from bitsparse.ops.sampling.sample import STRATEGIES, Strategy
-
-__all__ = [
-    "BITS",
-    "LOSS",
-    "MORE_LOSS",
-    "WIDTHS",
-    "Quality",
-    "QualityCell",
-    "SamplingRate",
-    "sampling_quality",
-    "sampling_rate",
-]
 
 #: What AES-SpMM looks at (section 4.2), and the bits of features.
 WIDTHS = (16, 32, 64, 128, 256, 512, 1024)
@@ -144,9 +132,8 @@ class Quality:
     def least_width(self, strategy: str = "aes", loss: float = LOSS) -> int | None:
         """The smallest width from which on sampling alone costs less than `loss` points; None if no measured one does."""
         found = None
-        for one in sorted(
-            (c for c in self.cells if (c.strategy, c.bits) == (strategy, FULL)), key=_width, reverse=True
-        ):
+        alone = [one for one in self.cells if (one.strategy, one.bits) == (strategy, FULL)]
+        for one in sorted(alone, key=lambda cell: cell.width or 0, reverse=True):
             if one.loss >= loss:
                 break
             found = one.width
@@ -167,7 +154,7 @@ class Quality:
             "rates": [_rounded(asdict(one)) for one in self.rates],
             "errors": {str(bits): round(error, 6) for bits, error in self.errors.items()},
             "chosen_bits": self.chosen_bits,
-            "least_width": self.least_width() if any(one.strategy == "aes" for one in self.cells) else None,
+            "least_width": self.least_width(),
         }
 
 
@@ -239,14 +226,12 @@ def sampling_quality(
     trained = list(models) if isinstance(models, Sequence) else [models]
     if not trained:
         raise ValueError(f"{function}: models holds none; pass at least one trained network")
-    if not isinstance(graph, Graph):
-        raise DTypeError(
-            f"{function}: graph is a {type(graph).__name__}; pass nn.Graph(adjacency), with normalisation 'mean' for a GraphSAGE"
-        )
+    remedy = "pass nn.Graph(adjacency), with normalisation 'mean' for a GraphSAGE"
+    _check.instance(function, "graph", graph, Graph, "an nn.Graph", remedy)
     kinds = {repr(model) for model in trained}
     if len(kinds) > 1:
         raise ShapeError(f"{function}: models are {' and '.join(sorted(kinds))}; compare networks of one kind and size")
-    truth, chosen = labels_and_mask(function, graph.nodes, labels, mask, "mask", "those to test")
+    judged = labels_and_mask(function, graph.nodes, labels, mask, "mask", "those to test")
     names: list[Any] = [_check.choice(function, "strategy", one, STRATEGIES) for one in dict.fromkeys(strategies)]
     sizes = sorted({_check.integer(function, "width", one, 1) for one in widths})
     narrow = [FULL, *(one for one in dict.fromkeys(bits) if one != FULL)]
@@ -273,7 +258,7 @@ def sampling_quality(
                 if timed and ms is None:
                     ms = _milliseconds(network)
                 logits = network()
-                found.append(100 * float((interop.move(logits, "cpu").argmax(axis=1) == truth)[chosen].mean()))
+                found.append(100 * judged.accuracy(logits))
             right = right or found
             loss = float(np.mean(np.subtract(right, found)))
             whole = cells[0].ms if cells else ms
@@ -314,13 +299,13 @@ def sampling_rate(A: Any, width: int, strategy: Strategy = "aes", *, seed: int =
     """
     sample = edge_sample(A, width, strategy, **({"seed": seed} if strategy == "uniform" else {}))
     space = interop.namespace(sample.indptr)
-    counts, lengths = space.diff(sample.indptr), space.diff(sample._csr.indptr)
+    counts, lengths = space.diff(sample.indptr), space.diff(sample.all_indptr)
     filled = lengths > 0
     # In whole numbers: a rate of exactly 0.05 counts as at most 0.05.
     steps = space.ceil(counts[filled] * _STEPS / lengths[filled]).astype(np.int64)
     spread = interop.move(space.bincount(steps, minlength=_STEPS + 1), "cpu").cumsum()
     cdf = tuple(float(share) for share in spread / max(1, int(spread[-1])))
-    distinct = sample.distinct / sample._csr.nnz if sample._csr.nnz else 1.0
+    distinct = sample.distinct / edges if (edges := int(lengths.sum())) else 1.0
     return SamplingRate(sample.strategy, sample.width, sample.rate, distinct, cdf)
 
 
@@ -355,14 +340,10 @@ def _row_bytes(columns: int, bits: int) -> int:
     return 4 * columns if bits == FULL else -(-columns * bits // 128) * 16
 
 
-def _width(cell: QualityCell) -> int:
-    return cell.width or 0
-
-
-def _rounded(facts: dict[str, Any]) -> dict[str, Any]:
-    def plain(value: Any) -> Any:
-        if isinstance(value, tuple):
-            return [plain(one) for one in value]
-        return round(value, 4) if isinstance(value, float) else value
-
-    return {name: plain(value) for name, value in facts.items()}
+def _rounded(facts: Any) -> Any:
+    """Facts as JSON can hold them."""
+    if isinstance(facts, dict):
+        return {name: _rounded(value) for name, value in facts.items()}
+    if isinstance(facts, tuple):
+        return [_rounded(value) for value in facts]
+    return round(facts, 4) if isinstance(facts, float) else facts

@@ -11,17 +11,14 @@ from bitsparse.interop.kept import Slot
 from bitsparse.ops.binary import letters
 from bitsparse.ops.binary.bmm_plan import (
     BmmPlan,
-    Results,
     Wanted,
     checked_variant,
     full_precision_only,
-    multiply_packed,
+    multiply_signs,
     rows_kernel_serves,
 )
 from bitsparse.ops.binary.signs import as_signs, norm_of
 from bitsparse.ops.finish.epilogue import Epilogue
-
-__all__ = ["bmm", "plan_bmm"]
 
 #: Plans that a right operand on a GPU keeps.
 _PLANS: Slot[BmmPlan] = Slot("bmm plans", most=8)
@@ -106,15 +103,10 @@ def bmm(
     ):
         full_precision_only(function, full, absmean is not None)
         return _checked_call(_kept_plan(function, a, w, wanted, full), a, out, absmean)
-    finish = letters.with_output(function, chosen[2], epilogue)
-    full_precision_only(function, full, absmean is not None)
-    norm = None if a_norm is None else norm_of(function, a_norm, _columns_of(a))
-    left, means = as_signs(function, "a", a, -1, norm, row_absmean or absmean is not None)
     right, _ = as_signs(function, "w", w, -2)
-    _check.matmul_shapes(function, left.shape, right.shape)
-    return multiply_packed(
-        function, left, right, finish, means if row_absmean else None, Results(out, absmean, means), kernel
-    )
+    columns = int(a.shape[-1]) if getattr(a, "shape", ()) else 0
+    norm = None if a_norm is None else norm_of(function, a_norm, columns)
+    return multiply_signs(function, a, right, full, norm, kernel, out, absmean)
 
 
 def plan_bmm(
@@ -160,24 +152,15 @@ def plan_bmm(
     first = variant[0] if isinstance(variant, str) and variant[:1] in ("B", "F") else "F"
     chosen = checked_variant(function, variant, first + second, epilogue)
     rows = _check.integer(function, "m", m, 0)
-    return BmmPlan(function, w, rows, Wanted(chosen, epilogue, a_norm, bool(row_absmean)), dtype, kernel)
+    plan = BmmPlan(function, w, rows, Wanted(chosen, epilogue, a_norm, bool(row_absmean)), dtype, kernel)
+    plan.compile_rest()
+    return plan
 
 
 def _device_of(function: str, a: Any, w: Any) -> str:
     """Where both operands are."""
-    places = []
-    for x in (a, w):
-        if isinstance(x, BitTensor):
-            places.append(x.device)
-        else:
-            gpu = interop.gpu_of(x)
-            places.append("cpu" if gpu is None else gpu[0])
+    places = [x.device if isinstance(x, BitTensor) else (interop.gpu_of(x) or ("cpu",))[0] for x in (a, w)]
     return _check.same_device(function, places)
-
-
-def _columns_of(a: Any) -> int:
-    shape = getattr(a, "shape", ())
-    return int(shape[-1]) if shape else 0
 
 
 def _is_whole(a: Any) -> bool:

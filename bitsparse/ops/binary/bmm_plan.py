@@ -9,31 +9,20 @@ import numpy as np
 
 from bitsparse import _check, backends, interop
 from bitsparse._records import replace
-from bitsparse.arrays import construct
 from bitsparse.arrays.bit_tensor import BitTensor
-from bitsparse.arrays.inside import contents_of_words, family_of, kind_of, words_to_overwrite, working
-from bitsparse.arrays.packed import kind_of_bits
+from bitsparse.arrays.inside import contents_of_words, family_of, kind_of, kind_of_bits, words_to_overwrite, working
+from bitsparse.backends.params import OperandParams, words_shape
 from bitsparse.errors import DeviceError, DTypeError, KernelError, ShapeError
 from bitsparse.interop.identity import Seen
 from bitsparse.ops.binary import letters
 from bitsparse.ops.binary.signs import Norm, as_signs, bipolar, check_array, norm_of
 from bitsparse.ops.finish import thresholds
-from bitsparse.ops.finish.epilogue import Epilogue, Operands
-from bitsparse.ops.finish.target import target_of
-from bitsparse.ops.finish.terms import operand_terms
+from bitsparse.ops.finish.epilogue import Epilogue, target_of
+from bitsparse.ops.finish.terms import Factor, operand_terms
 from bitsparse.ops.matmul.plan import multiply
 from bitsparse.ops.operands.places import working_with
+from bitsparse.ops.operands.target import target_array
 from bitsparse.ops.plan import KeptCall
-
-__all__ = [
-    "BmmPlan",
-    "Results",
-    "Wanted",
-    "checked_variant",
-    "full_precision_only",
-    "multiply_packed",
-    "rows_kernel_serves",
-]
 
 
 class Wanted(NamedTuple):
@@ -45,14 +34,6 @@ class Wanted(NamedTuple):
     row_absmean: bool
 
 
-class Results(NamedTuple):
-    """Where the product and the mean magnitudes of the rows go, if a caller says so, and these magnitudes."""
-
-    out: Any
-    absmean: Any
-    means: Any
-
-
 #: Products of packed operands of at most so many bits of the right one are left to the kernel that loads rows: larger ones are
 #: worth the warpgroup's instructions.
 _SMALL_WEIGHT = 1 << 22
@@ -60,17 +41,11 @@ _SMALL_WEIGHT = 1 << 22
 
 def checked_variant(function: str, variant: Any, found: str, epilogue: Any) -> str:
     """The three letters, which the operands (`found`) must fit."""
-    chosen = letters.checked(function, variant, found, epilogue)
-    if chosen == "FFF":
+    if letters.checked(function, variant, found, epilogue) == "FFF":
         raise ValueError(
             f"{function}: FFF is an ordinary product; use a @ w, or binarise something: variant 'FFB', or pack_bits(w, encoding='bipolar')"
         )
-    if chosen[:2] != found:
-        raise DTypeError(
-            f"{function}: variant {_check.shown(chosen)} does not fit operands {found!r} (B is a one-bit BitTensor, F an array); pass "
-            f"{_check.shown(found + chosen[2])}, or pack or unpack an operand"
-        )
-    return chosen
+    return letters.fitting(function, variant, found, epilogue)
 
 
 def rows_kernel_serves(function: str, a: Any, w: Any, device: str, *, forced: bool) -> bool:
@@ -111,29 +86,32 @@ def full_precision_only(function: str, wanted: Wanted, absmean: bool) -> None:
             )
 
 
-def multiply_packed(
+def multiply_signs(
     function: str,
-    left: BitTensor,
+    a: Any,
     right: BitTensor,
-    epilogue: Epilogue | None,
-    row_scale: Any,
-    results: Results,
+    wanted: Wanted,
+    norm: Norm | None,
     kernel: str | None,
+    out: Any,
+    absmean: Any,
 ) -> Any:
-    """The product of packed operands, by the kernels of :func:`matmul`, the rows scaled first if there is a `row_scale`."""
-    means = None
-    if results.absmean is not None:
-        means = interop.writable_array(results.absmean, function)
-        _check.out_array(function, means, left.shape[:-1], np.dtype(np.float32))
-        _check.same_device(function, (left.device, interop.device_of(means)))
-    if row_scale is not None:
-        left = left.with_affine(row_scale[..., None])
+    """The product of the signs of `a`, packed first, by the kernels of :func:`matmul`; `wanted` has all three letters."""
+    full_precision_only(function, wanted, absmean is not None)
+    epilogue = letters.with_output(function, wanted.variant[2], wanted.epilogue)
+    left, means = as_signs(function, "a", a, -1, norm, wanted.row_absmean or absmean is not None)
+    _check.matmul_shapes(function, left.shape, right.shape)
+    target = None
+    if absmean is not None:
+        target = target_array(function, absmean, left.shape[:-1], np.dtype(np.float32), left.device, ())
+    if wanted.row_absmean:
+        left = left.with_affine(means[..., None])
         epilogue = Epilogue() if epilogue is None else epilogue
     # A tile of -1 is not a tile of zeros that could be skipped: all bits count.
-    product = multiply(function, left, right, epilogue=epilogue, out=results.out, kernel=kernel)
-    if means is not None:
+    product = multiply(function, left, right, epilogue=epilogue, out=out, kernel=kernel)
+    if target is not None:
         with working(left):
-            means[...] = results.means
+            target[...] = means
     return product
 
 
@@ -161,9 +139,10 @@ class BmmPlan:
 
     def __init__(self, function: str, w: Any, m: int, wanted: Wanted, a_dtype: Any, kernel: str | None) -> None:
         self._function, self.variant, self._scaled = function, wanted.variant, wanted.row_absmean
+        self._known_by = wanted  # kept, as the identity of its parts is part of a key
         finish = letters.with_output(function, self.variant[2], wanted.epilogue)
         self._epilogue = Epilogue() if finish is None and self._scaled else finish
-        self._wanted = wanted  # kept, as the identity of its parts is part of a key
+        self._wanted = replace(wanted, epilogue=self._epilogue)
         self.a_dtype = _dtype_of(function, self.variant, a_dtype)
         right, _ = as_signs(function, "w", w, -2)
         if right.ndim != 2:
@@ -195,8 +174,8 @@ class BmmPlan:
         self.kernel = _check.kernel(function, kernel, ("rows",)) or "rows"
         with working(right):
             if self._params is not None and self._epilogue is not None:
-                scale = operand_terms(function, _NoTerms(self._k), self._right, False, ("a", "w")).col_scale
-                own = Operands(None, None if scale is None else interop.as_host(scale, function, "w.scale"))
+                scale = operand_terms(function, Factor((0, self._k)), self._right, False, ("a", "w")).col_scale
+                own = OperandParams(None, None if scale is None else interop.as_host(scale, function, "w.scale"))
                 self._params = self._epilogue.params(function, self.shape, own)
             self._keep_call()
 
@@ -205,12 +184,18 @@ class BmmPlan:
         product, words = self._product(False, False), self._right.words
         kind: Any = (self.shape[0], self._k), self.a_dtype
         if self.a_dtype is None:
-            kind = construct.words_shape(kind[0], 1, -1, "planes"), np.dtype(np.uint32)
+            kind = words_shape(kind[0], 1, -1, "planes"), np.dtype(np.uint32)
             self._a_kind = kind_of_bits((self.shape[0], self._k), 1, -1, "planes", "bipolar", self.device, interop.CUPY)
         if self._epilogue is not None and self._epilogue.gives_bits:
             self._out_kind = kind_of(self._epilogue.wrap(words[:0], self.shape, interop.CUPY, self._function))
         result = product.out_shape, product.out_dtype
         self._call = KeptCall(product, (kind,), result, self.device, ready=self._ready, beside=(words,))
+
+    def compile_rest(self) -> None:
+        """Compile what calls on a GPU may need besides: means of rows, or a scale that bits bring along."""
+        if self.device != "cpu":
+            with working(self._right):
+                self._product(self.a_dtype is None and self._epilogue is not None, self.a_dtype is not None)
 
     def _product(self, own_scale: bool, means: bool) -> Any:
         """The kernel's product, for activations with a scale of their own or none, with or without means; made once."""
@@ -293,17 +278,13 @@ class BmmPlan:
         self._ready.wait()
         with working_with(self.device, a, out):
             x, family, scale = self._activations(a)
-            if absmean is not None:
-                full_precision_only(function, self._wanted, True)
             if self.device == "cpu":
-                return self._on_cpu(a, Results(out, absmean, None))
+                return multiply_signs(function, a, self._right, self._wanted, self._norm, self._forced, out, absmean)
+            full_precision_only(function, self._wanted, absmean is not None)
             x = x if self.a_dtype is not None else x.words
             read, target, means = (self._right.words, x), None, None
             if absmean is not None:
-                means = interop.writable_array(absmean, function)
-                _check.out_array(function, means, self.shape[:1], np.dtype(np.float32))
-                _check.same_device(function, (self.device, interop.device_of(means)))
-                _check.no_overlap(function, means, *read)
+                means = target_array(function, absmean, self.shape[:1], np.dtype(np.float32), self.device, read)
             if out is not None:
                 target = target_of(function, epilogue, out, self.shape, np.dtype(np.int32), self.device, read)
                 if means is not None:
@@ -357,14 +338,6 @@ class BmmPlan:
             )
         return x, family, scale
 
-    def _on_cpu(self, a: Any, results: Results) -> Any:
-        function, right = self._function, self._right
-        left, means = as_signs(function, "a", a, -1, self._norm, self._scaled or results.absmean is not None)
-        row_scale = means if self._scaled else None
-        return multiply_packed(
-            function, left, right, self._epilogue, row_scale, Results(results.out, results.absmean, means), self._forced
-        )
-
     def check(self) -> None:
         """Raise if a call since the last check met NaN, which has no sign; waits for those on a GPU, where results then mean nothing.
 
@@ -388,20 +361,6 @@ def _array_of(x: Any, kind: tuple[Any, ...] | None) -> Any:
         return x
     right_kind = x.__class__ is BitTensor and kind_of(x) == kind and x.scale is None and x.offset is None
     return x.words if right_kind else None
-
-
-class _NoTerms:
-    """A left operand without scale and offset."""
-
-    scale = offset = None
-
-    def __init__(self, k: int) -> None:
-        self.shape = (0, k)
-
-    @property
-    def line_sums(self) -> Any:
-        """Never asked for, as there is no offset."""
-        return np.zeros(0, np.int64)
 
 
 def _dtype_of(function: str, variant: str, dtype: Any) -> np.dtype[Any] | None:

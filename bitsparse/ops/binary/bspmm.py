@@ -7,21 +7,28 @@ from typing import Any, Literal
 import numpy as np
 
 from bitsparse import _check, interop
-from bitsparse.arrays.bit_tensor import BitTensor
+from bitsparse._records import replace
 from bitsparse.arrays.frdc import FRDC
 from bitsparse.errors import DTypeError, KernelError, ShapeError
-from bitsparse.interop.kept import Slot
+from bitsparse.interop.kept import READY, Slot
 from bitsparse.ops.binary import letters
 from bitsparse.ops.binary.bspmm_gpu import TILES, GpuAggregates
 from bitsparse.ops.binary.bspmm_host import HostCall
-from bitsparse.ops.binary.bspmm_operands import FLOATS, METHODS, Addend, Features, addend_of, as_features, pattern_of
+from bitsparse.ops.binary.bspmm_operands import (
+    FLOATS,
+    METHODS,
+    Addend,
+    Aggregation,
+    Features,
+    addend_of,
+    as_features,
+    pattern_of,
+)
 from bitsparse.ops.finish.epilogue import Epilogue
-from bitsparse.ops.operands.csr import CSROperand
+from bitsparse.ops.operands.csr import CSROperand, same_arrays
 from bitsparse.ops.operands.places import device_of_sparse, working_with
-from bitsparse.ops.operands.sparse import as_csr
+from bitsparse.ops.operands.sparse import single_csr
 from bitsparse.ops.operands.target import target_of
-
-__all__ = ["KERNELS", "BspmmPlan", "bspmm", "plan_bspmm"]
 
 #: What gives bits, for messages.
 _OTHERWISE = "a variant that ends in B"
@@ -48,47 +55,36 @@ class BspmmPlan:
     <BspmmPlan BBF shape=(2, 8) reduce=sum edges=3>
     """
 
-    def __init__(
-        self,
-        function: str,
-        csr: CSROperand,
-        columns: int,
-        variant: str,
-        epilogue: Epilogue | None,
-        reduce: str,
-        kernel: str | None,
-        added: bool,
-    ) -> None:
-        self._function, self._columns, self._epilogue, self._added = function, columns, epilogue, added
-        _check.choice(function, "reduce", reduce, ("sum", "mean"))
-        self._mean, self._forced = reduce == "mean", _check.kernel(function, kernel, KERNELS)
-        self._csr = csr = pattern_of(csr) if variant[1] == "B" and csr.values is not None else csr
-        self.variant, self.device, self.shape = variant, csr.device, (csr.shape[0], columns)
-        self._gpu: GpuAggregates | None = None
-        if self.device != "cpu":
-            self._gpu = GpuAggregates.kept(function, csr, variant, columns, self._mean, epilogue, self._forced)
-        elif self._forced not in (None, *METHODS):
+    def __init__(self, csr: CSROperand, wanted: Aggregation, added: bool) -> None:
+        function, self._added = wanted.function, added
+        _check.choice(function, "reduce", wanted.reduce, ("sum", "mean"))
+        forced = _check.kernel(function, wanted.kernel, KERNELS)
+        self._wanted, self.variant = wanted, wanted.variant
+        self._csr = csr = pattern_of(csr) if wanted.variant[1] == "B" and csr.values is not None else csr
+        self.device, self.shape = csr.device, (csr.shape[0], wanted.columns)
+        self._gpu = None if self.device == "cpu" else _aggregates(csr, wanted)
+        if self._gpu is None and forced not in (None, *METHODS):
             raise KernelError(
-                f"{function}: kernel {_check.shown(self._forced)} runs on a GPU, but A is on the CPU; pass kernel=None"
+                f"{function}: kernel {_check.shown(forced)} runs on a GPU, but A is on the CPU; pass kernel=None"
             )
 
     def __repr__(self) -> str:
-        reduce = "mean" if self._mean else "sum"
-        return f"<BspmmPlan {self.variant} shape={self.shape} reduce={reduce} edges={self._csr.nnz}>"
+        return f"<BspmmPlan {self.variant} shape={self.shape} reduce={self._wanted.reduce} edges={self._csr.nnz}>"
 
     @property
     def kernel(self) -> str:
         """How bits are counted or floats are summed."""
         if self._gpu is not None:
             return self._gpu.kernel
-        return self._forced or METHODS[0 if self.variant[:2] == "BB" else 2]
+        return self._wanted.kernel or METHODS[0 if self.variant[:2] == "BB" else 2]
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """Of the result, with an addend of float32 if there is one; of the integers that it holds if it is a BitTensor."""
-        if self._epilogue is not None:
-            return self._epilogue.dtype
-        plain = not (self._mean or self._added) and self._csr.row_scale is None and self._csr.col_scale is None
+        wanted = self._wanted
+        if wanted.epilogue is not None:
+            return wanted.epilogue.dtype
+        plain = not (wanted.mean or self._added) and self._csr.row_scale is None and self._csr.col_scale is None
         return np.dtype(np.int32 if plain and self.variant[:2] == "BB" else np.float32)
 
     @property
@@ -99,8 +95,7 @@ class BspmmPlan:
     def explain(self) -> str:
         """Which kernel computes it and why, in a few lines."""
         (rows, cols), edges = self._csr.shape, self._csr.nnz
-        reduce = "mean" if self._mean else "sum"
-        first = f"{self.variant}: {rows} x {cols}, {edges} edges: {reduce} of {self._columns} features"
+        first = f"{self.variant}: {rows} x {cols}, {edges} edges: {self._wanted.reduce} of {self.shape[1]} features"
         if self._gpu is None:
             how = "vertical counters where both are one bit, else float32 sums"
             return f"{first}\non the CPU, edge by edge: {how}"
@@ -109,7 +104,7 @@ class BspmmPlan:
     def _tiles(self) -> list[str]:
         """Why 4 x 4 tiles are not summed as such, where the adjacency has some."""
         tiles = TILES.get(self._csr.prepared)
-        if tiles is None or self._forced == "frdc":
+        if tiles is None or self._wanted.kernel == "frdc":
             return []
         each = self._csr.nnz / max(1, tiles[1].size)
         return [f"4 x 4 tiles hold {each:.2f} edges each; edges are taken from CSR, made from them once"]
@@ -123,17 +118,14 @@ class BspmmPlan:
         ------
         ValueError
         """
-        if self._gpu is not None and self._gives_bits:
+        epilogue = self._wanted.epilogue
+        if self._gpu is not None and epilogue is not None and epilogue.gives_bits:
             with working_with(self.device):
-                _check.no_nan_in_epilogue(self._function, self._gpu.nan_seen())
-
-    @property
-    def _gives_bits(self) -> bool:
-        return self._epilogue is not None and self._epilogue.gives_bits
+                _check.no_nan_in_epilogue(self._wanted.function, self._gpu.nan_seen())
 
     def __call__(self, x: Any, add: Any = None, out: Any = None) -> Any:
         """The aggregate of features of the planned width; see :func:`bspmm`."""
-        function = self._function
+        function = self._wanted.function
         if (add is None) == self._added:
             raise ValueError(
                 f"{function}: the plan is for calls {'with' if self._added else 'without'} add, but this one comes "
@@ -142,56 +134,55 @@ class BspmmPlan:
         with working_with(self.device, x, add, out):
             return self.run(as_features(function, self._csr.shape[1], self.device, x), add, out)
 
-    def prepare(self, x: Features) -> None:
-        """Choose and compile for features like these, and an addend of float32 if there is one."""
-        if self._gpu is not None and 0 not in self.shape:
-            shape = self.shape
-            space: Any = interop.namespace(self._csr.indptr)
-            floats = Addend(space.empty((0, shape[1]), np.float32), None, x.family) if self._added else None
-            self._gpu.prepare(self._csr, x, floats)
+    def prepare(self, dtype: np.dtype[Any]) -> None:
+        """Choose and compile for bipolar bits, or for floats of a dtype, and an addend of float32 if there is one."""
+        if self._gpu is None or 0 in self.shape:
+            return
+        space: Any = interop.namespace(self._csr.indptr)
+        none, bits = (0, self.shape[1]), self.variant[0] == "B"
+        data = space.empty((0, 1, 4), np.uint32) if bits else space.empty(none, dtype)
+        x = Features(none, data, "bipolar" if bits else None, None, None, interop.CUPY)
+        added = Addend(space.empty(none, np.float32), None, x.family) if self._added else None
+        self._gpu.prepare(self._csr, x, added)
 
     def run(self, x: Features, add: Any, out: Any, checked: bool = False) -> Any:
         """The aggregate of features that fit the adjacency, on its device's current stream; `checked` as by :meth:`check`."""
-        function, epilogue = self._function, self._epilogue
-        if x.shape[1] != self._columns:
+        wanted, csr = self._wanted, self._csr
+        function, epilogue = wanted.function, wanted.epilogue
+        if x.shape[1] != wanted.columns:
             raise ShapeError(
-                f"{function}: x has shape {x.shape}, but the plan is for {(self._csr.shape[1], self._columns)}; make another plan"
+                f"{function}: x has shape {x.shape}, but the plan is for {(csr.shape[1], wanted.columns)}; make another plan"
             )
         if (x.encoding is None) != (self.variant[0] == "F"):
             kind = "an ordinary array" if x.encoding is None else "a BitTensor of 1 bit"
             raise DTypeError(f"{function}: x is {kind}, but the plan is for {self.variant}; make another plan")
         addend = None if add is None else addend_of(function, add, self.shape, self.device)
         family = interop.common_family([x.family, x.family if addend is None else addend.family])
-        like = epilogue.wrap(x.data[:0], self.shape, interop.NUMPY, function) if self._gives_bits and epilogue else None
-        result = self._on_cpu(x, addend, out, like) if self._gpu is None else self._on_gpu(x, addend, out, like)
+        result: Any = None
+        target, like = None, None
+        if self._gpu is None:
+            with csr.checked(function):
+                result = HostCall(csr, x, wanted, addend).run()
+        if out is not None:
+            if epilogue is not None and epilogue.gives_bits:
+                like = epilogue.wrap(x.data[:0], self.shape, interop.NUMPY, function)
+            # A CPU has its result already.
+            read = [] if self._gpu is None else [x.data] if addend is None else [x.data, addend.data]
+            dtype = result.dtype if self._gpu is None else self._gpu.result_dtype(x, addend)
+            target = target_of(function, out, self.shape, dtype, self.device, read, like, _OTHERWISE)
+        if self._gpu is not None:
+            result = self._gpu.run(csr, x, addend, target)
+        elif target is not None:
+            target[...] = result.reshape(target.shape)
         if checked:
             self.check()
         if out is not None:
             return out
-        if epilogue is not None and self._gives_bits:
-            return epilogue.wrap(result, self.shape, family, function)
-        return interop.from_array(result, family, function)
-
-    def _on_cpu(self, x: Features, addend: Addend | None, out: Any, like: BitTensor | None) -> Any:
-        function = self._function
-        call = HostCall(function, self._csr, x, self.variant, self._epilogue, self._mean, self._forced, addend)
-        with self._csr.checked(function):
-            result = call.run()
-        if out is not None:
-            target = target_of(function, out, result.shape, result.dtype, self.device, (), like, _OTHERWISE)
-            target[...] = result.reshape(target.shape)
-        return result
-
-    def _on_gpu(self, x: Features, addend: Addend | None, out: Any, like: BitTensor | None) -> Any:
-        gpu, target = self._gpu, None
-        assert gpu is not None
-        if out is not None:
-            read = [x.data] if addend is None else [x.data, addend.data]
-            dtype = gpu.result_dtype(x, addend)
-            target = target_of(self._function, out, self.shape, dtype, self.device, read, like, _OTHERWISE)
-        if 0 in self.shape:
-            return gpu.nothing(interop.namespace(x.data), x, addend) if target is None else target
-        return gpu.run(self._csr, x, addend, target)
+        return (
+            interop.from_array(result, family, function)
+            if epilogue is None
+            else epilogue.wrap(result, self.shape, family, function)
+        )
 
 
 def bspmm(
@@ -278,7 +269,7 @@ def bspmm(
     function = "bspmm"
     device = device_of_sparse(A)
     with working_with(device, x, add, out):
-        csr = as_csr(function, A, device).single_values(function)
+        csr = single_csr(function, A, device)
         found = letters.activation_letter(function, "x", x) + ("B" if csr.values is None else "F")
         chosen = letters.checked(function, variant, found, epilogue)
         if chosen[0] != found[0]:
@@ -289,7 +280,9 @@ def bspmm(
             )
         finish = _finish(A, csr, function, chosen[2], epilogue)
         features = as_features(function, csr.shape[1], device, x)
-        plan = BspmmPlan(function, csr, features.shape[1], chosen, finish, reduce, kernel, add is not None)
+        factors = csr.row_scale is not None, csr.col_scale is not None
+        wanted = Aggregation(function, chosen, features.shape[1], reduce, finish, kernel, *factors)
+        plan = BspmmPlan(csr, wanted, add is not None)
         return plan.run(features, add, out, checked=True)
 
 
@@ -344,23 +337,36 @@ def plan_bspmm(
     function = "plan_bspmm"
     columns = _check.integer(function, "n", n, 0)
     with working_with(device_of_sparse(A)):
-        csr = as_csr(function, A).single_values(function)
+        csr = single_csr(function, A)
         found = ("B" if dtype is None else "F") + ("B" if csr.values is None else "F")
         chosen = letters.checked(function, variant, found, epilogue)
-        wanted = _check.dtype(function, np.float32 if dtype is None else dtype)
-        if wanted.name not in FLOATS or (dtype is not None and chosen[0] == "B"):
+        x_dtype = _check.dtype(function, np.float32 if dtype is None else dtype)
+        if x_dtype.name not in FLOATS or (dtype is not None and chosen[0] == "B"):
             why = "x is one bit" if chosen[0] == "B" else "full-precision features are float16, bfloat16 or float32"
             raise DTypeError(
-                f"{function}: dtype is {wanted}, but {why} (variant {_check.shown(chosen)}); pass dtype=None"
+                f"{function}: dtype is {x_dtype}, but {why} (variant {_check.shown(chosen)}); pass dtype=None"
             )
         finish = _finish(A, csr, function, chosen[2], epilogue)
-        plan = BspmmPlan(function, csr, columns, chosen, finish, reduce, kernel, bool(add))
-        if plan.device != "cpu":
-            space: Any = interop.namespace(csr.indptr)
-            bits = chosen[0] == "B"
-            data = space.empty((0, 1, 4), np.uint32) if bits else space.empty((0, columns), wanted)
-            plan.prepare(Features((0, columns), data, "bipolar" if bits else None, None, None, interop.CUPY))
+        factors = csr.row_scale is not None, csr.col_scale is not None
+        wanted = Aggregation(function, chosen, columns, reduce, finish, kernel, *factors)
+        plan = BspmmPlan(csr, wanted, bool(add))
+        plan.prepare(x_dtype)
         return plan
+
+
+#: Aggregations that a pattern keeps on a GPU, by all that is asked of them, each with the arrays that it belongs to.
+_AGGREGATES: Slot[tuple[tuple[Any, ...], GpuAggregates]] = Slot("aggregates", most=8)
+
+
+def _aggregates(csr: CSROperand, wanted: Aggregation) -> GpuAggregates:
+    """What a container keeps for aggregations of this kind, or new ones."""
+    key, arrays = replace(wanted, function=""), (csr.indptr, csr.values, csr.row_scale, csr.col_scale)
+    kept = _AGGREGATES.get(csr.prepared, key)
+    if kept is None or not same_arrays(kept[0], arrays):
+        ready = READY.of(csr.prepared, interop.Ready)
+        kept = _AGGREGATES.keep(csr.prepared, (arrays, GpuAggregates(csr.shape[0], wanted, ready)), key)
+    kept[1].wanted = wanted
+    return kept[1]
 
 
 #: The epilogue that only binarises, whose thresholds are prepared once.

@@ -1,79 +1,128 @@
-"""Aggregation of float features on a GPU with an epilogue or an addend: the kernels of :func:`spmm`, with the chain in them."""
+"""Float sums of an aggregation on a GPU: the kernels of :func:`spmm`, with the epilogue and the addend in them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import backends, interop
 from bitsparse.backends.params import EpilogueParams
-from bitsparse.ops.binary.bspmm_operands import Features
+from bitsparse.ops.binary.bspmm_operands import Addend, Aggregation, Features
 from bitsparse.ops.operands.csr import CSROperand
 from bitsparse.ops.operands.dense import converted
 from bitsparse.ops.operands.edge_weights import EdgeWeights
-from bitsparse.ops.spmm.gpu import GpuProducts, by_alignment, counts_of, run_windows, windows_of
-
-__all__ = ["float_product", "weights_of"]
+from bitsparse.ops.spmm.gpu import GpuProducts, ProductKey, counts_of, edge_sums, run_windows, windows_of
 
 Array = NDArray[Any]
 #: ``run(x, behind, out)`` of features and what a call brings along for the finish.
 _Run = Callable[[Array, Any, Array | None], Array]
 
 
-def float_product(
-    function: str,
-    operand: CSROperand,
-    x: Features,
-    shape: tuple[int, int],
-    mean: bool,
-    params: EpilogueParams,
-    plain: bool,
-    added: str | None,
-    forced: str | None,
-) -> tuple[_Run, str, str, Callable[[], bool]]:
-    """The product, its kernel, what an explanation says of it, and whether NaN was to become a bit.
+class Made(NamedTuple):
+    """One aggregation, ready to run.
+
+    Attributes
+    ----------
+    kernel : str
+    run : callable
+        ``run(x, addend, out)`` gives numbers, or words packed along the features.
+    explain : str
+    nan_seen : callable
+        Whether NaN was to become a bit since this was asked last; waits.
+    """
+
+    kernel: str
+    run: Callable[[Features, Addend | None, Array | None], Array]
+    explain: str
+    nan_seen: Callable[[], bool]
+
+
+def float_sums(
+    operand: CSROperand, x: Features, wanted: Aggregation, params: EpilogueParams, added: str | None
+) -> Made:
+    """Sums of floats, or of one-bit features with weights, with factors of columns, or with an addend before a chain."""
+    if x.encoding is None:
+        return _float_product(operand, x, wanted, params, added)
+    packed, finishing = (backends.family(operand.device, name) for name in ("spmm.codes", "finish.floats"))
+    shape, schedule = (operand.shape[0], wanted.columns), operand.schedule
+    values, row_scale = weights_of(operand, wanted.mean)
+    finish = finishing.Finish(params, shape, row_scale=row_scale, added=added, scaled=x.feature_scale is not None)
+    sums = packed.PackedSum(
+        schedule,
+        features=wanted.columns,
+        encoding=x.encoding,
+        finish=finish,
+        values=None if values is None else values.now(),
+        weights="general" if x.node_scale is not None else "none" if values is None else "edge",
+        mean=wanted.mean,
+    )
+
+    def run(x: Features, addend: Addend | None, out: Array | None) -> Array:
+        node = None if x.node_scale is None else interop.contiguous(x.node_scale)
+        now = None if values is None else values.now()
+        result: Array = sums(x.data, now, node, out, _behind(finishing, schedule, x, addend))
+        return result
+
+    lanes = f"{sums.tuning.load} features a lane, {sums.tuning.lanes} lanes a row"
+    return Made("csr", run, f"kernel csr, weights times signs, {lanes}", finish.nan_seen)
+
+
+def _behind(finishing: Any, schedule: Any, x: Features, addend: Addend | None) -> Any:
+    """What one call brings along for the finish of float sums."""
+    scale = x.feature_scale
+    if scale is not None:
+        room = schedule.workspace("factors", (finishing.padded_columns(x.shape[1]),), np.float32)
+        room[: x.shape[1]] = scale
+        scale = room
+    if addend is None:
+        return finishing.Behind(None, None, scale)
+    data = interop.contiguous(converted(addend.data, np.float32)) if addend.encoding is None else addend.data
+    return finishing.Behind(data, addend.encoding, scale)
+
+
+def _float_product(
+    operand: CSROperand, x: Features, wanted: Aggregation, params: EpilogueParams, added: str | None
+) -> Made:
+    """The kernels of :func:`spmm`.
 
     Features of 16 bits are summed, and come out, in float32; kernels on the matrix units would round them to 16 bits first.
     """
-    dtype, reduce = x.data.dtype, "mean" if mean else "sum"
-    weights = operand.values
-    products = GpuProducts.kept(function, operand, shape[1], reduce, "fp32", "csr" if dtype.itemsize == 2 else forced)
-    if plain and dtype == np.float32:
-        made = products.product(operand, dtype, np.dtype(np.float32), weights, 1, True)
-        return lambda x, behind, out: made.run(x, None, out), made.explain.split()[1], made.explain, lambda: False
+    dtype, columns, reduce, weights = x.data.dtype, wanted.columns, wanted.reduce, operand.values
+    forced = wanted.kernel if wanted.kernel in ("csr", "windows") else None
+    key = ProductKey(wanted.function, columns, reduce, "fp32", "csr" if dtype.itemsize == 2 else forced)
+    products = GpuProducts.kept(operand, key)
+    if wanted.epilogue is None and added is None and dtype == np.float32:
+        plain = products.product(operand, dtype, np.dtype(np.float32), weights, 1, True)
+        return Made(
+            plain.explain.split()[1], lambda x, addend, out: plain.run(x.data, None, out), plain.explain, lambda: False
+        )
     choice, finishing = (backends.family(operand.device, name) for name in ("spmm.choice", "finish.floats"))
-    kind = choice.Kind(
-        dtype,
-        shape[1],
-        reduce,
-        "fp32",
-        None if weights is None else np.dtype(np.float32),
-        weights is not None,
-        False,
-        operand.col_scale is not None,
-        operand.indices is not None,
-    )
+    values_dtype = None if weights is None else np.dtype(np.float32)
+    scaled, indexed = operand.col_scale is not None, operand.indices is not None
+    kind = choice.Kind(dtype, columns, reduce, "fp32", values_dtype, weights is not None, False, scaled, indexed)
     kernel, _, why = products.chosen(operand, kind, True)
     factors = None
     if kernel == "windows" and weights is None and operand.col_scale is not None:
-        factors, values, row_scale = (
-            operand.col_scale,
-            None,
-            operand.row_scale,
-        )  # a factor to a column, not one to an edge
+        # a factor to a column, not one to an edge
+        factors, values, row_scale = operand.col_scale, None, operand.row_scale
     else:
-        values, row_scale = weights_of(operand, mean)
-    finish = finishing.Finish(params, shape, row_scale=row_scale, added=added)
+        values, row_scale = weights_of(operand, wanted.mean)
+    schedule = operand.schedule
+    finish = finishing.Finish(params, (operand.shape[0], columns), row_scale=row_scale, added=added)
+    in_windows = kernel == "windows"
     run = (
-        _in_windows(operand, kind, values, factors, finish)
-        if kernel == "windows"
-        else _by_edges(operand, kind, values, finish)
+        _in_windows(operand, kind, values, factors, finish) if in_windows else _by_edges(operand, kind, values, finish)
     )
+
+    def whole(x: Features, addend: Addend | None, out: Array | None) -> Array:
+        return run(x.data, None if addend is None else _behind(finishing, schedule, x, addend), out)
+
     result = "float32" if params.out == "float" else "signs"
-    return run, kernel, f"kernel {kernel} ({why}), then the chain and {result} in the same kernel", finish.nan_seen
+    explain = f"kernel {kernel} ({why}), then the chain and {result} in the same kernel"
+    return Made(kernel, whole, explain, finish.nan_seen)
 
 
 def weights_of(operand: CSROperand, mean: bool) -> tuple[EdgeWeights | None, Array | None]:
@@ -86,32 +135,10 @@ def weights_of(operand: CSROperand, mean: bool) -> tuple[EdgeWeights | None, Arr
 
 
 def _by_edges(operand: CSROperand, kind: Any, values: EdgeWeights | None, finish: Any) -> _Run:
-    """An edge at a time. Arrays of an unusual alignment have products of their own, made when they first come."""
-    backend, choice = (backends.family(operand.device, name) for name in ("spmm.spmm", "spmm.choice"))
-    schedule, indices, ready = operand.schedule, operand.indices, operand.ready
-    at = by_alignment(
-        ready,
-        lambda alignment: backend.Spmm(
-            schedule,
-            indices,
-            columns=kind.columns,
-            x_dtype=kind.dtype,
-            acc_dtype=np.dtype(np.float32),
-            weights="none" if values is None else "edge",
-            reduce=kind.reduce,
-            alignment=alignment,
-            finish=finish,
-        ),
-    )
-    at(16)
-
-    def run(x: Array, behind: Any, out: Array | None) -> Array:
-        floats = None if finish.out_dtype != np.float32 else out
-        now = None if values is None else values.now()
-        result: Array = at(choice.alignment_of(x, floats, np.float32))(x, now, out, behind)
-        return result
-
-    return run
+    """An edge at a time."""
+    weights = "none" if values is None else "edge"
+    sums = edge_sums(operand, kind, np.dtype(np.float32), weights=weights, finish=finish)
+    return lambda x, behind, out: sums(x, None if values is None else values.now(), out, behind)
 
 
 def _in_windows(

@@ -10,15 +10,11 @@ from numpy.typing import NDArray
 
 from bitsparse import backends
 from bitsparse._records import replace
-from bitsparse.backends.params import CodeFeatures, EpilogueParams
-from bitsparse.errors import KernelError
-from bitsparse.ops.binary import combine
-from bitsparse.ops.binary.bspmm_operands import METHODS, Addend, Features
+from bitsparse.backends.params import CodeFeatures, EpilogueParams, OperandParams, times, words_shape
+from bitsparse.ops.binary.bspmm_operands import Addend, Aggregation, Features, sum_dtype
 from bitsparse.ops.finish import thresholds
-from bitsparse.ops.finish.epilogue import Epilogue, Operands
+from bitsparse.ops.finish.epilogue import Epilogue
 from bitsparse.ops.operands.csr import CSROperand
-
-__all__ = ["HostCall"]
 
 _ROOM = 1 << 22  # bytes of sums held at a time on the way to their final form
 
@@ -26,84 +22,58 @@ _ROOM = 1 << 22  # bytes of sums held at a time on the way to their final form
 class HostCall:
     """One aggregation: which sums, and what happens to them."""
 
-    def __init__(
-        self,
-        function: str,
-        csr: CSROperand,
-        x: Features,
-        variant: str,
-        epilogue: Epilogue | None,
-        mean: bool,
-        kernel: str | None,
-        extra: Addend | None,
-    ) -> None:
+    def __init__(self, csr: CSROperand, x: Features, wanted: Aggregation, extra: Addend | None) -> None:
         if x.encoding is None:
             x = replace(x, data=np.ascontiguousarray(x.data, np.float32))
-        self.function, self.csr, self.x, self.epilogue, self.mean = function, csr, x, epilogue, mean
+        self.csr, self.x, self.wanted = csr, x, wanted
         self._extra = None if extra is None else extra.data
         self.shape = (csr.shape[0], x.shape[1])
         self.indices: Any = csr.indices
         self.lengths = np.diff(csr.indptr)
         self.longest = int(self.lengths.max(initial=0))
-        counts = x.encoding is not None and variant[1] == "B" and csr.col_scale is None
-        # Without a float step the stored integers are summed, as matmul multiplies them.
-        plain = epilogue is None and not mean and csr.row_scale is None
-        self.exact = counts and plain and (extra is None or extra.is_integer)
-        self.counts = counts and (self.exact or x.node_scale is None)
-        if self.counts:
-            if self.longest >= 1 << 31:
-                raise ValueError(
-                    f"{function}: a row has {self.longest} entries, beyond int32 counters; split the graph"
-                )
-        elif kernel not in (None, "select"):
-            raise KernelError(
-                f"{function}: kernel {kernel!r} counts bits, but variant {variant!r} with these scales sums numbers; pass kernel=None"
-            )
-        self.kernel = kernel or METHODS[0]
+        self.exact = wanted.is_exact(x, extra)
+        self.counts = self.exact or (wanted.counts(x) and x.node_scale is None)
+        wanted.check_sums(self.counts, self.longest if self.counts else 0)
 
     def run(self) -> NDArray[Any]:
         """Numbers, or packed words."""
-        epilogue, extra = self.epilogue, self._extra
+        epilogue, extra = self.wanted.epilogue, self._extra
         if self.exact:
-            return self._integers() if extra is None else combine.exact_sum(self._integers(), extra)
-        if epilogue is not None and epilogue.gives_bits:
-            return self._bits(epilogue, extra)
-        return self._floats(extra)
+            sums = self._counted(self.csr.indptr, self.indices)
+            if extra is None:
+                return sums
+            dtype = sum_dtype(extra, self.longest)
+            return np.asarray(sums.astype(dtype, copy=False) + extra.astype(dtype))
+        return self._bits(extra) if epilogue is not None and epilogue.gives_bits else self._floats(extra)
 
-    def _integers(self) -> NDArray[np.int32]:
+    def _counted(self, indptr: NDArray[Any], indices: NDArray[Any]) -> NDArray[np.int32]:
+        """Counters of the rows of a pattern."""
+        bipolar, kernel = self.x.encoding == "bipolar", self.wanted.method
         sums: NDArray[np.int32] = backends.family("cpu", "binary.bspmm").count(
-            self.csr.indptr, self.indices, self.x.data, self.shape[1], bipolar=self._bipolar, kernel=self.kernel
+            indptr, indices, self.x.data, self.shape[1], bipolar=bipolar, kernel=kernel
         )
         return sums
 
-    @property
-    def _bipolar(self) -> bool:
-        return self.x.encoding == "bipolar"
-
     def _params(self, own: bool) -> EpilogueParams:
         """The epilogue's chain, with the adjacency's row scale and the features' scale folded in if `own`."""
-        operands = Operands(self.csr.row_scale, self.x.feature_scale) if own else Operands()
-        return (self.epilogue or Epilogue()).params(self.function, self.shape, operands)
+        operands = OperandParams(self.csr.row_scale, self.x.feature_scale) if own else OperandParams()
+        return (self.wanted.epilogue or Epilogue()).params(self.wanted.function, self.shape, operands)
 
-    def _bits(self, epilogue: Epilogue, extra: NDArray[Any] | None) -> NDArray[np.uint32]:
-        rows, features = self.shape
+    def _bits(self, extra: NDArray[Any] | None) -> NDArray[np.uint32]:
+        features, wanted = self.shape[1], self.wanted
         params = self._params(own=extra is None)
         limits = None
         if self.counts and extra is None:
-            limits = thresholds.of_epilogue(params, self.lengths, features, self.longest, mean=self.mean)
+            limits = thresholds.of_epilogue(params, self.lengths, features, self.longest, mean=wanted.mean)
         if limits is not None:
-            words = backends.family("cpu", "binary.bspmm").sign(
-                self.csr.indptr,
-                self.indices,
-                self.x.data,
-                features,
-                limits,
-                bipolar=self._bipolar,
-                kernel=self.kernel,
-            )
+            how: dict[str, Any] = {"bipolar": self.x.encoding == "bipolar", "kernel": wanted.method}
+            sign = backends.family("cpu", "binary.bspmm").sign
+            words = sign(self.csr.indptr, self.indices, self.x.data, features, limits, **how)
         else:
             along = replace(params, axis=-1, layout="planes")
-            words = np.concatenate([part for _, part in self._chained(along, extra)] or [_no_words(rows, features)])
+            words = np.empty(words_shape(self.shape, 1, -1, "planes"), np.uint32)
+            for rows, part in self._chained(along, extra):
+                words[rows] = part
         if (params.axis, params.layout) != (-1, "planes"):
             words = backends.family("cpu", "bits.pack").repack(
                 words, self.shape, 1, axis=-1, layout="planes", to_axis=params.axis, to_layout=params.layout
@@ -138,11 +108,9 @@ class HostCall:
             self.indices[first:last],
         )
         if self.counts:
-            sums = backends.family("cpu", "binary.bspmm").count(
-                indptr, indices, x.data, self.shape[1], bipolar=self._bipolar, kernel=self.kernel
-            )
-            if not self.mean:
-                return np.asarray(sums)
+            sums = self._counted(indptr, indices)
+            if not self.wanted.mean:
+                return sums
             divisor = np.maximum(self.lengths[rows], 1).astype(np.float32)[:, None]
             return np.asarray(sums.astype(np.float32) / divisor)
         data: Any = x.data
@@ -153,21 +121,11 @@ class HostCall:
             indices,
             data,
             values=None if csr.values is None else csr.values[first:last].astype(np.float32),
-            col_scale=_times(csr.col_scale, x.node_scale),
-            mean=self.mean,
+            col_scale=times(csr.col_scale, x.node_scale),
+            mean=self.wanted.mean,
         )
         return np.asarray(sums)
 
 
 def _part(scale: Any, rows: slice) -> Any:
     return scale if scale is None or np.ndim(scale) == 0 else np.ascontiguousarray(scale[rows])
-
-
-def _times(a: NDArray[np.float32] | None, b: NDArray[np.float32] | None) -> NDArray[np.float32] | None:
-    if a is None or b is None:
-        return b if a is None else a
-    return np.asarray(a * b, np.float32)
-
-
-def _no_words(rows: int, features: int) -> NDArray[np.uint32]:
-    return np.zeros((rows, 1, -(-features // 128) * 4), np.uint32)

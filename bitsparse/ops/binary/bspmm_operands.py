@@ -9,16 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, interop
+from bitsparse._check import shown
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.inside import family_of
-from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.errors import DTypeError, KernelError, ShapeError
 from bitsparse.interop.kept import Slot
 from bitsparse.ops.binary import letters
+from bitsparse.ops.finish.epilogue import Epilogue
 from bitsparse.ops.operands.csr import CSROperand
-from bitsparse.ops.operands.dense import converted, native
+from bitsparse.ops.operands.dense import native
 from bitsparse.ops.operands.places import same_place
-
-__all__ = ["FLOATS", "METHODS", "Addend", "Features", "addend_of", "as_features", "float_addend", "pattern_of"]
 
 Array = NDArray[Any]
 #: How 0/1 times -1/+1 is counted.
@@ -62,6 +62,64 @@ class Addend(NamedTuple):
     def is_integer(self) -> bool:
         """Whether it leaves integer sums integers."""
         return self.encoding is not None or self.data.dtype.kind in "biu"
+
+
+class Aggregation(NamedTuple):
+    """What is asked of an aggregation, beside its operands.
+
+    Attributes
+    ----------
+    function : str
+        Who asks, for messages.
+    variant : str
+        The three letters.
+    columns : int
+        Features of a node.
+    reduce : {"sum", "mean"}
+    epilogue : Epilogue or None
+    kernel : str or None
+        The one that is forced.
+    row_factors, col_factors : bool
+        Whether the adjacency has factors of rows, of columns.
+    """
+
+    function: str
+    variant: str
+    columns: int
+    reduce: str
+    epilogue: Epilogue | None
+    kernel: str | None
+    row_factors: bool
+    col_factors: bool
+
+    @property
+    def mean(self) -> bool:
+        """Whether sums are divided by the lengths of the rows."""
+        return self.reduce == "mean"
+
+    @property
+    def method(self) -> str:
+        """How bits are counted."""
+        return self.kernel if self.kernel in METHODS else METHODS[0]
+
+    def counts(self, x: Features) -> bool:
+        """Whether the sums over neighbours are integers: bits, without weights."""
+        return x.encoding is not None and self.variant[1] == "B" and not self.col_factors
+
+    def is_exact(self, x: Features, addend: Addend | None) -> bool:
+        """Whether no float step follows, so that the stored integers are summed, as matmul multiplies them."""
+        plain = self.epilogue is None and not self.mean and not self.row_factors
+        return plain and self.counts(x) and (addend is None or addend.is_integer)
+
+    def check_sums(self, counted: bool, longest: int) -> None:
+        """Refuse rows that counters do not hold, and ways of counting where numbers are summed."""
+        if longest >= 1 << 31:
+            raise ValueError(f"{self.function}: a row has {longest} entries, beyond int32 counters; split the graph")
+        if not counted and self.kernel in METHODS and self.kernel != "select":
+            raise KernelError(
+                f"{self.function}: kernel {shown(self.kernel)} counts bits, but variant {shown(self.variant)} with these scales sums "
+                f"numbers; pass kernel=None"
+            )
 
 
 def as_features(function: str, nodes: int, device: str, x: Any) -> Features:
@@ -151,7 +209,20 @@ def addend_of(function: str, value: Any, shape: tuple[int, int], device: str) ->
     return Addend(value.repack(axis=-1, layout="planes").words, value.encoding, family_of(value))
 
 
-def float_addend(addend: Addend) -> Array:
-    """Numbers as float32 in C order."""
-    made: Array = interop.contiguous(converted(addend.data, np.float32))
-    return made
+def sum_dtype(addend: Array, longest: int) -> np.dtype[Any]:
+    """int32 where sums of counters and these integers fit, else int64; wide ones are looked at, which waits.
+
+    Examples
+    --------
+    >>> sum_dtype(np.array([1 << 30]), 9), sum_dtype(np.array([(1 << 31) - 9]), 9)
+    (dtype('int32'), dtype('int64'))
+    """
+    dtype = addend.dtype
+    if dtype.itemsize <= 2:
+        return np.dtype(np.int32 if longest + 65536 < 1 << 31 else np.int64)
+    low, high = (int(addend.min()), int(addend.max())) if addend.size else (0, 0)
+    if low - longest >= -(1 << 31) and high + longest < 1 << 31:
+        return np.dtype(np.int32)
+    if high >= 1 << 62:
+        raise ValueError(f"bspmm: add reaches {high}, too close to the end of int64; use smaller integers")
+    return np.dtype(np.int64)

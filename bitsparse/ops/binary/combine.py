@@ -14,10 +14,9 @@ from bitsparse.arrays.inside import assembled, family_of
 from bitsparse.backends.params import packed_words
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops.binary import letters
+from bitsparse.ops.binary.signs import bipolar
 from bitsparse.ops.finish.epilogue import Epilogue
 from bitsparse.ops.operands.dense import converted
-
-__all__ = ["add", "concat"]
 
 Array = NDArray[Any]
 
@@ -60,16 +59,14 @@ def add(a: Any, b: Any, variant: str | None = None, *, epilogue: Epilogue | None
             f"{function}: a is {'bits' if found[0] == 'B' else 'an array'} and b is {'bits' if found[1] == 'B' else 'an array'}, but both "
             f"have one precision; pass both as BitTensors, or both as arrays (x.toarray())"
         )
-    chosen = letters.checked(function, variant, found, epilogue)
-    if chosen[:2] != found:
-        raise DTypeError(f"{function}: variant {chosen!r} does not fit operands {found!r}; pass {found + chosen[2]!r}")
+    chosen = letters.fitting(function, variant, found, epilogue)
     finish = letters.with_output(function, chosen[2], epilogue)
     shapes = [_shape_of(function, name, x) for name, x in (("a", a), ("b", b))]
     if shapes[0] != shapes[1]:
         raise ShapeError(f"{function}: a has shape {shapes[0]} but b has {shapes[1]}; make them equal")
     if found == "BB":
         for name, x in (("a", a), ("b", b)):
-            _bipolar(function, name, x)
+            bipolar(function, name, x)
         return _add_bits(a, b, chosen, epilogue, finish)
     (left, one), (right, two) = (interop.as_array(x, function, name) for name, x in (("a", a), ("b", b)))
     for name, x in (("a", left), ("b", right)):
@@ -192,62 +189,33 @@ def _concat_bits(parts: list[BitTensor], axis: int) -> BitTensor:
             )
     family = interop.common_family([family_of(part) for part in parts])
     with interop.working_on(_check.same_device(function, [part.device for part in parts]), family):
-        return _joined_bits(parts, axis, family)
+        same = [part.repack(axis=first.axis, layout=first.layout) for part in parts]  # type: ignore[arg-type]
+        shape = (*first.shape[: len(first.shape) + axis], sum(part.shape[axis] for part in same))
+        shape = (*shape, *first.shape[len(first.shape) + axis + 1 :])
+        if axis != first.axis:
+            # Batch dimensions stand where they do in the logical shape; the outer axis comes right after them.
+            words_axis = len(shape) + axis if axis < -2 else len(shape) - 2
+            words = interop.namespace(first.words).concatenate([part.words for part in same], axis=words_axis)
+        else:
+            fields = first.bits if first.layout == "rows" else 1
+            width = packed_words(shape[axis], first.bits, first.layout)
+            words = interop.namespace(first.words).zeros((*same[0].words.shape[:-1], width), np.uint32)
+            join_bits(words, [(part.words, part.shape[axis] * fields) for part in same])
+        return assembled(BitTensor, words, shape, first.bits, first.axis, first.layout, first.encoding, family)
 
 
-def _joined_bits(parts: list[BitTensor], axis: int, family: interop.Family) -> BitTensor:
-    first = parts[0]
-    same = [part.repack(axis=first.axis, layout=first.layout) for part in parts]  # type: ignore[arg-type]
-    shape = (*first.shape[: len(first.shape) + axis], sum(part.shape[axis] for part in same))
-    shape = (*shape, *first.shape[len(first.shape) + axis + 1 :])
-    if axis != first.axis:
-        # Batch dimensions stand where they do in the logical shape; the outer axis comes right after them.
-        words_axis = len(shape) + axis if axis < -2 else len(shape) - 2
-        words = interop.namespace(first.words).concatenate([part.words for part in same], axis=words_axis)
-    else:
-        fields = first.bits if first.layout == "rows" else 1
-        words = _joined(
-            [(part.words, part.shape[axis] * fields) for part in same],
-            packed_words(shape[axis], first.bits, first.layout),
-        )
-    return assembled(BitTensor, words, shape, first.bits, first.axis, first.layout, first.encoding, family)
-
-
-def _joined(parts: list[tuple[NDArray[np.uint32], int]], width: int) -> NDArray[np.uint32]:
-    """Runs of bits one behind the other: words and used bits of each, pad bits zero."""
-    out: NDArray[np.uint32] = interop.namespace(parts[0][0]).zeros((*parts[0][0].shape[:-1], width), np.uint32)
+def join_bits(out: NDArray[np.uint32], parts: Sequence[tuple[NDArray[np.uint32], int]]) -> None:
+    """Runs of bits one behind the other into words that are zero: words and used bits of each, pad bits zero."""
     at = 0
     for words, used in parts:
         n, word, shift = -(-used // 32), at // 32, np.uint32(at % 32)
         out[..., word : word + n] |= words[..., :n] << shift
         if shift and n:
-            spill = min(n, width - word - 1)
+            spill = min(n, out.shape[-1] - word - 1)
             out[..., word + 1 : word + 1 + spill] |= words[..., :spill] >> (np.uint32(32) - shift)
         at += used
-    return out
 
 
 def _shape_of(function: str, name: str, x: Any) -> tuple[int, ...]:
     """Shape of an array, BitTensor or nested list."""
     return tuple(x.shape) if hasattr(x, "shape") else interop.as_array(x, function, name)[0].shape
-
-
-def _bipolar(function: str, name: str, x: BitTensor) -> None:
-    if x.encoding != "bipolar":
-        raise DTypeError(
-            f"{function}: {name} holds {x.encoding} bits, but binary activations are bipolar (-1/+1); pass "
-            f"BitTensor.from_words({name}.words, {name}.shape, 1, encoding='bipolar')"
-        )
-
-
-def exact_sum(sums: NDArray[np.int32], extra: Array) -> Array:
-    """Sums of integers: int32 where every one fits, else int64."""
-    low, high = (
-        (int(part.min(initial=0)) for part in (sums, extra)),
-        (int(part.max(initial=0)) for part in (sums, extra)),
-    )
-    if sum(low) >= -(1 << 31) and sum(high) < 1 << 31:
-        return np.asarray(sums + extra.astype(np.int32))
-    if extra.dtype == np.uint64 and int(extra.max(initial=0)) >= 1 << 62:
-        raise ValueError(f"bspmm: add reaches {int(extra.max())}, too close to the end of int64; use smaller integers")
-    return np.asarray(sums.astype(np.int64) + extra.astype(np.int64))

@@ -10,8 +10,6 @@ from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.errors import DTypeError
 from bitsparse.ops.finish.epilogue import Epilogue
 
-__all__ = ["TRIPLES", "activation_letter", "checked", "with_output", "without_bits"]
-
 TRIPLES = tuple(a + b + c for a in "FB" for b in "FB" for c in "FB")
 
 
@@ -26,6 +24,17 @@ def checked(function: str, variant: Any, found: str, epilogue: Any) -> str:
     if variant is None:
         return found + ("B" if epilogue is not None and epilogue.binarize else "F")
     return _check.choice(function, "variant", variant, TRIPLES)
+
+
+def fitting(function: str, variant: Any, found: str, epilogue: Any) -> str:
+    """:func:`checked` letters, which the operands (`found`) must fit."""
+    chosen = checked(function, variant, found, epilogue)
+    if chosen[:2] != found:
+        raise DTypeError(
+            f"{function}: variant {_check.shown(chosen)} does not fit operands {found!r} (B is a one-bit BitTensor, F an array); pass "
+            f"{_check.shown(found + chosen[2])}, or pack or unpack an operand"
+        )
+    return chosen
 
 
 def activation_letter(function: str, name: str, x: Any) -> str:
@@ -46,8 +55,12 @@ def activation_letter(function: str, name: str, x: Any) -> str:
 
 
 def with_output(function: str, letter: str, epilogue: Epilogue | None) -> Epilogue | None:
-    """The epilogue that gives the output letter: binarising for B; for F as it is."""
-    without_bits(function, epilogue)
+    """The epilogue that gives the output letter: binarising for B; for F as it is. One that requantises gives neither and is refused."""
+    if epilogue is not None and epilogue.bits is not None:
+        raise ValueError(
+            f"{function}: the result is full precision or one bit, but the epilogue asks for {epilogue.bits} bits; apply it afterwards, "
+            f"Epilogue(bits={epilogue.bits}, ...)({function}(...)), or use binarize=True"
+        )
     if letter == "F":
         if epilogue is not None and epilogue.binarize:
             raise ValueError(
@@ -57,12 +70,3 @@ def with_output(function: str, letter: str, epilogue: Epilogue | None) -> Epilog
     if epilogue is None:
         return Epilogue(binarize=True)
     return epilogue if epilogue.binarize else dataclasses.replace(epilogue, binarize=True)
-
-
-def without_bits(function: str, epilogue: Epilogue | None) -> None:
-    """Refuse an epilogue that requantises: its result is neither F nor B."""
-    if epilogue is not None and epilogue.bits is not None:
-        raise ValueError(
-            f"{function}: the result is full precision or one bit, but the epilogue asks for {epilogue.bits} bits; apply it afterwards, "
-            f"Epilogue(bits={epilogue.bits}, ...)({function}(...)), or use binarize=True"
-        )

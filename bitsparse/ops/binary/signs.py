@@ -13,8 +13,6 @@ from bitsparse.arrays.inside import assembled
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops.finish.epilogue import folded
 
-__all__ = ["as_signs", "bipolar", "mean_magnitudes", "norm_of"]
-
 Array = NDArray[Any]
 Norm = tuple[NDArray[np.float32], NDArray[np.float32]]
 

@@ -8,20 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
+from bitsparse._records import as_dict
 from bitsparse.arrays import construct
-from bitsparse.arrays.bit_tensor import BitTensor, Encoding, Layout
+from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.inside import assembled, family_of, working
+from bitsparse.arrays.packed import Encoding, Layout
+from bitsparse.backends.params import ends_shape
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops.finish import schemes
 from bitsparse.ops.operands.dense import converted
-
-__all__ = [
-    "dequantize",
-    "pack_bits",
-    "quantize",
-    "stochastic_round",
-    "unpack_bits",
-]
 
 Scheme = Literal["affine", "affine-pow2", "symmetric"]
 Granularity = Literal["tensor", "row", "col"]
@@ -206,22 +201,10 @@ def on_grid(
     array: Any, family: interop.Family, grid: schemes.Grid, coding: Coding, *, check: bool = False
 ) -> BitTensor:
     """The codes on a grid, as :func:`coded` gives them for that of a range."""
-    device, (bits, rounding, seed, stream, axis, layout) = interop.device_of(array), coding
-    words = backends.family(device, "bits.pack").quantize(
-        array,
-        bits,
-        offset=grid.offset,
-        divisor=grid.divisor,
-        multiplier=grid.multiplier,
-        qmin=grid.qmin,
-        qmax=grid.qmax,
-        rounding=rounding,
-        seed=seed,
-        stream=stream,
-        axis=axis,
-        layout=layout,
-        check=check,
-    )
+    device, how = interop.device_of(array), as_dict(coding)
+    bits, axis, layout = how.pop("bits"), coding.axis, coding.layout
+    steps = {name: getattr(grid, name) for name in ("offset", "divisor", "multiplier", "qmin", "qmax")}
+    words = backends.family(device, "bits.pack").quantize(array, bits, **steps, **how, check=check)
     scale = interop.move(grid.scale, device)
     offset = None if grid.stored_offset is None else interop.move(grid.stored_offset, device)
     return assembled(BitTensor, words, array.shape, bits, axis, layout, grid.encoding, family, scale, offset)
@@ -269,7 +252,7 @@ def _range_part(function: str, name: str, value: Any, shape: tuple[int, ...], gr
     _check.numeric(function, name, array)
     array = array.astype(np.float64)
     _check.finite(function, name, bool(np.isfinite(array).all()))
-    wanted = {"tensor": (), "row": (*shape[:-1], 1), "col": (*shape[:-2], 1, shape[-1])}[granularity]
+    wanted = ends_shape(shape, granularity)
     if array.shape not in ((), wanted):
         raise ShapeError(
             f"{function}: {name} has shape {array.shape}, but granularity={granularity!r} of an array {shape} takes () or {wanted}"
@@ -361,6 +344,7 @@ def stochastic_round(x: Any, *, seed: int | None = None, stream: int = 0) -> Any
 
 
 def bit_tensor(function: str, name: str, q: Any) -> BitTensor:
+    """`q`, which must be a BitTensor; `function` and `name` go into the sentence if it is not."""
     if not isinstance(q, BitTensor):
         raise DTypeError(
             f"{function}: {name} must be a BitTensor, got {type(q).__name__}; make one with quantize or pack_bits"

@@ -14,8 +14,6 @@ from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops.bits.pack import Coding, Granularity, Rounding, Scheme, coded, decode, ends_of, real
 from bitsparse.ops.finish import schemes
 
-__all__ = ["choose_bits", "quantization_error"]
-
 
 def quantization_error(x: Any, q: Any) -> float:
     """Relative quantisation error (TANGO Eq. 4): the mean of ``|x - y| / (|x| + |y| + 0.0005)`` with y the dequantised value.
@@ -56,7 +54,7 @@ def quantization_error(x: Any, q: Any) -> float:
             f"{function}: x has shape {values.shape} but q has shape {back.shape}; pass the quantisation of this very array"
         )
     with interop.working_on(device, family):
-        error = float(backends.family(device, "bits.stats").relative_error(values, back))
+        error = float(backends.family(device, "bits.pack").relative_error(values, back))
     _check.finite(function, "x or q", bool(np.isfinite(error)))
     return error
 

@@ -1,22 +1,48 @@
-"""Graph attention in one pass: scores, leaky relu, softmax and weighted sum, without a value per edge in memory."""
+"""Graph attention in one pass: scores, softmax and weighted sum from one gather, without a value per edge in memory."""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from bitsparse import _check, backends, interop
+from bitsparse.backends.params import Dropout
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops.operands.csr import CSROperand
-from bitsparse.ops.operands.dense import converted, native, plain_features
+from bitsparse.ops.operands.dense import Features, compute_dtype, converted, native, plain_features
 from bitsparse.ops.operands.places import device_of_sparse, same_place, working_with
 from bitsparse.ops.operands.sparse import as_csr
 from bitsparse.ops.operands.target import target_array
 from bitsparse.ops.plan import KeptCall, edge_call, learn_floats, repeated
 
-__all__ = ["attention"]
+
+class AttentionState(NamedTuple):
+    """What :func:`attention` keeps for :func:`attention_vjp`, from which that makes every weight again; nothing of the edges' size.
+
+    Attributes
+    ----------
+    result : array (M, D) or (M, H, D)
+    lse : array (M,) or (M, H)
+        Logarithms of the sums that the softmax divides by.
+    share : array of the shape of `lse`
+        Sums of the weights, before dropout, of edges whose score is above 0.
+    above : array of the shape of `result`
+        The part of the result that these edges have.
+
+    Examples
+    --------
+    >>> A, scores = bs.TCTiledCSR(np.array([[1, 1]])), np.log([1.0, 3.0])
+    >>> y, state = bs.attention(A, np.array([[2.0], [6.0]]), scores, np.zeros(1), return_state=True)
+    >>> y.tolist(), np.exp(state.lse).tolist(), state.share.tolist(), state.above.tolist()
+    ([[5.0]], [4.0], [0.75], [[4.5]])
+    """
+
+    result: Any
+    lse: Any
+    share: Any
+    above: Any
 
 
 def attention(
@@ -26,8 +52,11 @@ def attention(
     target: Any,
     *,
     negative_slope: float = 0.2,
+    dropout: float = 0.0,
+    seed: Any = None,
     out: Any = None,
     return_lse: bool = False,
+    return_state: bool = False,
 ) -> Any:
     """Aggregation of a graph attention layer (GAT): ``y[i] = sum over j of softmax_j(leaky_relu(source[j] + target[i])) * x[j]``.
 
@@ -47,10 +76,17 @@ def attention(
         Score of a node as the one that attends.
     negative_slope : float
         Of the leaky relu.
+    dropout : float
+        Probability from 0 to 1 with which the weight of an edge and head is set to 0; the others are divided by ``1 - dropout``.
+    seed : int, or integer array of one element where A is
+        Of the dropout, which needs one: the gradient must know the same. Edges are kept by row, column and head alone (Philox4x32-10), so
+        that all devices keep the same. An array on a GPU is read when the kernel runs.
     out : array, optional
         Where to write; also returned.
     return_lse : bool
-        Also return the logarithms of the sums that the softmax divides by, from which a backward pass recovers the weights.
+        Also return the logarithms of the sums that the softmax divides by.
+    return_state : bool
+        Also return what :func:`attention_vjp` takes as `state`, which has these logarithms.
 
     Returns
     -------
@@ -59,6 +95,8 @@ def attention(
         float64 features.
     array (M,) or (M, H), if `return_lse`
         float32, or float64 for float64 features, family of `x`; minus infinity for rows without edges.
+    AttentionState, if `return_state`
+        `result` is the first array; `lse` and `share` as above, `above` as `result`.
 
     Raises
     ------
@@ -67,7 +105,8 @@ def attention(
     DTypeError, DeviceError
         An operand is not floating or not sparse, or they are on several devices.
     ValueError
-        `negative_slope` is not finite in float32, or A's arrays are not those of a matrix.
+        `negative_slope` is not finite in float32, `dropout` is no probability or comes without `seed`, or A's arrays are not those of
+        a matrix.
 
     Notes
     -----
@@ -85,89 +124,244 @@ def attention(
            [4.],
            [0.]])
     """
-    given, slope = (x, source, target), cast(Any, negative_slope)
-    options = (slope,) if isinstance(slope, (int, float)) and not return_lse else None
-    known = repeated(A, "attention", options, given, out)
+    function, given, slope = "attention", (x, source, target), cast(Any, negative_slope)
+    kept = not (return_lse or return_state or dropout)
+    options = (slope,) if isinstance(slope, (int, float)) and kept else None
+    known = repeated(A, function, options, given, out)
     if known is not None:
         return known
     with working_with(device_of_sparse(A), x, source, target, out):
-        result = _attention("attention", A, x, source, target, negative_slope, out, return_lse)
-        learn_floats(A, "attention", options, given, partial(_call, slope))
+        operand, features = as_csr(function, A), plain_features(function, "x", x)
+        scores = _scores(function, operand, features, source, target)
+        option: dict[str, Any] = {"negative_slope": _check.number(function, "negative_slope", negative_slope)}
+        option["dropout"] = checked_dropout(function, dropout, seed, operand.device)
+        result = _weighted(function, operand, features, scores, option, out, return_lse, return_state)
+        learn_floats(A, function, options, given, partial(_call, slope))
         return result
 
 
-def _attention(
-    function: str, A: Any, x: Any, source: Any, target: Any, negative_slope: float, out: Any, return_lse: bool
-) -> Any:
-    operand = as_csr(function, A)
-    features = plain_features(function, "x", x)
-    if len(features.shape) < 2:
+def cosine_attention(A: Any, x: Any, *, beta: Any = 1.0, out: Any = None, return_lse: bool = False) -> Any:
+    """Aggregation of an attention-based graph network (AGNN): ``y[i] = sum over j of softmax_j(beta * cos(x[i], x[j])) * x[j]``.
+
+    On a GPU a row of `x` is gathered once for its score and its part of the sum, and nothing is stored per edge.
+
+    Parameters
+    ----------
+    A : TCTiledCSR, FRDC, BitTensor of one bit, scipy.sparse or cupyx.scipy.sparse array, (N, N)
+        Row i holds the nodes that node i attends to. Only its pattern counts.
+    x : array (N, D), or BitTensor
+        Features: float16, bfloat16, float32 or float64. A BitTensor is unpacked, and dequantised if it has a scale or an offset.
+    beta : float, or floating array of one element
+        The layer's learnt factor. On a GPU an array is read by the kernels, so that no call waits for it.
+    out : array, optional
+        Where to write; also returned.
+    return_lse : bool
+        Also return the logarithms of the sums that the softmax divides by, from which a backward pass recovers the weights.
+
+    Returns
+    -------
+    array (N, D)
+        dtype of `x` (float32 for integers), family of `x`. Rows without edges give 0.
+    array (N,), if `return_lse`
+        float32, or float64 for float64 features; minus infinity for rows without edges.
+
+    Raises
+    ------
+    ShapeError
+        `A` is not square, `x` does not fit it, or `beta` has several elements.
+    DTypeError, DeviceError
+        An operand is not numeric or not sparse, or they are on several devices.
+    ValueError
+        `beta` is not finite in float32, or A's arrays are not those of a matrix.
+
+    Notes
+    -----
+    A row of zeros has the cosine 0 with every other. Cosines are computed in float32, in float64 for float64 features; on a GPU sums of
+    squares of a row must be numbers of that type that are neither infinite nor below its smallest normal number. With u = 2**-24
+    (2**-53) the error of a cosine is at most ``(ceil(D / 16) + 16) * u``, and errors of weights and sums are those of
+    :func:`edge_softmax` and :func:`spmm`. The layer is that of Thekumparampil et al., "Attention-based graph neural network for
+    semi-supervised learning" (2018), equation 7; TC-GNN (Wang et al., ATC 2023) accelerates its parts one by one.
+
+    Examples
+    --------
+    >>> import scipy.sparse as sp
+    >>> A = sp.csr_array(np.array([[1, 1], [0, 1]]))
+    >>> x = np.array([[2.0, 0.0], [0.0, 1.0]])
+    >>> bs.cosine_attention(A, x, beta=np.log(3)).round(3)
+    array([[1.5 , 0.25],
+           [0.  , 1.  ]])
+    """
+    function = "cosine_attention"
+    options = (beta,) if isinstance(beta, (int, float)) and not return_lse else None
+    known = repeated(A, function, options, (x,), out)
+    if known is not None:
+        return known
+    with working_with(device_of_sparse(A), x, out, beta):
+        operand, features = as_csr(function, A), plain_features(function, "x", x)
+        attending(function, operand, features)
+        option = {"beta": beta_of(function, beta, operand.device, compute_dtype(_dtype_of(features)))}
+        result = _weighted(function, operand, features, [], option, out, return_lse)
+        learn_floats(A, function, options, (x,), partial(_call, beta))
+        return result
+
+
+def checked_dropout(function: str, rate: Any, seed: Any, device: str) -> Dropout | None:
+    """Dropout of a rate, None for 0; the seed is left on its GPU.
+
+    Examples
+    --------
+    >>> checked_dropout("example", 0.5, np.array([7]), "cpu")
+    Dropout(rate=0.5, seed=7)
+    """
+    rate = _check.number(function, "dropout", rate)
+    if not 0 <= rate <= 1:
+        raise ValueError(f"{function}: dropout must lie between 0 and 1, got {rate}; pass the share of weights to drop")
+    if not rate:
+        return None
+    if seed is None:
+        raise ValueError(f"{function}: dropout={rate} needs a seed, which its gradient must know as well; pass seed=")
+    if is_number(seed):
+        return Dropout(rate, _check.integer(function, "seed", seed, 0, (1 << 64) - 1))
+    array = _single(function, "seed", seed, device, "iu")
+    if device == "cpu":
+        return Dropout(rate, int(array.reshape(())) & (1 << 64) - 1)
+    return Dropout(rate, array.astype(np.int64, copy=False))
+
+
+def attending(function: str, operand: CSROperand, features: Features) -> None:
+    """Refuse nodes that cannot attend to each other by their features."""
+    if operand.shape[0] != operand.shape[1]:
+        raise ShapeError(
+            f"{function}: A has shape {operand.shape}, but the nodes that attend are the nodes attended to; pass a square A"
+        )
+    if len(features.shape) != 2:
+        raise ShapeError(f"{function}: x has shape {features.shape}, but features are (N, D); reshape them")
+    operand.check_features(function, features.shape, "check")
+
+
+def is_number(beta: Any) -> bool:
+    """Whether a factor or a seed is a number, not an array.
+
+    Examples
+    --------
+    >>> is_number(2), is_number(np.float32(0.5)), is_number(np.ones(1))
+    (True, True, False)
+    """
+    return not hasattr(beta, "shape") or isinstance(beta, np.generic)
+
+
+def beta_of(function: str, beta: Any, device: str, dtype: np.dtype[Any]) -> Any:
+    """The factor of cosines as a number or, on a GPU that alone knows it, as an array of one element of `dtype`."""
+    if is_number(beta):
+        return _check.number(function, "beta", beta)
+    array = converted(_single(function, "beta", beta, device, "f").reshape(1), dtype)
+    return _check.number(function, "beta", float(array[0])) if device == "cpu" else array
+
+
+def _single(function: str, name: str, given: Any, device: str, kinds: str) -> Any:
+    """An array of one number, on the device of A."""
+    array = interop.as_array(given, function, name)[0]
+    _check.numeric(function, name, array, kinds)
+    if array.size != 1:
+        raise ShapeError(f"{function}: {name} has shape {array.shape}, but all edges have one; pass one element")
+    same_place(function, [("A", device), (name, interop.device_of(array))])
+    return native(array)
+
+
+def _scores(function: str, operand: CSROperand, features: Features, source: Any, target: Any) -> list[Any]:
+    """Scores of the neighbours and of the nodes that attend, one per node and head, in the dtype of the weights."""
+    inner = features.shape[1:]
+    if not inner:
         raise ShapeError(
             f"{function}: x has shape {features.shape}, but features are (N, D) or (N, heads, D); pass x[:, None]"
         )
-    if features.shape[0] != operand.shape[1]:
-        raise ShapeError(
-            f"{function}: A has {operand.shape[1]} columns but x has {features.shape[0]} rows (shapes {operand.shape} and "
-            f"{features.shape}); transpose A, or check which graph x belongs to"
-        )
-    slope = _check.number(function, "negative_slope", negative_slope)
-    dtype = np.dtype(np.float32) if features.dtype.kind in "biu" else features.dtype
-    compute = np.dtype(np.float64) if dtype == np.float64 else np.dtype(np.float32)
-    heads = features.shape[1] if len(features.shape) == 3 else 1
-    scores: list[Any] = []
-    places = [("A", operand.device), ("x", features.device)]
+    operand.check_features(function, features.shape)
+    compute, heads, scores = compute_dtype(features.dtype), inner[0] if len(inner) == 2 else 1, []
     for name, given, rows in (("source", source, operand.shape[1]), ("target", target, operand.shape[0])):
         array = interop.as_array(given, function, name)[0]
         _check.numeric(function, name, array, "f")
         if array.dtype == np.float64 and compute != np.float64:
             raise DTypeError(
-                f"{function}: {name} is float64 but x is {dtype}, so that scores would lose precision; convert one with astype"
+                f"{function}: {name} is float64 but x is {_dtype_of(features)}, so that scores would lose precision; convert one with "
+                f"astype"
             )
-        wanted = (rows, heads) if len(features.shape) == 3 else (rows,)
-        if array.shape != wanted:
+        if array.shape != (rows, *inner[:-1]):
             raise ShapeError(
                 f"{function}: {name} has shape {array.shape}, but A of shape {operand.shape} and x of shape {features.shape} take "
-                f"{wanted}; pass one score per node and head"
+                f"{(rows, *inner[:-1])}; pass one score per node and head"
             )
-        places.append((name, interop.device_of(array)))
+        same_place(function, [("A", operand.device), (name, interop.device_of(array))])
         scores.append(interop.contiguous(converted(native(array).reshape(rows, heads), compute)))
-    device = same_place(function, places)
-    shape = (operand.shape[0], *features.shape[1:])
+    return scores
+
+
+def _weighted(
+    function: str,
+    operand: CSROperand,
+    features: Features,
+    scores: list[Any],
+    option: dict[str, Any],
+    out: Any,
+    return_lse: bool,
+    return_state: bool = False,
+) -> Any:
+    """Sums of features, weighted by the softmax over the edges of each row; with what it divides by if that is asked for."""
+    device, inner = same_place(function, [("A", operand.device), ("x", features.device)]), features.shape[1:]
+    dtype, shape, space = _dtype_of(features), (operand.shape[0], *inner), interop.namespace(features.data)
+    heads = inner[0] if len(inner) == 2 else 1
     into = None if out is None else target_array(function, out, shape, dtype, device, (features.data, *scores))
-    space = interop.namespace(features.data)
-    lse = space.empty((operand.shape[0], heads), compute) if return_lse else None
-    gathered = features.data.reshape(features.shape[0], features.columns)
+    lse = space.empty((shape[0], heads), compute_dtype(dtype)) if return_lse or return_state else None
+    gathered, result = features.data.reshape(features.shape[0], features.columns), None
     if 0 in shape:
-        empty = out if out is not None else interop.from_array(space.empty(shape, dtype), features.family, function)
-        if lse is None:
-            return empty
+        result, into = space.empty(shape, dtype), None
         gathered = space.zeros((features.shape[0], heads), dtype)  # scores have sums all the same
-        out, into, shape = empty, None, (shape[0], heads)
-    with operand.division(function) as how:
-        result = backends.family(device, "edges.attention").attention(
-            operand.indptr,
-            operand.columns,
-            operand.shape,
-            converted(gathered, dtype),
-            *scores,
-            negative_slope=slope,
-            out=None if into is None else into.reshape(shape[0], gathered.shape[1]),
-            lse=lse,
-            **how,
-        )
-    made = out if out is not None else interop.from_array(result.reshape(shape), features.family, function)
+    if return_state:
+        option["state"] = space.empty_like(lse), space.empty((shape[0], gathered.shape[1]), dtype)
+    if result is None or lse is not None:
+        with operand.division(function) as how:
+            weighted = getattr(backends.family(device, "edges.attention"), function)(
+                operand.indptr,
+                operand.columns,
+                operand.shape,
+                converted(gathered, dtype),
+                *scores,
+                **option,
+                out=None if into is None else into.reshape(shape[0], gathered.shape[1]),
+                lse=lse,
+                **how,
+            )
+        result = weighted.reshape(shape) if result is None else result
+    made = out if out is not None else interop.from_array(result, features.family, function)
     if lse is None:
         return made
-    return made, interop.from_array(lse.reshape(operand.shape[0], *features.shape[1:-1]), features.family, function)
+    sums: list[Any] = [lse.reshape(shape[:-1])]
+    if return_state:
+        share, above = option["state"]
+        sums += [share.reshape(shape[:-1]), above.reshape(shape) if 0 not in shape else space.empty(shape, dtype)]
+    found = [interop.from_array(part, features.family, function) for part in sums]
+    return made, AttentionState(made, *found) if return_state else found[0]
 
 
-def _call(slope: float, operand: CSROperand, x: Any, source: Any, target: Any) -> KeptCall | None:
-    """The kernel itself, for features and scores of one floating dtype that it takes as they are."""
-    dtype, scores = x.dtype, np.dtype(np.float64 if x.dtype == np.float64 else np.float32)
-    if (source.dtype, target.dtype) != (scores, scores):
-        return None
+def _dtype_of(features: Features) -> np.dtype[Any]:
+    """Of the result: that of floating features, float32 for integers."""
+    return np.dtype(np.float32) if features.dtype.kind in "biu" else features.dtype
+
+
+def _call(factor: float, operand: CSROperand, family: interop.Family, x: Any, *scores: Any) -> KeptCall | None:
+    """The kernel itself, for features of one floating dtype that it takes as they are, with scores or by cosines."""
+    backend, dtype, cosine = backends.family(operand.device, "edges.attention"), x.dtype, not scores
     heads, columns = x.shape[1] if x.ndim == 3 else 1, int(np.prod(x.shape[1:], dtype=np.int64))
-    product = backends.family(operand.device, "edges.attention").AttentionProduct(
-        operand.schedule, operand.columns, dtype=dtype, columns=columns, heads=heads, factor=float(slope)
+    if cosine and not backend.fits_registers(dtype, columns):
+        return None
+    if any(score.dtype != compute_dtype(dtype) for score in scores):
+        return None
+    product = backend.AttentionProduct(
+        operand.schedule,
+        dtype=dtype,
+        columns=columns,
+        heads=heads,
+        factor=float(factor),
+        cosine=cosine,
     )
-    return edge_call(operand, product, (x, source, target), (operand.shape[0], *x.shape[1:]), dtype)
+    run = (lambda x, out: product(x, None, None, out)) if cosine else product
+    return edge_call(operand, run, (x, *scores), (operand.shape[0], *x.shape[1:]), dtype)

@@ -1,19 +1,27 @@
-"""Products per edge that the pattern of a container on a GPU keeps."""
+"""Products per edge on a GPU: those that the pattern of a container keeps, and those of BitTensors that are computed as they are packed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from bitsparse import backends
+from bitsparse import backends, interop
+from bitsparse.arrays.bit_tensor import BitTensor
+from bitsparse.arrays.inside import family_of, kind_of, store_of
 from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.interop.kept import Slot
 from bitsparse.ops.operands.csr import CSROperand
+from bitsparse.ops.operands.dense import Features, largest_magnitude
+from bitsparse.ops.operands.sparse import as_csr
+from bitsparse.ops.operands.target import written
+from bitsparse.ops.plan import KeptCall, edge_call
 from bitsparse.ops.spmm.gpu import shared_columns, windows_of
 
-__all__ = ["EDGE_PRODUCTS", "edge_product", "is_kept"]
+Array = NDArray[Any]
 
 
 class EdgeKey(NamedTuple):
@@ -25,7 +33,19 @@ class EdgeKey(NamedTuple):
     heads: int
 
 
+class CodesKey(NamedTuple):
+    """What makes two calls alike: the operation, what both ends are, and the shapes of their scales and offsets."""
+
+    op: str
+    x: tuple[Any, ...]
+    y: tuple[Any, ...]
+    affine: tuple[Any, ...]
+
+
+#: Products of arrays that a pattern keeps; calls with packed integers, and products of them.
 EDGE_PRODUCTS: Slot[Callable[..., Any]] = Slot("products per edge")
+CODE_CALLS: Slot[KeptCall] = Slot("calls of codes")
+CODE_PRODUCTS: Slot[Callable[[Any, Any, Array], Array]] = Slot("products of codes")
 
 
 def is_kept(A: Any, operand: CSROperand, heads: int) -> bool:
@@ -38,12 +58,7 @@ def is_kept(A: Any, operand: CSROperand, heads: int) -> bool:
 def edge_product(operand: CSROperand, op: str, dtype: np.dtype[Any], columns: int, heads: int) -> Callable[..., Any]:
     """``product(x, y, out)`` per edge for a pattern that is kept, of arrays (rows, columns) aligned to 16 bytes; made once."""
     key = EdgeKey(op, dtype.name, columns, heads)
-    product = EDGE_PRODUCTS.get(operand.prepared, key)
-    if product is None:
-        operand.ready.wait()
-        product = EDGE_PRODUCTS.keep(operand.prepared, _product(operand, op, dtype, columns, heads), key)
-        operand.ready.renew()
-    return product
+    return operand.kept(EDGE_PRODUCTS, lambda: _product(operand, op, dtype, columns, heads), key)
 
 
 def _product(operand: CSROperand, op: str, dtype: np.dtype[Any], columns: int, heads: int) -> Any:
@@ -51,5 +66,149 @@ def _product(operand: CSROperand, op: str, dtype: np.dtype[Any], columns: int, h
     backend = backends.family(operand.device, "edges.sddmm")
     possible = backend.windows_can(op, dtype, columns, heads, operand.shape, operand.nnz)
     if possible and backend.windows_pay(operand.nnz, shared_columns(operand, 8).entries):
-        return backend.window_product(windows_of(operand), operand.indptr, columns)
-    return backend.EdgeProduct(operand.schedule, operand.columns, op=op, dtype=dtype, columns=columns, heads=heads)
+        return backend.DotWindows(windows_of(operand), operand.indptr, columns)
+    return backend.EdgeProduct(operand.schedule, op=op, dtype=dtype, columns=columns, heads=heads)
+
+
+@dataclass(frozen=True)
+class CodePair:
+    """Both ends of a product per edge as packed integers of the same width.
+
+    Attributes
+    ----------
+    op : "dot", "add" or "mul"
+    bits : int
+    x, y : backends.cuda.sddmm_codes.CodeEnds
+    left, right : Features
+        Shapes and dtypes of both, for the checks.
+    """
+
+    op: str
+    bits: int
+    x: Any
+    y: Any
+    left: Features
+    right: Features
+
+    def product(self, operand: CSROperand, kept: bool) -> Callable[[Any, Any, Array], Array]:
+        """``product(x, y, out)`` of such ends for a pattern with edges; what is prepared for it is kept with it if it may be."""
+        shape = self.left.shape
+        heads = shape[1] if len(shape) == 3 else 1
+        backend = backends.family(operand.device, "edges.sddmm_codes")
+        kind = backend.CodesKind.of(self.op, self.bits, shape[-1], heads, self.x, self.y)
+        with operand.division("sddmm") as how:
+
+            def make() -> Any:
+                return backend.CodesProduct(how["schedule"], kind)
+
+            product: Callable[[Any, Any, Array], Array] = operand.kept(CODE_PRODUCTS, make, kind) if kept else make()
+        return product
+
+    def into(self, operand: CSROperand, kept: bool, shape: tuple[int, ...], dtype: Any, out: Array | None) -> Array:
+        """The results in edge order, in `out` if it is given."""
+        product = self.product(operand, kept)
+        return written(lambda target: product(self.x, self.y, target), out, operand.indptr, shape, dtype)
+
+
+def code_pair(x: Any, y: Any, op: str) -> CodePair | None:
+    """Both ends of the edges packed, if they are BitTensors of a GPU and there is a kernel for the two; else they are unpacked.
+
+    There is none for differences and quotients, for integers of more than 8 bits, for sums beyond int32, for dot products whose scale or
+    offset depends on the column, and for a scale or an offset that depends on row and column.
+    """
+    y = x if y is None else y
+    if op not in ("dot", "add", "mul"):
+        return None
+    for one in (x, y):
+        if not isinstance(one, BitTensor) or one.device == "cpu" or one.bits > 8 or one.ndim > 3 or one.shape[-1] == 0:
+            return None
+    if x.device != y.device or x.shape[1:] != y.shape[1:]:
+        return None  # refused by the caller
+    largest = [largest_magnitude(np.empty(0, one.dtype)) for one in (x, y)]
+    if op == "dot" and x.shape[-1] * largest[0] * largest[1] >= 1 << 31:
+        return None
+    if not all(_has_kernel(one, part, op) for one in (x, y) for part in (one.scale, one.offset)):
+        return None
+    backend = backends.family(x.device, "edges.sddmm_codes")
+    bits = min(width for width in backend.BITS if width >= max(x.bits, y.bits))
+    ends = []
+    for one in (x,) if y is x else (x, y):
+        words, encoding = _packed(one, bits)
+        end = _end(backend, one, words, encoding)
+        dtype = np.dtype(np.float32) if end.is_real else one.dtype
+        limit = largest_magnitude(np.empty(0, one.dtype))
+        ends.append((end, Features(words, one.shape, dtype, None, family_of(one), limit)))
+    (first, left), (second, right) = ends[0], ends[-1]
+    return CodePair(op, bits, first, second, left, right)
+
+
+def repeated_codes(A: Any, x: Any, y: Any, op: Any, out: Any) -> Any:
+    """The result of a call like an earlier one on a GPU, which the pattern of A keeps; None for all others."""
+    calls = store_of(A).get(CODE_CALLS) if isinstance(A, SparseArray) else None
+    y = x if y is None else y
+    if not calls or x.__class__ is not BitTensor or y.__class__ is not BitTensor or not isinstance(op, str):
+        return None
+    call = calls.get(_key(x, y, op))
+    if call is None or not call.fits((x.words, y.words), out):
+        return None
+    backend = backends.family(x.device, "edges.sddmm_codes")
+    return call([_end(backend, one, one.words) for one in (x, y)], out)
+
+
+def learn_codes(A: Any, x: Any, y: Any, op: str) -> None:
+    """Keep the way of a call that was right with a container on a GPU, if it brought packed integers that are gathered as they are."""
+    y = x if y is None else y
+    if not isinstance(A, SparseArray) or A.device == "cpu":
+        return
+    if x.__class__ is not BitTensor or y.__class__ is not BitTensor:
+        return
+    key, store = _key(x, y, op), store_of(A)
+    operand = as_csr("sddmm", A)
+    heads = x.shape[1] if x.ndim == 3 else 1
+    if CODE_CALLS.get(store, key) is not None or operand.nnz == 0 or 0 in x.shape or not is_kept(A, operand, heads):
+        return
+    pair = code_pair(x, y, op)
+    if pair is None:
+        return
+    for one in (x, y):
+        if (one.bits, one.axis, one.layout) != (pair.bits, -1, "rows") or family_of(one).name not in ("numpy", "cupy"):
+            return
+    real = pair.x.is_real or pair.y.is_real
+    shape = (operand.nnz, *(x.shape[1:-1] if op == "dot" else x.shape[1:]))
+    dtype = np.dtype(np.float32 if real else np.int32)
+    CODE_CALLS.keep(store, edge_call(operand, pair.product(operand, True), (x.words, y.words), shape, dtype), key)
+
+
+def _key(x: BitTensor, y: BitTensor, op: str) -> CodesKey:
+    parts = (None if part is None else part.shape for one in (x, y) for part in (one.scale, one.offset))
+    return CodesKey(op, kind_of(x), kind_of(y), tuple(parts))
+
+
+def _end(backend: Any, x: BitTensor, words: Any, encoding: str | None = None) -> Any:
+    """One end for the kernels."""
+    parts = (None if part is None else _placed(part, x.ndim) for part in (x.scale, x.offset))
+    return backend.CodeEnds(words, encoding or x.encoding, *parts)
+
+
+def _has_kernel(x: BitTensor, part: Any, op: str) -> bool:
+    """Whether kernels take this scale or offset."""
+    if part is None or part.ndim == 0 or part.shape[-1] == 1:
+        return True
+    return op != "dot" and all(size == 1 for size in part.shape[:-1])
+
+
+def _placed(part: Any, ndim: int) -> Any:
+    """A scale or offset as (nodes, heads, columns)."""
+    shape = (1, 1, 1) if part.ndim == 0 else part.shape if ndim == 3 else (part.shape[0], 1, part.shape[1])
+    return part.reshape(shape)
+
+
+def _packed(x: BitTensor, bits: int) -> tuple[Any, str]:
+    """Words in rows layout at `bits` bits, and their encoding: themselves, or packed again where the width or layout is another."""
+    if x.bits == bits:
+        found = interop.aligned(x.repack(axis=-1, layout="rows").words)
+        return found, x.encoding
+    backend = backends.family(x.device, "bits.pack")
+    values = backend.unpack(x.words, x.shape, x.bits, axis=x.axis, layout=x.layout, encoding=x.encoding, dtype=x.dtype)
+    encoding = "signed" if x.encoding == "bipolar" else x.encoding
+    return backend.pack(values, bits, axis=-1, layout="rows", encoding=encoding), encoding

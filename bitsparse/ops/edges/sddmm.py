@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
 from bitsparse.errors import DTypeError, ShapeError
-from bitsparse.ops.edges import sddmm_codes
-from bitsparse.ops.edges.products import edge_product, is_kept
+from bitsparse.ops.edges.products import code_pair, edge_product, is_kept, learn_codes, repeated_codes
 from bitsparse.ops.operands.csr import CSROperand
-from bitsparse.ops.operands.dense import Features, converted, exact_accumulator, native, plain_features
+from bitsparse.ops.operands.dense import (
+    Features,
+    compute_dtype,
+    converted,
+    exact_accumulator,
+    native,
+    plain_features,
+    promoted,
+)
 from bitsparse.ops.operands.places import device_of_sparse, same_place, working_with
 from bitsparse.ops.operands.sparse import as_csr
-from bitsparse.ops.operands.target import target_array
+from bitsparse.ops.operands.target import target_array, written
 from bitsparse.ops.plan import KeptCall, edge_call, learn_floats, repeated
 
-__all__ = ["edge_softmax", "sddmm"]
-
 Array = NDArray[Any]
-OPS = ("dot", "add", "mul")
+Op = Literal["dot", "add", "sub", "mul", "div"]
+OPS = get_args(Op)
 
 
-def sddmm(A: Any, x: Any, y: Any = None, *, op: Literal["dot", "add", "mul"] = "dot", out: Any = None) -> Any:
+def sddmm(A: Any, x: Any, y: Any = None, *, op: Op = "dot", out: Any = None) -> Any:
     """Combine the features of both ends of every edge: ``e[i, j] = x[i] op y[j]`` where A has an entry.
 
     Parameters
@@ -39,9 +44,9 @@ def sddmm(A: Any, x: Any, y: Any = None, *, op: Literal["dot", "add", "mul"] = "
         mean nothing). On a GPU two BitTensors of up to 8 bits are gathered as they are packed (``layout="rows"`` needs no copy).
     y : array (N,), (N, D) or (N, H, D), or BitTensor, optional
         Features of the columns; `x` by default.
-    op : {"dot", "add", "mul"}
+    op : {"dot", "add", "sub", "mul", "div"}
         ``"dot"`` gives one number per edge and head, the others work element by element. ``sddmm(A, target, source, op="add")`` makes the
-        scores of graph attention.
+        scores of graph attention. ``"div"`` needs an operand of floats.
     out : array, optional
         Where to write; also returned.
 
@@ -58,7 +63,7 @@ def sddmm(A: Any, x: Any, y: Any = None, *, op: Literal["dot", "add", "mul"] = "
     ValueError
         `A` holds duplicates, or an integer result might exceed int64.
     DTypeError, DeviceError
-        An operand is not numeric or not sparse, or they are on several devices.
+        An operand is not numeric or not sparse, quotients of integers are asked for, or operands are on several devices.
 
     Notes
     -----
@@ -85,21 +90,76 @@ def sddmm(A: Any, x: Any, y: Any = None, *, op: Literal["dot", "add", "mul"] = "
     >>> bs.sddmm(A, q).round(1)
     array([11. , 16.9, 39.2], dtype=float32)
     """
-    given, name = (x,) if y is None else (x, y), cast(Any, op)
+    function, given, name = "sddmm", (x,) if y is None else (x, y), cast(Any, op)
     options = (name,) if isinstance(name, str) else None
-    known = repeated(A, "sddmm", options, given, out)
+    known = repeated(A, function, options, given, out)
     if known is None:
-        known = sddmm_codes.repeated(A, x, y, op, out)
+        known = repeated_codes(A, x, y, op, out)
     if known is not None:
         return known
     with working_with(device_of_sparse(A), x, y, out):
-        result = _sddmm("sddmm", A, x, y, op, out)
-        learn_floats(A, "sddmm", options, given, partial(_call, A, op))
-        sddmm_codes.learn(A, x, y, op)
-        return result
+        _check.choice(function, "op", op, OPS)
+        operand = as_csr(function, A)
+        operand.has_edges(function)
+        codes = code_pair(x, y, op)
+        left = plain_features(function, "x", x) if codes is None else codes.left
+        right = left if y is None else plain_features(function, "y", y) if codes is None else codes.right
+        device = same_place(function, [("A", operand.device), ("x", left.device), ("y", right.device)])
+        for name, side, rows, what in (
+            ("x", left, operand.shape[0], "rows"),
+            ("y", right, operand.shape[1], "columns"),
+        ):
+            if side.shape[0] != rows:
+                raise ShapeError(
+                    f"{function}: A has {rows} {what} but {name if y is not None else 'x (as y)' if name == 'y' else 'x'} has "
+                    f"{side.shape[0]} rows (shapes {operand.shape} and {side.shape}); pass x for A's rows and y for its columns"
+                )
+        if left.shape[1:] != right.shape[1:]:
+            raise ShapeError(
+                f"{function}: x has shape {left.shape} and y {right.shape}; make all but the first size equal"
+            )
+        dtype, compute = _dtypes(left, right, op)
+        inner = left.shape[1:]
+        heads = inner[0] if len(inner) == 2 else 1
+        shape = (operand.nnz, *(inner[:-1] if op == "dot" else inner))
+        if device != "cpu" and dtype.itemsize == 2:
+            compute = dtype  # these kernels widen 16-bit floats and round the results themselves
+        target = None if out is None else target_array(function, out, shape, dtype, device, (left.data, right.data))
+        direct = target if operand.order is None and compute == dtype else None
+        columns = heads if op == "dot" else left.columns
+        if 0 in shape:
+            result = interop.namespace(left.data).empty(shape, dtype)
+        elif codes is not None:
+            result = codes.into(operand, is_kept(A, operand, heads), shape, dtype, direct)
+        else:
+            a, b = (converted(side.data.reshape(side.shape[0], left.columns), compute) for side in (left, right))
+            if left.columns and is_kept(A, operand, heads):
+                product = edge_product(operand, op, compute, left.columns, heads)
+                a, b = interop.aligned(a), interop.aligned(b)
+                result = converted(written(lambda target: product(a, b, target), direct, a, shape, compute), dtype)
+            else:
+                with operand.division(function) as how:
+                    flat = backends.family(device, "edges.sddmm").sddmm(
+                        operand.indptr,
+                        operand.columns,
+                        operand.shape,
+                        a,
+                        b,
+                        op=op,
+                        heads=heads,
+                        out=None if direct is None else direct.reshape(operand.nnz, columns),
+                        **how,
+                    )
+                result = converted(flat.reshape(shape), dtype)
+        result = operand.to_caller(result, None if direct is not None else target)
+        learn_floats(A, function, options, given, partial(_call, A, op))
+        learn_codes(A, x, y, op)
+        if out is not None:
+            return out
+        return interop.from_array(result, interop.common_family((left.family, right.family)), function)
 
 
-def _call(A: Any, op: str, operand: CSROperand, x: Any, y: Any = None) -> KeptCall | None:
+def _call(A: Any, op: str, operand: CSROperand, family: interop.Family, x: Any, y: Any = None) -> KeptCall | None:
     """The kernel itself, for features of one floating dtype."""
     columns, heads = int(np.prod(x.shape[1:], dtype=np.int64)), x.shape[1] if x.ndim == 3 else 1
     if (y is not None and y.dtype != x.dtype) or not is_kept(A, operand, heads):
@@ -111,95 +171,24 @@ def _call(A: Any, op: str, operand: CSROperand, x: Any, y: Any = None) -> KeptCa
     return edge_call(operand, lambda x, out: product(x, x, out), (x,), shape, x.dtype)
 
 
-def _sddmm(function: str, A: Any, x: Any, y: Any, op: str, out: Any) -> Any:
-    _check.choice(function, "op", op, OPS)
-    operand = as_csr(function, A)
-    operand.has_edges(function)
-    codes = sddmm_codes.code_pair(x, y, op)
-    left = plain_features(function, "x", x) if codes is None else codes.left
-    right = left if y is None else plain_features(function, "y", y) if codes is None else codes.right
-    device = same_place(function, [("A", operand.device), ("x", left.device), ("y", right.device)])
-    for name, side, rows, what in (("x", left, operand.shape[0], "rows"), ("y", right, operand.shape[1], "columns")):
-        if side.shape[0] != rows:
-            raise ShapeError(
-                f"{function}: A has {rows} {what} but {name if y is not None else 'x (as y)' if name == 'y' else 'x'} has "
-                f"{side.shape[0]} rows (shapes {operand.shape} and {side.shape}); pass x for A's rows and y for its columns"
-            )
-    if left.shape[1:] != right.shape[1:]:
-        raise ShapeError(f"{function}: x has shape {left.shape} and y {right.shape}; make all but the first size equal")
-    dtype, compute = _dtypes(left, right, op)
-    inner = left.shape[1:]
-    heads = inner[0] if len(inner) == 2 else 1
-    shape = (operand.nnz, *(inner[:-1] if op == "dot" else inner))
-    if device != "cpu" and dtype.itemsize == 2:
-        compute = dtype  # these kernels widen 16-bit floats and round the results themselves
-    target = None if out is None else target_array(function, out, shape, dtype, device, (left.data, right.data))
-    direct = target if operand.order is None and compute == dtype else None
-    columns = heads if op == "dot" else left.columns
-    if 0 in shape:
-        result = interop.namespace(left.data).empty(shape, dtype)
-    elif codes is not None:
-        made = codes.into(operand, is_kept(A, operand, heads), shape, dtype, direct)
-        result = operand.to_caller(made, None if direct is not None else target)
-    else:
-        a, b = (converted(side.data.reshape(side.shape[0], left.columns), compute) for side in (left, right))
-        if left.columns and is_kept(A, operand, heads):
-            product = edge_product(operand, op, compute, left.columns, heads)
-            result = converted(_into_aligned(product, a, b, shape, compute, direct), dtype)
-        else:
-            with operand.division(function) as how:
-                flat = backends.family(device, "edges.sddmm").sddmm(
-                    operand.indptr,
-                    operand.columns,
-                    operand.shape,
-                    a,
-                    b,
-                    op=op,
-                    heads=heads,
-                    out=None if direct is None else direct.reshape(operand.nnz, columns),
-                    **how,
-                )
-            result = operand.to_caller(converted(flat.reshape(shape), dtype), None if direct is not None else target)
-    if out is None:
-        return interop.from_array(result, interop.common_family((left.family, right.family)), function)
-    if target is not None and direct is None and operand.order is None:
-        target[...] = result
-    return out
-
-
-def _into_aligned(
-    product: Callable[..., Any], x: Array, y: Array, shape: tuple[int, ...], dtype: np.dtype[Any], out: Array | None
-) -> Array:
-    """A product of arrays that are copied where they are not aligned as it wants."""
-    x, y = interop.aligned(x), interop.aligned(y)
-    made: Any = out
-    if made is None or made.data.ptr % 16:
-        made = interop.namespace(x).empty(shape, dtype)
-    product(x, y, made)
-    if out is None or made is out:
-        return cast(Array, made)
-    out[...] = made
-    return out
-
-
 def _dtypes(x: Features, y: Features, op: str) -> tuple[np.dtype[Any], np.dtype[Any]]:
     """(dtype of the result, dtype that it is computed in)."""
     if x.dtype.kind in "biu" and y.dtype.kind in "biu":
+        if op == "div":
+            raise DTypeError(
+                f"sddmm: x is {x.dtype} and y is {y.dtype}, but op='div' divides floats; convert one with astype, or a BitTensor with "
+                f"dequantize"
+            )
         width = x.shape[-1] if op == "dot" and len(x.shape) > 1 else 1
 
         def factors(by_data: bool) -> tuple[int, int]:
             a, b = x.largest(by_data), y.largest(by_data)
-            return (a + b, 1) if op == "add" else (a, b)
+            return (a + b, 1) if op in ("add", "sub") else (a, b)
 
         acc = exact_accumulator("sddmm", width, (x.dtype, y.dtype), factors)
         return acc, acc
-    try:
-        dtype = np.result_type(x.dtype, y.dtype)
-    except TypeError:
-        raise DTypeError(
-            f"sddmm: x of {x.dtype} and y of {y.dtype} have no common dtype; convert one with astype"
-        ) from None
-    return dtype, np.dtype(np.float64) if dtype == np.float64 else np.dtype(np.float32)
+    dtype = promoted("sddmm", x=x.dtype, y=y.dtype)
+    return dtype, compute_dtype(dtype)
 
 
 def edge_softmax(A: Any, scores: Any, *, out: Any = None) -> Any:
@@ -241,52 +230,42 @@ def edge_softmax(A: Any, scores: Any, *, out: Any = None) -> Any:
     >>> bs.edge_softmax(A, np.array([0.0, 0.0, 5.0]))
     array([0.5, 0.5, 1. ])
     """
-    known = repeated(A, "edge_softmax", (), (scores,), out)
+    function = "edge_softmax"
+    known = repeated(A, function, (), (scores,), out)
     if known is not None:
         return known
     with working_with(device_of_sparse(A), scores, out):
-        result = _edge_softmax("edge_softmax", A, scores, out)
-        learn_floats(A, "edge_softmax", (), (scores,), _softmax_call)
-        return result
+        operand = as_csr(function, A)
+        given, family = interop.as_array(scores, function, "scores")
+        device = same_place(function, [("A", operand.device), ("scores", interop.device_of(given))])
+        _check.numeric(function, "scores", given, "f")
+        if given.ndim not in (1, 2):
+            raise ShapeError(
+                f"{function}: scores have shape {given.shape}, but edges take (nnz,) or (nnz, heads); reshape them"
+            )
+        dtype = native(given[:0]).dtype
+        compute = compute_dtype(dtype) if device == "cpu" else dtype  # a GPU's kernels widen 16-bit floats themselves
+        target = None if out is None else target_array(function, out, given.shape, dtype, device, ())
+        canonical = interop.contiguous(converted(operand.edge_values(function, "scores", native(given)), compute))
+        # A GPU's kernels may write over their scores, but not beside them.
+        direct = None
+        if device != "cpu" and operand.order is None and target is not None:
+            start, other = (cast(Any, array).data.ptr for array in (target, canonical))
+            apart = start >= other + canonical.nbytes or start + target.nbytes <= other
+            direct = target if apart or start == other else None
+        if given.size:
+            flat = canonical.reshape(operand.nnz, -1)
+            with operand.division(function) as how:
+                into = {} if direct is None else {"out": direct.reshape(flat.shape)}
+                made = backends.family(device, "edges.sddmm").edge_softmax(operand.indptr, flat, **into, **how)
+            canonical = made.reshape(given.shape)
+        result = operand.to_caller(converted(canonical, dtype), None if direct is not None else target)
+        learn_floats(A, function, (), (scores,), _softmax_call)
+        return out if out is not None else interop.from_array(result, family, function)
 
 
-def _softmax_call(operand: CSROperand, scores: Any) -> KeptCall | None:
+def _softmax_call(operand: CSROperand, family: interop.Family, scores: Any) -> KeptCall | None:
     """The kernel itself."""
     heads = scores.size // operand.nnz
     run = backends.family(operand.device, "edges.sddmm").EdgeSoftmax(operand.schedule, dtype=scores.dtype, heads=heads)
     return edge_call(operand, run, (scores,), scores.shape, scores.dtype, in_place=True)
-
-
-def _edge_softmax(function: str, A: Any, scores: Any, out: Any) -> Any:
-    operand = as_csr(function, A)
-    given, family = interop.as_array(scores, function, "scores")
-    device = same_place(function, [("A", operand.device), ("scores", interop.device_of(given))])
-    _check.numeric(function, "scores", given, "f")
-    if given.ndim not in (1, 2):
-        raise ShapeError(
-            f"{function}: scores have shape {given.shape}, but edges take (nnz,) or (nnz, heads); reshape them"
-        )
-    dtype = native(given[:0]).dtype
-    compute = np.dtype(np.float64) if dtype == np.float64 else np.dtype(np.float32)
-    if device != "cpu":
-        compute = dtype  # these kernels widen 16-bit floats themselves
-    target = None if out is None else target_array(function, out, given.shape, dtype, device, ())
-    canonical = interop.contiguous(converted(operand.edge_values(function, "scores", native(given)), compute))
-    # A GPU's kernels may write over their scores, but not beside them.
-    direct = None
-    if device != "cpu" and operand.order is None and target is not None:
-        start, other = (cast(Any, array).data.ptr for array in (target, canonical))
-        apart = start >= other + canonical.nbytes or start + target.nbytes <= other
-        direct = target if apart or start == other else None
-    if given.size:
-        flat = canonical.reshape(operand.nnz, -1)
-        with operand.division(function) as how:
-            into = {} if direct is None else {"out": direct.reshape(flat.shape)}
-            made = backends.family(device, "edges.sddmm").edge_softmax(operand.indptr, flat, **into, **how)
-        canonical = made.reshape(given.shape)
-    result = operand.to_caller(converted(canonical, dtype), target)
-    if target is None:
-        return interop.from_array(result, family, function)
-    if operand.order is None and direct is None:
-        target[...] = result
-    return out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -9,15 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
-from bitsparse._records import replace
-from bitsparse.arrays.bit_tensor import BitTensor, Encoding, Layout
+from bitsparse._records import as_dict, replace
+from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.construct import smallest_dtype
 from bitsparse.arrays.inside import assembled
+from bitsparse.arrays.packed import Encoding, Layout
 from bitsparse.backends.params import EpilogueParams, OperandParams
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops.finish import schemes
-
-__all__ = ["BatchNorm", "Epilogue", "folded"]
+from bitsparse.ops.operands import target
 
 _ACTIVATIONS = ("relu", "leaky_relu", "tanh")
 
@@ -38,16 +39,7 @@ class BatchNorm(NamedTuple):
     eps: float = 1e-5
 
 
-class Operands(NamedTuple):
-    """What the affine parameters of the two factors contribute to the chain; float64 except the scales."""
-
-    row_scale: NDArray[np.float32] | None = None
-    col_scale: NDArray[np.float32] | None = None
-    row_term: tuple[NDArray[Any], NDArray[Any]] | None = None
-    col_term: tuple[NDArray[Any], NDArray[Any]] | None = None
-
-
-_NO_OPERANDS = Operands()
+_NO_OPERANDS = OperandParams()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)  # arrays among the fields: compared and hashed by identity
@@ -130,27 +122,19 @@ class Epilogue:
         slope = _floats("negative_slope", self.negative_slope)
         if slope.ndim:
             raise ShapeError(f"{name}: negative_slope must be a number, got shape {slope.shape}")
+        vectors: dict[str, Any] = {
+            name: None if (value := getattr(self, name)) is None else _floats(name, value)
+            for name in ("row_scale", "col_scale", "bias")
+        }
         bn_scale, bn_shift = folded(self.batch_norm)
-        fixed = EpilogueParams(
-            row_scale=_vector("row_scale", self.row_scale),
-            col_scale=_vector("col_scale", self.col_scale),
-            bias=_vector("bias", self.bias),
-            bn_scale=bn_scale,
-            bn_shift=bn_shift,
-            activation=self.activation,
-            negative_slope=float(slope),
-        )
+        vectors |= {"bn_scale": bn_scale, "bn_shift": bn_shift}
+        fixed = EpilogueParams(**vectors, activation=self.activation, negative_slope=float(slope))
         grid = None
         if self.bits is not None and self.binarize:
             raise ValueError(f"{name}: bits={self.bits} and binarize=True exclude each other; binarize gives one bit")
         if self.bits is not None or self.binarize:
             fixed, grid = self._with_bits_out(fixed)
-        elif (
-            self.out_scale is not None
-            or self.out_offset is not None
-            or self.encoding is not None
-            or self.seed is not None
-        ):
+        elif any(option is not None for option in (self.out_scale, self.out_offset, self.encoding, self.seed)):
             raise ValueError(
                 f"{name}: out_scale, out_offset, encoding and seed describe bits that come out; pass bits= or binarize=True too"
             )
@@ -183,9 +167,7 @@ class Epilogue:
             )
         scale = _floats("out_scale", self.out_scale)
         if not (scale >= np.finfo(np.float32).smallest_normal).all():
-            raise ValueError(
-                f"{name}: out_scale must be positive and normal, got {scale.min() if scale.size else scale}"
-            )
+            raise ValueError(f"{name}: out_scale must be positive and normal, got {scale.min()}")
         if scheme == "symmetric" and self.out_offset is not None:
             raise ValueError(f"{name}: scheme='symmetric' has no offset; drop out_offset or use scheme='affine'")
         offset = None if self.out_offset is None else _floats("out_offset", self.out_offset)
@@ -222,7 +204,7 @@ class Epilogue:
             result = backends.family(device, "matmul.matmul").epilogue(contiguous, params)
             return self.wrap(result, array.shape, family, function)
 
-    def params(self, function: str, shape: tuple[int, ...], operands: Operands = _NO_OPERANDS) -> EpilogueParams:
+    def params(self, function: str, shape: tuple[int, ...], operands: OperandParams = _NO_OPERANDS) -> EpilogueParams:
         """The chain for a product of ``shape``, operands' scales and offsets folded in; shapes are checked here."""
         batch, m, n = shape[:-2], shape[-2], shape[-1]
         fixed = self._fixed
@@ -236,16 +218,10 @@ class Epilogue:
             fixed = replace(
                 fixed, divisor=_full_ndim(fixed.divisor, len(shape)), offset=_full_ndim(fixed.offset, len(shape))
             )
-        return replace(
-            fixed,
-            function=function,
-            row_scale=_times(fixed.row_scale, operands.row_scale),
-            col_scale=_times(fixed.col_scale, operands.col_scale),
-            row_term=_scaled_term(operands.row_term, fixed),
-            col_term=_scaled_term(operands.col_term, fixed),
-        )
+        terms = (_scaled_term(term, fixed) for term in (operands.row_term, operands.col_term))
+        return replace(fixed, function=function).joined(OperandParams(operands.row_scale, operands.col_scale, *terms))
 
-    def behind(self, operands: Operands, device: str) -> OperandParams:
+    def behind(self, operands: OperandParams, device: str) -> OperandParams:
         """What the operands of a product on a GPU contribute to the chain, beside :meth:`params` without them."""
         scales = (self._fixed.row_scale, self._fixed.col_scale)
         placed = self._fixed
@@ -295,11 +271,25 @@ class Epilogue:
         )
 
 
-def _times(mine: NDArray[np.float32] | None, theirs: NDArray[np.float32] | None) -> NDArray[np.float32] | None:
-    if mine is None or theirs is None:
-        return theirs if mine is None else mine
-    product: NDArray[np.float32] = (mine * theirs).astype(np.float32)
-    return product
+def target_of(
+    function: str,
+    epilogue: Epilogue | None,
+    out: Any,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    device: str,
+    operands: Sequence[Any],
+) -> Any:
+    """The NumPy or CuPy array behind `out`, into which a product goes: through the epilogue, or as sums of `dtype`.
+
+    Checked before anything is written: what it is, where it is, and that it shares no memory with the operands' arrays.
+    """
+    like = None
+    if epilogue is not None:
+        dtype = np.dtype(np.float32)
+        if epilogue.gives_bits:
+            like = epilogue.wrap(operands[0][:0], shape, interop.NUMPY, function)
+    return target.target_of(function, out, shape, dtype, device, operands, like)
 
 
 def _scaled_term(term: tuple[NDArray[Any], NDArray[Any]] | None, fixed: EpilogueParams) -> tuple[Any, Any] | None:
@@ -327,10 +317,6 @@ def _floats(name: str, value: Any) -> NDArray[np.float32]:
     return array
 
 
-def _vector(name: str, value: Any) -> NDArray[np.float32] | None:
-    return None if value is None else _floats(name, value)
-
-
 def folded(
     batch_norm: Any, function: str = "Epilogue", what: str = "batch_norm"
 ) -> tuple[NDArray[np.float32] | None, NDArray[np.float32] | None]:
@@ -343,7 +329,7 @@ def folded(
         )
     given = BatchNorm(*batch_norm)
     parts = []
-    for name, value, default in zip(given._fields, given, (0.0, 1.0, 1.0, 0.0, 1e-5), strict=True):
+    for (name, value), default in zip(as_dict(given).items(), (0.0, 1.0, 1.0, 0.0, 1e-5), strict=True):
         array = interop.as_host(default if value is None else value, function, f"{what}.{name}")
         _check.numeric(function, f"{what}.{name}", array)
         parts.append(array.astype(np.float64))

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from bitsparse import _check
 
-__all__ = ["Grid", "checked_seed", "grid_from_range", "grid_from_scale", "scheme_bits"]
-
 #: From this many bits on, codes are not exact in float32 and the steps are float64.
 MAX_FLOAT32_BITS = 24
 _SMALLEST_NORMAL = float(np.finfo(np.float32).smallest_normal)
@@ -36,15 +34,17 @@ def scheme_bits(function: str, scheme: Any, bits: Any) -> tuple[str, int]:
     return name, _check.bit_count(function, bits, low=2 if name == "symmetric" else 1)
 
 
-def checked_seed(function: str, rounding: str, seed: Any, stream: Any) -> tuple[int, int]:
-    """The seed (fresh entropy for None) and stream of stochastic rounding; a seed without it is refused."""
+def checked_seed(
+    function: str, chosen: str, seed: Any, stream: Any, option: str = "rounding", by_chance: str = "stochastic"
+) -> tuple[int, int]:
+    """The seed (fresh entropy for None) and stream of an option that leaves something to chance; a seed without it is refused."""
     stream = _check.integer(function, "stream", stream, 0, (1 << 32) - 1)
     if seed is None:
-        return (secrets.randbits(64) if rounding == "stochastic" else 0), stream
+        return (secrets.randbits(64) if chosen == by_chance else 0), stream
     number = _check.integer(function, "seed", seed, 0, (1 << 64) - 1)
-    if rounding != "stochastic":
+    if chosen != by_chance:
         raise ValueError(
-            f"{function}: seed={number} has no meaning with rounding={_check.shown(rounding)}; pass rounding='stochastic' or seed=None"
+            f"{function}: seed={number} has no meaning with {option}={_check.shown(chosen)}; pass {option}={by_chance!r} or seed=None"
         )
     return number, stream
 

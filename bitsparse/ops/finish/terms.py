@@ -2,65 +2,67 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse.arrays.bit_tensor import BitTensor
-from bitsparse.ops.finish.epilogue import Operands
-
-__all__ = ["operand_terms"]
+from bitsparse.backends.params import OperandParams
 
 
-class LeftOperand(Protocol):
-    """What the corrections need of the left factor: a BitTensor, or a sparse adjacency with the sums of its rows."""
+class Factor(NamedTuple):
+    """One factor of a product as :func:`operand_terms` reads it, where it is no BitTensor.
 
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    @property
-    def scale(self) -> NDArray[np.float32] | None: ...
-    @property
-    def offset(self) -> NDArray[np.float32] | None: ...
-    @property
-    def line_sums(self) -> NDArray[np.int64]: ...
+    Attributes
+    ----------
+    shape : tuple of int
+    scale, offset : ndarray of float32 or None
+        What a code and what code 0 is worth; None: 1 and 0.
+    line_sums : ndarray
+        The sum of every row.
+    """
+
+    shape: tuple[int, ...]
+    scale: Any = None
+    offset: Any = None
+    line_sums: Any = None
 
 
 def operand_terms(
-    function: str, a: LeftOperand, b: BitTensor, correct: bool, names: tuple[str, str] = ("a", "b")
-) -> Operands:
+    function: str, a: BitTensor | Factor, b: BitTensor | Factor, correct: bool, names: tuple[str, str] = ("a", "b")
+) -> OperandParams:
     """Scales and offset corrections of the operands, as vectors over rows and columns; messages call them by `names`.
 
     ``sum_k (sa qa + oa)(sb qb + ob) = sa sb (qa @ qb) + (sa rowsum(qa)) ob + oa (sb colsum(qb) + k ob)``
     """
-    row_scale, a_offset = (
-        _outer(function, names[0], name, part, -1) for name, part in (("scale", a.scale), ("offset", a.offset))
+    row_scale, a_offset, col_scale, b_offset = (
+        _outer(function, which, name, getattr(factor, name), packed)
+        for factor, which, packed in ((a, names[0], -1), (b, names[1], -2))
+        for name in ("scale", "offset")
     )
-    col_scale, b_offset = (
-        _outer(function, names[1], name, part, -2) for name, part in (("scale", b.scale), ("offset", b.offset))
-    )
-    a_offset = None if a_offset is not None and not a_offset.any() else a_offset
-    b_offset = None if b_offset is not None and not b_offset.any() else b_offset
+    a_offset, b_offset = (part if part is not None and part.any() else None for part in (a_offset, b_offset))
     if a_offset is None and b_offset is None:
-        return Operands(row_scale, col_scale)
+        return OperandParams(row_scale, col_scale)
     if not correct:
         which = names[0] if a_offset is not None else names[1]
         raise ValueError(
             f"{function}: {which} has an offset, which the product of integers leaves out; pass Epilogue(offset_correction=True), or "
             f"quantize with scheme='symmetric'"
         )
-    k = a.shape[-1]
-    one = np.float64(1)
     row_term = col_term = None
     if b_offset is not None:
-        sums = a.line_sums.astype(np.float64)
-        row_term = (sums * (one if row_scale is None else row_scale.astype(np.float64)), b_offset.astype(np.float64))
+        row_term = (_scaled(a.line_sums, row_scale), b_offset.astype(np.float64))
     if a_offset is not None:
-        sums = b.line_sums.astype(np.float64)
-        sums = sums * (one if col_scale is None else col_scale.astype(np.float64))
-        extra = 0.0 if b_offset is None else k * b_offset.astype(np.float64)
-        col_term = (a_offset.astype(np.float64), sums + extra)
-    return Operands(row_scale, col_scale, row_term, col_term)
+        extra = 0.0 if b_offset is None else a.shape[-1] * b_offset.astype(np.float64)
+        col_term = (a_offset.astype(np.float64), _scaled(b.line_sums, col_scale) + extra)
+    return OperandParams(row_scale, col_scale, row_term, col_term)
+
+
+def _scaled(sums: NDArray[Any], scale: NDArray[np.float32] | None) -> NDArray[Any]:
+    """Sums of lines in float64, times what a code is worth."""
+    wide: NDArray[Any] = sums.astype(np.float64)
+    return wide if scale is None else wide * scale.astype(np.float64)
 
 
 def _outer(

@@ -11,13 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bitsparse import backends, interop
 from bitsparse._records import replace
 from bitsparse.backends.params import EpilogueParams, Thresholds
-
-__all__ = ["MIN_ROWS_PER_CLASS", "bisect", "of_epilogue"]
 
 #: Fewer rows than this share a chain: computing the sums and the chain is then cheaper than bisecting the chain.
 MIN_ROWS_PER_CLASS = 16
@@ -87,8 +84,8 @@ def of_epilogue(params: EpilogueParams, counts: Any, features: int, longest: int
         if classes > 1 and classes * MIN_ROWS_PER_CLASS > rows:
             return None
         class_of = class_of.astype(np.int32) if classes > 1 else None
-        picked_counts = _fetched(counts[picked])
-        picked_scale = None if row_scale is None else _fetched(row_scale[picked])
+        picked_counts = interop.move(counts[picked], "cpu")
+        picked_scale = None if row_scale is None else interop.move(row_scale[picked], "cpu")
     chain = replace(params, out="float", binarize=False, row_scale=picked_scale)
     divisor = np.maximum(picked_counts, 1).astype(np.float32)[:, None] if mean and rows else None
     plain = all(part is None for part in (row_scale, params.col_scale, params.bias, params.bn_scale, params.activation))
@@ -119,27 +116,14 @@ def _classes(space: Any, row_scale: Any, counts: Any) -> tuple[int, Any, Any]:
     return int(picked.size), picked, class_of.reshape(-1)
 
 
-def _fetched(array: Any) -> NDArray[Any]:
-    """A small array, on the host."""
-    found: NDArray[Any] = array.get() if hasattr(array, "get") else array
-    return found
-
-
 def _stays_finite(params: EpilogueParams, longest: int) -> bool:
     """Whether no step can leave the range of float32, with room to spare; then no step gives NaN either."""
     bound = float(longest)
-    for factor, term in (
-        (params.row_scale, None),
-        (params.col_scale, None),
-        (None, params.bias),
-        (params.bn_scale, None),
-        (None, params.bn_shift),
-    ):
-        for part in (factor, term):
-            if part is None or not np.size(part):
-                continue
+    steps = (params.row_scale, params.col_scale, params.bias, params.bn_scale, params.bn_shift)
+    for part, adds in zip(steps, (False, False, True, False, True), strict=True):
+        if part is not None and np.size(part):
             magnitude = float(abs(part.astype(np.float64)).max())
-            bound = bound * max(magnitude, 1.0) if part is factor else bound + magnitude
+            bound = bound + magnitude if adds else bound * max(magnitude, 1.0)
             if not bound < 1e37:
                 return False
     return True

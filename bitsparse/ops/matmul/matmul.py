@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from bitsparse import _check, interop
-from bitsparse.arrays.bit_tensor import BitTensor, Encoding
+from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.inside import derived_of, family_of, has_derived, kind_of
+from bitsparse.arrays.packed import Encoding
 from bitsparse.interop.kept import Slot
 from bitsparse.ops.finish.epilogue import Epilogue
 from bitsparse.ops.matmul.plan import MatmulPlan, RightKind, as_bits, multiply
-
-__all__ = ["matmul", "plan_matmul"]
 
 #: Prepared products that a left operand on a GPU keeps, by the kind of right operands.
 _PRODUCTS: Slot[Any] = Slot("products", most=8)
@@ -101,7 +100,8 @@ def _run_prepared(product: Any, family: interop.Family, b: BitTensor) -> Any:
     family = interop.common_family((family, family_of(b)))
     with interop.working_on(b.device, family):
         words = (b if b.axis == -2 and b.layout == "planes" else b.repack(axis=-2, layout="planes")).words
-        return interop.from_array((product.quick or product)(words), family, "matmul")
+        result = product.run_plain(words) if product.is_plain else product(words)
+        return interop.from_array(result, family, "matmul")
 
 
 def plan_matmul(

@@ -9,16 +9,12 @@ import numpy as np
 from bitsparse import _check, backends, interop
 from bitsparse.arrays import construct
 from bitsparse.arrays.bit_tensor import BitTensor
-from bitsparse.arrays.inside import assembled, contents_of_words, family_of, kind_of, working
-from bitsparse.arrays.packed import kind_of_bits
-from bitsparse.backends.params import OperandParams
+from bitsparse.arrays.inside import assembled, contents_of_words, family_of, kind_of, kind_of_bits, working
+from bitsparse.backends.params import OperandParams, words_shape
 from bitsparse.errors import DeviceError, DTypeError, ShapeError
 from bitsparse.interop.identity import Seen
-from bitsparse.ops.finish.epilogue import Epilogue
-from bitsparse.ops.finish.target import target_of
+from bitsparse.ops.finish.epilogue import Epilogue, target_of
 from bitsparse.ops.finish.terms import operand_terms
-
-__all__ = ["MatmulPlan", "RightKind", "as_bits", "multiply"]
 
 
 class RightKind(NamedTuple):
@@ -82,7 +78,7 @@ class MatmulPlan:
         self._plain: tuple[Any, ...] | None = None
         if self.device != "cpu" and epilogue is None and family_of(a) is interop.CUPY:
             left: Any = self._left.words
-            right_shape = construct.words_shape(self._b_shape, right.bits, -2, "planes")
+            right_shape = words_shape(self._b_shape, right.bits, -2, "planes")
             out_bytes = int(np.prod(self.shape, dtype=object)) * self.acc_dtype.itemsize
             self._plain = kind_of_bits(
                 self._b_shape, right.bits, -2, "planes", right.encoding, self.device, interop.CUPY
@@ -119,6 +115,7 @@ class MatmulPlan:
                 kernel=self.kernel,
                 epilogue=self._params,
             )
+            self._quick = self.product.run_plain if self.product.is_plain else None
 
     def _renew(self) -> None:
         """Prepare anew what was made of `a`, to which somebody has written; a plan that reads its words as they are needs nothing."""
@@ -170,7 +167,7 @@ class MatmulPlan:
         if plain is not None and b.__class__ is BitTensor:
             kind = kind_of(b)
             if kind is plain or kind == plain:
-                quick, words = self.product.quick, b.words
+                quick, words = self._quick, b.words
                 if quick is not None and self._current_gpu() == self._gpu and (out is None or self._fits(out, words)):
                     return quick(words, out)
         function, right = self._function, self._right

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +15,8 @@ from bitsparse.arrays.indices import outside
 from bitsparse.errors import ShapeError
 from bitsparse.interop.kept import READY, Slot, Store
 
-__all__ = ["SCHEDULE", "CSROperand", "fits_heads", "take_rows"]
-
 Array = NDArray[Any]
+T = TypeVar("T")
 #: How the kernels of a GPU walk a pattern.
 SCHEDULE: Slot[Any] = Slot("schedule")
 _LONGEST_ROW: Slot[int] = Slot("longest row")
@@ -44,8 +42,12 @@ class CSROperand:
         Number of edges, where nothing else tells it without a look at the data.
     frozen : bool
         The values belong to this operand alone and do not change any more.
+    device : str
+        Where the arrays are; asked of `indptr` if it is not given.
     prepared : Store
         What was prepared for this pattern on a GPU: that of a container which keeps it, else this operand's own.
+    schedule : Schedule or None
+        How the kernels of a GPU walk the pattern; made once.
     """
 
     indptr: Array
@@ -58,7 +60,19 @@ class CSROperand:
     summed: bool = False
     count: int | None = None
     frozen: bool = False
+    device: str = ""
     prepared: Store = field(default_factory=dict, compare=False, repr=False)
+    schedule: Any = field(default=None, init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.device:
+            object.__setattr__(self, "device", interop.device_of(self.indptr))
+        if self.device != "cpu":
+            object.__setattr__(self, "schedule", SCHEDULE.of(self.prepared, self._walked))
+
+    def _walked(self) -> Any:
+        schedule = backends.family(self.device, "csr.schedule").Schedule
+        return schedule(self.indptr, self.indices, self.shape, self.nnz)
 
     @property
     def nnz(self) -> int:
@@ -66,11 +80,6 @@ class CSROperand:
         if self.indices is not None:
             return int(self.indices.size)
         return int(self.indptr[-1]) if self.count is None else self.count
-
-    @cached_property
-    def device(self) -> str:
-        """Where the arrays are."""
-        return interop.device_of(self.indptr)
 
     @property
     def columns(self) -> Array:
@@ -92,10 +101,38 @@ class CSROperand:
         return READY.of(self.prepared, interop.Ready)
 
     @property
-    def schedule(self) -> Any:
-        """How the kernels of a GPU walk the pattern; made once."""
-        schedule = backends.family(self.device, "csr.schedule").Schedule
-        return SCHEDULE.of(self.prepared, lambda: schedule(self.indptr, self.shape, self.nnz))
+    def schedule_bytes(self) -> int:
+        """Bytes of the schedule, if there is one."""
+        return 0 if self.schedule is None else int(self.schedule.nbytes)
+
+    @property
+    def factors(self) -> tuple[Array | None, Array | None, Array | None]:
+        """Values and scales of rows and columns, in which arrays over one pattern may differ."""
+        return self.values, self.row_scale, self.col_scale
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether rows or columns have factors."""
+        return self.row_scale is not None or self.col_scale is not None
+
+    def kept(self, slot: Slot[T], make: Callable[[], T], key: Any = None) -> T:
+        """What the pattern keeps in a slot; if there is nothing yet it is made, behind what other streams prepare for the pattern."""
+        thing = slot.get(self.prepared, key)
+        return self._keep(slot, make, key) if thing is None else thing
+
+    def kept_with_factors(self, slot: Slot[tuple[Any, T]], make: Callable[[], T], key: Any = None) -> T:
+        """:meth:`kept` together with :attr:`factors`, and made anew for others."""
+        mine, held = (self.indptr, self.values, self.row_scale, self.col_scale), slot.get(self.prepared, key)
+        if held is None or not same_arrays(held[0], mine):
+            held = self._keep(slot, lambda: (mine, make()), key)
+        return held[1]
+
+    def _keep(self, slot: Slot[T], make: Callable[[], T], key: Any) -> T:
+        self.ready.wait()
+        thing = slot.keep(self.prepared, make(), key)
+        if self.device != "cpu":
+            self.ready.renew()
+        return thing
 
     def with_frozen_values(self) -> CSROperand:
         """The same operand with a copy of the values, from which kernels may make what they need once and for all."""
@@ -141,14 +178,13 @@ class CSROperand:
             )
         return given if self.order is None else take_rows(given, self.order)
 
-    def single_values(self, function: str) -> CSROperand:
-        """The operand itself, refused if its edges have several values each."""
-        if self.values is not None and self.values.ndim != 1:
+    def check_features(self, function: str, shape: tuple[int, ...], remedy: str = "transpose A, or check") -> None:
+        """Refuse features of another number of rows than there are columns."""
+        if shape[0] != self.shape[1]:
             raise ShapeError(
-                f"{function}: A has {self.values.shape[1]} values to an edge, but {function} takes one; pick one, as in "
-                f"A.with_values(A.csr_arrays()[2][:, 0])"
+                f"{function}: A has {self.shape[1]} columns but x has {shape[0]} rows (shapes {self.shape} and {shape}); "
+                f"{remedy} which graph x belongs to"
             )
-        return self
 
     def has_edges(self, function: str) -> None:
         """Refuse an operand whose duplicates were summed, where values per edge come or go."""
@@ -159,11 +195,23 @@ class CSROperand:
 
     def to_caller(self, result: Array, out: Array | None) -> Array:
         """A result per edge in the caller's order, into `out` if it is given."""
-        if self.order is None:
+        if self.order is None and out is None:
             return result
         target = interop.namespace(result).empty_like(result) if out is None else out
-        _bits_of(target)[self.order] = _bits_of(result)
+        _bits_of(target)[... if self.order is None else self.order] = _bits_of(result)
         return target
+
+
+def same_arrays(some: tuple[Any, ...], others: tuple[Any, ...]) -> bool:
+    """Whether these are the very same arrays, one by one.
+
+    Examples
+    --------
+    >>> zeros = np.zeros(2)
+    >>> same_arrays((zeros, None), (zeros, None)), same_arrays((zeros,), (np.zeros(2),))
+    (True, False)
+    """
+    return all(one is other for one, other in zip(some, others, strict=True))
 
 
 def fits_heads(weights: Array, inner: tuple[int, ...]) -> bool:

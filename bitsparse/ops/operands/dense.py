@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,18 +15,6 @@ from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.inside import family_of
 from bitsparse.backends.params import PackedFeatures
 from bitsparse.errors import DTypeError, ShapeError
-
-__all__ = [
-    "Features",
-    "as_features",
-    "converted",
-    "exact_accumulator",
-    "largest_magnitude",
-    "native",
-    "plain_features",
-    "sum_dtypes",
-    "unpacked",
-]
 
 Array = NDArray[Any]
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
@@ -48,7 +37,7 @@ class Features:
     limit : int or None
         Largest absolute value that unpacked integers of few bits can have, where it is below that of their dtype.
     source : BitTensor or None
-        On a GPU, what `packed` describes; `data` are its words as they are, so that nothing is converted before a kernel is chosen.
+        Where they come from; `data` are its words as they are, so that nothing is converted before a kernel is chosen.
     """
 
     data: Array
@@ -79,21 +68,21 @@ class Features:
 
 
 def as_features(function: str, name: str, x: Any) -> Features:
-    """An ordinary array of 1 to 3 dimensions, or a BitTensor of 2 or 3.
-
-    A BitTensor without scale and offset stands for its integers, with them for the real values. It is gathered packed where its layout is
-    ``"rows"`` (or its bits allow that), on a GPU where there is a kernel for it (:func:`unpacked` where there is none); else it is
-    unpacked first.
+    """An ordinary array of 1 to 3 dimensions, ready to be gathered, or a BitTensor of 2 or 3 for :func:`gathered`.
 
     Examples
     --------
-    >>> as_features("example", "x", bs.BitTensor(np.array([[1, 2, 3]]), 2)).packed.bits
-    2
+    >>> as_features("example", "x", np.zeros((3, 2))).shape
+    (3, 2)
     """
     if isinstance(x, BitTensor):
-        return _from_bits(function, name, x)
+        if x.ndim > 3:
+            raise ShapeError(
+                f"{function}: {name} has shape {x.shape}, but packed features are (N, D) or (N, heads, D); index a batch first"
+            )
+        return Features(x.words, x.shape, x.dtype, None, family_of(x), source=x)
     array, family = interop.as_array(x, function, name)
-    _check.numeric(function, name, array)
+    _check.numeric_dtype(function, name, array.dtype)
     if not 1 <= array.ndim <= 3:
         raise ShapeError(
             f"{function}: {name} has shape {array.shape}, but features are (N,), (N, D) or (N, heads, D); reshape them"
@@ -105,20 +94,46 @@ def as_features(function: str, name: str, x: Any) -> Features:
 
 def plain_features(function: str, name: str, x: Any) -> Features:
     """As :func:`as_features`, with a BitTensor unpacked or dequantised to an ordinary array."""
-    if not isinstance(x, BitTensor):
-        return as_features(function, name, x)
-    _check_dimensions(function, name, x)
-    real = x.scale is not None or x.offset is not None
-    data = interop.as_array(x.dequantize() if real else x.toarray(), function, name)[0]
-    return Features(interop.contiguous(data), x.shape, data.dtype, None, family_of(x))
+    return unpacked(function, name, as_features(function, name, x))
 
 
 def unpacked(function: str, name: str, x: Features) -> Features:
-    """Features that came packed to a GPU as plain integers, with the bounds of their bits."""
-    if x.source is None:
+    """Features of a BitTensor as an ordinary array of integers, or of real values if it has a scale or an offset."""
+    source = x.source
+    if source is None:
         return x
-    made = plain_features(function, name, x.source)
-    return replace(made, limit=_largest_code(x.source.bits, x.source.encoding))
+    real = source.scale is not None or source.offset is not None
+    data = interop.as_array(source.dequantize() if real else source.toarray(), function, name)[0]
+    return Features(interop.contiguous(data), x.shape, data.dtype, None, x.family)
+
+
+def gathered(function: str, x: Features, integers: bool = False) -> Features:
+    """Features of a BitTensor as kernels gather them: its integers, or its real values if it has a scale or an offset that counts.
+
+    It is gathered packed where its layout is ``"rows"`` (or its bits allow that), on a GPU where there is a kernel for it
+    (:func:`unpacked` where there is none); else it is unpacked first.
+
+    Examples
+    --------
+    >>> gathered("example", as_features("example", "x", bs.BitTensor(np.array([[1, 2, 3]]), 2))).packed.bits
+    2
+    """
+    bits = x.source
+    if bits is None:
+        return x
+    affine = bits.scale is not None or bits.offset is not None
+    if affine and integers:
+        bits, affine = bits.with_affine(), False
+        x = replace(x, source=bits)
+    parts = _affine_parts(bits) if affine and x.device == "cpu" else None
+    if bits.bits not in _check.ROW_LAYOUT_BITS or (affine and parts is None):
+        return unpacked(function, "x", x)
+    if x.device != "cpu":
+        return replace(x, packed=PackedFeatures(bits.bits, bits.encoding, bits.shape[-1]))
+    rows = bits.repack(axis=-1, layout="rows")
+    words = rows.words.reshape(x.shape[0], x.shape[1] if bits.ndim == 3 else 1, rows.words.shape[-1])
+    packed = PackedFeatures(bits.bits, bits.encoding, bits.shape[-1], *(parts or ()))
+    return Features(words, x.shape, x.dtype if parts is None else _FLOAT32, packed, x.family)
 
 
 def native(array: Array) -> Array:
@@ -190,64 +205,57 @@ def exact_accumulator(
 
 
 def sum_dtypes(
-    function: str, x: Features, values: Array | None, scaled: bool, longest: int
+    function: str,
+    dtype: np.dtype[Any],
+    values: Array | None,
+    scaled: bool,
+    longest: int,
+    largest: Callable[[bool], int] | None = None,
 ) -> tuple[np.dtype[Any], np.dtype[Any]]:
-    """(dtype of the result of a sum, dtype of its accumulators).
+    """(dtype of the result of a sum over features of `dtype`, dtype of its accumulators).
 
     Floating operands follow NumPy's promotion, 16-bit floats are summed in float32; integers without a floating factor are exact in int32
-    or int64; integers with one are summed in float32, or float64 beyond 16 bits.
+    or int64, by their `largest` value or else by their dtype; integers with one are summed in float32, or float64 beyond 16 bits.
 
     Examples
     --------
-    >>> x = as_features("example", "x", np.zeros((2, 3), np.int8))
-    >>> sum_dtypes("example", x, None, False, 100), sum_dtypes("example", x, None, True, 100)
+    >>> few = np.dtype(np.int8)
+    >>> sum_dtypes("example", few, None, False, 100), sum_dtypes("example", few, None, True, 100)
     ((dtype('int32'), dtype('int32')), (dtype('float32'), dtype('float32')))
     """
-    others = [] if values is None else [values.dtype]
-    if x.dtype.kind in "biu" and all(dtype.kind in "biu" for dtype in others) and not scaled:
+    dtypes = {"features": dtype} if values is None else {"features": dtype, "values": values.dtype}
+    if not scaled and all(each.kind in "biu" for each in dtypes.values()):
+        features = partial(largest_magnitude, np.empty(0, dtype)) if largest is None else largest
 
         def factors(by_data: bool) -> tuple[int, int]:
-            return 1 if values is None else largest_magnitude(values, by_data), x.largest(by_data)
+            return 1 if values is None else largest_magnitude(values, by_data), features(by_data)
 
-        acc = exact_accumulator(function, longest, (x.dtype, *others), factors)
+        acc = exact_accumulator(function, longest, dtypes.values(), factors)
         return acc, acc
-    try:
-        result = np.result_type(x.dtype, *others)
-    except TypeError:
-        raise DTypeError(
-            f"{function}: features of {x.dtype} and values of {others[0]} have no common dtype; convert one with astype"
-        ) from None
-    if x.dtype.kind in "biu":
+    result = promoted(function, **dtypes)
+    if dtype.kind in "biu":
         result = np.result_type(result, _FLOAT32)
-    acc = _FLOAT64 if result == _FLOAT64 else _FLOAT32
-    return result, acc
+    return result, compute_dtype(result)
 
 
-def _check_dimensions(function: str, name: str, x: BitTensor) -> None:
-    if x.ndim > 3:
-        raise ShapeError(
-            f"{function}: {name} has shape {x.shape}, but packed features are (N, D) or (N, heads, D); index a batch first"
-        )
+def promoted(function: str, **dtypes: np.dtype[Any]) -> np.dtype[Any]:
+    """NumPy's promotion of operands of these names.
+
+    Examples
+    --------
+    >>> promoted("example", x=np.dtype(np.float32), y=np.dtype(np.int64))
+    dtype('float64')
+    """
+    try:
+        return np.result_type(*dtypes.values())
+    except TypeError:
+        operands = " and ".join(f"{name} of {dtype}" for name, dtype in dtypes.items())
+        raise DTypeError(f"{function}: {operands} have no common dtype; convert one with astype") from None
 
 
-def _from_bits(function: str, name: str, x: BitTensor) -> Features:
-    _check_dimensions(function, name, x)
-    affine = x.scale is not None or x.offset is not None
-    if x.device != "cpu":
-        if affine or x.bits not in _check.ROW_LAYOUT_BITS:
-            return plain_features(function, name, x)
-        packed = PackedFeatures(x.bits, x.encoding, x.shape[-1])
-        return Features(x.words, x.shape, x.dtype, packed, family_of(x), source=x)
-    parts = _affine_parts(x) if affine else None
-    if x.bits not in _check.ROW_LAYOUT_BITS or (affine and parts is None):
-        return plain_features(function, name, x)
-    rows = x.repack(axis=-1, layout="rows")
-    words = rows.words.reshape(x.shape[0], x.shape[1] if x.ndim == 3 else 1, rows.words.shape[-1])
-    if parts is None:
-        packed = PackedFeatures(x.bits, x.encoding, x.shape[-1])
-        return Features(words, x.shape, x.dtype, packed, family_of(x))
-    packed = PackedFeatures(x.bits, x.encoding, x.shape[-1], *parts)
-    return Features(words, x.shape, _FLOAT32, packed, family_of(x))
+def compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """What results of a floating dtype are computed in: float64 for itself, float32 for all others."""
+    return _FLOAT64 if dtype == _FLOAT64 else _FLOAT32
 
 
 def _affine_parts(x: BitTensor) -> tuple[str, Array, Array] | None:

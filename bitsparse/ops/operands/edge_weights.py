@@ -12,8 +12,6 @@ from bitsparse.arrays.indices import rows_of
 from bitsparse.ops.operands.csr import CSROperand
 from bitsparse.ops.operands.dense import converted
 
-__all__ = ["EdgeWeights"]
-
 Array = NDArray[Any]
 
 

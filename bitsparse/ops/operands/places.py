@@ -14,8 +14,6 @@ from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.errors import DeviceError
 
-__all__ = ["device_of_sparse", "same_place", "working_with"]
-
 
 def device_of_sparse(A: Any) -> str:
     """``"cpu"`` or ``"cuda:N"``: where a sparse operand of any kind is, without touching its data.

@@ -2,38 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bitsparse import _check, backends
+from bitsparse import _check, backends, interop
+from bitsparse.arrays import sparse_forms
 from bitsparse.arrays.bit_tensor import BitTensor
-from bitsparse.errors import DeviceError, DTypeError, ShapeError
-from bitsparse.ops.operands.csr import CSROperand
+from bitsparse.arrays.indices import canonical_order, outside
+from bitsparse.arrays.inside import parts_of, scales_of
+from bitsparse.arrays.sparse_base import SparseArray
+from bitsparse.arrays.sparse_merge import merge_duplicates
+from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.interop.kept import READY, Slot, Store
+from bitsparse.ops.operands.csr import SCHEDULE, CSROperand, take_rows
+from bitsparse.ops.operands.dense import native
 from bitsparse.ops.operands.places import device_of_sparse
-from bitsparse.ops.operands.sparse_gpu import csr_on_gpu, incidence_on_gpu, scales_of
-
-__all__ = ["CSROperand", "as_csr", "host_csr", "incidence_csr"]
 
 Array = NDArray[Any]
-
-
-def host_csr(function: str, A: Any) -> CSROperand:
-    """:func:`as_csr` for functions without kernels on a GPU.
-
-    Raises
-    ------
-    DeviceError
-        `A` is on a GPU.
-    """
-    device = device_of_sparse(A)
-    if device != "cpu":
-        raise DeviceError(
-            f"{function}: A is on {device}, but this function runs on the CPU in this release; pass it with .get()"
-        )
-    return as_csr(function, A)
+#: What is prepared for the incidence matrices of a pattern, by side, and the edges in the order of their columns.
+_INCIDENCES: Slot[Store] = Slot("incidence matrices")
+_BY_COLUMN: Slot[tuple[Array, Array]] = Slot("edges by column")
 
 
 def as_csr(function: str, A: Any, device: str | None = None) -> CSROperand:
@@ -58,23 +48,49 @@ def as_csr(function: str, A: Any, device: str | None = None) -> CSROperand:
     """
     _refuse_bits(function, A)
     device = device_of_sparse(A) if device is None else device
-    if device != "cpu":
-        return csr_on_gpu(function, A, device)
+    if isinstance(A, SparseArray):
+        if device != "cpu":
+            return _of_container(function, A, device)
+        # Its pattern was checked when it was made, and kernels of the CPU look at what they read.
+        indptr, indices, values = A.csr_arrays()
+        values = _values(function, values, int(indices.size))
+        return CSROperand(indptr, indices, values, *scales_of(A), A.shape)
     if hasattr(A, "csr_arrays"):
         indptr, indices, values = A.csr_arrays()
-        made = _operand(function, indptr, indices, values, A.shape, *scales_of(A))
+        indptr, indices = _pattern(function, indptr, indices, A.shape)
+        if device != "cpu":
+            _is_canonical(function, device, indptr, indices, A.shape)
+        values = _values(function, values, int(indices.size))
+        row_scale, col_scale = (getattr(A, name, None) for name in ("row_scale", "col_scale"))
         # In the incidence matrix of rows and edges an edge's column is the edge itself.
-        return replace(made, indices=None, count=made.nnz) if getattr(A, "in_order", False) else made
+        columns, count = None if getattr(A, "in_order", False) else indices, int(indices.size)
+        return CSROperand(indptr, columns, values, row_scale, col_scale, tuple(A.shape), count=count)
     if isinstance(A, BitTensor):
-        return _from_bits(function, A)
+        return _of_form(function, A)
     if not (hasattr(A, "tocsr") and hasattr(A, "format") and hasattr(A, "nnz")):
+        foreign = "a scipy.sparse array" if device == "cpu" else "a matrix of cupyx.scipy.sparse"
         raise DTypeError(
-            f"{function}: A must be sparse (TCTiledCSR, FRDC, BitTensor or a scipy.sparse array), got {type(A).__name__}; "
+            f"{function}: A must be sparse (TCTiledCSR, FRDC, BitTensor or {foreign}), got {type(A).__name__}; "
             f"{_check.sparse_remedy(A)}"
         )
     if len(A.shape) != 2:
         raise ShapeError(f"{function}: A has shape {A.shape}, but a sparse operand has 2 dimensions; reshape it")
-    return _from_scipy(function, A if A.format == "csr" else A.tocsr())
+    return _of_matrix(function, A, device)
+
+
+def single_csr(function: str, A: Any, device: str | None = None) -> CSROperand:
+    """:func:`as_csr`, refused if edges have several values each."""
+    return single_values(function, as_csr(function, A, device))
+
+
+def single_values(function: str, operand: CSROperand) -> CSROperand:
+    """The operand itself, refused if its edges have several values each."""
+    if operand.values is not None and operand.values.ndim != 1:
+        raise ShapeError(
+            f"{function}: A has {operand.values.shape[1]} values to an edge, but {function} takes one; pick one, as in "
+            f"A.with_values(A.csr_arrays()[2][:, 0])"
+        )
+    return operand
 
 
 def _refuse_bits(function: str, A: Any) -> None:
@@ -94,78 +110,100 @@ def _refuse_bits(function: str, A: Any) -> None:
         )
 
 
-def _from_bits(function: str, A: BitTensor) -> CSROperand:
-    made = A.tocsr()
-    values = None if (A.bits, A.encoding) == (1, "unsigned") else made.data
-    return _operand(function, made.indptr, made.indices, values, A.shape, None, None)
+def _of_container(function: str, A: SparseArray, device: str) -> CSROperand:
+    """A container on a GPU, whose pattern is canonical and was checked when it was made."""
+    # Arrays that share a pattern share what is prepared for it. Values are read where they lie, as they may change.
+    kept, (indptr, indices), (data, row_scale, col_scale), shape = parts_of(A)
+    READY.of(kept, interop.Ready).wait()
+    # Whether booleans are all true is not asked: the answer would wait for the device in every call.
+    values = None if data is None else _numbers(function, data, int(indices.size))
+    return CSROperand(indptr, indices, values, row_scale, col_scale, shape, device=device, prepared=kept)
 
 
-def _from_scipy(function: str, A: Any) -> CSROperand:
-    operand = _operand(function, A.indptr, A.indices, A.data, A.shape, None, None)
-    if A.has_canonical_format:
-        return operand
-    # SciPy's sort carries positions along as if they were values.
-    import scipy.sparse as sp
-
-    position = np.arange(operand.nnz, dtype=operand.indptr.dtype)
-    indices = np.array(operand.indices)
-    carried = sp.csr_array((position, indices, operand.indptr), shape=operand.shape)
-    carried.sort_indices()
-    if not _has_duplicates(carried.indptr, carried.indices):
-        order, indices = (np.ascontiguousarray(part, operand.indptr.dtype) for part in (carried.data, carried.indices))
-        values = None if operand.values is None else operand.values[order]
-        return CSROperand(operand.indptr, indices, values, None, None, operand.shape, order)
-    summed = sp.csr_array((A.data[: operand.nnz], operand.indices, operand.indptr), shape=operand.shape, copy=True)
-    summed.sum_duplicates()
-    made = _operand(function, summed.indptr, summed.indices, summed.data, operand.shape, None, None)
-    return CSROperand(made.indptr, made.indices, made.values, None, None, made.shape, None, True)
+def _of_form(function: str, A: Any) -> CSROperand:
+    made = sparse_forms.read(function, A)
+    return CSROperand(made.indptr, made.indices, made.values, None, None, made.shape)
 
 
-def _has_duplicates(indptr: Array, indices: Array) -> bool:
-    """Whether sorted rows repeat a column."""
-    same = indices[1:] == indices[:-1]
-    starts = indptr[1:-1]
-    same[starts[(starts > 0) & (starts < indices.size)] - 1] = False
-    return bool(same.any())
+def _of_matrix(function: str, A: Any, device: str) -> CSROperand:
+    """A matrix of SciPy, or of CuPy on a GPU; sorted if need be, with repeated entries summed as SciPy does."""
+    if device != "cpu":
+        _check.numeric(function, "A", A.data)
+        if A.format == "coo":
+            # Duplicates are summed as tocsr() of such a matrix does, so that the edges are those of the sum.
+            return _of_form(function, A)
+    shape, turned = (int(A.shape[0]), int(A.shape[1])), device != "cpu" and A.format == "csc"
+    if turned:
+        indptr, indices = _pattern(function, A.indptr, A.indices, shape[::-1])
+        _is_canonical(function, device, indptr, indices, shape[::-1])
+        build = backends.family(device, "sparse.build")
+        indptr, indices, order = build.transpose_csr(indptr, indices, shape[::-1])
+        values = A.data[order]
+    else:
+        A = A if A.format == "csr" else A.tocsr()
+        indptr, indices = _pattern(function, A.indptr, A.indices, shape)
+        nnz = int(indices.size)
+        values = _numbers(function, A.data, nnz)
+        if A.has_canonical_format if device == "cpu" else _is_canonical(function, device, indptr, indices, shape):
+            return CSROperand(indptr, indices, _values(function, values, nnz), None, None, shape)
+        CSROperand(indptr, indices, None, None, None, shape).check_columns(function, indices)
+        indices, order = canonical_order(indptr, indices, shape)
+        values = values if order is None else take_rows(values, order)
+    indptr, indices, summed, repeated = merge_duplicates(indptr, indices, values, False)
+    numbers = _values(function, summed, int(indices.size))
+    return CSROperand(indptr, indices, numbers, None, None, shape, None if turned or repeated else order, repeated)
 
 
-def _operand(
-    function: str, indptr: Any, indices: Any, values: Any, shape: Any, row_scale: Any, col_scale: Any
-) -> CSROperand:
-    """Sizes and dtypes checked; what only a pass over the indices shows is checked by the kernels on the way."""
-    rows, cols = (int(size) for size in shape)
-    indptr, indices = np.asarray(indptr), np.asarray(indices)
+def _pattern(function: str, indptr: Any, indices: Any, shape: Any) -> tuple[Array, Array]:
+    """Index arrays of one dtype, as many indices as there are edges; kernels of the CPU check these on their way."""
+    space: Any = interop.namespace(indptr)
+    if space is np:
+        indptr, indices = np.asarray(indptr), np.asarray(indices)
     if indptr.dtype.kind not in "iu" or indices.dtype.kind not in "iu":
         raise DTypeError(f"{function}: A has indices of dtype {indptr.dtype} and {indices.dtype}; pass integers")
     wide = np.int64 if 8 in (indptr.dtype.itemsize, indices.dtype.itemsize) else np.int32
-    indptr, indices = np.ascontiguousarray(indptr, wide), np.ascontiguousarray(indices, wide)
-    if indptr.shape != (rows + 1,) or indices.ndim != 1:
+    indptr, indices = (space.ascontiguousarray(part.astype(wide, copy=False)) for part in (indptr, indices))
+    if indptr.shape != (int(shape[0]) + 1,) or indices.ndim != 1:
         raise ShapeError(
-            f"{function}: A has {rows} rows but indptr of shape {indptr.shape} and indices of shape {indices.shape}; rebuild A"
+            f"{function}: A has {shape[0]} rows but indptr of shape {indptr.shape} and indices of shape {indices.shape}; rebuild A"
         )
     nnz = int(indptr[-1])
     if not 0 <= nnz <= indices.size:
         raise ValueError(f"{function}: A's indptr ends at {nnz}, but it has {indices.size} indices; rebuild A")
+    if space is not np:
+        return indptr, interop.aligned(indices[:nnz])
     try:
         backends.family("cpu", "spmm.spmm").longest_row(indptr, nnz)
     except ValueError as error:
         raise ValueError(f"{function}: A is not a sparse matrix: {error}") from None
-    indices = indices[:nnz]
-    return CSROperand(indptr, indices, _values(function, values, nnz), row_scale, col_scale, (rows, cols))
+    return indptr, indices[:nnz]
+
+
+def _is_canonical(function: str, device: str, indptr: Array, indices: Array, shape: Any) -> bool:
+    """Whether a foreign pattern on a GPU, whose indices kernels believe afterwards, is sorted and holds no entry twice."""
+    sizes = (int(shape[0]), int(shape[1]))
+    try:
+        return bool(backends.family(device, "sparse.build").validate_csr(indptr, indices, sizes) == "canonical")
+    except ValueError as error:
+        what = outside(indptr, indices, sizes[1]) or error
+        raise ValueError(f"{function}: A is not a sparse matrix: {what}; rebuild A") from None
 
 
 def _values(function: str, values: Any, nnz: int) -> Array | None:
     """None where every value is a stored True, as in a pattern."""
     if values is None:
         return None
-    values = np.asarray(values)
+    made = _numbers(function, values, nnz)
+    return None if made.dtype == np.bool_ and bool(made.all()) else made
+
+
+def _numbers(function: str, values: Any, nnz: int) -> Array:
+    """One number for each edge, or one for each edge and head; what is stored behind the last edge is left out."""
     if values.ndim not in (1, 2) or values.shape[0] < nnz:
         raise ShapeError(f"{function}: A has {nnz} edges but values of shape {values.shape}; rebuild A")
-    values = values[:nnz]
-    _check.numeric(function, "A", values)
-    if not values.dtype.isnative:
-        values = values.astype(values.dtype.newbyteorder("="))
-    return None if values.dtype == np.bool_ and bool(values.all()) else values
+    made: Array = values if values.shape[0] == nnz else values[:nnz]
+    _check.numeric(function, "A", made)
+    return native(made)
 
 
 def incidence_csr(function: str, A: Any, side: str) -> CSROperand:
@@ -185,19 +223,31 @@ def incidence_csr(function: str, A: Any, side: str) -> CSROperand:
     """
     operand = as_csr(function, A)
     operand.has_edges(function)
-    if operand.device != "cpu":
-        return incidence_on_gpu(operand, side)
+    kept = _INCIDENCES.of(operand.prepared, dict, side)
+    READY.of(kept, lambda: operand.ready)
     if side == "rows":
         indptr, indices, nodes = operand.indptr, operand.order, operand.shape[0]
+    else:
+        nodes = operand.shape[1]
+        indptr, indices = operand.kept(_BY_COLUMN, lambda: _by_column(function, operand))
+    if indices is not None:
+        indices = indices.astype(indptr.dtype, copy=False)
+    if side == "rows" and operand.device != "cpu":
+        SCHEDULE.of(kept, lambda: operand.schedule.along(indices))  # the same rows
+    return CSROperand(indptr, indices, None, None, None, (nodes, operand.nnz), count=operand.nnz, prepared=kept)
+
+
+def _by_column(function: str, operand: CSROperand) -> tuple[Array, Array]:
+    """Where the edges of each column start, and the edges in this order."""
+    if operand.device != "cpu":
+        build = backends.family(operand.device, "sparse.build")
+        indptr, _, order = build.transpose_csr(operand.indptr, operand.columns, operand.shape)
     else:
         import scipy.sparse as sp
 
         # SciPy's conversion counts by column before any kernel has looked at the columns.
-        found = operand.columns
-        operand.check_columns(function, found)
-        position = np.arange(operand.nnz, dtype=operand.indptr.dtype) if operand.order is None else operand.order
-        by_column = sp.csr_array((position, found, operand.indptr), shape=operand.shape).tocsc()
-        indptr, indices, nodes = by_column.indptr, by_column.data, operand.shape[1]
-    if indices is not None:
-        indices = np.ascontiguousarray(indices, indptr.dtype)
-    return CSROperand(indptr, indices, None, None, None, (nodes, operand.nnz))
+        operand.check_columns(function, operand.columns)
+        position = np.arange(operand.nnz, dtype=operand.indptr.dtype)
+        turned = sp.csr_array((position, operand.columns, operand.indptr), shape=operand.shape).tocsc()
+        indptr, order = turned.indptr, turned.data
+    return indptr, order if operand.order is None else operand.order[order]

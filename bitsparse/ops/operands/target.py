@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +13,6 @@ from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.inside import words_to_overwrite
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops.operands.places import same_place
-
-__all__ = ["bits_target", "target_array", "target_of", "zeros"]
 
 Array = NDArray[Any]
 
@@ -33,8 +31,21 @@ def target_array(
     return _apart(function, target, device, operands)
 
 
-def bits_target(function: str, out: Any, like: BitTensor, device: str, operands: Iterable[Array]) -> Array:
-    """The words behind `out`, a BitTensor that agrees with `like` in all but its words."""
+def target_of(
+    function: str,
+    out: Any,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any] | None,
+    device: str,
+    operands: Iterable[Array],
+    like: BitTensor | None = None,
+    otherwise: str = "Epilogue(bits=...) or another out",
+) -> Array:
+    """:func:`target_array`, or the words behind `out` where the result is like a BitTensor; `otherwise` is what gives bits."""
+    if like is None:
+        if isinstance(out, BitTensor):
+            raise DTypeError(f"{function}: the result is an ordinary array, but out is a BitTensor; pass {otherwise}")
+        return target_array(function, out, shape, dtype, device, operands)
     if not isinstance(out, BitTensor):
         raise DTypeError(
             f"{function}: the result is bits, so out must be a BitTensor, got {type(out).__name__}; pass out=None"
@@ -53,24 +64,6 @@ def bits_target(function: str, out: Any, like: BitTensor, device: str, operands:
     return _apart(function, words_to_overwrite(out), device, operands)
 
 
-def target_of(
-    function: str,
-    out: Any,
-    shape: tuple[int, ...],
-    dtype: np.dtype[Any] | None,
-    device: str,
-    operands: Iterable[Array],
-    like: BitTensor | None = None,
-    otherwise: str = "Epilogue(bits=...) or another out",
-) -> Array:
-    """:func:`bits_target` where the result is like a BitTensor, else :func:`target_array`; `otherwise` is what gives bits."""
-    if like is not None:
-        return bits_target(function, out, like, device, operands)
-    if isinstance(out, BitTensor):
-        raise DTypeError(f"{function}: the result is an ordinary array, but out is a BitTensor; pass {otherwise}")
-    return target_array(function, out, shape, dtype, device, operands)
-
-
 def zeros(space: Any, shape: tuple[int, ...], dtype: np.dtype[Any], target: Array | None) -> Array:
     """What sums over nothing are, in NumPy's or CuPy's memory or in a C-contiguous `target`.
 
@@ -83,6 +76,17 @@ def zeros(space: Any, shape: tuple[int, ...], dtype: np.dtype[Any], target: Arra
     if made.size:
         made.view(np.uint8).fill(0)  # every dtype's zero, also that of bfloat16, which CuPy cannot compute with
     return made
+
+
+def written(run: Callable[[Any], Any], out: Any, like: Array, shape: tuple[int, ...], dtype: Any) -> Array:
+    """What ``run(target)`` writes on the GPU of `like`, in `out` if it is given; by way of another array where that is not aligned."""
+    target = out
+    if target is None or target.data.ptr % 16:
+        target = cast(Any, interop.namespace(like)).empty(shape, dtype)
+    run(target)
+    if out is not None and target is not out:
+        out[...] = target
+    return cast(Array, target if out is None else out)
 
 
 def _apart(function: str, target: Array, device: str, operands: Iterable[Array]) -> Array:

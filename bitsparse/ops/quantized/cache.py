@@ -12,14 +12,13 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from bitsparse import _check, backends, interop
+from bitsparse._records import as_dict
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.inside import contents_of_words
 from bitsparse.errors import DeviceError, DTypeError, ShapeError
 from bitsparse.interop.identity import Memory, memory_of
 from bitsparse.ops.bits.pack import quantize
 from bitsparse.ops.finish import schemes
-
-__all__ = ["CacheInfo", "QuantCache"]
 
 _CHECKS = ("content", "version", "never")
 
@@ -243,7 +242,7 @@ class QuantCache:
             return len(self._entries)
 
     def __repr__(self) -> str:
-        text = ", ".join(f"{name}={value}" for name, value in zip(CacheInfo._fields, self.info(), strict=True))
+        text = ", ".join(f"{name}={value}" for name, value in as_dict(self.info()).items())
         return f"<QuantCache check={self.check!r} {text}>"
 
     # -- inside -------------------------------------------------------------------------------------------------------
@@ -275,7 +274,7 @@ class QuantCache:
                     f"{function}: check='content' reads x and waits for it, but its stream is capturing; ask before the "
                     f"capture, or use check='version'"
                 )
-            return int(backends.family(device, "bits.stats").content_sum(array))
+            return int(backends.family(device, "bits.pack").content_sum(array))
 
     def _take(self, wanted: _Wanted) -> BitTensor | None:
         """The codes in the form asked for; with the lock held."""

@@ -9,10 +9,9 @@ from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.inside import derived_of
 from bitsparse.errors import DTypeError
 from bitsparse.interop.kept import Slot
+from bitsparse.ops.operands.places import working_with
 from bitsparse.ops.quantized.operands import Settings, check_matrix, checked_dtype
 from bitsparse.ops.quantized.plan import QuantizedMatmulPlan, QuantizedProduct
-
-__all__ = ["plan_quantized_matmul", "quantized_matmul"]
 
 #: Plans that a weight on a GPU keeps.
 _PLANS: Slot[QuantizedMatmulPlan] = Slot("quantized plans", most=8)
@@ -133,7 +132,8 @@ def quantized_matmul(
         if kernel in (None, "composed"):  # a kernel that quantises has nothing to do with codes that are there
             codes = cache.find(x, settings.bits, axis=-1, layout="rows", **options)
         if codes is not None:
-            plan.check_targets(array, out, absmax)
+            with working_with(plan.device, array, out):
+                plan.targets(array, out, absmax)
             result = plan.of_codes(codes, out, absmax)
             return QuantizedProduct(result, codes, plan.w) if return_operands else result
     found = plan.run(x, out, scale, range, seed, absmax, return_operands or cache is not None, copies=True)

@@ -13,8 +13,6 @@ from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.ops.bits.pack import Coding, coded, on_grid, real
 from bitsparse.ops.finish import schemes
 
-__all__ = ["BITS", "Settings", "bytes_of", "check_matrix", "checked_dtype", "codes_of", "weight_of"]
-
 #: Bits that activations and weights may be quantised to.
 BITS = (4, 8)
 _DTYPES = ("float32", "float16", "bfloat16")

@@ -17,9 +17,8 @@ from bitsparse.ops.finish import schemes
 from bitsparse.ops.finish.epilogue import Epilogue
 from bitsparse.ops.matmul.plan import multiply
 from bitsparse.ops.operands.places import working_with
+from bitsparse.ops.operands.target import target_array
 from bitsparse.ops.quantized.operands import Settings, bytes_of, checked_dtype, codes_of, weight_of
-
-__all__ = ["KERNELS", "QuantizedMatmulPlan", "QuantizedProduct"]
 
 #: Two kernels that quantise while they load, and quantising and multiplying one after the other.
 KERNELS = ("wgmma", "mma", "composed")
@@ -205,19 +204,18 @@ class QuantizedMatmulPlan:
                 raise ValueError(f"{function}: scale and range both say how x is quantised; pass one of them")
             step, largest = self._one_number("scale", scale), self._one_number("range", range)
             number = self._seed_of(seed)
-            target = None if out is None else interop.writable_array(out, function)
-            means = None if absmax is None else interop.writable_array(absmax, function, "absmax")
-            self._check_targets(array, target, means, (step, largest))
+            target, top = self.targets(array, out, absmax, step, largest)
             if self._product is None:
                 s = self.settings
                 coding = Coding(s.bits, s.rounding, number, s.stream)
                 q = codes_of(function, "x", array, family, coding, scale=step, largest=largest)
-                result = self.of_codes(q, out, means)
+                result = self.of_codes(q, out, top)
                 codes = q.repack(layout="rows") if wanted else None
             else:
-                made = backends.family(self.device, "quantized.product").empty(self.shape) if target is None else target
-                codes = self._multiply(array, family, made, step, largest, number, means, wanted)
-                result = interop.from_array(made, family, function) if out is None else out
+                if target is None:
+                    target = interop.require_cupy(function).empty(self.shape, np.float32)
+                codes = self._multiply(array, family, target, step, largest, number, top, wanted)
+                result = interop.from_array(target, family, function) if out is None else out
         return result if codes is None else QuantizedProduct(result, codes, self.w)
 
     def _check_activations(self, x: Any) -> None:
@@ -287,28 +285,25 @@ class QuantizedMatmulPlan:
             raise ValueError(f"{function}: range is the absmax of x and cannot be negative, got {number}")
         return number
 
-    def check_targets(self, x: Any, out: Any, absmax: Any) -> None:
-        """Raise for results that the product with activations `x` cannot be written to."""
-        function = self._function
-        with working_with(self.device, x, out):
-            target = None if out is None else interop.writable_array(out, function)
-            top = None if absmax is None else interop.writable_array(absmax, function, "absmax")
-            self._check_targets(x, target, top, ())
+    def targets(self, x: Any, out: Any, absmax: Any, *numbers: Any) -> tuple[Any, Any]:
+        """The arrays behind `out` and `absmax`, to which the product with activations `x` can be written; an error if it cannot.
 
-    def _check_targets(self, x: Any, out: Any, absmax: Any, numbers: tuple[Any, ...]) -> None:
-        function = self._function
-        read = (x, self.w.words, *(one for one in numbers if one is not None and interop.device_of(one) != "cpu"))
+        `numbers` are what else the kernel reads.
+        """
+        function, target, top = self._function, None, None
+        read = [x, self.w.words, *(one for one in numbers if one is not None and interop.device_of(one) != "cpu")]
         if out is not None:
-            _check.out_array(function, out, self.shape, np.dtype(np.float32))
-            _check.same_device(function, (self.device, interop.device_of(out)))
-            _check.no_overlap(function, out, *read)
+            target = target_array(function, out, self.shape, self.dtype, self.device, read)
+            read.append(target)
         if absmax is not None:
-            if absmax.shape not in ((), (1,)) or absmax.dtype != np.float32:
+            top = interop.writable_array(absmax, function, "absmax")
+            if top.shape not in ((), (1,)) or top.dtype != np.float32:
                 raise ShapeError(
-                    f"{function}: absmax must be one float32, shape () or (1,), got {absmax.shape} of {absmax.dtype}"
+                    f"{function}: absmax must be one float32, shape () or (1,), got {top.shape} of {top.dtype}"
                 )
-            _check.same_device(function, (self.device, interop.device_of(absmax)))
-            _check.no_overlap(function, absmax, *read, *(() if out is None else (out,)))
+            _check.same_device(function, (self.device, interop.device_of(top)))
+            _check.no_overlap(function, top, *read)
+        return target, top
 
     def _multiply(
         self,
@@ -322,18 +317,13 @@ class QuantizedMatmulPlan:
         wanted: bool,
     ) -> BitTensor | None:
         """Enqueue the kernel; the codes of the activations if they are wanted."""
-        settings, backend = self.settings, backends.family(self.device, "quantized.product")
+        settings = self.settings
         if largest is not None and interop.device_of(largest) == "cpu":  # the grid is made here
             grid = schemes.grid_from_range(self._function, "symmetric", settings.bits, largest, largest, np.float32)
             scale, largest = grid.scale, None
         codes = step = None
         if wanted:
-            codes = backend.empty_codes(*x.shape, settings.bits)
-            if scale is None:
-                largest = backend.absmax_of(x) if largest is None else largest
-                step = backend.scale_of(largest, settings.bits)
-            else:
-                step = interop.move(scale, self.device).copy()
+            codes, step, largest = self._product.room_for_codes(x, scale, largest)
         self._product(
             x, out, scale=scale, largest=largest, seed=seed, stream=settings.stream, absmax=absmax, codes=codes
         )

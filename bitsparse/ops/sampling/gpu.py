@@ -15,11 +15,9 @@ from bitsparse.errors import KernelError
 from bitsparse.interop.kept import Slot, Store
 from bitsparse.ops.operands.csr import CSROperand, take_rows
 from bitsparse.ops.operands.edge_weights import EdgeWeights
-from bitsparse.ops.sampling.sample import distinct_edges, drawing_of
-from bitsparse.ops.spmm.gpu import GpuProducts
+from bitsparse.ops.sampling.sample import Sampling, distinct_edges, drawing_of
+from bitsparse.ops.spmm.gpu import GpuProducts, ProductKey
 from bitsparse.ops.spmm.plan import KERNELS
-
-__all__ = ["SAMPLE_KERNELS", "DrawnSums", "StoredSums"]
 
 Array = NDArray[Any]
 Run = Callable[[Array, Array | None, Array | None], Array]
@@ -28,7 +26,7 @@ SAMPLE_KERNELS = (*KERNELS, "short")
 #: Columns up to which a sample takes the last of them unless another is asked for, and bytes of the result beyond half as many.
 SHORT_COLUMNS, SHORT_BYTES = 64, 1 << 24
 #: The sampling that leaves nothing out.
-_EVERY_EDGE = {"width": 1 << 48, "strategy": "sfs", "seed": 0, "stream": 0}
+_EVERY_EDGE = Sampling(1 << 48, "sfs")
 
 
 def _takes_short(rows: int, columns: int) -> bool:
@@ -52,83 +50,70 @@ class SumKey(NamedTuple):
     alignment: int
 
 
-#: Sums of a pattern, and the kernels of one kind of sums with the weights that they read.
-DRAWN_SUMS: Slot[DrawnSums] = Slot("sampled sums", most=8)
+#: The kernels of sampled sums over a pattern; one for each kind of features, with the weights that it reads.
+DRAWN_SUMS: Slot[tuple[Any, Store]] = Slot("sampled sums", most=8)
 _KERNELS: Slot[tuple[Any, EdgeWeights | None]] = Slot("kernels", most=8)
 
 
 class DrawnSums:
-    """Sums that draw their samples as they go: ``sums(csr, x, acc, sampling, out)``, one kernel for each kind of features.
+    """Sums that draw their samples as they go: ``sums(x, acc, out)``.
 
-    It holds the operand's arrays but not what the container keeps, so that the container can keep it without a cycle.
+    What is prepared for them, a kernel for each kind of features, is kept with the pattern of a container.
     """
 
-    def __init__(self, csr: CSROperand, drawing: Any, rescale: bool) -> None:
-        self.drawing, self._rescale = drawing, rescale
-        self.factors = (csr.values, csr.col_scale, csr.row_scale)
-        self._kernels: Store = {}
-
-    @classmethod
-    def kept(cls, csr: CSROperand, sampling: dict[str, Any], rescale: bool) -> DrawnSums:
-        """What a container keeps for sums of this kind, or new ones. Containers of one pattern may differ in values and scales."""
-        key = SumsKey(sampling["width"], sampling["strategy"], rescale)
-        sums, mine = DRAWN_SUMS.get(csr.prepared, key), (csr.values, csr.col_scale, csr.row_scale)
-        if sums is None or not all(one is other for one, other in zip(sums.factors, mine, strict=True)):
-            csr.ready.wait()
-            sums = DRAWN_SUMS.keep(csr.prepared, cls(csr, drawing_of(csr, sampling), rescale), key)
-            csr.ready.renew()
-        return sums
+    def __init__(self, operand: CSROperand, sampling: Sampling, rescale: bool) -> None:
+        self.operand, self._sampling, self._rescale = operand, sampling, rescale
+        self.drawing = drawing_of(operand, sampling)
+        key = SumsKey(sampling.width, sampling.strategy, rescale)
+        self._kernels = operand.kept_with_factors(DRAWN_SUMS, dict, key)
 
     def explain(self) -> list[str]:
         """What a call does."""
         total, edges = self.drawing.total, self.drawing.nnz
         return [f"{total} samples, {100 * total / max(1, edges):.1f} % of the edges, drawn in every call"]
 
-    def prepare(
-        self, csr: CSROperand, dtype: np.dtype[Any], acc: np.dtype[Any], sampling: dict[str, Any], columns: int
-    ) -> tuple[CSROperand, Run]:
-        """Compile for aligned features of a dtype; whose sum a call is, and ``run(x, values, out)`` of such features."""
-        self._at(csr, dtype, acc, columns, 16)
-        return csr, lambda x, _, out: self(csr, x, acc, sampling, out)
+    def prepare(self, dtype: np.dtype[Any], acc: np.dtype[Any], columns: int) -> Run:
+        """Compile for aligned features of a dtype; ``run(x, values, out)`` of such features."""
+        self._at(dtype, acc, columns, 16)
+        return lambda x, _, out: self(x, acc, out)
 
-    def _at(self, csr: CSROperand, kind: Any, acc: np.dtype[Any], columns: int, alignment: int) -> Any:
+    def _at(self, kind: Any, acc: np.dtype[Any], columns: int, alignment: int) -> Any:
         """For features of a dtype, or codes of a kind."""
-        key = SumKey(kind, columns, alignment)
+        operand, key = self.operand, SumKey(kind, columns, alignment)
         kept = _KERNELS.get(self._kernels, key)
         if kept is None:
-            csr.ready.wait()
-            values, col_scale, row_scale = self.factors
-            weights = None if values is None else EdgeWeights(csr, values, acc)
-            made = backends.family(csr.device, "sampling.sample").SampledSum(
+            operand.ready.wait()
+            weights = None if operand.values is None else EdgeWeights(operand, operand.values, acc)
+            made = backends.family(operand.device, "sampling.sample").SampledSum(
                 self.drawing,
-                csr.indices,
+                operand.indices,
                 columns=columns,
                 x_dtype=kind,
                 values=None if weights is None else weights.now(),
-                col_scale=col_scale,
-                row_scale=row_scale,
+                col_scale=operand.col_scale,
+                row_scale=operand.row_scale,
                 rescale=self._rescale,
                 alignment=alignment,
             )
             kept = _KERNELS.keep(self._kernels, (made, weights), key)
-            csr.ready.renew()
+            operand.ready.renew()
         made, weights = kept
         if weights is not None:
             weights.now()  # written to where the kernel reads them
         return made
 
-    def __call__(
-        self, csr: CSROperand, x: Array | CodeFeatures, acc: np.dtype[Any], sampling: dict[str, Any], out: Array | None
-    ) -> Array:
+    def __call__(self, x: Array | CodeFeatures, acc: np.dtype[Any], out: Array | None) -> Array:
         """The sums of the rows of `x`, contiguous and of the result's dtype, or codes."""
-        csr.ready.wait()
+        device = self.operand.device
+        self.operand.ready.wait()
         if isinstance(x, CodeFeatures):
-            kind = backends.family(csr.device, "sampling.sample").Codes.of(x)
-            product = self._at(csr, kind, np.dtype(np.float32), x.features, 16)
+            kind = backends.family(device, "sampling.sample").Codes.of(x)
+            product = self._at(kind, np.dtype(np.float32), x.features, 16)
         else:
-            alignment = backends.family(csr.device, "spmm.choice").alignment_of(x, out, x.dtype)
-            product = self._at(csr, x.dtype, acc, int(x.shape[1]), alignment)
-        result: Array = product(x, out, seed=sampling["seed"], stream=sampling["stream"])
+            place, item = 0 if out is None else cast(Any, out).data.ptr, x.dtype.itemsize
+            alignment = backends.family(device, "spmm.choice").alignment_of(cast(Any, x).data.ptr, item, place, item)
+            product = self._at(x.dtype, acc, int(x.shape[1]), alignment)
+        result: Array = product(x, out, seed=self._sampling.seed, stream=self._sampling.stream)
         return result
 
 
@@ -140,18 +125,12 @@ class StoredSums:
     """
 
     def __init__(
-        self,
-        function: str,
-        csr: CSROperand,
-        drawing: Any,
-        columns: int,
-        sampling: dict[str, Any],
-        rescale: bool,
-        kernel: str | None,
+        self, function: str, csr: CSROperand, columns: int, sampling: Sampling, rescale: bool, kernel: str | None
     ) -> None:
         forced = _check.kernel(function, kernel, SAMPLE_KERNELS)
+        drawing = drawing_of(csr, sampling)
         csr.ready.wait()
-        drawn = drawing.edges(sampling["seed"], sampling["stream"], columns=False)[0]
+        drawn = drawing.edges(sampling.seed, sampling.stream, columns=False)[0]
         starts, edges, weights = distinct_edges(drawing.starts, drawn)
         if weights is not None and csr.values is None and forced in (None, "csr", "short"):
             # Reading some edges twice takes less than reading a weight for each.
@@ -169,34 +148,29 @@ class StoredSums:
             wide = np.dtype(np.float64 if self._taken.dtype.itemsize == 8 else np.float32)
             self._weights = EdgeWeights(csr, self._taken, wide, counts=weights)
             weights = self._weights.now()
-        self._operand = CSROperand(starts, found, weights, row_scale, csr.col_scale, csr.shape, count=int(edges.size))
+        self.operand = CSROperand(starts, found, weights, row_scale, csr.col_scale, csr.shape, count=int(edges.size))
         self._function, self._columns, self._asked = function, columns, kernel
         self._short: Any = None
         self._short_weights: EdgeWeights | None = None
         others = None if forced == "short" else forced
-        self._products = GpuProducts(function, self._operand, columns, "sum", "fp32", others)
+        self._products = GpuProducts(self.operand, ProductKey(function, columns, forced=others))
         self._drawn, self._edges = drawing.total, drawing.nnz
         csr.ready.renew()
-        self._operand.ready.renew()
+        self.operand.ready.renew()
 
     def explain(self) -> list[str]:
         """What a call does."""
-        kept, share = self._operand.nnz, 100 * self._drawn / max(1, self._edges)
+        kept, share = self.operand.nnz, 100 * self._drawn / max(1, self._edges)
         first = f"{self._drawn} samples, {share:.1f} % of the edges, kept as {kept} of them"
         if self._short is not None:
             return [first, f"float32: kernel short ({'forced' if self._asked else 'few columns'})"]
         return [first, *self._products.explain()]
 
-    def _run(self, dtype: np.dtype[Any], acc: np.dtype[Any]) -> Run:
-        """``run(x, values, out)`` for features of this dtype."""
-        if self._asked == "short" or (self._asked is None and _takes_short(self._operand.shape[0], self._columns)):
-            short = self._short_sum(dtype)
-            if short is not None:
-                return self._with_values(lambda x, _, out: cast(Array, short(x, out)))
-        return self._with_values(self._products.product(self._operand, dtype, acc, self._operand.values, 1, True).run)
-
-    def _with_values(self, run: Run) -> Run:
-        """The same sum after a look at the values of the matrix, if it has any."""
+    def prepare(self, dtype: np.dtype[Any], acc: np.dtype[Any], columns: int) -> Run:
+        """Choose and compile the kernel; ``run(x, values, out)`` for features of this dtype."""
+        run = self._by_length(dtype, columns)
+        if run is None:
+            run = self._products.product(self.operand, dtype, acc, self.operand.values, 1, True).run
         if self._weights is None:
             return run
 
@@ -216,14 +190,16 @@ class StoredSums:
         if self._short_weights is not None:
             self._short.weigh(self._short_weights.now())
 
-    def _short_sum(self, dtype: np.dtype[Any]) -> Any:
-        """Rows dealt out by their length; None if they cannot be and nobody insists."""
-        operand = self._operand
-        family = backends.family(operand.device, "spmm.short_rows")
-        why = family.refusal(self._columns, dtype, operand.longest_row, operand.nnz + 3 * operand.shape[0])
-        if why is not None and self._asked is None:
+    def _by_length(self, dtype: np.dtype[Any], columns: int) -> Run | None:
+        """Rows dealt out by their length; None if they cannot be, or had better not be, and nobody insists."""
+        operand = self.operand
+        if self._asked != "short" and (self._asked is not None or not _takes_short(operand.shape[0], columns)):
             return None
+        family = backends.family(operand.device, "spmm.short_rows")
+        why = family.refusal(columns, dtype, operand.longest_row, operand.nnz + 3 * operand.shape[0])
         if why is not None:
+            if self._asked is None:
+                return None
             raise KernelError(f"{self._function}: kernel 'short' cannot compute this: {why}; pass kernel=None")
         if self._short is None:
             operand.ready.wait()
@@ -233,26 +209,19 @@ class StoredSums:
             self._short = family.ShortSum(
                 operand.indptr,
                 operand.columns,
-                self._columns,
+                columns,
                 values=None if own is None else own.now(),
                 row_scale=operand.row_scale,
             )
             self._short_weights = own
             operand.ready.renew()
-        return self._short
+        short = self._short
+        return lambda x, _, out: cast(Array, short(x, out))
 
-    def prepare(
-        self, csr: CSROperand, dtype: np.dtype[Any], acc: np.dtype[Any], sampling: dict[str, Any], columns: int
-    ) -> tuple[CSROperand, Run]:
-        """Choose and compile the kernel; whose sum a call is, and ``run(x, values, out)`` of features of this dtype."""
-        return self._operand, self._run(dtype, acc)
-
-    def __call__(
-        self, csr: CSROperand, x: Array | CodeFeatures, acc: np.dtype[Any], sampling: dict[str, Any], out: Array | None
-    ) -> Array:
+    def __call__(self, x: Array | CodeFeatures, acc: np.dtype[Any], out: Array | None) -> Array:
         """The sums of the rows of `x`, contiguous and of the result's dtype, or codes."""
-        self._operand.ready.wait()
+        self.operand.ready.wait()
         if isinstance(x, CodeFeatures):
             self._take()
-            return DrawnSums.kept(self._operand, _EVERY_EDGE, False)(self._operand, x, acc, _EVERY_EDGE, out)
-        return self._run(x.dtype, acc)(x, self._operand.values, out)
+            return DrawnSums(self.operand, _EVERY_EDGE, False)(x, acc, out)
+        return self.prepare(x.dtype, acc, self._columns)(x, self.operand.values, out)

@@ -2,35 +2,38 @@
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
+from bitsparse._records import as_dict
 from bitsparse.arrays.indices import rows_of
 from bitsparse.interop.kept import Slot
+from bitsparse.ops.finish import schemes
 from bitsparse.ops.operands.csr import CSROperand, take_rows
 from bitsparse.ops.operands.dense import converted
 from bitsparse.ops.operands.places import device_of_sparse, working_with
-from bitsparse.ops.operands.sparse import as_csr
-
-__all__ = ["EdgeSample", "Strategy", "distinct_edges", "drawing_of", "edge_sample", "sampling_of"]
+from bitsparse.ops.operands.sparse import as_csr, single_values
 
 Array = NDArray[Any]
 Strategy = Literal["aes", "afs", "sfs", "uniform"]
 STRATEGIES = ("aes", "afs", "sfs", "uniform")
 
 
-class DrawingKey(NamedTuple):
-    """What tells apart the samplings that a pattern keeps on a GPU."""
+class Sampling(NamedTuple):
+    """How edges are drawn: see :func:`edge_sample`."""
 
     width: int
     strategy: str
+    seed: int = 0
+    stream: int = 0
 
 
+#: Samplings that a pattern keeps on a GPU, by width and strategy.
 DRAWINGS: Slot[Any] = Slot("drawings", most=8)
 
 
@@ -80,6 +83,11 @@ class EdgeSample:
         return self._csr.device
 
     @property
+    def all_indptr(self) -> Any:
+        """Where the rows of the whole array start, all of their edges counted."""
+        return self._csr.indptr
+
+    @property
     def distinct(self) -> int:
         """Sampled edges, each counted once."""
         space = interop.namespace(self.edges)
@@ -110,42 +118,30 @@ class EdgeSample:
         >>> bs.edge_sample(csr_array(np.ones((1, 9), dtype=bool)), 4).tocsr(rescale=True).data
         array([2.25, 2.25, 2.25, 2.25], dtype=float32)
         """
-        if self.device != "cpu":
-            return self._on_gpu(rescale)
-        csr = self._csr.single_values("tocsr")
-        lengths = np.diff(self.indptr)
-        plain = csr.row_scale is None and csr.col_scale is None and not rescale
+        csr, factors = single_values("tocsr", self._csr), self.factors if rescale else None
+        plain, on_gpu = not csr.is_scaled and not rescale, self.device != "cpu"
+        # SciPy sums what repeats one after another; on a GPU an edge stands once and is counted.
+        starts, edges, counts = distinct_edges(self.indptr, self.edges) if on_gpu else (self.indptr, self.edges, None)
+        indices, rows, space = csr.columns[edges], rows_of(starts), interop.namespace(edges)
         if csr.values is None:
-            data: Array = np.ones(self.nnz, np.int32 if plain else np.float32)
+            data: Any = space.ones(edges.size, np.int32 if plain and not on_gpu else np.float32)
         else:
-            data = csr.values[self.edges]
-            data = data if plain or data.dtype.kind == "f" else data.astype(np.float32)
-        if csr.col_scale is not None:
-            data = data * csr.col_scale[self.indices]
-        if rescale:
-            data = data * np.repeat(self.factors, lengths)
-        if csr.row_scale is not None:
-            data = data * np.repeat(csr.row_scale, lengths)
+            data = take_rows(csr.values, edges)
+            if on_gpu:
+                data = converted(data, np.float64 if data.dtype.itemsize == 8 else np.float32)
+            elif not plain and data.dtype.kind != "f":
+                data = data.astype(np.float32)
+        for scale, at in ((counts, slice(None)), (csr.col_scale, indices), (factors, rows), (csr.row_scale, rows)):
+            data = data if scale is None else data * scale[at]
+        if on_gpu:
+            from cupyx.scipy.sparse import csr_matrix
+
+            return csr_matrix((data, indices, starts.astype(indices.dtype)), shape=self.shape)
         from scipy.sparse import csr_array
 
-        result = csr_array((data, self.indices.copy(), self.indptr.copy()), shape=self.shape)
+        result = csr_array((data, indices, starts.copy()), shape=self.shape)
         result.sum_duplicates()
         return result
-
-    def _on_gpu(self, rescale: bool) -> Any:
-        from cupyx.scipy.sparse import csr_matrix
-
-        csr = self._csr.single_values("tocsr")
-        starts, edges, counts = distinct_edges(self.indptr, self.edges)
-        indices, space = csr.columns[edges], interop.namespace(edges)
-        data = space.ones(edges.size, np.float32) if counts is None else counts
-        if csr.values is not None:
-            taken = take_rows(csr.values, edges)
-            data = converted(taken, np.float64 if taken.dtype.itemsize == 8 else np.float32) * data
-        rows = rows_of(starts)
-        for scale, at in ((csr.col_scale, indices), (self.factors if rescale else None, rows), (csr.row_scale, rows)):
-            data = data if scale is None else data * scale[at]
-        return csr_matrix((data, indices, starts.astype(indices.dtype)), shape=self.shape)
 
     def __repr__(self) -> str:
         return (
@@ -204,28 +200,24 @@ def edge_sample(
     function = "edge_sample"
     sampling = sampling_of(function, width, strategy, seed, stream)
     with working_with(device_of_sparse(A)):
-        csr = as_csr(function, A)
-        if csr.device != "cpu":
-            return _on_gpu(csr, sampling)
-        indptr, edges = backends.family("cpu", "sampling.sample").sample_edges(csr.indptr, **sampling)
-        lengths, samples = np.diff(csr.indptr), np.diff(indptr)
-        factors = np.where(samples > 0, lengths.astype(np.float32) / np.maximum(samples, 1).astype(np.float32), 1)
-        found = csr.columns[edges]
-        csr.check_columns(function, found)
-        return _made(csr, sampling, indptr, edges, found, factors.astype(np.float32))
+        return sample_of(function, as_csr(function, A), sampling)
 
 
-def _made(csr: CSROperand, sampling: dict[str, Any], indptr: Any, edges: Any, indices: Any, factors: Any) -> EdgeSample:
-    return EdgeSample(indptr, edges, indices, factors, csr.shape, sampling["strategy"], sampling["width"], csr)
-
-
-def _on_gpu(csr: CSROperand, sampling: dict[str, Any]) -> EdgeSample:
-    csr.ready.wait()
-    drawing = drawing_of(csr, sampling)
-    edges, columns = drawing.edges(sampling["seed"], sampling["stream"], csr.indices)
-    made = _made(csr, sampling, drawing.starts.astype(np.int64), edges, columns, drawing.factors(np.float32))
-    csr.ready.renew()
-    return made
+def sample_of(function: str, csr: CSROperand, sampling: Sampling) -> EdgeSample:
+    """The sample of an operand, drawn where it lies."""
+    if csr.device != "cpu":
+        drawing = drawing_of(csr, sampling)
+        csr.ready.wait()
+        edges, columns = drawing.edges(sampling.seed, sampling.stream, csr.indices)
+        indptr, factors = drawing.starts.astype(np.int64), drawing.factors(np.float32)
+        csr.ready.renew()
+    else:
+        indptr, edges = backends.family("cpu", "sampling.sample").sample_edges(csr.indptr, **as_dict(sampling))
+        lengths, samples = (np.diff(starts).astype(np.float32) for starts in (csr.indptr, indptr))
+        factors = np.where(samples > 0, lengths / np.maximum(samples, 1), np.float32(1))
+        columns = csr.columns[edges]
+        csr.check_columns(function, columns)
+    return EdgeSample(indptr, edges, columns, factors, csr.shape, sampling.strategy, sampling.width, csr)
 
 
 def distinct_edges(starts: Array, edges: Array) -> tuple[Array, Array, Array | None]:
@@ -249,29 +241,15 @@ def distinct_edges(starts: Array, edges: Array) -> tuple[Array, Array, Array | N
     return before[starts], edges[at], (ends[1:] - ends[:-1]).astype(np.float32)
 
 
-def drawing_of(csr: CSROperand, sampling: dict[str, Any]) -> Any:
-    """How many edges of each row of an operand on a GPU are sampled, kept with its pattern; the caller waits before and renews after."""
-    width, strategy = sampling["width"], sampling["strategy"]
-    family = backends.family(csr.device, "sampling.sample")
-    return DRAWINGS.of(
-        csr.prepared,
-        lambda: family.Drawing(csr.indptr, csr.shape, csr.nnz, width=width, strategy=strategy),
-        DrawingKey(width, strategy),
-    )
+def drawing_of(csr: CSROperand, sampling: Sampling) -> Any:
+    """How many edges of each row of an operand on a GPU are sampled, kept with its pattern."""
+    family, (width, strategy) = backends.family(csr.device, "sampling.sample"), sampling[:2]
+    make = partial(family.Drawing, csr.indptr, csr.shape, csr.nnz, width=width, strategy=strategy)
+    return csr.kept(DRAWINGS, make, (width, strategy))
 
 
-def sampling_of(function: str, width: Any, strategy: Any, seed: Any, stream: Any) -> dict[str, Any]:
+def sampling_of(function: str, width: Any, strategy: Any, seed: Any, stream: Any) -> Sampling:
     """The options of a sampling, checked; entropy where a seed is wanted and none was given."""
     name = _check.choice(function, "strategy", strategy, STRATEGIES)
     size = _check.integer(function, "width", width, 1, 1 << 48)
-    stream = _check.integer(function, "stream", stream, 0, (1 << 32) - 1)
-    if seed is None:
-        number = secrets.randbits(64) if name == "uniform" else 0
-    else:
-        number = _check.integer(function, "seed", seed, 0, (1 << 64) - 1)
-        if name != "uniform":
-            raise ValueError(
-                f"{function}: seed={number} has no meaning with strategy={_check.shown(name)}, which leaves nothing to chance; pass "
-                f"strategy='uniform' or seed=None"
-            )
-    return {"width": size, "strategy": name, "seed": number, "stream": stream}
+    return Sampling(size, name, *schemes.checked_seed(function, name, seed, stream, "strategy", "uniform"))

@@ -8,21 +8,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, backends, interop
+from bitsparse._records import as_dict
 from bitsparse.arrays.bit_tensor import BitTensor
 from bitsparse.arrays.inside import family_of
 from bitsparse.backends.params import CodeFeatures
 from bitsparse.errors import DTypeError, KernelError, ShapeError
-from bitsparse.ops.operands.csr import SCHEDULE, CSROperand
-from bitsparse.ops.operands.dense import Features, converted, native, sum_dtypes
+from bitsparse.ops.operands.csr import CSROperand
+from bitsparse.ops.operands.dense import converted, native, sum_dtypes
 from bitsparse.ops.operands.places import device_of_sparse, same_place, working_with
-from bitsparse.ops.operands.sparse import as_csr
+from bitsparse.ops.operands.sparse import single_csr
 from bitsparse.ops.operands.target import target_array, zeros
 from bitsparse.ops.plan import KeptCall
 from bitsparse.ops.sampling.gpu import DrawnSums, StoredSums
-from bitsparse.ops.sampling.sample import Strategy, sampling_of
+from bitsparse.ops.sampling.sample import Sampling, Strategy, sampling_of
 from bitsparse.ops.spmm.gpu import kept_product
-
-__all__ = ["SampledPlan", "plan_sampled_spmm", "sampled_spmm"]
 
 Array = NDArray[Any]
 #: Codes of these widths lie whole in a word and are dequantised on the fly.
@@ -99,17 +98,8 @@ def sampled_spmm(
     function = "sampled_spmm"
     sampling = sampling_of(function, width, strategy, seed, stream)
     with working_with(device_of_sparse(A), x, out):
-        csr = as_csr(function, A).single_values(function)
-        features = _features(function, csr, x)
-        target = _target(function, csr, features, out)
-        if csr.device == "cpu":
-            result = _on_host(function, csr, features, sampling, bool(rescale), target)
-        elif 0 in features.shape or csr.shape[0] == 0:
-            result = _nothing(csr, features, target)
-        else:
-            sums = DrawnSums.kept(csr, sampling, bool(rescale))
-            result = sums(csr, features.data, features.acc, sampling, target)
-        return out if out is not None else interop.from_array(result, features.family, function)
+        csr = single_csr(function, A)
+        return _sum(function, csr, _features(function, csr, x), sampling, bool(rescale), out)
 
 
 class SampledPlan:
@@ -140,7 +130,7 @@ class SampledPlan:
         function: str,
         csr: CSROperand,
         columns: int,
-        sampling: dict[str, Any],
+        sampling: Sampling,
         rescale: bool,
         dtype: Any,
         store: bool | None,
@@ -164,15 +154,15 @@ class SampledPlan:
                 f"{function}: kernel={_check.shown(kernel)} multiplies a stored sample; pass store=True or kernel=None"
             )
         elif 0 not in (*self.shape, csr.shape[1]):
-            made = DrawnSums.kept(csr, sampling, rescale)
-            self._sums = (
-                StoredSums(function, csr, made.drawing, columns, sampling, rescale, kernel) if self.stored else made
-            )
+            if self.stored:
+                self.kernel = "stored"
+                self._sums = StoredSums(function, csr, columns, sampling, rescale, kernel)
+            else:
+                self._sums = DrawnSums(csr, sampling, rescale)
             result_dtype, acc = _dtypes(function, csr, wanted)
-            self.kernel = "stored" if self.stored else "drawn"
-            operand, run = self._sums.prepare(csr, result_dtype, acc, sampling, columns)
+            run = self._sums.prepare(result_dtype, acc, columns)
             if result_dtype == wanted:
-                self._short = kept_product(operand, run, wanted, (columns,), result_dtype)
+                self._short = kept_product(self._sums.operand, run, wanted, (columns,), result_dtype)
 
     def check(self) -> None:
         """Nothing that a call did not wait to find out can go wrong."""
@@ -180,20 +170,17 @@ class SampledPlan:
     @property
     def nbytes(self) -> int:
         """Bytes of the schedule by which a GPU walks the pattern, for all plans of this pattern together."""
-        schedule = SCHEDULE.get(self._csr.prepared)
-        return 0 if schedule is None else int(schedule.nbytes)
+        return self._csr.schedule_bytes
 
     def explain(self) -> str:
         """What is summed and how, in a few lines."""
         (rows, cols), edges = self._csr.shape, self._csr.nnz
-        name, width = self._sampling["strategy"], self._sampling["width"]
+        width, name, *_ = self._sampling
         first = f"{rows} x {cols}, {edges} edges: sums of {self.shape[1]} columns, {name} of width {width}"
-        if self._sums is None:
-            return f"{first}\ndrawn in every call"
-        return "\n".join((first, *self._sums.explain()))
+        return "\n".join((first, *(["drawn in every call"] if self._sums is None else self._sums.explain())))
 
     def __repr__(self) -> str:
-        name, width = self._sampling["strategy"], self._sampling["width"]
+        width, name, *_ = self._sampling
         return f"<SampledPlan shape={self.shape} strategy={name} width={width}>"
 
     def __call__(self, x: Any, out: Any = None) -> Any:
@@ -207,14 +194,7 @@ class SampledPlan:
                 raise ShapeError(
                     f"{function}: x has shape {features.shape}, but the plan is for {(csr.shape[1], self.shape[1])}; make another plan"
                 )
-            target = _target(function, csr, features, out)
-            if self.device == "cpu":
-                result = _on_host(function, csr, features, self._sampling, self._rescale, target)
-            elif self._sums is None:
-                result = _nothing(csr, features, target)
-            else:
-                result = self._sums(csr, features.data, features.acc, self._sampling, target)
-            return out if out is not None else interop.from_array(result, features.family, function)
+            return _sum(function, csr, features, self._sampling, self._rescale, out, self._sums)
 
 
 def plan_sampled_spmm(
@@ -271,14 +251,13 @@ def plan_sampled_spmm(
     columns = _check.integer(function, "n", n, 0)
     sampling = sampling_of(function, width, strategy, seed, stream)
     with working_with(device_of_sparse(A)):
-        csr = as_csr(function, A).single_values(function)
+        csr = single_csr(function, A)
         return SampledPlan(function, csr, columns, sampling, bool(rescale), dtype, store, kernel)
 
 
 def _dtypes(function: str, csr: CSROperand, dtype: np.dtype[Any]) -> tuple[np.dtype[Any], np.dtype[Any]]:
     """(dtype of the result, dtype of its sums) for floating features."""
-    plain = Features(np.empty(0), (0, 0), dtype, None, interop.NUMPY)
-    return sum_dtypes(function, plain, csr.values, csr.row_scale is not None or csr.col_scale is not None, 0)
+    return sum_dtypes(function, dtype, csr.values, csr.is_scaled, 0)
 
 
 def _features(function: str, csr: CSROperand, x: Any) -> _Operand:
@@ -317,37 +296,36 @@ def _fits(function: str, csr: CSROperand, shape: tuple[int, ...]) -> None:
         raise ShapeError(
             f"{function}: x has shape {shape}, but features have 2 dimensions (nodes, features); aggregate batches one by one"
         )
-    if csr.shape[1] != shape[0]:
-        raise ShapeError(
-            f"{function}: A has {csr.shape[1]} columns but x has {shape[0]} rows; pass one row of features per column of A"
-        )
+    csr.check_features(function, shape)
 
 
-def _target(function: str, csr: CSROperand, features: _Operand, out: Any) -> Array | None:
-    if out is None:
-        return None
-    read = features.data.words if isinstance(features.data, CodeFeatures) else features.data
-    return target_array(function, out, (csr.shape[0], features.shape[1]), features.dtype, csr.device, (read,))
-
-
-def _nothing(csr: CSROperand, features: _Operand, target: Array | None) -> Array:
-    """The result of features without rows or columns, or of no rows: zeros."""
-    return zeros(interop.namespace(csr.indptr), (csr.shape[0], features.shape[1]), features.dtype, target)
-
-
-def _on_host(
-    function: str, csr: CSROperand, features: _Operand, sampling: dict[str, Any], rescale: bool, target: Array | None
-) -> Array:
-    scales = {
-        name: None if (part := getattr(csr, name)) is None else np.ascontiguousarray(part, features.acc)
-        for name in ("values", "col_scale", "row_scale")
-    }
-    with csr.checked(function):
-        sums = backends.family("cpu", "sampling.sample").gather(
-            csr.indptr, csr.columns, features.data, **sampling, **scales, rescale=rescale
-        )
-    result: Array = sums.astype(features.dtype, copy=False)
-    if target is None:
-        return result
-    target[...] = result
-    return target
+def _sum(
+    function: str,
+    csr: CSROperand,
+    x: _Operand,
+    sampling: Sampling,
+    rescale: bool,
+    out: Any,
+    sums: DrawnSums | StoredSums | None = None,
+) -> Any:
+    """The sums of features, by what a plan has prepared on a GPU or by samples that are drawn in this call."""
+    shape, target = (csr.shape[0], x.shape[1]), None
+    if out is not None:
+        read = x.data.words if isinstance(x.data, CodeFeatures) else x.data
+        target = target_array(function, out, shape, x.dtype, csr.device, (read,))
+    if csr.device == "cpu":
+        scales = {
+            name: None if (part := getattr(csr, name)) is None else np.ascontiguousarray(part, x.acc)
+            for name in ("values", "col_scale", "row_scale")
+        }
+        gather = backends.family("cpu", "sampling.sample").gather
+        with csr.checked(function):
+            result = gather(csr.indptr, csr.columns, x.data, **as_dict(sampling), **scales, rescale=rescale)
+        result = result.astype(x.dtype, copy=False)
+        if target is not None:
+            target[...] = result
+    elif 0 in (*shape, x.shape[0]):
+        result = zeros(interop.namespace(csr.indptr), shape, x.dtype, target)
+    else:
+        result = (DrawnSums(csr, sampling, rescale) if sums is None else sums)(x.data, x.acc, target)
+    return out if out is not None else interop.from_array(result, x.family, function)

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bitsparse import _check, backends, interop
-from bitsparse.backends.params import EpilogueParams, packed_words
+from bitsparse import _check, backends
+from bitsparse.backends.params import EpilogueParams, PackedFeatures, packed_words
 from bitsparse.backends.reductions import REDUCTIONS
 from bitsparse.errors import KernelError
 from bitsparse.interop.kept import Slot
 from bitsparse.ops.operands.csr import CSROperand
-from bitsparse.ops.operands.dense import Features, converted
+from bitsparse.ops.operands.dense import Features
 from bitsparse.ops.operands.edge_weights import EdgeWeights
 from bitsparse.ops.spmm.finish import Behind, SumFinish
-
-__all__ = ["FEW_EDGES", "ONE_KERNEL_BYTES", "WIDE", "CodeProducts"]
+from bitsparse.ops.spmm.sums import Sums
 
 Array = NDArray[Any]
 #: Bytes of int32 sums beyond which they are not kept for a second kernel, the epilogue's; edges of a row, on average, below which wide rows
@@ -41,9 +40,8 @@ class CodesKey(NamedTuple):
 
 #: Products of packed integers, each with the finish that is part of it.
 CODE_SUMS: Slot[tuple[Any, SumFinish | None]] = Slot("code sums")
-#: Values of the edges as these kernels take them, with the arrays that they were made of.
-FLOAT32_VALUES: Slot[tuple[tuple[Any, ...], EdgeWeights]] = Slot("float32 values")
-INT32_VALUES: Slot[tuple[Array, EdgeWeights]] = Slot("int32 values")
+#: Values of the edges as these kernels take them, by their dtype, with the arrays that they were made of.
+CODE_VALUES: Slot[tuple[Any, EdgeWeights]] = Slot("values of codes")
 
 
 class CodeProducts:
@@ -69,146 +67,116 @@ class CodeProducts:
         """Which kernels have been prepared here, and how they sum."""
         return list(self._told.values())
 
-    def _tell(self, key: CodesKey, made: Any, finish: SumFinish | None) -> None:
+    def _tell(self, key: CodesKey, product: Any, finish: SumFinish | None) -> None:
         how = "bspmm_count, vertical counters"
         if key.bits > 1:
             sums = "float32 sums" if key.weights == "float32" else "integer sums"
-            how = f"spmm_codes, {sums} of words gathered as they are, {made.tuning.lanes} lanes a row"
+            how = f"spmm_codes, {sums} of words gathered as they are, {product.tuning.lanes} lanes a row"
         behind = ", the epilogue in a kernel of its own" if self._epilogue else ""
         if finish is not None:
             behind = f", {'the epilogue' if self._epilogue else 'scale and offset'} in the same kernel"
         self._told[key] = f"{key.bits} {key.encoding} bits: kernel codes ({how}){behind}"
 
-    def refusal(self, operand: CSROperand, x: Features, weights: Array | None, acc: np.dtype[Any]) -> str | None:
+    def refusal(self, sums: Sums) -> str | None:
         """Why packed features have to be unpacked, if they have to."""
+        operand, weights, packed = sums.operand, sums.weights, sums.x.packed
         if self._forced not in (None, "codes"):
             return f"kernel {_check.shown(self._forced)} takes unpacked features"
-        if x.packed is None:
+        if packed is None:
             return _NOT_PACKED
         if REDUCTIONS[self._reduce].selects:
             return f"a {self._reduce}imum is taken of whole integers"
-        if acc != np.int32 and not _is_float(operand, weights, acc):
-            return f"sums are taken in {acc}"
-        if x.packed.bits == 1:
-            if x.packed.encoding == "signed":
+        scaled = operand.is_scaled
+        real = scaled or (weights is not None and weights.dtype.kind not in "biu")
+        if sums.acc != np.int32 and not (real and sums.acc == np.float32):
+            return f"sums are taken in {sums.acc}"
+        if packed.bits == 1:
+            if packed.encoding == "signed":
                 return "one bit is counted as 0 and 1 or as signs, not as 0 and -1"
-            if weights is not None or acc != np.int32:
+            if weights is not None or sums.acc != np.int32:
                 return "one bit is counted, without values and scales"
-            if operand.indices is None or (len(x.shape) == 3 and x.packed.width % 128):
+            if operand.indices is None or (len(sums.x.shape) == 3 and packed.width % 128):
                 return "one bit is counted for edges with columns, and heads of whole words"
-        if weights is not None:
-            if weights.ndim != 1:
-                return "values come per head"
-            scaled = operand.row_scale is not None or operand.col_scale is not None
-            if scaled and weights is not operand.values:
-                return "values come with every call and are scaled"
+        if weights is not None and weights.ndim != 1:
+            return "values come per head"
+        if weights is not None and scaled and weights is not operand.values:
+            return "values come with every call and are scaled"
         return None
 
     def run(
-        self,
-        operand: CSROperand,
-        x: Features,
-        weights: Array | None,
-        acc: np.dtype[Any],
-        target: Array | None,
-        finish: SumFinish | None = None,
-        behind: Behind | None = None,
+        self, sums: Sums, target: Array | None, finish: SumFinish | None = None, behind: Behind | None = None
     ) -> Array | None:
         """The product, into `target` if it is given; None where there is no kernel for it, with an epilogue or at all."""
-        refused = self.refusal(operand, x, weights, acc)
+        operand, weights = sums.operand, sums.weights
+        refused = self.refusal(sums)
         if refused is not None:
             if self._forced == "codes":
                 raise KernelError(f"{self._function}: kernel 'codes' cannot compute this: {refused}")
             return None
-        if finish is not None and not self._in_one(operand, x, finish):
+        if finish is not None and not _in_one(sums, finish):
             return None
-        made = self.prepare(operand, x, weights, acc, finish)
-        shape = None if target is None else target.shape
-        into = None if target is None else target.reshape(made.shape)
+        product = self._prepared(sums, finish)
+        into = None if target is None else target.reshape(product.shape)
         with operand.schedule.order:
-            words = self._words(operand, x)
-            if x.packed is not None and x.packed.bits == 1:
-                return _shaped(made(words, into), shape)
-            floats = acc == np.float32
-            values = (
-                self._float32(operand, weights)
-                if floats
-                else None
-                if weights is None
-                else self._int32(operand, weights)
-            )
-            return _shaped(made(words, values, None if behind is None else behind.operand, into), shape)
+            words, packed = self._words(operand, sums.x), sums.x.packed
+            if packed is not None and packed.bits == 1:
+                result = product(words, into)
+            else:
+                plain = weights is None and sums.acc != np.float32
+                values = None if plain else self._values(operand, weights, sums.acc)
+                result = product(words, values, None if behind is None else behind.operand, into)
+            return cast(Array, result if target is None else result.reshape(target.shape))
 
-    def prepare(
-        self, operand: CSROperand, x: Features, weights: Array | None, acc: np.dtype[Any], finish: SumFinish | None
-    ) -> Any:
+    def prepare(self, sums: Sums, finish: SumFinish | None) -> Any:
         """The kernel for features like these, or None."""
-        if self.refusal(operand, x, weights, acc) is not None:
+        if self.refusal(sums) is not None:
             return None
-        if finish is not None and not self._in_one(operand, x, finish):
-            finish = None
-        packed, mean = x.packed, self._reduce == "mean"
+        return self._prepared(sums, finish if finish is not None and _in_one(sums, finish) else None)
+
+    def _prepared(self, sums: Sums, finish: SumFinish | None) -> Any:
+        operand, weights, packed, mean = sums.operand, sums.weights, sums.x.packed, self._reduce == "mean"
         assert packed is not None
-        heads = x.shape[1] if len(x.shape) == 3 else 1
-        kind = "float32" if acc == np.float32 else "none" if weights is None else "int32"
-        key = CodesKey(packed.bits, packed.encoding, packed.width, heads, mean, kind, id(finish))
-        found = CODE_SUMS.get(operand.prepared, key)
-        if found is not None and found[1] is finish:
-            if key not in self._told:
-                self._tell(key, found[0], finish)
-            return found[0]
-        operand.ready.wait()
-        if packed.bits == 1:
-            made = self._counter(operand, packed.encoding, heads * packed.width, mean)
-        else:
-            family = backends.family(operand.device, "spmm.codes")
-            chain = None
-            if finish is not None:
-                low, high = _check.limits_of(packed.bits, packed.encoding)
-                largest = float(max(1, operand.longest_row) * max(-low, high))
-                chain = finish.device_chain("codes", largest if weights is None else 2.0**31)
-            made = family.CodeSum(
-                operand.schedule,
-                operand.indices,
-                width=packed.width,
-                bits=packed.bits,
-                encoding=packed.encoding,
-                heads=heads,
-                mean=mean,
-                weights=kind,
-                chain=chain,
-            )
-        CODE_SUMS.keep(operand.prepared, (made, finish), key)
-        self._tell(key, made, finish)
-        operand.ready.renew()
-        return made
+        kind = "float32" if sums.acc == np.float32 else "none" if weights is None else "int32"
+        key = CodesKey(packed.bits, packed.encoding, packed.width, sums.heads, mean, kind, id(finish))
+        kept = CODE_SUMS.get(operand.prepared, key)
+        if kept is None or kept[1] is not finish:
+            operand.ready.wait()
+            make = self._counter if packed.bits == 1 else self._gatherer
+            kept = CODE_SUMS.keep(operand.prepared, (make(sums, packed, kind, finish), finish), key)
+            operand.ready.renew()
+        if key not in self._told:
+            self._tell(key, kept[0], finish)
+        return kept[0]
 
     def chains(self, operand: CSROperand, finish: SumFinish) -> tuple[Any, ...]:
         """The chains of an epilogue that are part of kernels."""
         return tuple(product.chain for product, mine in CODE_SUMS.all(operand.prepared) if mine is finish)
 
-    @staticmethod
-    def _in_one(operand: CSROperand, x: Features, finish: SumFinish) -> bool:
-        """Whether sums and epilogue are one kernel.
-
-        That needs no memory for the sums, but lanes of a warp end their rows at different times: most wait while one row is finished.
-        """
-        params, packed = finish.params, x.packed
-        if packed is None or packed.bits == 1 or (params.out != "float" and params.axis != -1):
-            return False
-        few = operand.nnz < FEW_EDGES * operand.shape[0] and packed.width >= WIDE
-        return (few and params.out == "float") or 4 * math.prod(finish.shape) > ONE_KERNEL_BYTES
-
-    @staticmethod
-    def _counter(operand: CSROperand, encoding: str, features: int, mean: bool) -> Any:
-        family = backends.family(operand.device, "binary.bspmm")
-        output = "float32" if mean else "int32"
-        return family.BinarySum(
+    def _gatherer(self, sums: Sums, packed: PackedFeatures, kind: str, finish: SumFinish | None) -> Any:
+        """Sums of words gathered as they are."""
+        operand, chain = sums.operand, None
+        if finish is not None:
+            largest = float(max(1, operand.longest_row) * sums.x.largest())
+            chain = finish.device_chain(largest if sums.weights is None else 2.0**31)
+        return backends.family(operand.device, "spmm.codes").CodeSum(
             operand.schedule,
-            operand.indices,
-            features=features,
-            bipolar=encoding == "bipolar",
-            output=output,
+            width=packed.width,
+            bits=packed.bits,
+            encoding=packed.encoding,
+            heads=sums.heads,
+            mean=self._reduce == "mean",
+            weights=kind,
+            chain=chain,
+        )
+
+    def _counter(self, sums: Sums, packed: PackedFeatures, kind: str, finish: SumFinish | None) -> Any:
+        """Sums by vertical counters."""
+        operand, mean = sums.operand, self._reduce == "mean"
+        return backends.family(operand.device, "binary.bspmm").BinarySum(
+            operand.schedule,
+            features=sums.heads * packed.width,
+            bipolar=packed.encoding == "bipolar",
+            output="float32" if mean else "int32",
             params=EpilogueParams() if mean else None,
             mean=mean,
         )
@@ -229,38 +197,24 @@ class CodeProducts:
         return made
 
     @staticmethod
-    def _float32(operand: CSROperand, weights: Array | None) -> Array:
-        """Values of the edges with the factors of rows and columns in them."""
-        owner = (weights, operand.row_scale, operand.col_scale)
-        kept = FLOAT32_VALUES.get(operand.prepared)
-        if kept is None or any(a is not b for a, b in zip(kept[0], owner, strict=True)):
-            kept = owner, EdgeWeights(operand, weights, np.float32, operand.col_scale, operand.row_scale)
-            if weights is None or weights is operand.values:
-                FLOAT32_VALUES.keep(operand.prepared, kept)
-                operand.ready.renew()
-        made: Array = kept[1].now()
-        return made
+    def _values(operand: CSROperand, weights: Array | None, dtype: np.dtype[Any]) -> Array:
+        """Values of the edges: float32 with the factors of rows and columns in them, or int32 where there are no factors."""
 
-    @staticmethod
-    def _int32(operand: CSROperand, weights: Array) -> Array:
-        """Values of the edges as the kernel takes them."""
-        made: Array
-        if weights is not operand.values:
-            made = interop.aligned(converted(weights, np.int32))
-            return made
-        kept = INT32_VALUES.get(operand.prepared)
-        if kept is None or kept[0] is not weights:
-            kept = INT32_VALUES.keep(operand.prepared, (weights, EdgeWeights(operand, weights, np.int32)))
-            operand.ready.renew()
-        made = kept[1].now()
-        return made
+        def made() -> EdgeWeights:
+            return EdgeWeights(operand, weights, dtype, operand.col_scale, operand.row_scale)
+
+        if weights is None or weights is operand.values:
+            return operand.kept_with_factors(CODE_VALUES, made, dtype.name).now()
+        return made().now()
 
 
-def _is_float(operand: CSROperand, weights: Array | None, acc: np.dtype[Any]) -> bool:
-    """Whether sums are taken in float32 because of what the edges have."""
-    real = weights is not None and weights.dtype.kind not in "biu"
-    return acc == np.float32 and (real or operand.row_scale is not None or operand.col_scale is not None)
+def _in_one(sums: Sums, finish: SumFinish) -> bool:
+    """Whether sums and epilogue are one kernel.
 
-
-def _shaped(made: Array, shape: tuple[int, ...] | None) -> Array:
-    return made if shape is None else made.reshape(shape)
+    That needs no memory for the sums, but lanes of a warp end their rows at different times: most wait while one row is finished.
+    """
+    params, packed, operand = finish.params, sums.x.packed, sums.operand
+    if packed is None or packed.bits == 1 or (params.out != "float" and params.axis != -1):
+        return False
+    few = operand.nnz < FEW_EDGES * operand.shape[0] and packed.width >= WIDE
+    return (few and params.out == "float") or 4 * math.prod(finish.shape) > ONE_KERNEL_BYTES

@@ -16,23 +16,13 @@ from bitsparse.backends.reductions import REDUCTIONS
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.interop.kept import Slot, Store
 from bitsparse.ops.finish.epilogue import Epilogue
-from bitsparse.ops.finish.target import target_of
-from bitsparse.ops.finish.terms import operand_terms
+from bitsparse.ops.finish.terms import Factor, operand_terms
 from bitsparse.ops.operands.csr import CSROperand
 from bitsparse.ops.operands.dense import converted
 
-__all__ = ["Behind", "SumFinish"]
-
 Array = NDArray[Any]
-
-
-class _Left(NamedTuple):
-    """The sparse operand as :func:`operand_terms` reads a left factor."""
-
-    shape: tuple[int, ...]
-    scale: Array | None
-    offset: Array | None
-    line_sums: Array
+#: Scale and offset of a BitTensor.
+Scales = tuple[Array | None, Array | None]
 
 
 class Behind(NamedTuple):
@@ -58,16 +48,9 @@ class FinishKey(NamedTuple):
     reduce: str
 
 
-class TermsKey(NamedTuple):
-    """Which scale and offset a contribution belongs to; both are held beside it, so that no other array has their places."""
-
-    scale: int
-    offset: int
-
-
 #: Finishes of a pattern, each with the arrays of the operand that it belongs to.
 FINISHES: Slot[tuple[tuple[Any, ...], SumFinish]] = Slot("finishes", most=8)
-#: What the scale and offset of a BitTensor contribute, with both.
+#: What the scale and offset of a BitTensor contribute, by their places; both are held beside it, so that no other array has these.
 _TERMS: Slot[tuple[Any, Any, Behind]] = Slot("contributions", most=8)
 
 
@@ -117,60 +100,39 @@ class SumFinish:
             raise ShapeError(
                 f"{function}: the result has shape {shape}, but an epilogue takes rows and columns; reshape x to (N, columns)"
             )
-        key, owner = FinishKey(epilogue, shape, reduce), (operand.row_scale, operand.col_scale, operand.values)
-        kept = FINISHES.get(operand.prepared, key)
-        if kept is None or not all(a is b for a, b in zip(kept[0], owner, strict=True)):
-            kept = FINISHES.keep(operand.prepared, (owner, cls(function, epilogue, operand, shape, reduce)), key)
-        return kept[1]
+        key = FinishKey(epilogue, shape, reduce)
+        return operand.kept_with_factors(FINISHES, lambda: cls(function, epilogue, operand, shape, reduce), key)
 
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Dtype of what comes out, or of the integers that a BitTensor stands for."""
-        if not self.epilogue.gives_bits:
-            return np.dtype(np.float32)
-        model: BitTensor = self.epilogue.wrap(np.empty(0, np.uint32), self.shape, interop.NUMPY, self._function)
-        return model.dtype
-
-    def takes_out(self, x: Any, weights: Array | None) -> bool:
-        """Whether the integers of `x` are summed, and all scales belong to the chain."""
-        if (
-            self._scaled
-            or REDUCTIONS[self._reduce].selects
-            or (weights is not None and weights.dtype.kind not in "biu")
-        ):
+    def takes_out(self, scales: Scales | None, weights: Array | None) -> bool:
+        """Whether integers with this scale and offset, or features that are no BitTensor, are summed and all scales belong to the chain."""
+        real = weights is not None and weights.dtype.kind not in "biu"
+        if self._scaled or real or REDUCTIONS[self._reduce].selects:
             return False
-        if not isinstance(x, BitTensor):
+        if scales is None:
             return self._row_scale is None
-        return all(part is None or part.ndim == 0 or part.shape[-2] == 1 for part in (x.scale, x.offset))
+        return all(part is None or part.ndim == 0 or part.shape[-2] == 1 for part in scales)
 
-    def behind(self, operand: CSROperand, x: Any, weights: Array | None) -> Behind:
+    def behind(self, operand: CSROperand, x: BitTensor | None, weights: Array | None) -> Behind:
         """What stands behind sums of the integers of `x`; kept for one scale and offset."""
-        on_gpu = operand.device != "cpu"
-        if not isinstance(x, BitTensor):
-            return Behind(self.params, OperandParams())
-        scale, offset = x.scale, x.offset
-        if scale is None and offset is None and self._row_scale is None:
+        scale, offset = (None, None) if x is None else (x.scale, x.offset)
+        if x is None or (scale is None and offset is None and self._row_scale is None):
             return Behind(self.params, OperandParams())
         # With values what an offset adds depends on them, and they may have changed since the last call.
         fixed = weights is operand.values and (weights is None or offset is None)
-        key = TermsKey(id(scale), id(offset))
+        key = (id(scale), id(offset))
         found = _TERMS.get(self._kept, key) if fixed else None
         if found is not None and found[0] is scale and found[1] is offset:
             return found[2]
-        left = _Left(
-            operand.shape,
-            None if self._row_scale is None else self._row_scale[:, None],
-            None,
-            self._line_sums(operand, weights) if offset is not None else np.empty(0),
-        )
-        terms = operand_terms(self._function, left, x, self.epilogue.offset_correction, ("A", "x"))
-        made = (
-            Behind(self.params, self.epilogue.behind(terms, operand.device))
-            if on_gpu
-            else Behind(self.epilogue.params(self._function, self.shape, terms), OperandParams())
-        )
+        sums = None if offset is None else self._line_sums(operand, weights)
+        row_scale = None if self._row_scale is None else self._row_scale[:, None]
+        left, epilogue = Factor(operand.shape, row_scale, None, sums), self.epilogue
+        terms = operand_terms(self._function, left, x, epilogue.offset_correction, ("A", "x"))
+        if operand.device == "cpu":
+            made = Behind(epilogue.params(self._function, self.shape, terms), OperandParams())
+        else:
+            made = Behind(self.params, epilogue.behind(terms, operand.device))
         if fixed:
-            if on_gpu:
+            if operand.device != "cpu":
                 operand.ready.renew()
             _TERMS.keep(self._kept, (scale, offset, made), key)
         return made
@@ -199,11 +161,6 @@ class SumFinish:
         return whole
 
     # ---- the chain on sums in memory
-    def target(self, out: Any, device: str, operands: tuple[Any, ...]) -> Any:
-        """The array behind `out`, checked before anything is written."""
-        dtype = np.dtype(np.float32)
-        return target_of(self._function, self.epilogue, out, self.shape, dtype, device, operands)
-
     def on_host(self, sums: Array, behind: Behind | None, target: Array | None) -> Array:
         """What becomes of sums on the CPU."""
         params = self.params if behind is None else behind.params
@@ -213,8 +170,8 @@ class SumFinish:
         target[...] = made.reshape(target.shape)
         return target
 
-    def device_chain(self, kind: str, largest: float) -> Any:
-        """The chain prepared on the current device for sums of one kind, which nobody else uses at the same time."""
+    def device_chain(self, largest: float) -> Any:
+        """The chain prepared on the current device for sums of up to so much, which nobody else uses at the same time."""
         return backends.family("cuda", "matmul.matmul").DeviceEpilogue(self.params, self.shape, largest)
 
     def on_gpu(self, sums: Array, behind: Behind | None, target: Array | None) -> Array:
@@ -223,9 +180,7 @@ class SumFinish:
         with self._lock:
             kind = sums.dtype.name
             if kind not in self._device:
-                chain = self.device_chain(
-                    kind, np.inf if sums.dtype.kind == "f" else 2.0 ** (8 * sums.dtype.itemsize - 1)
-                )
+                chain = self.device_chain(np.inf if sums.dtype.kind == "f" else 2.0 ** (8 * sums.dtype.itemsize - 1))
                 self._device[kind] = chain, chain.on(sums.dtype)
                 self._ready.renew()
             self._ready.wait()
@@ -242,9 +197,8 @@ class SumFinish:
         ------
         ValueError
         """
-        found = [
-            chain.nan_seen() for chain in (*(kept[0] for kept in self._device.values()), *chains) if chain.may_see_nan
-        ]
+        own = (chain for chain, _ in self._device.values())
+        found = [chain.nan_seen() for chain in (*own, *chains) if chain.may_see_nan]
         _check.no_nan_in_epilogue(self._function, any(found))
 
 

@@ -3,34 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import backends, interop
 from bitsparse._check import shown
-from bitsparse._records import replace
 from bitsparse.arrays.sparse_base import TRANSLATIONS
 from bitsparse.errors import KernelError
 from bitsparse.interop.kept import Slot
 from bitsparse.ops.operands.csr import CSROperand
 from bitsparse.ops.operands.dense import converted
 from bitsparse.ops.operands.edge_weights import EdgeWeights
+from bitsparse.ops.operands.target import written
 from bitsparse.ops.plan import KeptCall
 
-__all__ = [
-    "GpuProducts",
-    "Product",
-    "by_alignment",
-    "counts_of",
-    "kept_product",
-    "run_windows",
-    "shared_columns",
-    "windows_of",
-]
-
 Array = NDArray[Any]
+
+
+#: ``run(x, weights, out)`` of features (cols, columns), values per edge or None, and an array for the result or None.
+Run = Callable[[Array, Array | None, Array | None], Array]
 
 
 class Product(NamedTuple):
@@ -38,27 +31,26 @@ class Product(NamedTuple):
 
     Attributes
     ----------
-    run : callable
-        ``run(x, weights, out)`` of features (cols, columns), values per edge or None, and an array for the result or None.
+    run : Run
     explain : str
         Which kernel it is and why.
     kernel : str
         Its name.
     """
 
-    run: Callable[[Array, Array | None, Array | None], Array]
+    run: Run
     explain: str
-    kernel: str = "csr"
+    kernel: str
 
 
 class ProductKey(NamedTuple):
-    """What tells apart the products that a pattern keeps."""
+    """What tells apart the products that a pattern keeps: for whom they are, and the options."""
 
     function: str
     columns: int
-    reduce: str
-    precision: str
-    forced: str | None
+    reduce: str = "sum"
+    precision: str = "fp32"
+    forced: str | None = None
 
 
 class WindowsKey(NamedTuple):
@@ -69,16 +61,21 @@ class WindowsKey(NamedTuple):
 
 
 #: Kinds of product that a pattern keeps; what windows of rows share, by their height; the windows of both kernels.
-PRODUCTS: Slot[GpuProducts] = Slot("products", most=8)
+PRODUCTS: Slot[tuple[Any, GpuProducts]] = Slot("products", most=8)
 SHARED_COLUMNS: Slot[Any] = Slot("shared columns")
 WINDOWS: Slot[Any] = Slot("windows")
 TILES: Slot[Any] = Slot("tiles")
 
 
 def kept_product(
-    operand: CSROperand, run: Any, dtype: np.dtype[Any], inner: tuple[int, ...], result_dtype: np.dtype[Any]
+    operand: CSROperand,
+    run: Any,
+    dtype: np.dtype[Any],
+    inner: tuple[int, ...],
+    result_dtype: np.dtype[Any],
+    brought: Array | None = None,
 ) -> KeptCall:
-    """A product with A's own values of CuPy features of one dtype and shape."""
+    """A product of CuPy features of one dtype and shape with A's own values, or with ones like those that were `brought`."""
     rows, cols = operand.shape
     values, columns = operand.values, int(np.prod(inner, dtype=np.int64))
 
@@ -88,14 +85,18 @@ def kept_product(
     def reshaped(x: Any, out: Any) -> None:
         run(x.reshape(cols, columns), values, out.reshape(rows, columns))
 
-    return KeptCall(
-        product if len(inner) == 1 else reshaped,
-        [((cols, *inner), dtype)],
-        ((rows, *inner), result_dtype),
-        operand.device,
-        ready=operand.ready,
-        owner=(values, operand.row_scale, operand.col_scale),
-    )
+    def with_values(x: Any, given: Any, out: Any) -> None:
+        run(x.reshape(cols, columns), given, out.reshape(rows, columns))
+
+    kinds, result = [((cols, *inner), dtype)], ((rows, *inner), result_dtype)
+    flat: Callable[..., None] = product if len(inner) == 1 else reshaped
+    alignment = 1
+    if brought is not None:
+        kinds.append((brought.shape, brought.dtype))
+        flat, alignment = with_values, 16
+    device, ready = operand.device, operand.ready
+    own = operand.factors
+    return KeptCall(flat, kinds, result, device, ready=ready, owner=own, beside=own[:1], alignment=alignment)
 
 
 class GpuProducts:
@@ -104,33 +105,17 @@ class GpuProducts:
     It holds the operand's arrays but not what the container keeps, so that the container can keep it without a cycle.
     """
 
-    def __init__(
-        self, function: str, operand: CSROperand, columns: int, reduce: str, precision: str, forced: str | None
-    ) -> None:
-        self._function, self._columns, self._reduce = function, columns, reduce
-        self._precision, self._forced = precision, forced
-        self._indptr, self._values = operand.indptr, operand.values
-        self._row_scale, self._col_scale = operand.row_scale, operand.col_scale
+    def __init__(self, operand: CSROperand, key: ProductKey) -> None:
+        self._key = key
+        self._values, self._row_scale, self._col_scale = operand.factors
         self._made: dict[Any, Product] = {}
 
     @classmethod
-    def kept(
-        cls, function: str, operand: CSROperand, columns: int, reduce: str, precision: str, forced: str | None
-    ) -> GpuProducts:
+    def kept(cls, operand: CSROperand, key: ProductKey) -> GpuProducts:
         """What a container keeps for products of this kind, or new ones; values that one plan alone has are kept by that plan."""
         if operand.frozen:
-            return cls(function, operand, columns, reduce, precision, forced)
-        key = ProductKey(function, columns, reduce, precision, forced)
-        products = PRODUCTS.get(operand.prepared, key)
-        if products is None or not products.belongs_to(operand):
-            products = PRODUCTS.keep(operand.prepared, cls(function, operand, columns, reduce, precision, forced), key)
-        return products
-
-    def belongs_to(self, operand: CSROperand) -> bool:
-        """Whether the operand has these very arrays; containers of one pattern may differ in values and scales."""
-        mine = (self._indptr, self._values, self._row_scale, self._col_scale)
-        theirs = (operand.indptr, operand.values, operand.row_scale, operand.col_scale)
-        return all(one is other for one, other in zip(mine, theirs, strict=True))
+            return cls(operand, key)
+        return operand.kept_with_factors(PRODUCTS, lambda: cls(operand, key), key)
 
     def explain(self) -> list[str]:
         """Which kernel runs for what has been prepared so far, and why."""
@@ -154,12 +139,9 @@ class GpuProducts:
         key = (dtype.name, acc.name, values, weights is not None and weights.ndim, own, heads, keep)
         found = self._made.get(key)
         if found is None:
-            choice = backends.family(operand.device, "spmm.choice")
-            kind = choice.Kind(
+            kind = backends.family(operand.device, "spmm.choice").Kind(
                 dtype,
-                self._columns,
-                self._reduce,
-                self._precision,
+                *self._key[1:4],
                 values,
                 own,
                 weights is not None and weights.ndim == 2,
@@ -169,14 +151,13 @@ class GpuProducts:
             )
             operand.ready.wait()
             kernel, height, why = self.chosen(operand, kind, keep)
-            made = (
-                self._csr(operand, kind, acc, weights, heads)
-                if kernel == "csr"
-                else self._windows(operand, kind, weights)
-                if kernel == "windows"
-                else self._tiles(operand, kind, weights, height)
-            )
-            found = self._made[key] = replace(made, explain=f"kernel {kernel} ({why}){made.explain}", kernel=kernel)
+            if kernel == "csr":
+                run, more = self._csr(operand, kind, acc, weights, heads), ""
+            elif kernel == "windows":
+                run, more = self._windows(operand, kind, weights)
+            else:
+                run, more = self._tiles(operand, kind, weights, height)
+            found = self._made[key] = Product(run, f"kernel {kernel} ({why}){more}", kernel)
             operand.ready.renew()
         return found
 
@@ -184,18 +165,15 @@ class GpuProducts:
         """Kernel, height of its windows and why."""
         choice = backends.family(operand.device, "spmm.choice")
         refused = choice.refusals(kind, operand.shape, operand.nnz)
-        forced = self._forced
-        if forced == "codes":
-            raise KernelError(
-                f"{self._function}: kernel 'codes' cannot compute this: x is not packed; pass a BitTensor"
-            )
-        if forced in refused:
-            raise KernelError(f"{self._function}: kernel {shown(forced)} cannot compute this: {refused[forced]}")
+        forced = self._key.forced
+        why = "x is not packed; pass a BitTensor" if forced == "codes" else refused.get(forced or "")
+        if why is not None:
+            raise KernelError(f"{self._key.function}: kernel {shown(forced)} cannot compute this: {why}")
         if forced == "csr":
             return forced, 0, "forced"
         others = [name for name in choice.KERNELS if name not in refused and name != "csr"]
         if forced is None and not others:
-            return "csr", 0, "; ".join(f"not {name}: {why}" for name, why in refused.items())
+            return "csr", 0, "; ".join(f"not {name}: {reason}" for name, reason in refused.items())
         if forced is None and not keep:
             return "csr", 0, "nothing is prepared for a single product"
         shared = {8: shared_columns(operand, 8)}
@@ -205,18 +183,17 @@ class GpuProducts:
         shared |= {height: shared_columns(operand, height) for height in (16, 32) if "tiles" in others}
         found = choice.estimates(kind, operand.shape, operand.nnz, shared)
         if forced is not None:
-            height = next((one.height for one in found if one.kernel == forced), 0)
-            return forced, height, "forced"
+            return forced, next((one.height for one in found if one.kernel == forced), 0), "forced"
         costs = ", ".join(f"{one.kernel}{one.height or ''} {one.cost:.3g} us" for one in found)
         return found[0].kernel, found[0].height, f"lowest estimated cost; {costs}"
 
-    def _csr(self, operand: CSROperand, kind: Any, acc: np.dtype[Any], weights: Array | None, heads: int) -> Product:
-        """An edge at a time. Arrays of an unusual alignment have products of their own, made when they first come."""
-        backend, choice = (backends.family(operand.device, name) for name in ("spmm.spmm", "spmm.choice"))
+    def _csr(self, operand: CSROperand, kind: Any, acc: np.dtype[Any], weights: Array | None, heads: int) -> Run:
+        """An edge at a time."""
         row_scale, col_scale = self._row_scale, self._col_scale
         # Values of 16 bits go with such features as they are, unless scales become part of them.
         narrow = None
         if weights is not None and row_scale is None and col_scale is None:
+            backend = backends.family(operand.device, "spmm.spmm")
             narrow = backend.value_dtype_of(weights.dtype, kind.dtype, weights.ndim)
         brought_in = acc if narrow is None else narrow
         own: EdgeWeights | None = None
@@ -226,91 +203,48 @@ class GpuProducts:
                 own, col_scale, row_scale = EdgeWeights(operand, weights, brought_in, col_scale, row_scale), None, None
             else:
                 own = EdgeWeights(operand, weights, brought_in)
-        # What a product needs is named here, so that it does not hold the operand.
-        schedule, indices, ready = operand.schedule, operand.indices, operand.ready
         brought = "none" if weights is None else "head" if kind.per_head else "edge"
-
-        at = by_alignment(
-            ready,
-            lambda alignment: backend.Spmm(
-                schedule,
-                indices,
-                columns=kind.columns,
-                x_dtype=kind.dtype,
-                acc_dtype=acc,
-                heads=heads,
-                weights=brought,
-                value_dtype=narrow,
-                row_scale=row_scale,
-                col_scale=col_scale,
-                reduce=kind.reduce,
-                alignment=alignment,
-            ),
-        )
-        usual = at(16)
+        how = {"heads": heads, "weights": brought, "value_dtype": narrow}
+        sums = edge_sums(operand, kind, acc, row_scale=row_scale, col_scale=col_scale, **how)
 
         def run(x: Array, values: Array | None, out: Array | None) -> Array:
             given = own.now() if own is not None else None if values is None else converted(values, brought_in)
-            result: Array = at(choice.alignment_of(x, out, usual.dtype))(x, given, out)
-            return result
+            return sums(x, given, out)
 
-        return Product(run, "")
+        return run
 
-    def _windows(self, operand: CSROperand, kind: Any, weights: Array | None) -> Product:
+    def _windows(self, operand: CSROperand, kind: Any, weights: Array | None) -> tuple[Run, str]:
         """Windows of eight rows on the CUDA cores; arrays of an unusual alignment are copied."""
         windows = windows_of(operand)
-        col_scale, row_scale, rows = self._col_scale, self._row_scale, operand.shape[0]
+        col_scale, row_scale, shape = self._col_scale, self._row_scale, (operand.shape[0], kind.columns)
         counts = counts_of(operand) if kind.reduce == "mean" else None
-        own = EdgeWeights(operand, weights, np.float32) if weights is not None and kind.fixed else None
-        fixed = None
-        if own is not None:
-            fixed = windows.weigh(own.now(), col_scale)
-        elif kind.values is None and col_scale is not None:
-            fixed = windows.weigh(col_scale=col_scale)
+        of_columns = windows.weigh(col_scale=col_scale) if kind.values is None and col_scale is not None else None
+        arranged = _arranged(operand, kind, weights, lambda values, into: windows.weigh(values, col_scale, out=into))
 
         def run(x: Array, values: Array | None, out: Array | None) -> Array:
-            factors = fixed
-            if own is not None:
-                if not own.frozen:
-                    windows.weigh(own.now(), col_scale, out=fixed)
-            elif values is not None:
-                factors = windows.weigh(interop.contiguous(converted(values, np.float32)), col_scale)
+            factors = of_columns if arranged is None else arranged(values)
             how = {"weights": factors, "row_scale": row_scale, "counts": counts}
-            return run_windows(windows, x, out, (rows, kind.columns), np.float32, how)
+            return run_windows(windows, x, out, shape, np.float32, how)
 
-        return Product(run, f", {windows.reuse:.2f} edges to a row of features that is read")
+        return run, f", {windows.reuse:.2f} edges to a row of features that is read"
 
-    def _tiles(self, operand: CSROperand, kind: Any, weights: Array | None, height: int) -> Product:
+    def _tiles(self, operand: CSROperand, kind: Any, weights: Array | None, height: int) -> tuple[Run, str]:
         """Windows of rows on the matrix units."""
-        choice = backends.family(operand.device, "spmm.choice")
-        group = choice.group_of(kind.dtype)
-        translation = TRANSLATIONS.get(operand.prepared, height)
-        family = backends.family(operand.device, "spmm.tiles")
+        choice, family = (backends.family(operand.device, name) for name in ("spmm.choice", "spmm.tiles"))
+        group, translation = choice.group_of(kind.dtype), TRANSLATIONS.get(operand.prepared, height)
+        pattern = (operand.indptr, operand.indices, operand.shape, operand.nnz)
         tiles = TILES.of(
             operand.prepared,
-            lambda: family.Tiles(
-                operand.indptr,
-                operand.indices,
-                operand.shape,
-                operand.nnz,
-                rows=height,
-                k=group,
-                translation=translation,
-            ),
+            lambda: family.Tiles(*pattern, height=height, k=group, translation=translation),
             WindowsKey(height, group),
         )
-        own = EdgeWeights(operand, weights, np.float32) if weights is not None and kind.fixed else None
-        fixed = None if own is None else tiles.arrange(own.now())
+        arranged = _arranged(operand, kind, weights, tiles.arrange)
         precision, reduce = choice.tiles_precision(kind), kind.reduce
         row_scale, col_scale, ready = self._row_scale, self._col_scale, operand.ready
         known: list[bool] = []
 
         def run(x: Array, values: Array | None, out: Array | None) -> Array:
-            given: Any = None
-            if own is not None:
-                given = fixed if own.frozen else tiles.arrange(own.now(), fixed)
-            elif values is not None:
-                given = interop.contiguous(converted(values, np.float32))
+            given = None if arranged is None else arranged(values)
             result: Array = tiles.run(x, given, row_scale, col_scale, reduce, precision, out)
             if not known:  # the first product prepares the rest
                 ready.renew()
@@ -318,21 +252,52 @@ class GpuProducts:
             return result
 
         how = precision if kind.dtype == np.float32 else kind.dtype
-        return Product(run, f", {how}, {height} rows, {tiles.stats.reuse:.2f} edges to a row of features that is read")
+        return run, f", {how}, {height} rows, {tiles.reuse:.2f} edges to a row of features that is read"
 
 
-def by_alignment(ready: interop.Ready, make: Callable[[int], Any]) -> Callable[[int], Any]:
-    """What `make` makes for arrays of an alignment, kept; users of other streams wait for it through `ready`."""
+def _arranged(
+    operand: CSROperand, kind: Any, weights: Array | None, arrange: Callable[[Any, Any], Any]
+) -> Callable[[Any], Any] | None:
+    """The values of a call as a kernel wants them, in what ``arrange(values, into)`` makes of them; None if there are no values.
+
+    Those of the matrix are written again in every call, into memory that was allocated once, unless they are frozen.
+    """
+    if weights is None:
+        return None
+    if not kind.fixed:
+        return lambda values: arrange(interop.contiguous(converted(values, np.float32)), None)
+    own = EdgeWeights(operand, weights, np.float32)
+    fixed = arrange(own.now(), None)
+    return (lambda _: fixed) if own.frozen else lambda _: arrange(own.now(), fixed)
+
+
+def edge_sums(operand: CSROperand, kind: Any, acc: np.dtype[Any], **how: Any) -> Callable[..., Array]:
+    """``sums(x, values, out, behind=None)`` an edge at a time.
+
+    Arrays of an unusual alignment have products of their own, made when they first come; users of other streams wait for these.
+    """
+    backend, choice = (backends.family(operand.device, name) for name in ("spmm.spmm", "spmm.choice"))
+    # What a product needs is named here, so that it does not hold the operand.
+    schedule, ready, alignment_of = operand.schedule, operand.ready, choice.alignment_of
+    how |= {"columns": kind.columns, "x_dtype": kind.dtype, "acc_dtype": acc, "reduce": kind.reduce}
     made: dict[int, Any] = {}
 
-    def at(alignment: int) -> Any:
-        if alignment not in made:
-            ready.wait()
-            made[alignment] = make(alignment)
-            ready.renew()
-        return made[alignment]
+    def make(alignment: int) -> Any:
+        ready.wait()
+        product = made[alignment] = backend.Spmm(schedule, alignment=alignment, **how)
+        ready.renew()
+        return product
 
-    return at
+    result: np.dtype[Any] = make(16).dtype
+    item, out_item, is_words = np.dtype(kind.dtype).itemsize, result.itemsize, result == np.uint32
+
+    def sums(x: Any, values: Array | None, out: Any, behind: Any = None) -> Array:
+        place = 0 if out is None or is_words else out.data.ptr  # words are always aligned
+        alignment = alignment_of(x.data.ptr, item, place, out_item)
+        summed: Array = (made.get(alignment) or make(alignment))(x, values, out, behind)
+        return summed
+
+    return sums
 
 
 def counts_of(operand: CSROperand) -> Array:
@@ -346,14 +311,7 @@ def run_windows(
     windows: Any, x: Array, out: Array | None, shape: tuple[int, ...], dtype: Any, how: dict[str, Any]
 ) -> Array:
     """A product over windows, into `out` if it is given; arrays that the kernel cannot take are copied."""
-    given, made = interop.aligned(x), cast(Any, out)
-    if made is None or made.data.ptr % 16:
-        made = cast(Any, interop.namespace(x)).empty(shape, dtype)
-    windows.run(given, made, **how)
-    if out is None or made is out:
-        return cast(Array, made)
-    out[...] = made
-    return out
+    return written(lambda target: windows.run(interop.aligned(x), target, **how), out, x, shape, dtype)
 
 
 def windows_of(operand: CSROperand) -> Any:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-import numpy as np
-
 from bitsparse import _check
-from bitsparse.arrays.bit_tensor import BitTensor, Encoding
+from bitsparse.arrays.packed import Encoding
 from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.backends.reductions import Reduce
 from bitsparse.errors import ShapeError
@@ -15,10 +13,8 @@ from bitsparse.ops.finish.epilogue import Epilogue
 from bitsparse.ops.operands.dense import as_features
 from bitsparse.ops.operands.places import device_of_sparse, working_with
 from bitsparse.ops.operands.sparse import as_csr, incidence_csr
-from bitsparse.ops.plan import learn, learn_floats, repeated
+from bitsparse.ops.plan import KeptCall, learn_floats, repeated
 from bitsparse.ops.spmm.plan import SpmmPlan
-
-__all__ = ["SpmmPlan", "aggregate_edges", "plan_spmm", "spmm"]
 
 Precision = Literal["fp32", "tf32", "3xtf32"]
 
@@ -129,27 +125,33 @@ def spmm(
     """
     function, given = "spmm", (x,) if values is None else (x, values)
     options = (reduce, precision, kernel) if epilogue is None else None
-    known = repeated(A, function, options, given, out)
+    known = repeated(A, function, options, given, out, _first_call if values is None else None)
     if known is not None:
         return known
     # What takes long to prepare for a pattern is worth it where the pattern is kept.
     keep = isinstance(A, SparseArray)
     with working_with(device_of_sparse(A), x, values, out):
-        operand = as_csr(function, A)
-        bits = isinstance(x, BitTensor)
-        features = None if bits or epilogue is not None else as_features(function, "x", x)
-        inner = tuple(np.shape(x))[1:] if features is None else features.shape[1:]
-        plan = SpmmPlan(function, operand, inner, reduce, precision, kernel, keep, epilogue)
-        if features is None:
-            result = plan.run(plan.features(x), values, out, x)
-            plan.check()
-            return result
+        operand, features = as_csr(function, A), as_features(function, "x", x)
+        plan = SpmmPlan(function, operand, features.shape[1:], reduce, precision, kernel, keep, epilogue)
         result = plan.run(features, values, out)
-        if values is not None:
-            learn_floats(A, function, options, given, plan.with_values)
-        elif keep and features.data is x:
-            learn(A, function, options, given, plan.prepare(features.dtype))
+        plan.check()
+        if values is not None or operand.device == "cpu":
+            learn_floats(A, function, options, given, plan.as_they_lie, on_host=True)
         return result
+
+
+def _first_call(
+    A: SparseArray, reduce: Reduce, precision: Precision, kernel: str | None, shape: tuple[int, ...], dtype: Any
+) -> KeptCall | None:
+    """A product of a container with features of a kind, prepared; None where a product has to be looked at every time."""
+    function = "spmm"
+    _check.numeric_dtype(function, "x", dtype)
+    if A.device == "cpu" or not 1 <= len(shape) <= 3:
+        return None
+    with working_with(A.device):
+        operand = as_csr(function, A)
+        operand.check_features(function, shape)
+        return SpmmPlan(function, operand, shape[1:], reduce, precision, kernel).prepare(dtype)
 
 
 def plan_spmm(

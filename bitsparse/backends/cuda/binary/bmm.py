@@ -10,12 +10,11 @@ from numpy.typing import NDArray
 
 from bitsparse import jit
 from bitsparse._records import replace
-from bitsparse.backends.cuda.bits import stats
+from bitsparse.backends.cuda.bits import words as packed
 from bitsparse.backends.cuda.chips import RELEASED
+from bitsparse.backends.cuda.csr.schedule import Workspaces
 from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
 from bitsparse.backends.params import EpilogueParams, Thresholds
-
-__all__ = ["SignProduct", "Tuning", "choose_tuning"]
 
 _SOURCE = "binary/bmm_rows.cu"
 #: BS_KIND of a dtype's name, beside integers; of words.
@@ -201,23 +200,19 @@ class SignProduct:
         p.is_signed = int(self._dtype.kind == "i")
         self._flag = cupy.zeros(1, np.int32)
         p.nan = self._flag.data.ptr
-        self._sums = (
-            cupy.empty(n, np.int32)
-            if n == 0 or words == 0
-            else stats.code_sums(w_words, 1, "bipolar", k, dtype="int32")
-        )
         self._keep: list[Any] = [w_words]
-        self._least: Any = None
-        self._less: Any = None
+        #: Sums of the right operand's columns, and what a kernel reads of them: less these sums, or the least counts of bits.
+        self._sums, room = cupy.zeros(n, np.int32), -(-n // _ITEM_COLUMNS) * _ITEM_COLUMNS
+        self._limits: Any = None
         if self._finish == _THRESHOLDS and thresholds is not None:
-            self._set_thresholds(thresholds, n)
-            p.out_words = self.out_shape[-1]
-        elif n:
-            less = cupy.zeros(-(-n // _ITEM_COLUMNS) * _ITEM_COLUMNS, np.int32)
-            less[:n] = -self._sums
-            self._less = less[:n]
-            self._keep.append(less)
-            p.columns = less.data.ptr
+            self._limits = cupy.asarray(np.broadcast_to(thresholds.values.reshape(-1), (n,)).astype(np.int32))
+            flips = np.zeros(room, np.uint8)
+            flips[:n] = thresholds.flips.reshape(-1)
+            self._keep.append(cupy.asarray(np.packbits(flips, bitorder="little").view(np.uint32)))
+            p.flips, p.out_words = self._keep[-1].data.ptr, self.out_shape[-1]
+        self._columns = cupy.full(room, 0 if self._limits is None else _NEVER, np.int32)
+        p.columns = self._columns.data.ptr
+        self.renew()
         self._normed = norm is not None
         if norm is not None:
             room = np.zeros((2, -(-k // 4) * 4), np.float32)
@@ -226,7 +221,6 @@ class SignProduct:
             at = self._keep[-1].data.ptr
             p.norm[:] = at, at + room[0].nbytes
         self._launches: dict[tuple[int, bool], Any] = {}
-        self._means: dict[int, Any] = {}
         self._launch: Any = None
         self._aimed: tuple[int, ...] | None = None  # what the last launch pointed to
         self._lock = threading.Lock()
@@ -239,35 +233,26 @@ class SignProduct:
             step = words * 4 if self._packed else k * self._dtype.itemsize
             self._launch_for(0, step, self._absmean)
         self._made_on = self._stream().ptr
-        self._made = cupy.cuda.Event(disable_timing=True)
-        self._made.record()
+        #: Means of the rows, for calls on each stream.
+        self._means = Workspaces(m if self._absmean else 0, np.float32, 0)
 
     @property
     def nbytes(self) -> int:
         """Bytes that are kept beside the packed signs."""
-        return sum(part.nbytes for part in (self._flag, self._sums, *self._keep[1:], *self._means.values()))
-
-    def _set_thresholds(self, thresholds: Thresholds, n: int) -> None:
-        """With ``a`` the ones of a row and ``c`` those in common, ``4 c - 2 a - sums >= t`` is asked as ``2 c - a >= (t + sums) / 2``."""
-        cupy, room = self._cupy, -(-n // _ITEM_COLUMNS) * _ITEM_COLUMNS
-        values = np.broadcast_to(thresholds.values.reshape(-1), (n,)).astype(np.int32)
-        flips = np.zeros(room, np.uint8)
-        flips[:n] = thresholds.flips.reshape(-1)
-        least = cupy.full(room, _NEVER, np.int32)
-        self._least = least[:n], cupy.asarray(values)
-        least[:n] = (self._least[1] + self._sums + 1) >> 1
-        self._keep += [least, cupy.asarray(np.packbits(flips, bitorder="little").view(np.uint32))]
-        self.params.columns, self.params.flips = (part.data.ptr for part in self._keep[-2:])
+        return (
+            sum(int(part.nbytes) for part in (self._flag, self._sums, self._columns, *self._keep[1:]))
+            + self._means.nbytes
+        )
 
     def renew(self) -> None:
-        """Sum the signs of the right operand again, whose words were written to; kernels read the words themselves as they are."""
-        if 0 in (self._sums.size, self.params.words):
-            return
-        stats.code_sums(self._keep[0], 1, "bipolar", self._k, dtype="int32", out=self._sums)
-        if self._least is not None:
-            self._least[0][...] = (self._least[1] + self._sums + 1) >> 1
-        elif self._less is not None:
-            self._less[...] = -self._sums
+        """Sum the signs of the right operand, which may have been written to; kernels read the words themselves as they are.
+
+        With ``a`` the ones of a row and ``c`` those in common, ``4 c - 2 a - sums >= t`` is asked as ``2 c - a >= (t + sums) / 2``.
+        """
+        sums = self._sums
+        if sums.size and self.params.words:
+            packed.code_sums(self._keep[0], 1, "bipolar", self._k, dtype="int32", out=sums)
+        self._columns[: sums.size] = -sums if self._limits is None else (self._limits + sums + 1) >> 1
 
     def _launch_for(self, address: int, step: int, means: bool) -> Any:
         """The prepared launch for activations of these addresses, with or without mean magnitudes; compiled at the first need."""
@@ -304,11 +289,9 @@ class SignProduct:
     @property
     def fused(self) -> str:
         """What becomes of the sums, in a few words."""
-        return (
-            "int32 sums"
-            if self._finish == _SUMS
-            else f"{'thresholds' if self._finish == _THRESHOLDS else 'epilogue'} in the same kernel"
-        )
+        if self._finish == _SUMS:
+            return "int32 sums"
+        return f"{'thresholds' if self._finish == _THRESHOLDS else 'epilogue'} in the same kernel"
 
     @property
     def may_see_nan(self) -> bool:
@@ -333,9 +316,9 @@ class SignProduct:
             if out is None:
                 out = self._cupy.empty(self.out_shape, self.out_dtype)
             if absmean is None and self._absmean:
-                absmean = self._means_on(stream)
+                absmean = self._means.on(stream).partial
             elif stream != self._made_on:
-                self._settle(stream)
+                self._means.on(stream)
             chain = self._chain
             if chain is not None:
                 chain.with_operand(row_scale=absmean if self._scale_rows and not self._packed else row_scale)
@@ -364,27 +347,6 @@ class SignProduct:
             self._zeros[0].run(self._zeros[1], out)
         elif out.size:
             out.fill(0)
-
-    def _settle(self, stream: int) -> None:
-        """Have another stream wait for what was prepared, once; a capture begins after a synchronisation."""
-        if stream not in self._means:
-            self._means[stream] = None
-            if not self._cupy.cuda.runtime.streamIsCapturing(stream):
-                self._cupy.cuda.get_current_stream().wait_event(self._made)
-
-    def _means_on(self, stream: int) -> Any:
-        """Room for the means of calls on one stream; a capture, which cannot allocate, takes over that of calls before."""
-        if stream != self._made_on:
-            self._settle(stream)
-        found = self._means.get(stream)
-        if found is None:
-            earlier = [key for key, room in self._means.items() if room is not None]
-            if earlier and self._cupy.cuda.runtime.streamIsCapturing(stream):
-                found = self._means.pop(earlier[0])
-            else:
-                found = self._cupy.empty(self._m, np.float32)
-            self._means[stream] = found
-        return found
 
 
 def _variants_for(card: jit.Capability) -> list[dict[str, int]]:

@@ -9,42 +9,27 @@ import numpy as np
 
 from bitsparse import jit
 from bitsparse.backends.cuda import geometry
-from bitsparse.backends.cuda.binary.bspmm_deal import Deal, deal
 from bitsparse.backends.cuda.binary.bspmm_params import (
     THREADS,
+    TILE_TUNING,
     ChainParams,
     CountParams,
     CountTuning,
+    Deal,
     TileChainParams,
     TileParams,
-    TileTuning,
     constants,
+    deal,
     device_chain,
-    estimates,
     set_thresholds,
     shape_of_row,
-    tile_constants,
     tuning_of,
 )
 from bitsparse.backends.cuda.chips import chip_here
-from bitsparse.backends.cuda.csr.schedule import Cut, Schedule
+from bitsparse.backends.cuda.csr.schedule import Cut, Schedule, Workspaces
 from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
-from bitsparse.backends.cuda.workspaces import Workspaces
 from bitsparse.backends.params import EpilogueParams, OperandParams, Thresholds, packed_words
 from bitsparse.errors import KernelError
-
-__all__ = [
-    "KERNELS",
-    "BinarySum",
-    "CountTuning",
-    "TileSchedule",
-    "TileTuning",
-    "chained",
-    "count",
-    "estimates",
-    "sign",
-    "tuning_of",
-]
 
 KERNELS = ("twice-plus", "plus-minus", "select")
 
@@ -55,8 +40,8 @@ _WARPS, _TILE_WARPS = 16, 12
 _WARP = 32
 #: Edges that a lane takes of a row that is dealt out, and edges of a piece of a longer one.
 _SHORT, _PIECE = 64, 256
-#: Lanes that share the four results of a strip.
-_STRIP = 4
+#: Lanes that share the four results of a strip, and words of each at most.
+_STRIP, _TILE_WORDS = 4, 2
 _NIBBLES = [bin(n).count("1") for n in range(16)]
 
 
@@ -78,21 +63,16 @@ class TileSchedule:
         Of each row.
     """
 
-    def __init__(self, indptr: Any, tiles: Any, shape: tuple[int, int]) -> None:
+    def __init__(self, indptr: Any, indices: Any, tiles: Any, shape: tuple[int, int]) -> None:
         cupy = jit.require_cupy("bspmm")
         self.shape, strips = (int(shape[0]), int(shape[1])), int(indptr.size) - 1
-        self.strips = Schedule(indptr, (strips, -(-self.shape[1] // _STRIP)), int(tiles.size))
-        self.tiles = tiles if tiles.flags.c_contiguous and tiles.data.ptr % 16 == 0 else tiles.copy()
+        self.strips = Schedule(indptr, indices, (strips, -(-self.shape[1] // _STRIP)), int(tiles.size))
+        self.tiles = geometry.aligned(tiles)
         self.edges = cupy.zeros(strips * _STRIP, np.int32)
         counts, before = cupy.asarray(_NIBBLES, np.int32), cupy.zeros(int(tiles.size) + 1, np.int64)
         for row in range(_STRIP):
             before[1:] = cupy.cumsum(counts[(tiles >> (_STRIP * row)) & 15], dtype=np.int64)
             self.edges[row::_STRIP] = before[indptr[1:]] - before[indptr[:-1]]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all that was made, on the device."""
-        return int(self.edges.nbytes) + self.strips.nbytes
 
 
 class BinarySum:
@@ -117,12 +97,12 @@ class BinarySum:
     thresholds : Thresholds, optional
         Arrays of the host or of the device.
     params : EpilogueParams, optional
-        The chain of `output` "float32", and of "bits" without thresholds (then it binarises). Vectors of the host, or of the device.
+        The chain of `output` "float32", and of "bits" without thresholds (then it binarises). Vectors of the host.
     operand : OperandParams, optional
         More factors and terms of the chain, float32 arrays of the device.
     mean : bool
         The chain starts from sums divided by the lengths of the rows (0 for an empty one).
-    tuning : CountTuning or TileTuning, optional
+    tuning : CountTuning, optional
 
     Attributes
     ----------
@@ -134,7 +114,6 @@ class BinarySum:
     def __init__(
         self,
         schedule: Schedule | TileSchedule,
-        indices: Any,
         *,
         features: int,
         bipolar: bool,
@@ -144,7 +123,7 @@ class BinarySum:
         params: EpilogueParams | None = None,
         operand: OperandParams | None = None,
         mean: bool = False,
-        tuning: CountTuning | TileTuning | None = None,
+        tuning: CountTuning | None = None,
     ) -> None:
         cupy = self._cupy = jit.require_cupy("bspmm")
         rows = schedule.shape[0]
@@ -168,11 +147,9 @@ class BinarySum:
             raise KernelError("bspmm: a mean is a float; give its thresholds for the sums, or ask for float32")
         if 0 in self.shape:
             return
-        self._indices = geometry.aligned(indices)
         if chained:
             self._chain = device_chain(params, operand, (rows, features), words)
-        self._tuning: Any = tuning
-        self.tuning: CountTuning | TileTuning | None = tuning
+        self.tuning = tuning
         chain_too = self._chain is not None
         if isinstance(schedule, TileSchedule):
             self._argument: Any = TileChainParams() if chain_too else TileParams()
@@ -194,7 +171,7 @@ class BinarySum:
         else:
             name, defines = "bspmm_methods", {"BS_OUT": output, "BS_METHOD": KERNELS.index(kernel)}
             grid = (-(-self.shape[0] * _WARP // THREADS), self._width, 1)
-            raw.streams.indptr, raw.streams.indices = self.schedule.indptr.data.ptr, self._indices.data.ptr
+            jit.filled(raw.streams, indptr=self.schedule.indptr, indices=self.schedule.indices)
             defines |= self.schedule.defines
         threads = THREADS if self.tuning is None else self.tuning.threads
         self._kernel = jit.kernel(f"binary/{name}.cu", name, defines).launch(grid, threads, self._argument)
@@ -203,67 +180,54 @@ class BinarySum:
 
     def _over_edges(self, schedule: Schedule, output: int) -> tuple[str, dict[str, int], tuple[int, int, int]]:
         """Name, constants and grid of the kernel over edges."""
-        tuning = self.tuning = self._tuning or tuning_of(
-            schedule.shape[0], schedule.nnz, self.features, chip_here().bit_sums
-        )
+        tuning = self.tuning or tuning_of(schedule.shape[0], schedule.nnz, self.features, chip_here().bit_sums)
         piece_team = tuning.piece_team or tuning.team
         words, across, slices = shape_of_row(self.features, max(tuning.team, piece_team))
-        each = (1 << tuning.planes) - 4
-        most = (tuning.team * each, piece_team * each)
-        cut = self._cut_for(schedule, tuning, (tuning.team, across, slices), most, _WARPS)
+        # Rows and pieces are short enough for the counters.
+        most = tuning.team * ((1 << tuning.planes) - 4), piece_team * ((1 << tuning.planes) - 4)
+        cut = self._cut_for(schedule, tuning, across, slices, most, _WARPS)
         self._slot = slices * (words << across) * (tuning.planes + piece_team.bit_length() - 1)
         if piece_team == tuning.team:
             blocks = -(-(cut.streams + cut.pieces) * (tuning.team << across) // tuning.threads)
         else:
             self._params.piece_blocks = -(-cut.pieces * (piece_team << across) // tuning.threads)
             blocks = self._params.piece_blocks - (-cut.streams * (tuning.team << across) // tuning.threads)
-        return (
-            "bspmm_count",
-            constants(tuning, output, words, bool(self._params.limits)) | schedule.defines,
-            (blocks, slices, 1),
-        )
+        defines = constants(tuning, output, words, bool(self._params.limits))
+        return "bspmm_count", defines | schedule.defines, (blocks, slices, 1)
 
     def _over_tiles(self, schedule: TileSchedule, output: int) -> tuple[str, dict[str, int], tuple[int, int, int]]:
-        """The same of the kernel over tiles."""
-        tuning = self.tuning = self._tuning or TileTuning()
-        words, across, slices = tuning.shape_of_row(self.features)
-        cut = self._cut_for(schedule.strips, tuning, (_STRIP, across, slices), (tuning.most,) * 2, _TILE_WARPS)
+        """The same of the kernel over tiles, each of which counts up to four."""
+        tuning, strips = self.tuning or TILE_TUNING, schedule.strips
+        words, across, slices = shape_of_row(self.features, _STRIP, _TILE_WORDS)
+        most = 16 * (((1 << tuning.planes) - 1) // 16)
+        cut = self._cut_for(strips, tuning, across, slices, (most, most), _TILE_WARPS)
         self._slot = slices * (_STRIP * words << across) * (tuning.planes + 2)
         self._argument.tiles, self._argument.edges = schedule.tiles.data.ptr, schedule.edges.data.ptr
         blocks = -(-(cut.streams + cut.pieces) * (_STRIP << across) // tuning.threads)
-        defines = (
-            tile_constants(tuning, output, words, self._width, bool(self._params.limits)) | schedule.strips.defines
-        )
-        return "bspmm_tiles", defines, (blocks, slices, 1)
+        defines = constants(tuning, output, words, bool(self._params.limits), self._width)
+        return "bspmm_tiles", defines | strips.defines, (blocks, slices, 1)
 
     def _cut_for(
-        self,
-        schedule: Schedule,
-        tuning: CountTuning | TileTuning,
-        team: tuple[int, int, int],
-        most: tuple[int, int],
-        warps: int,
+        self, schedule: Schedule, tuning: CountTuning, across: int, slices: int, most: tuple[int, int], warps: int
     ) -> Cut | Deal:
-        """The pattern cut into streams and pieces, or dealt out; rows and pieces short enough for the counters.
+        """The pattern cut into streams and pieces, or dealt out; `most` has the edges of a row and of a piece.
 
-        `team` has the lanes that take edges, log2 of those beside each other, and the slices; `most` the edges of a row and of a piece.
+        `across` is log2 of the lanes beside each other.
         """
-        lanes, across, slices = team
-        raw, shift = self._params, lanes.bit_length() - 1 + across
-        raw.across, raw.slices = across, slices
+        raw, lanes = self._params, tuning.team
+        self.tuning, raw.across, raw.slices = tuning, across, slices
         if tuning.window:
             short, longest = min(tuning.span or _SHORT * lanes, most[0]), min(tuning.longest or _PIECE, most[1])
             batch = lanes * tuning.unroll
-            found = deal(schedule, short=short, longest=longest, batch=batch, window=tuning.window)
-            raw.streams = found.params(schedule, self._indices, shift)
-            raw.order = found.order.data.ptr
-            raw.bounds = None if found.bounds is None else found.bounds.data.ptr
-            self.cut = found
-            return found
+            dealt = self.cut = deal(schedule, short=short, longest=longest, batch=batch, window=tuning.window)
+            raw.streams = dealt.params(schedule, lanes.bit_length() - 1 + across)
+            raw.order = dealt.order.data.ptr
+            raw.bounds = None if dealt.bounds is None else dealt.bounds.data.ptr
+            return dealt
         cut = schedule.cut(lanes << across, warps=warps, span=tuning.span, longest=tuning.longest)
         if cut.longest > min(most):
             cut = schedule.cut(lanes << across, warps=warps, span=tuning.span, longest=min(most))
-        raw.streams = schedule.params(cut, self._indices, lanes << across)
+        raw.streams = schedule.params(cut, lanes << across)
         self.cut = cut
         return cut
 
@@ -291,67 +255,6 @@ class BinarySum:
         return self._chain is not None and self._chain.nan_seen()
 
 
-def _prepared(indptr: Any, indices: Any, words: Any, schedule: Schedule | None, **given: Any) -> BinarySum:
-    if schedule is None:
-        schedule = Schedule(indptr, (int(indptr.size) - 1, int(words.shape[0])), int(indices.size))
-    return BinarySum(schedule, indices, **given)
-
-
-def count(
-    indptr: Any,
-    indices: Any,
-    words: Any,
-    features: int,
-    *,
-    bipolar: bool,
-    kernel: str = "twice-plus",
-    out: Any = None,
-    schedule: Schedule | None = None,
-) -> Any:
-    """Sum of the one-bit features of each row's neighbours, int32 (m, features); see the host's function of the same name.
-
-    The indices must be within `words`: they are not checked. `schedule` is that of the pattern, made anew if not given.
-    """
-    return _prepared(indptr, indices, words, schedule, features=features, bipolar=bipolar, kernel=kernel)(words, out)
-
-
-def sign(
-    indptr: Any,
-    indices: Any,
-    words: Any,
-    features: int,
-    thresholds: Thresholds,
-    *,
-    bipolar: bool,
-    kernel: str = "twice-plus",
-    out: Any = None,
-    schedule: Schedule | None = None,
-) -> Any:
-    """Bits ``(sum >= threshold) ^ flip`` of :func:`count`'s sums, which are never stored: uint32 (m, 1, W)."""
-    given = {"features": features, "bipolar": bipolar, "kernel": kernel}
-    return _prepared(indptr, indices, words, schedule, output="bits", thresholds=thresholds, **given)(words, out)
-
-
-def chained(
-    indptr: Any,
-    indices: Any,
-    words: Any,
-    features: int,
-    params: EpilogueParams,
-    *,
-    bipolar: bool,
-    mean: bool = False,
-    kernel: str = "twice-plus",
-    out: Any = None,
-    schedule: Schedule | None = None,
-    operand: OperandParams | None = None,
-) -> Any:
-    """The chain of an epilogue over :func:`count`'s sums (or means), float32 (m, features) or its signs, uint32 (m, 1, W)."""
-    output = "bits" if params.out == "bits" else "float32"
-    given = {"features": features, "bipolar": bipolar, "kernel": kernel, "output": output, "mean": mean}
-    return _prepared(indptr, indices, words, schedule, params=params, operand=operand, **given)(words, out)
-
-
 def _variants() -> list[jit.Variant]:
     """Sums, bits by one threshold or many, and chains: words of a lane; teams for short, middling and long rows; tiles; the other ways."""
     large, short = {"BS_LARGE": 1}, tuning_of(1 << 20, 1 << 23, 128)
@@ -362,7 +265,7 @@ def _variants() -> list[jit.Variant]:
     teams = (tuning_of(1 << 20, 1 << 23, 256), tuning_of(1 << 17, 5 << 20, 128), tuning_of(1 << 15, 1 << 23, 128))
     found += [constants(team, output, 4) for team in teams for output in plain]
     tiles = ((plain[0], False), (plain[1], False), (plain[1], True))
-    strips = [tile_constants(TileTuning(), output, 2, 4, many) for output, many in tiles]
+    strips = [constants(TILE_TUNING, output, 2, many, 4) for output, many in tiles]
     methods = [{"BS_METHOD": way, "BS_OUT": output} for way, output in ((1, plain[0]), (2, plain[1]), (2, _CHAIN))]
     return [
         *jit.variants_of("binary/bspmm_count.cu", "bspmm_count", found),

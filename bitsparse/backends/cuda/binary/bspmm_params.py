@@ -1,7 +1,11 @@
-"""What the kernels of one-bit sums are told: their parameters, the chain of an epilogue, thresholds in bits, what may be tuned."""
+"""What the kernels of one-bit sums are told: parameters, what may be tuned, rows dealt out, chains, thresholds in bits."""
 
 from __future__ import annotations
 
+import ctypes
+import threading
+import weakref
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,27 +14,10 @@ from bitsparse import jit
 from bitsparse._records import as_dict, replace
 from bitsparse.backends.cuda.bits import pack as cuda_bits
 from bitsparse.backends.cuda.chips import H200, BitRates
+from bitsparse.backends.cuda.csr.schedule import Schedule, StreamsParams
 from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
 from bitsparse.backends.params import EpilogueParams, OperandParams, Thresholds, packed_words
 from bitsparse.errors import KernelError
-
-__all__ = [
-    "THREADS",
-    "ChainParams",
-    "CountParams",
-    "CountTuning",
-    "Estimate",
-    "TileChainParams",
-    "TileParams",
-    "TileTuning",
-    "constants",
-    "device_chain",
-    "estimates",
-    "set_thresholds",
-    "shape_of_row",
-    "tile_constants",
-    "tuning_of",
-]
 
 #: Threads of a block at most.
 THREADS = 128
@@ -39,6 +26,10 @@ _WARP = 32
 _FEW_ROWS, _WHOLE, _WINDOW = 1 << 17, 1 << 30, 8192
 #: Blocks for which the registers suffice with a chain, and with numbers from teams of two.
 _INTEGERS, _CHAIN, _NUMBERS_BLOCKS = 0, 2, 4
+#: Indices are read in fours, so that batches begin at multiples of four edges.
+_QUAD = 4
+#: Rows from which a latency counts for nothing.
+_MOST_BOUNDS = 1 << 22
 
 
 CountParams = jit.struct("binary/bspmm_count.cuh", "CountParams")
@@ -85,52 +76,8 @@ class CountTuning(NamedTuple):
     longest: int | None = None
 
 
-class TileTuning(NamedTuple):
-    """The same for tiles, of which four lanes take some at a time.
-
-    Attributes
-    ----------
-    words : int
-        Of a lane: 1 or 2.
-    unroll : int
-        Tiles in flight of a lane, a multiple of 4.
-    planes, blocks, threads, window, span, longest
-        As in :class:`CountTuning`, with tiles and strips for edges and rows.
-    """
-
-    words: int = 2
-    unroll: int = 4
-    planes: int = 7
-    blocks: int = 3
-    threads: int = THREADS
-    window: int = 0
-    span: int | None = None
-    longest: int | None = None
-
-    @property
-    def most(self) -> int:
-        """Tiles of a piece at most; each counts up to four.
-
-        Examples
-        --------
-        >>> TileTuning().most
-        112
-        """
-        return 16 * (((1 << self.planes) - 1) // 16)
-
-    def shape_of_row(self, features: int) -> tuple[int, int, int]:
-        """As :func:`shape_of_row`.
-
-        Examples
-        --------
-        >>> [TileTuning().shape_of_row(n) for n in (1, 33, 128, 129, 512, 5000)]
-        [(1, 0, 1), (2, 0, 1), (2, 1, 1), (2, 2, 1), (2, 3, 1), (2, 3, 10)]
-        """
-        filled = -(-features // _WARP) if features <= 64 else packed_words(features, 1, "planes")
-        words = min(self.words, filled)
-        vectors = filled // words
-        across = min((vectors - 1).bit_length(), 3)
-        return words, across, -(-vectors >> across)
+#: Of the kernel over tiles, of which four lanes take some at a time: tiles and strips for edges and rows.
+TILE_TUNING = CountTuning(team=4, unroll=4, planes=7, blocks=3)
 
 
 def tuning_of(rows: int, nnz: int, features: int, rates: BitRates = H200.bit_sums) -> CountTuning:
@@ -153,162 +100,149 @@ def tuning_of(rows: int, nnz: int, features: int, rates: BitRates = H200.bit_sum
     return CountTuning(team, unroll, 7, blocks, piece_team=16, window=window, span=each * team, longest=longest)
 
 
-def shape_of_row(features: int, team: int) -> tuple[int, int, int]:
-    """(words of a lane, log2 of the lanes beside each other, slices) for rows of so many bits.
+def shape_of_row(features: int, team: int, most: int = 4) -> tuple[int, int, int]:
+    """(words of a lane, at `most` so many; log2 of the lanes beside each other; slices) for rows of so many bits.
 
     Examples
     --------
     >>> [shape_of_row(n, 4) for n in (1, 33, 128, 129, 512, 5000)]
     [(1, 0, 1), (2, 0, 1), (4, 0, 1), (4, 1, 1), (4, 2, 1), (4, 3, 5)]
+    >>> [shape_of_row(n, 4, 2) for n in (1, 33, 128, 129, 512, 5000)]
+    [(1, 0, 1), (2, 0, 1), (2, 1, 1), (2, 2, 1), (2, 3, 1), (2, 3, 10)]
     """
     if features <= 64:
         return (1 if features <= 32 else 2), 0, 1
-    vectors = packed_words(features, 1, "planes") // 4
+    vectors = packed_words(features, 1, "planes") // most
     across = min((vectors - 1).bit_length(), (_WARP // team).bit_length() - 1)
-    return 4, across, -(-vectors >> across)
+    return most, across, -(-vectors >> across)
 
 
-def constants(tuning: CountTuning, output: int, words: int, many: bool = False) -> dict[str, int]:
-    """What ``binary/bspmm_count.cu`` is compiled with, for int32 indices; `many` if features have thresholds of their own."""
+def constants(tuning: CountTuning, output: int, words: int, many: bool = False, width: int = 0) -> dict[str, int]:
+    """What the kernel over edges is compiled with, for int32 indices, or with the `width` of a row in words the one over tiles.
+
+    `many` if features have thresholds of their own.
+    """
     many_registers = output == _CHAIN or (output == _INTEGERS and tuning.team == 2)
-    return {
+    found = {
         "BS_OUT": output,
         "BS_LIMITS": int(many),
         "BS_WORDS": words,
         "BS_TEAM": tuning.team,
-        "BS_PIECE_TEAM": tuning.piece_team or tuning.team,
         "BS_U": tuning.unroll,
         "BS_PLANES": tuning.planes,
-        "BS_FEW": tuning.few,
         "BS_BLOCKS": min(tuning.blocks, _NUMBERS_BLOCKS) if many_registers else tuning.blocks,
     }
+    edges = {"BS_PIECE_TEAM": tuning.piece_team or tuning.team, "BS_FEW": tuning.few}
+    return found | ({"BS_WIDTH": width} if width else edges)
 
 
-def tile_constants(tuning: TileTuning, output: int, words: int, width: int, many: bool = False) -> dict[str, int]:
-    """What ``binary/bspmm_tiles.cu`` is compiled with, as :func:`constants`."""
-    return {
-        "BS_OUT": output,
-        "BS_LIMITS": int(many),
-        "BS_WORDS": words,
-        "BS_TEAM": 4,
-        "BS_U": tuning.unroll,
-        "BS_PLANES": tuning.planes,
-        "BS_WIDTH": width,
-        "BS_BLOCKS": tuning.blocks,
-    }
+class Deal(NamedTuple):
+    """A pattern dealt out.
+
+    Attributes
+    ----------
+    order : cupy.ndarray (streams,), dtype of `indptr`
+        The rows of up to `short` edges: windows of the pattern one after another, in each the rows of most batches first.
+    bounds : cupy.ndarray (streams, 2) or None
+        First edge of each of these rows, and the one behind its last; None where there are too many of them to save a latency.
+    piece_row, piece_first : cupy.ndarray (pieces,), dtype of `indptr`
+        Row and first edge of each piece of `longest` edges of the other rows. The pieces of a row follow each other.
+    streams, pieces, short, longest : int
+    """
+
+    order: Any
+    bounds: Any
+    piece_row: Any
+    piece_first: Any
+    streams: int
+    pieces: int
+    short: int
+    longest: int
+
+    def params(self, schedule: Schedule, shift: int) -> ctypes.Structure:
+        """The argument of a kernel whose teams have 2**shift lanes."""
+        at = (schedule.indptr, schedule.indices, None, self.piece_row, self.piece_first)
+        addresses = (None if array is None else array.data.ptr for array in at)
+        return StreamsParams(*addresses, self.streams, self.pieces, self.longest, shift, 0)
 
 
-class Estimate(NamedTuple):
-    """A kernel that can compute a sum, and microseconds that it takes about."""
-
-    kernel: str
-    cost: float
+_deals: weakref.WeakKeyDictionary[Schedule, dict[tuple[int, ...], Deal]] = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
 
 
-def estimates(
-    shape: tuple[int, int],
-    nnz: int,
-    features: int,
-    *,
-    tiles: int | None = None,
-    output: str = "bits",
-    rates: BitRates = H200.bit_sums,
-) -> list[Estimate]:
-    """The kernels over edges ("csr") and over FRDC's tiles ("frdc"), the quicker one first by what was measured of a chip.
+def deal(schedule: Schedule, *, short: int, longest: int, batch: int, window: int) -> Deal:
+    """Deal out a pattern for teams that take `batch` edges at a time; made once for a schedule. Waits for the stream.
 
     Parameters
     ----------
-    shape, nnz
-        Of the pattern.
-    features : int
-    tiles : int, optional
-        Of the pattern's FRDC form, if there is one.
-    output : str
-        As for ``BinarySum``.
-    rates : BitRates, optional
-
-    Examples
-    --------
-    >>> [e.kernel for e in estimates((372_474, 372_474), 24_574_995, 128, tiles=2_931_610)]
-    ['csr', 'frdc']
-    >>> [e.kernel for e in estimates((100_000, 100_000), 16_000_000, 128, tiles=1_000_000)]
-    ['frdc', 'csr']
+    short : int
+        Rows of more edges are cut into pieces of `longest`.
+    window : int
+        Rows of a window, within which they are put in order: neighbours of the pattern stay close.
     """
-    stored = features / 8 if output == "bits" else 4.0 * features
-    moved = rates.start + shape[0] * stored / rates.stored
-    vectors = packed_words(features, 1, "planes") / 4
-    found = [Estimate("csr", moved + nnz * (rates.edge + rates.edge_vector * (vectors - 1)))]
-    if tiles is not None:
-        found.append(Estimate("frdc", moved + tiles * rates.tile * max(0.5, features / 128)))
-    return sorted(found, key=lambda estimate: estimate.cost)
+    key = (short, longest, batch, window)
+    with _lock:
+        found = _deals.setdefault(schedule, {})
+        if key not in found:
+            found[key] = _dealt(schedule, *key)
+        return found[key]
+
+
+def _dealt(schedule: Schedule, short: int, longest: int, batch: int, window: int) -> Deal:
+    cupy = jit.require_cupy("bspmm")
+    indptr, rows = schedule.indptr, schedule.shape[0]
+    first = indptr[:-1]
+    lengths = indptr[1:] - first
+    most = (short + _QUAD) // batch + 2
+    batches = (lengths + (first % _QUAD) + (batch - 1)) // batch
+    number = cupy.arange(rows, dtype=np.int64)
+    place = (number // window + 1) * most - batches  # ascending within a window as the batches fall
+    keys = cupy.sort(cupy.where(lengths > short, -1, place * rows + number))
+    away = int((lengths > short).sum())
+    order = (keys[away:] % rows).astype(indptr.dtype)
+    piece_row = piece_first = cupy.empty(0, indptr.dtype)
+    pieces = 0
+    if away:
+        long_rows = cupy.flatnonzero(lengths > short)
+        each = (lengths[long_rows] + (longest - 1)) // longest
+        ends = cupy.cumsum(each)
+        pieces = int(ends[-1])
+        piece = cupy.arange(pieces, dtype=np.int64)
+        which = cupy.searchsorted(ends, piece, side="right")
+        piece_row = long_rows[which].astype(indptr.dtype)
+        piece_first = (first[long_rows][which] + (piece - (ends - each)[which]) * longest).astype(indptr.dtype)
+    bounds = cupy.stack([indptr[order], indptr[order + 1]], axis=1) if rows <= _MOST_BOUNDS else None
+    return Deal(order, bounds, piece_row, piece_first, int(order.size), pieces, short, longest)
 
 
 def device_chain(
     params: EpilogueParams | None, operand: OperandParams | None, shape: tuple[int, int], words: bool
 ) -> DeviceEpilogue:
-    """The chain on the device; vectors that are there already stay there where they can."""
+    """The chain on the device, with what the operands add to it."""
     params = params or (EpilogueParams(out="bits", binarize=True) if words else EpilogueParams())
     if words and not (params.out == "bits" and params.binarize and params.bits == 1 and params.axis == -1):
         raise KernelError("bspmm: the chain must binarise along the features to give bits; binarise, then repack")
     if not words:
         params = replace(params, out="float", binarize=False)
-    given = operand or OperandParams()
-    on_device = {
-        name: getattr(params, name)
-        for name in ("row_scale", "col_scale", "row_term", "col_term")
-        if _is_on_device(getattr(params, name)) and getattr(given, name) is None
-    }
-    given = replace(given, **on_device)
-    without: dict[str, Any] = dict.fromkeys(on_device)
-    chain = DeviceEpilogue(_on_host(replace(params, **without)), shape, 2.0**31)
-    return chain.with_operand(**as_dict(given))
-
-
-def _is_on_device(part: Any) -> bool:
-    if isinstance(part, tuple):
-        return all(_is_on_device(one) for one in part)
-    return hasattr(part, "__cuda_array_interface__")
-
-
-def _on_host(params: EpilogueParams) -> EpilogueParams:
-    """The parameters with every vector on the host; waits for those that are not."""
-
-    def fetched(part: Any) -> Any:
-        if isinstance(part, tuple):
-            return tuple(fetched(one) for one in part)
-        return part.get() if hasattr(part, "__cuda_array_interface__") else part
-
-    return EpilogueParams(*(fetched(part) for part in params))
+    return DeviceEpilogue(params, shape, 2.0**31).with_operand(**as_dict(operand or OperandParams()))
 
 
 def set_thresholds(raw: Any, thresholds: Thresholds, features: int, bipolar: bool) -> Any:
     """Fills in one threshold as a number, or many bit-sliced; gives what must be kept on the device."""
     cupy = jit.require_cupy("bspmm")
-    values, flips, longest = thresholds.values, thresholds.flips, int(thresholds.longest)
-    if values.size == 1 or _all_the_same(values, flips):
-        raw.limit = min(max(int(values.reshape(-1)[0]), -longest - 1), longest + 1, (1 << 31) - 1)
-        raw.flip = int(bool(flips.reshape(-1)[0]))
+    values, longest, single = thresholds.values, int(thresholds.longest), thresholds.single
+    if single is not None:
+        raw.limit = min(max(single[0], -longest - 1), longest + 1, (1 << 31) - 1)
+        raw.flip = int(single[1])
         return None
     base = longest if bipolar else 0
     shape = (values.shape[0], features)
     raised = cupy.clip(cupy.asarray(values), -base, longest + 1) + base
     planes = max(1, (base + longest + 1).bit_length())
-    words = cuda_bits.pack(
-        cupy.broadcast_to(raised, shape), planes, axis=-1, layout="planes", encoding="unsigned", check=False
-    )
-    turned = cuda_bits.pack(
-        cupy.broadcast_to(cupy.asarray(flips), shape),
-        1,
-        axis=-1,
-        layout="planes",
-        encoding="unsigned",
-        check=False,
-    )
+    sliced = partial(cuda_bits.pack, axis=-1, layout="planes", encoding="unsigned", check=False)
+    words = sliced(cupy.broadcast_to(raised, shape), planes)
+    flips = sliced(cupy.broadcast_to(cupy.asarray(thresholds.flips), shape), 1)
     class_of = None if thresholds.class_of is None else cupy.asarray(thresholds.class_of, np.int32)
-    raw.limits, raw.flips, raw.limit_planes, raw.base = words.data.ptr, turned.data.ptr, planes, base
+    raw.limits, raw.flips, raw.limit_planes, raw.base = words.data.ptr, flips.data.ptr, planes, base
     raw.class_of = None if class_of is None else class_of.data.ptr
-    return words, turned, class_of
-
-
-def _all_the_same(values: Any, flips: Any) -> bool:
-    return bool(values.size) and bool((values == values.reshape(-1)[0]).all() & (flips == flips.reshape(-1)[0]).all())
+    return words, flips, class_of

@@ -7,34 +7,35 @@ allocated or waited for, so that a call can be captured in a CUDA graph. bfloat1
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from bitsparse import _check, jit
 from bitsparse.backends.cuda import geometry
-from bitsparse.backends.cuda.bits.ranges import calibrate, minmax, stochastic_round
-from bitsparse.backends.cuda.bits.stats import code_sums, tile_bitmap
-from bitsparse.backends.cuda.bits.words import count_nonzero, pad_is_zero, repack
+from bitsparse.backends.cuda.bits.stats import calibrate, content_sum, minmax, relative_error, stochastic_round
+from bitsparse.backends.cuda.bits.words import code_sums, count_nonzero, pad_is_zero, repack, tile_bitmap
 from bitsparse.backends.cuda.geometry import DOUBLE, FLOAT, GROUP, HALF, Source
+from bitsparse.backends.params import ROUNDINGS, Packing, Quantisation, words_shape
 
 __all__ = [
     "calibrate",
     "code_sums",
+    "content_sum",
     "count_nonzero",
     "dequantize",
     "minmax",
     "pack",
     "pad_is_zero",
     "quantize",
+    "relative_error",
     "repack",
     "stochastic_round",
     "tile_bitmap",
     "unpack",
 ]
 
-_ROUNDINGS = {"floor": 0, "nearest": 1, "stochastic": 2}
 _STOCHASTIC = 2
 _WARPS, _CHUNKS = 4, 8
 #: Bytes of draws that a warp keeps in shared memory, along and across the lanes.
@@ -78,8 +79,11 @@ def _stage_bytes(bits: int) -> int:
 
 
 def _encode(
-    function: str, found: Source, params: ctypes.Structure, words: Any, bits: int, axis: int, layout: str, **kind: int
-) -> None:
+    found: Source, params: ctypes.Structure, words: Any, bits: int, axis: int, layout: str, looks: bool, **kind: int
+) -> bool:
+    """Write the words; whether an element cannot be encoded, if the kernel looks for such ones, which is waited for."""
+    flag = jit.require_cupy("pack_bits").zeros((), np.int32) if looks else None
+    params.flag = None if flag is None else flag.data.ptr
     params.words, params.bits = words.data.ptr, bits
     params.batches, params.rows, params.cols = found.batches, found.rows, found.cols
     params.x, params.vector, params.width = found.array.data.ptr, found.vector, words.shape[-1]
@@ -92,18 +96,18 @@ def _encode(
     steps = sum(abs(step) * count for step, count in zip(found.strides, counts, strict=True))
     if _is_large(steps, GROUP * found.batches * found.rows * -(-found.cols // GROUP), words.size):
         kind["BS_LARGE"] = 1
-    way = "rows" if rows else "columns"
-    if kind.get("BS_STEPS") == 0 and rows and _is_octets(found, params):
+    way, may_be_quick = "rows" if rows else "columns", kind.get("BS_STEPS") == 0
+    if may_be_quick and rows and _is_octets(found, params):
         _encode_octets(found, params, kind)
-        return
-    if kind.get("BS_STEPS") == 0 and _is_quick(found, params, rows):
-        del kind["BS_STEPS"]
-        kernel = jit.kernel("bits/quick.cu", f"quick_{way}", kind)
-        draws = 0
     else:
-        kernel = jit.kernel("bits/encode.cu", f"encode_{way}", kind)
-    blocks = _blocks(rows, found.batches, found.rows, found.cols)
-    kernel.launch(blocks, 32 * _WARPS, params, shared=draws + (0 if rows else _stage_bytes(bits)))()
+        if may_be_quick and _is_quick(found, params, rows):
+            del kind["BS_STEPS"]
+            kernel, draws = jit.kernel("bits/quick.cu", f"quick_{way}", kind), 0
+        else:
+            kernel = jit.kernel("bits/encode.cu", f"encode_{way}", kind)
+        blocks = _blocks(rows, *counts)
+        kernel.launch(blocks, 32 * _WARPS, params, shared=draws + (0 if rows else _stage_bytes(bits)))()
+    return flag is not None and bool(flag.get())
 
 
 def _is_octets(found: Source, params: ctypes.Structure) -> bool:
@@ -134,7 +138,7 @@ def _encode_octets(found: Source, params: ctypes.Structure, kind: dict[str, int]
 
 def _is_quick(found: Source, params: ctypes.Structure, rows: bool) -> bool:
     """Whether ``bits/quick.cu`` does it; if so, fills in what its arithmetic takes from the host (see ``bits/quick.cuh``)."""
-    span, nearest = params.high - params.low, params.rounding == _ROUNDINGS["nearest"]
+    span, nearest = params.high - params.low, params.rounding == ROUNDINGS["nearest"]
     if params.bits > _POINT_BITS or params.fields or params.rounding == _STOCHASTIC:
         return False
     if not (-64 <= params.low < params.high <= 63 and 2.0**-20 <= abs(params.multiplier) / span <= 2.0**20):
@@ -171,43 +175,21 @@ def pack(values: Any, bits: int, *, axis: int, layout: str, encoding: str, out: 
     ValueError
         A float is NaN, which has no sign.
     """
-    cupy = jit.require_cupy("pack_bits")
-    words = geometry.output("pack_bits", out, geometry.packed_shape(values.shape, bits, axis, layout), np.uint32)
+    words = geometry.output("pack_bits", out, words_shape(values.shape, bits, axis, layout), np.uint32)
     if values.size == 0:
         return words
     found, kind = geometry.source(values), geometry.kind_of(values.dtype)
     params = EncodeParams(positive=int(values.dtype.kind == "b" or encoding == "bipolar"))
     params.is_signed = int(values.dtype.kind == "i")
-    flag = None
-    if check and kind >= HALF:
-        flag = cupy.zeros((), np.int32)
-        params.flag = flag.data.ptr
-    _encode("pack_bits", found, params, words, bits, axis, layout, BS_KIND=kind)
-    if flag is not None:
-        _check.no_nan("pack_bits", "x", bool(flag.get()))
+    looks = check and kind >= HALF
+    _check.no_nan("pack_bits", "x", _encode(found, params, words, bits, axis, layout, looks, BS_KIND=kind))
     return words
 
 
-def quantize(
-    x: Any,
-    bits: int,
-    *,
-    offset: Any,
-    divisor: Any,
-    multiplier: float,
-    qmin: int,
-    qmax: int,
-    rounding: str,
-    seed: int,
-    stream: int,
-    axis: int,
-    layout: str,
-    out: Any = None,
-    check: bool = False,
-) -> Any:
-    """``clip(round(((x - offset) / divisor) * multiplier), qmin, qmax)`` modulo ``2**bits``, packed.
+def quantize(x: Any, bits: int, *, out: Any = None, check: bool = False, **how: Unpack[Quantisation]) -> Any:
+    """The packed codes of real numbers, see :class:`~bitsparse.backends.params.Quantisation`.
 
-    Steps are rounded in the dtype of ``offset`` and ``divisor`` (float32 or float64), to which ``x`` is widened. NaN gives ``qmin``.
+    ``x`` is widened to the dtype of the steps. NaN gives ``qmin``.
 
     Parameters
     ----------
@@ -223,19 +205,19 @@ def quantize(
     ValueError
         With `check`, `x` holds NaN or infinity.
     """
-    cupy = jit.require_cupy("quantize")
+    offset, qmin, qmax, axis, layout = how["offset"], how["qmin"], how["qmax"], how["axis"], how["layout"]
     dtype = np.dtype(offset.dtype) if hasattr(offset, "dtype") else np.asarray(offset).dtype
     kind = geometry.kind_of(x.dtype)
     if kind < HALF or (kind == DOUBLE and dtype == np.float32):
         x = x.astype(dtype)
         kind = geometry.kind_of(dtype)
-    words = geometry.output("quantize", out, geometry.packed_shape(x.shape, bits, axis, layout), np.uint32)
+    words = geometry.output("quantize", out, words_shape(x.shape, bits, axis, layout), np.uint32)
     if x.size == 0:
         return words
     found = geometry.source(x)
-    params = EncodeParams(multiplier=multiplier, low=qmin, high=qmax, rounding=_ROUNDINGS[rounding])
-    params.seed, params.stream = seed & 0xFFFFFFFFFFFFFFFF, stream & 0xFFFFFFFF
-    by_offset, by_divisor = geometry.operand(offset, x.shape, dtype), geometry.operand(divisor, x.shape, dtype)
+    params = EncodeParams(multiplier=how["multiplier"], low=qmin, high=qmax, rounding=ROUNDINGS[how["rounding"]])
+    params.seed, params.stream = how["seed"] & 0xFFFFFFFFFFFFFFFF, how["stream"] & 0xFFFFFFFF
+    by_offset, by_divisor = geometry.operand(offset, x.shape, dtype), geometry.operand(how["divisor"], x.shape, dtype)
     params.offset, params.offset_value = by_offset.address, by_offset.value
     params.divisor, params.divisor_value = by_divisor.address, by_divisor.value
     _set(params, "offset", found.turn(by_offset.strides))
@@ -243,25 +225,18 @@ def quantize(
     _set(params, "index", found.index_strides)
     quick = max(bits, int(qmax).bit_length(), int(-qmin).bit_length()) <= _QUICK_BITS
     steps = 2 if dtype == np.float64 else 0 if quick else 1
-    flag = None
-    if check:
-        flag = cupy.zeros((), np.int32)
-        params.flag = flag.data.ptr
-    _encode("quantize", found, params, words, bits, axis, layout, BS_KIND=kind, BS_STEPS=steps)
-    if flag is not None:
-        _check.finite("quantize", "x", not bool(flag.get()))
+    odd = _encode(found, params, words, bits, axis, layout, check, BS_KIND=kind, BS_STEPS=steps)
+    _check.finite("quantize", "x", not odd)
     return words
 
 
-def _decode(
-    words: Any, values: Any, bits: int, axis: int, layout: str, encoding: str, scale: Any = None, offset: Any = None
-) -> None:
+def _decode(words: Any, values: Any, bits: int, scale: Any = None, offset: Any = None, **how: Unpack[Packing]) -> None:
     """Write the values of ``words``; without a scale, the integers themselves."""
-    shape, dtype = values.shape, values.dtype
+    shape, dtype, encoding = values.shape, values.dtype, how["encoding"]
     params = DecodeParams(words=words.data.ptr, out=values.data.ptr, bits=bits, width=words.shape[-1])
     params.rows, params.cols = int(shape[-2]), int(shape[-1])
     params.batches = values.size // (params.rows * params.cols)
-    params.fields = int(layout == "rows" and bits > 1)
+    params.fields = int(how["layout"] == "rows" and bits > 1)
     params.weight, params.is_unsigned = 1, int(encoding == "unsigned")
     if encoding == "signed":
         params.top = params.less = 1 << (bits - 1)
@@ -278,7 +253,7 @@ def _decode(
             setattr(params, name, found.address)
             setattr(params, f"{name}_value", found.value)
             _set(params, name, found.strides)
-    rows = axis == -1
+    rows = how["axis"] == -1
     kind = {"BS_KIND": geometry.kind_of(dtype)}
     if _is_large(GROUP * params.batches * params.rows * -(-params.cols // GROUP), words.size):
         kind["BS_LARGE"] = 1
@@ -288,20 +263,12 @@ def _decode(
 
 
 def unpack(
-    words: Any,
-    shape: tuple[int, ...],
-    bits: int,
-    *,
-    axis: int,
-    layout: str,
-    encoding: str,
-    dtype: DTypeLike,
-    out: Any = None,
+    words: Any, shape: tuple[int, ...], bits: int, *, dtype: DTypeLike, out: Any = None, **how: Unpack[Packing]
 ) -> Any:
     """The integers of ``words`` as a C-contiguous array of ``dtype``, or in ``out``."""
     values = geometry.output("unpack_bits", out, shape, np.dtype(dtype), np.dtype(dtype).itemsize)
     if values.size:
-        _decode(words, values, bits, axis, layout, encoding)
+        _decode(words, values, bits, **how)
     return values
 
 
@@ -310,13 +277,11 @@ def dequantize(
     shape: tuple[int, ...],
     bits: int,
     *,
-    axis: int,
-    layout: str,
-    encoding: str,
     scale: Any,
     offset: Any,
     dtype: DTypeLike,
     out: Any = None,
+    **how: Unpack[Packing],
 ) -> Any:
     """``fl(fl(fl(q) * scale) + offset)`` in float32, or in float64 for float64; 16-bit results are the float32 result rounded once.
 
@@ -324,7 +289,7 @@ def dequantize(
     """
     values = geometry.output("dequantize", out, shape, np.dtype(dtype), np.dtype(dtype).itemsize)
     if values.size:
-        _decode(words, values, bits, axis, layout, encoding, scale, offset)
+        _decode(words, values, bits, scale, offset, **how)
     return values
 
 

@@ -1,4 +1,4 @@
-"""Packed words to packed words and to numbers on the GPU: repacking, counts, pad bits."""
+"""Packed words on the GPU: repacking, counts, pad bits, sums, tile bitmaps, and the bytes of which products are made."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ import numpy as np
 
 from bitsparse import jit
 from bitsparse.backends.cuda import geometry
-
-__all__ = ["count_nonzero", "pad_is_zero", "repack"]
+from bitsparse.backends.params import TILE_ROWS, tile_bitmap_shape, words_shape
 
 _THREADS, _TURN_THREADS = 256, 512
+#: Warps of a block of ``bits/stats.cu``.
+_WARPS = 8
 
 
 WordsParams = jit.struct("bits/words.cu", "WordsParams")
+StatsParams = jit.struct("bits/stats.cu", "StatsParams")
 
 
 def _launch(name: str, items: int, params: ctypes.Structure) -> None:
@@ -53,7 +55,7 @@ def repack(
 
     Changing the axis of the layout "rows" goes through planes.
     """
-    result = geometry.output("repack", out, geometry.packed_shape(shape, bits, to_axis, to_layout), np.uint32)
+    result = geometry.output("repack", out, words_shape(shape, bits, to_axis, to_layout), np.uint32)
     if result.size == 0:
         return result
     if axis == to_axis:
@@ -62,10 +64,10 @@ def repack(
     cupy = jit.require_cupy("repack")
     planes, turned = words, result
     if _fields(layout, bits):
-        planes = cupy.empty(geometry.packed_shape(shape, bits, axis, "planes"), np.uint32)
+        planes = cupy.empty(words_shape(shape, bits, axis, "planes"), np.uint32)
         _change_layout(words, planes, shape, bits, axis, layout, "planes")
     if _fields(to_layout, bits):
-        turned = cupy.empty(geometry.packed_shape(shape, bits, to_axis, "planes"), np.uint32)
+        turned = cupy.empty(words_shape(shape, bits, to_axis, "planes"), np.uint32)
     _turn(planes, turned, shape, bits, axis)
     if turned is not result:
         _change_layout(turned, result, shape, bits, to_axis, "planes", to_layout)
@@ -117,4 +119,92 @@ def pad_is_zero(words: Any, bits: int, layout: str, axis_len: int) -> bool:
     return not bool(found.get())
 
 
-VARIANTS = jit.variants_of("bits/words.cu", "turn_planes")
+def _reduce(name: str, items: int, params: ctypes.Structure, *, dependent: bool = False) -> None:
+    if items:
+        jit.kernel("bits/stats.cu", name).launch(items, 32 * _WARPS, params, dependent=dependent)()
+
+
+def _rows(words: Any, outer: int, bits: int) -> int:
+    per_row = bits * words.shape[-1]
+    return int(words.size // per_row) if per_row and outer else 0
+
+
+def code_sums(
+    words: Any,
+    bits: int,
+    encoding: str,
+    k: int,
+    *,
+    factor: int = 1,
+    addend: int = 0,
+    dtype: str = "int64",
+    out: Any = None,
+) -> Any:
+    """``factor`` times the sum of the integers of each outer index of a planes operand, plus ``addend``, modulo the width of `dtype`."""
+    if out is None:
+        out = jit.require_cupy("code_sums").empty(words.shape[:-2], dtype)
+    if words.shape[-1] == 0:
+        out.fill(addend)
+        return out
+    bipolar = encoding == "bipolar"
+    params = StatsParams(words=words.data.ptr, out=out.data.ptr, rows=out.size, bits=bits, n_words=words.shape[-1], k=k)
+    params.weight, params.constant = (2, -1) if bipolar else (1, 0)
+    params.negative_top = int(encoding == "signed")
+    params.factor, params.addend, params.wide = factor, addend, int(dtype == "int64")
+    _reduce("code_sums", -(-out.size // _WARPS), params)
+    return out
+
+
+def tile_bitmap(words: Any, k: int) -> Any:
+    """One bit per 8 x 128 tile of a planes operand (..., outer, bits, W): whether any plane has a bit set in it."""
+    cupy = jit.require_cupy("tile_bitmap")
+    *batch, outer, bits, n_words = words.shape
+    out = cupy.empty((*batch, *tile_bitmap_shape(outer, k)), "uint32")
+    if out.size:
+        params = StatsParams(words=words.data.ptr, out=out.data.ptr, rows=_rows(words, outer, bits), bits=bits)
+        params.n_words, params.k, params.outer, params.out_words = n_words, k, outer, out.shape[-1]
+        _reduce("tile_bitmap", -(-out.size // _WARPS), params)
+    return out
+
+
+def coarse_bitmap(bitmap: Any, outer: int, blocks: int, tile_rows: int) -> Any:
+    """A tile bitmap (..., outer / 8, words) with one bit per ``tile_rows`` rows and block of 1024 elements."""
+    cupy = jit.require_cupy("coarse_bitmap")
+    batches = bitmap.size // max(1, bitmap.shape[-1] * -(-outer // TILE_ROWS))
+    out = cupy.empty((batches, -(-outer // tile_rows), -(-blocks // 32)), "uint32")
+    params = StatsParams(words=bitmap.data.ptr, out=out.data.ptr, rows=batches * outer, n_words=bitmap.shape[-1])
+    params.outer, params.tile_rows, params.out_words = outer, tile_rows, out.shape[-1]
+    _reduce("coarsen_bitmap", -(-out.size // _WARPS), params)
+    return out
+
+
+def digits_of(
+    words: Any,
+    bits: int,
+    k: int,
+    flip: bool,
+    out: Any = None,
+    *,
+    extend: bool = False,
+    dependent: bool = False,
+) -> Any:
+    """Bytes (..., outer, digits, 8 W words) of a planes operand; with ``flip`` the top plane is turned over, which adds 2**(bits - 1),
+    with ``extend`` it is the sign of the last byte.
+
+    Within each 32 elements byte ``c`` of word ``i`` is element ``8 c + i``: both operands of a product have to come from here.
+    With ``dependent`` it starts before the end of the kernel in front (and the next one before its own end, where that allows it).
+    """
+    n_words, digits = words.shape[-1], -(-bits // 8)
+    if out is None:
+        out = jit.require_cupy("matmul").empty((*words.shape[:-2], digits, 8 * n_words), "uint32")
+    params = StatsParams(words=words.data.ptr, out=out.data.ptr, rows=words.size // (bits * n_words), bits=bits)
+    params.n_words, params.k, params.flip, params.digits, params.extend = n_words, k, int(flip), digits, int(extend)
+    blocks = -(-(out.size // 8) // (32 * _WARPS))
+    _reduce("unpack_digits", blocks, params, dependent=dependent and jit.capability().major >= 9)
+    return out
+
+
+VARIANTS = [
+    *jit.variants_of("bits/words.cu", "turn_planes"),
+    *jit.variants_of("bits/stats.cu", "code_sums"),
+]

@@ -13,8 +13,6 @@ from typing import NamedTuple
 from bitsparse import jit
 from bitsparse.backends.cuda.chips import RELEASED, Chip
 
-__all__ = ["CODES", "CSR", "PACKED", "Bounds"]
-
 Conditions = Mapping[str, Container[int]]
 _NO, _YES, _ANY = (0,), (1,), range(1, 1 << 11)
 #: Kinds of elements, and steps of a finish that hold a hyperbolic tangent.

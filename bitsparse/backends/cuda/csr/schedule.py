@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from copy import copy
 from typing import Any, NamedTuple
 
-from bitsparse import jit
+from numpy.typing import DTypeLike
 
-__all__ = ["Cut", "Schedule", "StreamsParams", "choose_cut"]
+from bitsparse import jit
+from bitsparse.backends.cuda import geometry
+from bitsparse.backends.cuda.sparse.checks import BOTH_INDICES, THREADS, constants, launch
 
 #: Warps of a multiprocessor, unless a kernel says otherwise, and rounds of streams for all of them: a stream lasts for an eighth of the
 #: whole at most, as the last ones run alone.
@@ -19,7 +22,6 @@ _SHORT, _LEAST, _MOST = 8, 32, 512
 _STREAMS_IN_PIECE, _PIECE_STEP = 2, 32
 #: Edges of a batch, and what share of them must be within a row throughout a warp to be treated as such.
 _BATCH, _OFTEN = 8, 0.4
-_THREADS = 256
 
 
 StreamsParams = jit.struct("csr/streams.cuh", "Streams")
@@ -96,6 +98,65 @@ def whole_batches(rows: int, nnz: int, lanes: int) -> bool:
     return lanes == 32 or (edges > _BATCH and (1 - _BATCH / edges) ** (32 // lanes) > _OFTEN)
 
 
+class Workspace(NamedTuple):
+    """Memory of a kernel's calls on one stream; a captured graph holds its addresses.
+
+    Attributes
+    ----------
+    partial : cupy.ndarray
+        Sums of pieces of rows, uninitialised.
+    arrived : cupy.ndarray of int32
+        How many pieces of a row have arrived: zeros between calls.
+    """
+
+    partial: Any
+    arrived: Any
+
+
+class Workspaces:
+    """A workspace for each stream, allocated by its first call, which then waits for what was prepared on another stream.
+
+    Built when all that calls read has been enqueued on the current stream. The owner's lock is held around :meth:`on`.
+
+    Parameters
+    ----------
+    shape, dtype
+        Of `partial`.
+    counters : int or tuple of int
+        Shape of `arrived`.
+    """
+
+    def __init__(self, shape: int | tuple[int, ...], dtype: DTypeLike, counters: int | tuple[int, ...] = 0) -> None:
+        self._cupy = cupy = jit.require_cupy("workspaces")
+        self._shape, self._dtype, self._counters = shape, dtype, counters
+        self._spaces: dict[int, Workspace] = {}
+        self._made_on = cupy.cuda.get_current_stream().ptr
+        self._made = cupy.cuda.Event(disable_timing=True)
+        if not cupy.cuda.runtime.streamIsCapturing(self._made_on):
+            self._made.record()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the device."""
+        return sum(int(part.nbytes) for space in self._spaces.values() for part in space)
+
+    def on(self, stream: int) -> Workspace:
+        """The workspace of the current stream, whose address is `stream`."""
+        return self._spaces.get(stream) or self._first(stream)
+
+    def _first(self, stream: int) -> Workspace:
+        cupy, spaces = self._cupy, self._spaces
+        if cupy.cuda.runtime.streamIsCapturing(stream):
+            # A capture begins after a synchronisation and cannot allocate: it takes over what calls have worked in before.
+            if spaces:
+                spaces[stream] = spaces.pop(next(iter(spaces)))
+                return spaces[stream]
+        elif stream != self._made_on:
+            cupy.cuda.get_current_stream().wait_event(self._made)
+        made = spaces[stream] = Workspace(cupy.empty(self._shape, self._dtype), cupy.zeros(self._counters, "int32"))
+        return made
+
+
 def _summed(counts: Any, dtype: Any) -> Any:
     """Sums of the counts in front of each and of all of them."""
     cupy = jit.require_cupy("schedule")
@@ -117,13 +178,14 @@ class Schedule:
     A cut is made when it is first asked for, with at most three synchronisations, and kept.
     """
 
-    def __init__(self, indptr: Any, shape: tuple[int, int], nnz: int) -> None:
+    def __init__(self, indptr: Any, indices: Any, shape: tuple[int, int], nnz: int) -> None:
         self.indptr, self.shape, self.nnz = indptr, (int(shape[0]), int(shape[1])), int(nnz)
+        self.indices: Any = None if indices is None else geometry.aligned(indices)
         self._cuts: dict[tuple[int, int], Cut] = {}
         #: What ``units.py`` made of the pattern, by its settings.
         self.units: dict[tuple[Any, ...], Any] = {}
         self._edge_rows: tuple[Any, Any] | None = None
-        self._workspaces: dict[tuple[Any, ...], dict[int, Any]] = {}
+        self._workspaces: dict[tuple[Any, ...], Workspaces] = {}
         self.lock = threading.Lock()
         #: Held while kernels are enqueued of which one reads what another left in a workspace: threads may share a stream.
         self.order = threading.RLock()
@@ -136,15 +198,27 @@ class Schedule:
     @property
     def defines(self) -> dict[str, int]:
         """What kernels over this pattern are compiled with."""
-        return {"BS_LARGE": 1} if self.large else {}
+        return constants(self.indptr.dtype)
 
     @property
     def nbytes(self) -> int:
         """Bytes of all that was made, on the device."""
         tables = 0 if self._edge_rows is None else sum(int(table.nbytes) for table in self._edge_rows)
-        spaces = sum(int(space.nbytes) for kind in self._workspaces.values() for space in kind.values())
+        spaces = sum(spaces.nbytes for spaces in self._workspaces.values())
         units = {id(units): int(units.table.nbytes) for units in self.units.values()}
         return tables + spaces + sum(units.values()) + sum(cut.nbytes for cut in self._cuts.values())
+
+    def along(self, indices: Any) -> Schedule:
+        """The same rows, with all that was made for them, whose edges lie in other columns."""
+        other = copy(self)
+        other.indices = None if indices is None else geometry.aligned(indices)
+        return other
+
+    def indexed(self) -> Schedule:
+        """The same with a column for each edge, also where an edge is its own column."""
+        if self.indices is not None:
+            return self
+        return self.along(jit.require_cupy("schedule").arange(self.nnz, dtype=self.indptr.dtype))
 
     def cut(self, lanes: int, *, warps: int = _WARPS, span: int | None = None, longest: int | None = None) -> Cut:
         """The cut for groups of `lanes` lanes (a power of two up to 32), or of a given span and length of pieces.
@@ -158,21 +232,17 @@ class Schedule:
                 self._cuts[key] = self._make(*key)
             return self._cuts[key]
 
-    def params(self, cut: Cut, indices: Any, lanes: int) -> ctypes.Structure:
-        """The argument of a kernel. `indices` is None, or a C-contiguous array aligned to 16 bytes."""
-        found = self.walk_params(indices, lanes, cut.longest)
-        found.starts, found.piece_row, found.piece_first = (
-            array.data.ptr for array in (cut.starts, cut.piece_row, cut.piece_first)
-        )
-        found.streams, found.pieces = cut.streams, cut.pieces
-        return found
+    def params(self, cut: Cut, lanes: int) -> ctypes.Structure:
+        """The argument of a kernel."""
+        arrays = {"starts": cut.starts, "piece_row": cut.piece_row, "piece_first": cut.piece_first}
+        walk = self.walk_params(lanes, cut.longest)
+        return jit.filled(walk, **arrays, streams=cut.streams, pieces=cut.pieces)
 
-    def walk_params(self, indices: Any, lanes: int, longest: int) -> ctypes.Structure:
+    def walk_params(self, lanes: int, longest: int) -> ctypes.Structure:
         """The same for kernels that are told their stretches otherwise (``units.py``)."""
-        found = StreamsParams(self.indptr.data.ptr, None if indices is None else indices.data.ptr)
-        found.longest, found.shift = longest, lanes.bit_length() - 1
-        found.whole = whole_batches(self.shape[0], self.nnz, lanes)
-        return found
+        whole = whole_batches(self.shape[0], self.nnz, lanes)
+        own = {"indptr": self.indptr, "indices": self.indices, "shift": lanes.bit_length() - 1, "whole": whole}
+        return jit.filled(StreamsParams(longest=longest), **own)
 
     def edge_rows(self) -> tuple[Any, Any]:
         """Where the rows of edges are found, for kernels that deal out edges (``edges/ends.cuh``); made once.
@@ -190,21 +260,18 @@ class Schedule:
                 edges = cupy.arange(-(-self.nnz // 32) + 1, dtype=self.indptr.dtype) * 32
                 found = cupy.searchsorted(self.indptr, cupy.minimum(edges, self.nnz - 1), side="right") - 1
                 rows, behind = found.astype(self.indptr.dtype), cupy.empty(self.nnz, "uint8")
-                self._launch("rows_behind", self.nnz, rows[:0], rows, behind, None, self.nnz, 32)
+                self._launch("rows_behind", self.nnz, rows[:0], before=rows, out=behind, count=self.nnz, span=32)
                 self._edge_rows = rows, behind
             return self._edge_rows
 
     def workspace(self, name: str, shape: tuple[int, ...], dtype: Any) -> Any:
         """Memory of calls on the current stream, the same for every call with these arguments: a captured graph holds its address."""
-        cupy = jit.require_cupy("schedule")
-        stream = cupy.cuda.get_current_stream().ptr
+        stream, key = jit.require_cupy("schedule").cuda.get_current_stream().ptr, (name, shape, str(dtype))
         with self.lock:
-            spaces = self._workspaces.setdefault((name, shape, str(dtype)), {})
-            if stream not in spaces:
-                # A capture begins after a synchronisation and cannot allocate: it takes over what calls have worked in before.
-                taken = spaces and cupy.cuda.runtime.streamIsCapturing(stream)
-                spaces[stream] = spaces.pop(next(iter(spaces))) if taken else cupy.empty(shape, dtype)
-            return spaces[stream]
+            spaces = self._workspaces.get(key)
+            if spaces is None:
+                spaces = self._workspaces[key] = Workspaces(shape, dtype)
+            return spaces.on(stream).partial
 
     def _make(self, span: int, longest: int) -> Cut:
         cupy = jit.require_cupy("schedule")
@@ -213,16 +280,8 @@ class Schedule:
         each = (lengths[long_rows] + (longest - 1)) // longest
         piece_row, piece_first = self.pieces_of(long_rows, each, longest)
         starts = self.stream_starts(span, long_rows, lengths[long_rows])
-        return Cut(
-            starts,
-            piece_row,
-            piece_first,
-            int(starts.size) - 1,
-            int(piece_row.size),
-            int(long_rows.size),
-            span,
-            longest,
-        )
+        counts = int(starts.size) - 1, int(piece_row.size), int(long_rows.size)
+        return Cut(starts, piece_row, piece_first, *counts, span, longest)
 
     def pieces_of(self, long_rows: Any, each: Any, longest: int) -> tuple[Any, Any]:
         """Rows and first edges of the pieces of long rows, of which they have `each`."""
@@ -233,7 +292,8 @@ class Schedule:
         before = _summed(each, dtype)
         pieces = int(before[-1].get())
         piece_row, piece_first = cupy.empty(pieces, dtype), cupy.empty(pieces, dtype)
-        self._launch("piece_edges", pieces, long_rows, before, piece_row, piece_first, pieces, longest)
+        into = {"out": piece_row, "first": piece_first, "count": pieces, "span": longest}
+        self._launch("piece_edges", pieces, long_rows, before=before, **into)
         return piece_row, piece_first
 
     def stream_starts(self, span: int, away: Any, edges: Any) -> Any:
@@ -243,21 +303,17 @@ class Schedule:
         before = _summed(edges, dtype)
         count = -(-(self.nnz - (int(before[-1].get()) if gone else 0) + rows) // span)
         starts = cupy.empty(count + 1 + 2 * gone, dtype)
-        self._launch("stream_starts", count + 1, away, before, starts, None, count, span)
+        self._launch("stream_starts", count + 1, away, before=before, out=starts, count=count, span=span)
         if gone:
             starts[count + 1 : count + 1 + gone] = away
             starts[count + 1 + gone :] = away + 1
             starts = cupy.sort(starts)
         return starts
 
-    def _launch(
-        self, name: str, items: int, long_rows: Any, before: Any, out: Any, first: Any, count: int, span: int
-    ) -> None:
-        params = ScheduleParams(self.indptr.data.ptr, long_rows.data.ptr, before.data.ptr, out.data.ptr)
-        params.first = None if first is None else first.data.ptr
-        params.rows, params.count, params.span, params.long_count = self.shape[0], count, span, int(long_rows.size)
-        kernel = jit.kernel("csr/schedule.cu", name, self.defines)
-        kernel.launch(-(-items // _THREADS), _THREADS, params)()
+    def _launch(self, name: str, items: int, long_rows: Any, **fields: Any) -> None:
+        params = ScheduleParams(rows=self.shape[0], long_count=int(long_rows.size))
+        jit.filled(params, indptr=self.indptr, long_rows=long_rows, **fields)
+        launch("csr/schedule.cu", name, self.indptr.dtype, -(-items // THREADS), params)
 
 
-VARIANTS = jit.variants_of("csr/schedule.cu", "stream_starts", ({}, {"BS_LARGE": 1}))
+VARIANTS = jit.variants_of("csr/schedule.cu", "stream_starts", BOTH_INDICES)

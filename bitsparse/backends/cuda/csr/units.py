@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 from bitsparse import jit
 from bitsparse.backends.cuda.csr.schedule import Schedule
 
-__all__ = ["Units", "UnitsParams", "edges_of_a_warp", "group_lanes", "units_of"]
-
 #: Warps that a multiprocessor runs at the same time.
 WARPS = 28
 #: Edges of a piece at least, for each group that shares it: eight batches; and at most.
@@ -159,13 +157,11 @@ def _tabulated(schedule: Schedule, lanes: int, span: int | None, limit: int, lon
     whole, long_rows = away[edges <= longest], away[edges > longest]
     each = (lengths[long_rows] + (longest - 1)) // longest
     piece_row, piece_first = schedule.pieces_of(long_rows, each, longest)
-    pieces = int(piece_row.size)
     of = cupy.searchsorted(long_rows, piece_row)
-    counts = pieces, int(whole.size), int(streams.size)
-    table = cupy.empty((sum(counts), 4), indptr.dtype)
-    upper, middle, lower = table[:pieces], table[pieces : pieces + counts[1]], table[pieces + counts[1] :]
-    upper[:, 0], upper[:, 1], upper[:, 2] = piece_row, each[of], piece_first
-    upper[:, 3] = cupy.minimum(piece_first + longest, indptr[piece_row + 1])
-    middle[:, 0], middle[:, 1], middle[:, 2], middle[:, 3] = whole, 1, indptr[whole], indptr[whole + 1]
-    lower[:, 0], lower[:, 1], lower[:, 2], lower[:, 3] = streams, behind, indptr[streams], indptr[behind]
-    return Units(table, *counts, span, limit, longest)
+    parts = (
+        (piece_row, each[of], piece_first, cupy.minimum(piece_first + longest, indptr[piece_row + 1])),
+        (whole, cupy.ones_like(whole), indptr[whole], indptr[whole + 1]),
+        (streams, behind, indptr[streams], indptr[behind]),
+    )
+    table = cupy.concatenate([cupy.stack(columns, axis=1) for columns in parts]).astype(indptr.dtype, copy=False)
+    return Units(table, int(piece_row.size), int(whole.size), int(streams.size), span, limit, longest)

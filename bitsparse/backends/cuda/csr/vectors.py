@@ -9,18 +9,6 @@ import numpy as np
 
 from bitsparse.backends.cuda.csr.schedule import Schedule
 
-__all__ = [
-    "element_type",
-    "fill",
-    "lanes_for",
-    "power_of_two",
-    "schedule_of",
-    "sum_dtype",
-    "vector_bytes",
-    "widened",
-    "widened_features",
-]
-
 _TYPES = {name: i for i, name in enumerate(("float32", "float16", "bfloat16", "float64", "int32", "int64"))}
 
 
@@ -85,16 +73,18 @@ def lanes_for(vectors: int) -> int:
     return min((32, 16, 8), key=lambda lanes: -(-vectors // lanes) * lanes)
 
 
-def schedule_of(schedule: Schedule | None, indptr: Any, shape: tuple[int, int], nnz: int) -> Schedule:
+def schedule_of(schedule: Schedule | None, indptr: Any, indices: Any, shape: tuple[int, int], nnz: int) -> Schedule:
     """The schedule that was given, or one for this call."""
-    return Schedule(indptr, shape, nnz) if schedule is None else schedule
+    return Schedule(indptr, indices, shape, nnz) if schedule is None else schedule
 
 
-def widened(schedule: Schedule, indices: Any, heads: int) -> tuple[Schedule, Any]:
-    """The pattern with 64-bit indices, if heads of rows cannot be numbered in 32 bits."""
+def widened(schedule: Schedule, heads: int) -> Schedule:
+    """The pattern with a column for each edge, and with 64-bit indices if heads of rows cannot be numbered in 32 bits."""
+    schedule = schedule.indexed()
     if schedule.large or max(*schedule.shape, 1) * heads < 1 << 31:
-        return schedule, indices
-    return Schedule(schedule.indptr.astype(np.int64), schedule.shape, schedule.nnz), indices.astype(np.int64)
+        return schedule
+    indptr, indices = (part.astype(np.int64) for part in (schedule.indptr, schedule.indices))
+    return Schedule(indptr, indices, schedule.shape, schedule.nnz)
 
 
 def fill(array: Any, value: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from typing import Any
 
@@ -12,20 +13,12 @@ from bitsparse.backends.cuda import geometry
 from bitsparse.backends.cuda.chips import H200, RowRates
 from bitsparse.backends.cuda.csr import vectors as edges
 from bitsparse.backends.cuda.csr.schedule import Schedule
-from bitsparse.backends.cuda.edges.sddmm_windows import DotWindows
+from bitsparse.backends.cuda.sparse.checks import THREADS, launch, streaming
+from bitsparse.backends.cuda.spmm.windows import ROWS, Windows
 
-__all__ = [
-    "EdgeProduct",
-    "EdgeSoftmax",
-    "dot_defines",
-    "edge_softmax",
-    "sddmm",
-    "window_product",
-    "windows_can",
-    "windows_pay",
-]
-
-_THREADS, _DOT_THREADS = 256, 128
+#: Numbers of operations in ``edges/ends.cuh``.
+OPS = {"dot": 0, "add": 1, "mul": 2, "sub": 3, "div": 4}
+_DOT_THREADS = 128
 #: Blocks of a multiprocessor with dot products of two vectors to a lane; of 64-bit elements or indices.
 _TWO_ROUNDS = (6, 4)
 #: Vectors of a row to a lane for which a dot product needs no loop.
@@ -39,7 +32,8 @@ _ROOM, _SOFTMAX_ROUNDS, _LEAST_SPAN = 4096, 4, 16
 #: Heads that a block has all of, else so many.
 _MOST_HEADS, _HEADS = 64, 32
 
-
+DotWindowsParams = jit.struct("edges/sddmm_windows.cu", "DotWindowsParams")
+PlacesParams = jit.struct("spmm/windows_fill.cu", "PlacesParams")
 SoftmaxParams = jit.struct("edges/softmax.cu", "SoftmaxParams")
 EdgesParams = jit.struct("edges/ends.cuh", "EdgesParams")
 
@@ -74,31 +68,22 @@ def dot_defines(
     lanes = edges.lanes_for(vectors)
     rounds = -(-vectors // lanes)
     unrolled = rounds if rounds <= _ROUNDS_UNROLLED else 0
-    if blocks is None:
-        wide = np.dtype(dtype).itemsize == 8 or large
-        blocks = (
-            _TWO_ROUNDS[wide]
-            if unrolled == 2
-            else 12
-            if lanes <= 4 and np.dtype(dtype).itemsize == 4 and not large
-            else 8
-        )
+    itemsize = np.dtype(dtype).itemsize
+    if blocks is None and unrolled == 2:
+        blocks = _TWO_ROUNDS[itemsize == 8 or large]
+    elif blocks is None:
+        blocks = 12 if lanes <= 4 and itemsize == 4 and not large else 8
     found = {"BS_TYPE": edges.element_type(dtype), "BS_VECTOR": vector, "BS_LANES": lanes}
     found |= {"BS_STEPS": min(lanes, steps), "BS_ROUNDS": unrolled, "BS_BLOCKS": blocks}
-    found |= {"BS_FULL": 1} if unrolled and vectors == rounds * lanes else {}
-    found |= {"BS_LARGE": 1} if large else {}
-    return found | ({"BS_HEADS": 1} if heads > 1 else {})
+    flags = {"BS_FULL": unrolled and vectors == rounds * lanes, "BS_LARGE": large, "BS_HEADS": heads > 1}
+    return found | {name: 1 for name, wanted in flags.items() if wanted}
 
 
 def combine_defines(dtype: Any, vector: int, vectors: int) -> dict[str, int]:
     """Constants of ``sddmm_combine`` for rows of `vectors` vectors of `vector` bytes and int32 indices."""
     lanes = edges.lanes_for(vectors)
-    return {
-        "BS_TYPE": edges.element_type(dtype),
-        "BS_VECTOR": vector,
-        "BS_LANES": lanes,
-        "BS_STEPS": min(lanes, 2),
-    }
+    found = {"BS_TYPE": edges.element_type(dtype), "BS_VECTOR": vector}
+    return found | {"BS_LANES": lanes, "BS_STEPS": min(lanes, 2)}
 
 
 def softmax_defines(dtype: Any, vector: int) -> dict[str, int]:
@@ -107,10 +92,49 @@ def softmax_defines(dtype: Any, vector: int) -> dict[str, int]:
     return {"BS_TYPE": edges.element_type(dtype), "BS_VECTOR": vector, "BS_KEEP": keep}
 
 
-class EdgeProduct:
-    """Dot products, sums or products of rows for every edge, prepared for one pattern and features of one kind: ``product(x, y, out)``.
+def window_defines(vectors: int) -> dict[str, int]:
+    """Constants of ``sddmm_windows`` for rows of so many vectors of 16 bytes.
 
-    Building it compiles the kernel and prepares the pattern; calls allocate nothing. It may be shared by threads and streams.
+    Examples
+    --------
+    >>> window_defines(32), window_defines(5)
+    ({'BS_LANES': 8, 'BS_FULL': 1}, {'BS_LANES': 4})
+    """
+    lanes = 8 if vectors >= 8 else 4
+    return {"BS_LANES": lanes} | ({"BS_FULL": 1} if vectors % lanes == 0 else {})
+
+
+class EdgeCalls:
+    """Products of rows for every edge, prepared for one pattern and features of one kind: ``product(x, y, out)``.
+
+    Building them compiles the kernel and prepares the pattern; calls allocate nothing. They may be shared by threads and streams.
+    """
+
+    def __init__(self, launch: jit.Launch, *kept: Any) -> None:
+        self._launch, self._params, self._lock = launch, launch.params, threading.Lock()
+        #: The arrays whose addresses the launch has.
+        self._kept = kept
+
+    def __call__(self, x: Any, y: Any, out: Any) -> Any:
+        """Write the products of `x` and `y` into `out` and return it; all C-contiguous, aligned as prepared for."""
+        with self._lock:
+            params = self._params
+            params.x, params.y, params.out = x.data.ptr, y.data.ptr, out.data.ptr
+            self._launch()
+        return out
+
+
+def walked(params: ctypes.Structure, schedule: Schedule, heads: int) -> Schedule:
+    """Put a pattern into the argument of kernels that deal out edges; the one it points to, numbered widely enough for all heads."""
+    schedule = edges.widened(schedule, heads)
+    (rows, behind), warps = schedule.edge_rows(), -(-schedule.nnz // 32) * heads
+    arrays = {"indptr": schedule.indptr, "indices": schedule.indices, "rows": rows, "behind": behind}
+    jit.filled(params, **arrays, edges=schedule.nnz, heads=heads, warps=warps)
+    return schedule
+
+
+class EdgeProduct(EdgeCalls):
+    """Dot products, sums, products, differences or quotients of rows, an edge at a time.
 
     A dot product of D elements is summed in at most 32 interleaved groups of at most 16 bytes, each in order with fused steps, and the
     sums of the groups in a fixed tree; 16-bit elements are widened to float32 and the result is rounded once.
@@ -121,7 +145,7 @@ class EdgeProduct:
         Of a pattern with edges.
     indices : cupy.ndarray
         As `indptr` of the schedule.
-    op : "dot", "add" or "mul"
+    op : "dot", "add", "mul", "sub" or, of floats, "div"
     dtype : dtype
         float32, float16, bfloat16, float64, int32 or int64, of features and results; the caller has made sure that integers fit.
     columns : int
@@ -136,7 +160,6 @@ class EdgeProduct:
     def __init__(
         self,
         schedule: Schedule,
-        indices: Any,
         *,
         op: str,
         dtype: Any,
@@ -146,33 +169,47 @@ class EdgeProduct:
         **variant: Any,
     ) -> None:
         parts, itemsize = (heads if op == "dot" else 1), np.dtype(dtype).itemsize
-        # The arrays whose addresses the launch has are held by this.
-        self._schedule, self._indices = edges.widened(schedule, geometry.contiguous(indices), parts)
-        schedule, self._lock = self._schedule, threading.Lock()
-        nnz, part_bytes = schedule.nnz, columns // parts * itemsize
+        params = EdgesParams()
+        schedule = walked(params, schedule, parts)
+        part_bytes = columns // parts * itemsize
         vector = edges.vector_bytes(part_bytes | alignment, itemsize, ())
-        vectors = part_bytes // vector
-        rows, behind = schedule.edge_rows()
-        arrays = (schedule.indptr, self._indices, rows, behind)
-        params = EdgesParams(*(array.data.ptr for array in arrays))
-        params.edges, params.heads, params.vectors = nnz, parts, vectors
+        params.vectors, params.op = part_bytes // vector, OPS[op]
         if op == "dot":
-            defines = dot_defines(dtype, vector, vectors, parts, large=schedule.large, **variant)
+            defines = dot_defines(dtype, vector, params.vectors, parts, large=schedule.large, **variant)
             kernel, threads = jit.kernel("edges/sddmm_dot.cu", "sddmm_edges", defines), _DOT_THREADS
         else:
-            threads, defines = _THREADS, combine_defines(dtype, vector, vectors) | schedule.defines
+            threads, defines = THREADS, combine_defines(dtype, vector, params.vectors) | schedule.defines
             kernel = jit.kernel("edges/sddmm_combine.cu", "sddmm_combine", defines)
-        params.warps, params.product = -(-nnz // 32) * parts, int(op == "mul")
-        self._params = params
-        self._launch = kernel.launch(-(-params.warps // (threads // 32)), threads, params)
+        super().__init__(kernel.launch(-(-params.warps // (threads // 32)), threads, params), schedule)
 
-    def __call__(self, x: Any, y: Any, out: Any) -> Any:
-        """Write the products of C-contiguous `x` and `y` into `out`, which is C-contiguous as well, and return it."""
-        with self._lock:
-            params = self._params
-            params.x, params.y, params.out = x.data.ptr, y.data.ptr, out.data.ptr
-            self._launch()
-        return out
+
+class DotWindows(EdgeCalls):
+    """Dot products of float32 features of one width for patterns whose neighbouring rows share columns: the windows of the sparse product.
+
+    Eight lanes (four below 32 columns) sum up every eighth vector of four elements of the rows each, in order with fused steps, and the
+    sums of the lanes are added in a fixed tree.
+
+    Parameters
+    ----------
+    windows : Windows
+        Of a canonical pattern with edges.
+    indptr : cupy.ndarray of int32 or int64
+    columns : int
+        Of the features: a multiple of 4, not 0. They are aligned to 16 bytes.
+    """
+
+    def __init__(self, windows: Windows, indptr: Any, columns: int) -> None:
+        units, vectors = windows.units, columns // 4
+        count, places = len(units), jit.require_cupy("sddmm").empty((len(units), ROWS), np.uint32)
+        shared_fields = {"units": units, "entries": windows.entries, "rows": windows.shape[0], "count": count}
+        params = jit.filled(PlacesParams(), **shared_fields, indptr=indptr, places=places)
+        launch("spmm/windows_fill.cu", "place_units", indptr.dtype, streaming(32 * count), params)
+        defines = window_defines(vectors)
+        params = jit.filled(DotWindowsParams(), **shared_fields, places=places, row_bytes=16 * vectors, vectors=vectors)
+        padded = -(-vectors // defines["BS_LANES"]) * defines["BS_LANES"]
+        shared = THREADS // 32 * ROWS * 16 * padded
+        kernel = jit.kernel("edges/sddmm_windows.cu", "sddmm_windows", defines)
+        super().__init__(kernel.launch(-(-count // (THREADS // 32)), THREADS, params, shared=shared), windows, places)
 
 
 def sddmm(
@@ -188,14 +225,14 @@ def sddmm(
     schedule: Schedule | None = None,
     **variant: Any,
 ) -> Any:
-    """Dot product, sum or product of ``x[row]`` and ``y[column]`` for every edge, in edge order; see :class:`EdgeProduct`.
+    """What `op` makes of ``x[row]`` and ``y[column]`` for every edge, in edge order; see :class:`EdgeProduct`.
 
     Parameters
     ----------
     indptr, indices : cupy.ndarray of int32 or int64
         A valid pattern.
     x, y : cupy.ndarray (rows, heads * width), (cols, heads * width)
-    op : "dot", "add" or "mul"
+    op : "dot", "add", "mul", "sub" or, of floats, "div"
         ``"dot"`` gives (nnz, heads), the others (nnz, heads * width).
     out : cupy.ndarray, optional
         C-contiguous, of the dtype of `x`.
@@ -212,11 +249,11 @@ def sddmm(
     if x.shape[1] == 0:
         edges.fill(result, 0)
         return result
-    schedule = edges.schedule_of(schedule, indptr, shape, nnz)
+    schedule = edges.schedule_of(schedule, indptr, indices, shape, nnz)
     x, y = geometry.contiguous(x), geometry.contiguous(y)
     alignment = edges.vector_bytes(16, 1, (x, y) if op == "dot" else (x, y, result))
     how: dict[str, Any] = {"op": op, "dtype": x.dtype, "columns": x.shape[1], "heads": heads, **variant}
-    made: Any = EdgeProduct(schedule, indices, alignment=alignment, **how)(x, y, result)
+    made: Any = EdgeProduct(schedule, alignment=alignment, **how)(x, y, result)
     return made
 
 
@@ -241,11 +278,6 @@ def windows_pay(nnz: int, entries: int, rates: RowRates = H200.rows) -> bool:
     (True, False)
     """
     return nnz >= rates.dots_share * max(1, entries)
-
-
-def window_product(windows: Any, indptr: Any, columns: int) -> Any:
-    """``product(x, y, out)`` of a pattern in windows of eight rows; see :class:`bitsparse.backends.cuda.edges.sddmm_windows.DotWindows`."""
-    return DotWindows(windows, indptr, columns)
 
 
 class EdgeSoftmax:
@@ -279,17 +311,17 @@ class EdgeSoftmax:
         span = max(_LEAST_SPAN, min(room // part, (nnz + rows) // (_SOFTMAX_ROUNDS * jit.capability().multiprocessors)))
         span, longest = -(-span // 4) * 4, -(-room // (32 * part)) * 32
         cut = schedule.cut(lanes, span=span, longest=longest)
-        params = self._params = SoftmaxParams(schedule.params(cut, None, lanes))
+        params = self._params = SoftmaxParams(schedule.params(cut, lanes))
         params.heads, params.slice, params.across = heads, part, across.bit_length() - 1
         params.room = -(-((span + longest) * part + 16) // 16) * 16
         defines = softmax_defines(dtype, vector) | schedule.defines
         grid, shared = (cut.units, -(-heads // part), 1), params.room * self._sums.itemsize
         kernel = jit.kernel("edges/softmax.cu", "edge_softmax", defines)
-        self._launch = kernel.launch(grid, _THREADS, params, shared=shared + 4 * (span + 2 + -(-span // 32)))
+        self._launch = kernel.launch(grid, THREADS, params, shared=shared + 4 * (span + 2 + -(-span // 32)))
         self._partial, self._pieces = (cut.pieces, 2, heads), None
         if cut.pieces:
             kernel = jit.kernel("edges/softmax.cu", "softmax_pieces", defines)
-            self._pieces = kernel.launch(cut.pieces, _THREADS, params)
+            self._pieces = kernel.launch(cut.pieces, THREADS, params)
 
     def __call__(self, scores: Any, out: Any) -> Any:
         """Write the weights of C-contiguous `scores` into `out`, which may be `scores`, and return it."""
@@ -318,7 +350,7 @@ def edge_softmax(
     nnz, heads = scores.shape
     if scores.size == 0:
         return result
-    schedule = edges.schedule_of(schedule, indptr, (int(indptr.size) - 1, 0), nnz)
+    schedule = edges.schedule_of(schedule, indptr, None, (int(indptr.size) - 1, 0), nnz)
     alignment = edges.vector_bytes(16, 1, (scores, result))
     made: Any = EdgeSoftmax(schedule, dtype=scores.dtype, heads=heads, alignment=alignment, room=room)(scores, result)
     return made
@@ -354,6 +386,7 @@ def _variants() -> list[jit.Variant]:
     return [
         *jit.variants_of("edges/sddmm_dot.cu", "sddmm_edges", dots),
         *jit.variants_of("edges/sddmm_combine.cu", "sddmm_combine", rows),
+        *jit.variants_of("edges/sddmm_windows.cu", "sddmm_windows", [window_defines(n) for n in (8, 4, 9)]),
         *jit.variants_of("edges/softmax.cu", "edge_softmax", scores),
     ]
 

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 from typing import Any, NamedTuple
 
 from bitsparse import jit
-from bitsparse.backends.cuda import geometry
 from bitsparse.backends.cuda.csr import vectors as edges
 from bitsparse.backends.cuda.csr.schedule import Schedule
-from bitsparse.backends.cuda.edges.sddmm import dot_defines
+from bitsparse.backends.cuda.edges.sddmm import OPS, EdgeCalls, dot_defines, walked
 from bitsparse.backends.params import packed_words
-
-__all__ = ["BITS", "CodeEnds", "CodesKind", "CodesProduct", "codes_defines"]
 
 #: Widths of integers that there are kernels for.
 BITS = (1, 2, 4, 8)
@@ -101,7 +97,7 @@ class CodesKind(NamedTuple):
         return cls(op, bits, (x.encoding, y.encoding), columns, heads, real, offsets, by_column)
 
 
-def codes_defines(kind: CodesKind, *, large: bool = False, **variant: Any) -> dict[str, int]:
+def codes_defines(kind: CodesKind, *, large: bool = False) -> dict[str, int]:
     """Constants of the kernel for a kind: of ``sddmm_edges`` for dot products (see :func:`dot_defines`), else of ``sddmm_codes``.
 
     Examples
@@ -118,21 +114,18 @@ def codes_defines(kind: CodesKind, *, large: bool = False, **variant: Any) -> di
     found = {"BS_CODES": kind.bits} | ({"BS_REAL": 1} if kind.real else {})
     if kind.op == "dot":
         vectors = packed_words(kind.columns, kind.bits, "rows") // 4
-        found |= dot_defines(_INT32, 16, vectors, kind.heads, large=large, **({"blocks": 8} | variant))
+        found |= dot_defines(_INT32, 16, vectors, kind.heads, large=large, blocks=8)
         found["BS_LEFT"], found["BS_RIGHT"] = (_ENCODINGS[encoding] for encoding in kind.encodings)
         return found | ({"BS_OFFSETS": 1} if kind.offsets else {})
     vector = edges.vector_bytes(4 * kind.columns, 4, ())
     lanes = edges.lanes_for(4 * kind.columns // vector)
     found |= {"BS_TYPE": edges.element_type(_INT32), "BS_VECTOR": vector, "BS_LANES": lanes}
-    found |= {"BS_STEPS": min(lanes, 2)} | variant
-    found |= {"BS_COLUMNS": 1} if kind.by_column else {}
-    return found | ({"BS_LARGE": 1} if large else {}) | ({"BS_HEADS": 1} if kind.heads > 1 else {})
+    flags = {"BS_COLUMNS": kind.by_column, "BS_LARGE": large, "BS_HEADS": kind.heads > 1}
+    return found | {"BS_STEPS": min(lanes, 2)} | {name: 1 for name, wanted in flags.items() if wanted}
 
 
-class CodesProduct:
+class CodesProduct(EdgeCalls):
     """Dot products, sums or products of rows of packed integers for every edge, prepared for one pattern: ``product(x, y, out)``.
-
-    Building it compiles the kernel and prepares the pattern; calls allocate nothing. It may be shared by threads and streams.
 
     Sums of products are exact int32, which the caller has made sure of. Real values of a dot product come from the exact sums of products
     and, with offsets, of the integers of each row, in at most six roundings; those of sums and products are what dequantising each end
@@ -145,32 +138,24 @@ class CodesProduct:
     indices : cupy.ndarray
         As `indptr` of the schedule.
     kind : CodesKind
-    variant : optional
-        ``BS_STEPS`` of sums and products; of dot products see :func:`bitsparse.backends.cuda.edges.sddmm.dot_defines`.
     """
 
-    def __init__(self, schedule: Schedule, indices: Any, kind: CodesKind, **variant: Any) -> None:
-        # The arrays whose addresses the launch has are held by this.
-        self._schedule, self._indices = edges.widened(schedule, geometry.contiguous(indices), kind.heads)
-        schedule, self._lock = self._schedule, threading.Lock()
+    def __init__(self, schedule: Schedule, kind: CodesKind) -> None:
         self._forms: list[Any] = [None, None]
-        rows, behind = schedule.edge_rows()
-        arrays = (schedule.indptr, self._indices, rows, behind)
-        params = self._params = CodeParams(*(array.data.ptr for array in arrays))
-        params.edges, params.heads, params.columns = schedule.nnz, kind.heads, kind.columns
+        params = CodeParams(columns=kind.columns, op=OPS[kind.op])
+        schedule = walked(params, schedule, kind.heads)
         params.row_bytes = 4 * packed_words(kind.columns, kind.bits, "rows")
-        params.warps, params.product = -(-schedule.nnz // 32) * kind.heads, int(kind.op == "mul")
         half = 1 << (kind.bits - 1)
         for side, encoding in zip((params.left, params.right), kind.encodings, strict=True):
             side.shift, side.minus = int(encoding == "bipolar"), int(encoding == "bipolar")
             if encoding == "signed":
                 side.flip = side.minus = half
-        defines = codes_defines(kind, large=schedule.large, **variant)
+        defines = codes_defines(kind, large=schedule.large)
         dot = kind.op == "dot"
         name, threads = ("sddmm_edges", _DOT_THREADS) if dot else ("sddmm_codes", _THREADS)
         params.vectors = (params.row_bytes if dot else 4 * kind.columns) // defines["BS_VECTOR"]
         kernel = jit.kernel("edges/sddmm_dot.cu" if dot else "edges/sddmm_codes.cu", name, defines)
-        self._launch = kernel.launch(-(-params.warps // (threads // 32)), threads, params)
+        super().__init__(kernel.launch(-(-params.warps // (threads // 32)), threads, params), schedule)
 
     def __call__(self, x: CodeEnds, y: CodeEnds, out: Any) -> Any:
         """Write the products into `out`, C-contiguous int32 or float32 aligned to 16 bytes, and return it."""

@@ -10,14 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, jit
-from bitsparse.backends.params import EpilogueParams, packed_words
-
-__all__ = ["DeviceEpilogue", "EpilogueStruct", "epilogue"]
+from bitsparse.backends.params import ACTIVATIONS, ROUNDINGS, EpilogueParams, packed_words
 
 # The bits of enum EpilogueStep.
 _TERMS, _NORM, _BITS, _DOWN, _WHOLE, _BINARIZE, _QUICK, _PLAIN, _BOUNDED, _ALIGNED = (1 << i for i in range(10))
-_ACTIVATIONS = {None: 0, "relu": 1, "leaky_relu": 2, "tanh": 3}
-_ROUNDINGS = {"floor": 0, "nearest": 1, "stochastic": 2}
 #: Own vectors are stored in whole blocks, so that the kernels may read past their ends.
 _WHOLE_BLOCK = 64
 #: What codes_quickly asks for: sizes of divisor and multiplier, bits, and a bound of the quotients.
@@ -92,7 +88,7 @@ class DeviceEpilogue:
         self._m, self._n = m, n
         self.shape, self.params, self.largest = shape, params, largest
         self.out_shape, self.out_dtype = shape, np.dtype("float32" if params.out == "float" else "uint32")
-        raw = self.struct = EpilogueStruct(m=m, n=n, activation=_ACTIVATIONS[params.activation])
+        raw = self.struct = EpilogueStruct(m=m, n=n, activation=ACTIVATIONS[params.activation])
         upload = _Upload()
         self._add_vector(upload, raw.row_scale[0], params.row_scale, m)
         self._add_vector(upload, raw.col_scale[0], params.col_scale, n)
@@ -152,7 +148,7 @@ class DeviceEpilogue:
         planes = (p.bits,) if p.layout == "planes" else ()
         self.out_shape = (*self._batch, outer, *planes, raw.words)
         raw.steps |= _BITS | (_DOWN if down else 0) | (_WHOLE if p.layout == "rows" else 0)
-        raw.rounding = _ROUNDINGS[p.rounding]
+        raw.rounding = ROUNDINGS[p.rounding]
         raw.seed, raw.stream = p.seed & 0xFFFFFFFFFFFFFFFF, p.stream & 0xFFFFFFFF
         if p.binarize:
             raw.steps |= _BINARIZE | _QUICK

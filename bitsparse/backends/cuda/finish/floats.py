@@ -13,19 +13,6 @@ from bitsparse._records import replace
 from bitsparse.backends.host.matmul import matmul as host_matmul
 from bitsparse.backends.params import EpilogueParams, packed_words
 
-__all__ = [
-    "ADDED",
-    "BIAS",
-    "NORM",
-    "RELU",
-    "TANH",
-    "Behind",
-    "Finish",
-    "FinishStruct",
-    "finish_constants",
-    "padded_columns",
-]
-
 # The bits of enum FinishStep.
 _OWN_ROW, _THEIR_ROW, ADDED, _BITS, _OWN_COLUMN, _THEIR_COLUMN, BIAS, NORM, RELU, _LEAKY, TANH = (
     1 << i for i in range(11)

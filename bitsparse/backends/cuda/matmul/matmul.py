@@ -1,71 +1,350 @@
-"""The exact low-bit product on the GPU: operands, correction terms, which kernel."""
+"""The exact low-bit product on the GPU: operands, correction terms, which kernel, what lies behind it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+import threading
+from functools import lru_cache, partial
+from sys import getrefcount
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
-from numpy.typing import DTypeLike
 
-from bitsparse import _check, jit
+from bitsparse import jit
+from bitsparse._records import as_dict, replace
+from bitsparse.backends.cuda.bits import words as packed
 from bitsparse.backends.cuda.chips import chip_here, chip_of
 from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue, epilogue
 from bitsparse.backends.cuda.matmul import mma as gemm_mma
 from bitsparse.backends.cuda.matmul import wgmma as gemm
-from bitsparse.backends.cuda.matmul.product import CHOICES, KERNELS, Product, on_warps
-from bitsparse.backends.params import EpilogueParams, OperandParams
+from bitsparse.backends.cuda.matmul.passes import Multiplication, Operand, Sizes
+from bitsparse.backends.params import EpilogueParams, Factors, OperandParams
+from bitsparse.errors import KernelError
 
-__all__ = ["CHOICES", "KERNELS", "Prepared", "Product", "cost", "epilogue", "matmul", "prepare"]
+__all__ = ["CHOICES", "KERNELS", "DeviceEpilogue", "Product", "cost", "epilogue", "largest_sum", "prepare"]
+
+#: Names that ``kernel`` may have. The first two run on the best matrix unit that the chip has for them: the warpgroup's on Hopper, a
+#: warp's elsewhere. "-mma" forces a warp's.
+KERNELS = ("planes", "digits", "planes-mma", "digits-mma")
+#: Those among which costs decide.
+CHOICES = KERNELS[:2]
+#: Bytes of a result whose memory a product keeps for the next call.
+_SMALL = 1 << 20
+_NO_OPERAND = OperandParams()
 
 
-def matmul(
-    a_words: Any,
-    b_words: Any,
-    *,
-    k: int,
-    a_bits: int,
-    b_bits: int,
-    a_encoding: str,
-    b_encoding: str,
-    acc_dtype: DTypeLike,
-    bitmap: Any = None,
-    epilogue: EpilogueParams | None = None,
-    out: Any = None,
-    kernel: str = "planes",
-) -> Any:
-    """Integer product of two planes operands, (..., m, k) times (..., n, k) transposed, on the current stream.
+def _count_of_a_local() -> int:
+    """What ``getrefcount`` says of an object that only one local variable holds: interpreters differ."""
+    probe = object()
+    return getrefcount(probe)
 
-    See :func:`bitsparse.backends.reference.matmul.matmul` for the arguments. ``kernel`` "planes" multiplies bits, "digits" unpacks
-    both operands to bytes first; "planes-mma" and "digits-mma" do so with the instructions of a warp (``mma.sync``) also where there are
-    better ones. Their results are equal.
 
-    Raises
-    ------
-    ValueError
-        If NaN reaches requantisation; finding out waits for the device where NaN cannot be ruled out.
+_ALONE = _count_of_a_local()
+
+
+@lru_cache(maxsize=64)
+def _batch_indices(device: int, a_batch: tuple[int, ...], b_batch: tuple[int, ...]) -> tuple[tuple[int, ...], Any]:
+    """The broadcast batch shape, and which batch of each operand every batch of the result takes; ``None`` if the same."""
+    cupy = jit.require_cupy("matmul")
+    shape = np.broadcast_shapes(a_batch, b_batch)
+    a_count, b_count = int(np.prod(a_batch, dtype=np.int64)), int(np.prod(b_batch, dtype=np.int64))
+    count = int(np.prod(shape, dtype=np.int64))
+    if a_count == b_count == count:
+        return shape, None
+    each = [
+        np.broadcast_to(np.arange(size, dtype=np.int32).reshape(batch), shape).ravel()
+        for size, batch in ((a_count, a_batch), (b_count, b_batch))
+    ]
+    return shape, cupy.asarray(np.stack(each, axis=-1))
+
+
+def _constant(bits: int, encoding: str, digits: bool) -> int:
+    """What the kernels leave out of every integer: they count planes with weights, or bytes without sign."""
+    if encoding == "bipolar":
+        return -1
+    return -(1 << (bits - 1)) if digits and encoding == "signed" else 0
+
+
+def _signed_bytes(a: tuple[int, str], b: tuple[int, str]) -> int:
+    """Which operands, 1 for the left and 2 for the right, are multiplied as signed bytes: signed integers of up to eight bits, and beside
+    them unsigned ones that fit as well, so that there are fewer kinds of kernels.
+
+    Examples
+    --------
+    >>> [_signed_bytes((8, "signed"), b) for b in ((7, "unsigned"), (8, "unsigned"), (8, "signed"))]
+    [3, 1, 3]
+    >>> _signed_bytes((7, "unsigned"), (7, "unsigned")), _signed_bytes((12, "signed"), (3, "signed"))
+    (0, 2)
     """
-    shape = (*np.broadcast_shapes(a_words.shape[:-3], b_words.shape[:-3]), a_words.shape[-3], b_words.shape[-3])
-    chain = None if epilogue is None else DeviceEpilogue(epilogue, shape, largest_sum(k, a_bits, b_bits))
-    product = Product(
-        a_words,
-        k=k,
-        n=b_words.shape[-3],
-        a_bits=a_bits,
-        b_bits=b_bits,
-        a_encoding=a_encoding,
-        b_encoding=b_encoding,
-        b_batch=b_words.shape[:-3],
-        acc_dtype=acc_dtype,
-        bitmap=bitmap,
-        kernel=kernel,
-        epilogue=chain,
-    )
-    result = product(b_words, out)
-    if chain is not None and chain.may_see_nan:
-        _check.no_nan_in_epilogue(chain.params.function, chain.nan_seen())
-    return result
+    kinds = (a, b)
+    signed = [bits <= 8 and encoding == "signed" for bits, encoding in kinds]
+    fits = [one or bits <= 7 for one, (bits, _) in zip(signed, kinds, strict=True)]
+    return (3 if all(fits) else signed[0] + 2 * signed[1]) if any(signed) else 0
+
+
+def on_warps(kernel: str) -> bool:
+    """Whether a kernel runs on the matrix instructions of a warp."""
+    return kernel.endswith("-mma") or not jit.capability().has_wgmma
+
+
+class _Workspace(NamedTuple):
+    """Memory of a product's calls on one stream; a captured graph holds its addresses."""
+
+    sums: Any  # for an epilogue in a kernel of its own
+    terms: Any  # of the right operand
+    digits: Any  # the right operand as bytes
+
+
+class Product:
+    """A product prepared for one left operand and right operands of one kind: ``product(b_words, out=None)``.
+
+    Building it compiles what is needed, unpacks the left operand for "digits" and makes its bitmap coarse. The first call on a stream
+    allocates what such calls work in; later ones allocate nothing but the result. It may be shared by threads and streams.
+
+    With `fresh` every call reads the left operand's words as they are then, and unpacks them again where that is needed; such a product
+    is used on one stream at a time.
+
+    Attributes
+    ----------
+    tiling : Tiling, MmaTiling or None
+        How the product is cut up; ``None`` if there is nothing to multiply.
+    epilogue : DeviceEpilogue or None
+        What becomes of the sums.
+    is_plain : bool
+        Whether a call is nothing but one launch, so that :meth:`run_plain` may be used.
+    """
+
+    def __init__(
+        self,
+        a_words: Any,
+        *,
+        n: int,
+        b_batch: tuple[int, ...] = (),
+        bitmap: Any = None,
+        kernel: str = "planes",
+        tiling: gemm.Tiling | gemm_mma.MmaTiling | None = None,
+        epilogue: DeviceEpilogue | None = None,
+        fresh: bool = False,
+        **factors: Unpack[Factors],
+    ) -> None:
+        if kernel not in KERNELS:
+            names = ", ".join(map(repr, KERNELS[:-1]))
+            raise ValueError(f"matmul: kernel must be {names} or {KERNELS[-1]!r}, got {kernel!r}")
+        cupy = self._cupy = jit.require_cupy("matmul")
+        chip, by_warps = jit.capability(), on_warps(kernel)
+        if tiling is not None and isinstance(tiling, gemm_mma.MmaTiling) != by_warps:
+            raise KernelError(f"matmul: the tiling {tiling} is not one of kernel {kernel!r} on {chip.name}")
+        m = a_words.shape[-3]
+        self._dtype = np.dtype(factors.get("acc_dtype", np.int32))
+        k = self._k = factors["k"]
+        self._digits = kernel.startswith("digits")
+        batch, indices = _batch_indices(cupy.cuda.runtime.getDevice(), tuple(a_words.shape[:-3]), tuple(b_batch))
+        self.shape = (*batch, m, n)
+        batches = int(np.prod(batch, dtype=np.int64))
+        kinds = (factors["a_bits"], factors["a_encoding"]), (factors["b_bits"], factors["b_encoding"])
+        self._a, self._b = kinds
+        signed = _signed_bytes(*kinds) if self._digits and not by_warps else 0
+        self._a_signed, self._b_signed = bool(signed & 1), bool(signed & 2)
+        self._a_constant = _constant(*kinds[0], self._digits and not self._a_signed)
+        self._b_constant = _constant(*kinds[1], self._digits and not self._b_signed)
+        self._row_term: Any = None
+        self._unpacked: Any = None
+        self._renewed: Any = None
+        self.epilogue, self._finish = epilogue, None
+        self._workspaces: dict[int, _Workspace] = {}
+        self._lock = threading.Lock()
+        self._stream, self._ndarray = cupy.cuda.get_current_stream, cupy.ndarray
+        self._settled = False
+        self._kept: dict[int, Any] = {}
+        self._small = math.prod(self.shape) * self._dtype.itemsize <= _SMALL
+        self.tiling: gemm.Tiling | gemm_mma.MmaTiling | None = None
+        if epilogue is not None and epilogue.shape != self.shape:
+            raise ValueError(
+                f"matmul: the epilogue is for a result of shape {epilogue.shape}, the product's is {self.shape}"
+            )
+        # The kernels with an epilogue have 32-bit sums; wider ones, and those of nothing, are stored and go through a second kernel.
+        if epilogue is not None and (self._dtype == np.int64 or k == 0):
+            self._finish = epilogue.on(self._dtype)
+        self._b_outer, self._b_words = (*b_batch, n), a_words.shape[-1]
+        self._made_on = cupy.cuda.get_current_stream().ptr
+        self._made = cupy.cuda.Event(disable_timing=True)
+        nothing = 0 in self.shape or k == 0
+        self.is_plain = not (nothing or self._digits or self._a_constant or epilogue is not None)
+        if nothing:
+            return
+        self._read_left(a_words)
+        if fresh and (self._digits or self._b_constant):
+            self._renewed = a_words
+        a = self._left(a_words)
+        b_bits, b_encoding = self._b
+        b_batches = int(np.prod(b_batch, dtype=np.int64))
+        planes, weight = -(-b_bits // 8) if self._digits else b_bits, 2 if b_encoding == "bipolar" else 1
+        b = Operand(None, n, planes, b_batches, a.step, weight, 0, b_encoding == "signed" and not self._digits)
+        wide = self._dtype == np.int64
+        # Bytes have the sign turned over, so a zero tile of the operand need not be one of bytes.
+        tiles = None if self._digits else bitmap
+        product: Any = gemm_mma.MmaProduct
+        if not by_warps:
+            # In front of a product of bytes runs the kernel that unpacks the right operand, and on each stream the first of these
+            # begins after everything else.
+            product = partial(gemm.WgmmaProduct, early=self._digits, signed=signed)
+        self._product = product(Multiplication(a, b, batches, indices, tiles, wide, None if wide else epilogue), tiling)
+        self.tiling = self._product.tiling
+        self._made.record()
+
+    def _read_left(self, words: Any) -> None:
+        """What is made of the left operand in front of a product: bytes, and its share of the correction terms."""
+        bits, encoding = self._a
+        if self._b_constant:
+            self._row_term = packed.code_sums(
+                words, bits, encoding, self._k, factor=self._b_constant, dtype=self._dtype.name, out=self._row_term
+            )
+        if self._digits:
+            extend = self._a_signed and encoding == "signed"
+            flip = encoding == "signed" and not extend
+            words = self._cupy.ascontiguousarray(words)
+            self._unpacked = packed.digits_of(words, bits, self._k, flip, self._unpacked, extend=extend)
+
+    def _left(self, words: Any) -> Operand:
+        """The left operand as the kernel takes it: planes as they are, or bytes."""
+        bits, encoding = self._a
+        outer, weight = words.shape[-3], 2 if encoding == "bipolar" else 1
+        batches = words.size // (outer * bits * words.shape[-1])
+        if not self._digits:
+            words = self._cupy.ascontiguousarray(words)
+            return Operand(words, outer, bits, batches, 1, weight, 0, encoding == "signed")
+        return Operand(self._unpacked, outer, self._unpacked.shape[-2], batches, 8, weight)
+
+    @property
+    def fused(self) -> bool:
+        """Whether the epilogue is part of the product's kernel; else, if there is one, it is a kernel behind it."""
+        return self.epilogue is not None and self._finish is None
+
+    def __call__(self, b_words: Any, out: Any = None, operand: OperandParams | None = None) -> Any:
+        """The product with ``b_words`` (*b_batch, n, b_bits, W), into ``out`` if given.
+
+        With an epilogue the result is what that makes of it, with what the operands of this call contribute to the chain.
+        """
+        chain = self.epilogue
+        with self._lock:  # what a launch points to is set here
+            stream = self._stream().ptr
+            work = self._workspaces.get(stream) or self._on_stream(stream)
+            if chain is not None:
+                chain.with_operand(**as_dict(_NO_OPERAND if operand is None else operand))
+                if out is None:
+                    out = chain.empty()
+            elif out is None:
+                out = self._cupy.ndarray(self.shape, self._dtype)
+            if self._finish is None:
+                self._multiply(b_words, out, work, stream)
+            else:
+                if self.tiling is not None:
+                    self._multiply(b_words, work.sums, work, stream)
+                self._finish.run(work.sums, out)
+        return out
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are kept beside the operands: what was made of the left one, and what calls work in."""
+        parts = [self._row_term, self._unpacked, *(part for work in self._workspaces.values() for part in work)]
+        return sum(part.nbytes for part in parts if part is not None)
+
+    @property
+    def keeps_left(self) -> bool:
+        """Whether calls read what was made of the left operand (bytes, sums of its rows) instead of its words."""
+        return self._digits or self._b[1] == "bipolar"
+
+    def run_plain(self, b_words: Any, out: Any = None) -> Any:
+        """The same as a call where :attr:`is_plain` holds and ``b_words`` are C-contiguous, with less on the way."""
+        stream = self._stream().ptr
+        if out is None:
+            out = self._result_on(stream) if self._small else self._ndarray(self.shape, self._dtype)
+        quick = self._product.quick
+        if (
+            quick is not None
+            and stream in self._workspaces
+            and not quick.launch(stream, b_words.data.ptr, out.data.ptr)
+        ):
+            return out
+        with self._lock:
+            if stream not in self._workspaces:
+                self._on_stream(stream)
+            self._product.run(b_words, out, self._row_term, None, stream)
+        return out
+
+    def _result_on(self, stream: int) -> Any:
+        """An array for a small result: the last one on this stream if nobody holds it, a view of it or its memory any more.
+
+        That is what CuPy's pool would give as well, at the price of a third of a call.
+        """
+        kept = self._kept.pop(stream, None)
+        if kept is None or getrefcount(kept) != _ALONE or getrefcount(kept.data) > 2 or getrefcount(kept.data.mem) > 2:
+            kept = self._ndarray(self.shape, self._dtype)
+        self._kept[stream] = kept
+        return kept
+
+    def _on_stream(self, stream: int) -> _Workspace:
+        """What calls on one stream work in, and their waiting for what was prepared on another stream."""
+        cupy = self._cupy
+        if cupy.cuda.runtime.streamIsCapturing(stream):
+            # A capture begins after a synchronisation and cannot allocate: it takes over what calls have worked in before.
+            self._settled = False
+            if self._workspaces:
+                work = self._workspaces[stream] = self._workspaces.pop(next(iter(self._workspaces)))
+                return work
+        elif stream != self._made_on and self.tiling is not None:
+            cupy.cuda.get_current_stream().wait_event(self._made)
+        bits, _ = self._b
+        self._settled = False
+        work = self._workspaces[stream] = _Workspace(
+            cupy.zeros(self.shape, self._dtype) if self._finish is not None else None,
+            cupy.empty(self._b_outer, self._dtype) if self._a_constant else None,
+            cupy.empty((*self._b_outer, -(-bits // 8), 8 * self._b_words), np.uint32) if self._digits else None,
+        )
+        return work
+
+    def explain(self) -> tuple[str, ...]:
+        """Lines that a plan's explanation adds."""
+        behind = ""
+        if self.epilogue is not None:
+            behind = f", epilogue in {'the same kernel' if self.fused else 'a kernel behind it'}"
+        return (f"on {jit.capability().name}: {self.tiling or 'nothing to multiply'}{behind}",)
+
+    def nan_seen(self) -> bool:
+        """Whether a call since the last question met NaN on its way to a code; waits only where one might have."""
+        return self.epilogue is not None and self.epilogue.may_see_nan and self.epilogue.nan_seen()
+
+    def _multiply(self, b_words: Any, out: Any, work: _Workspace, stream: int) -> None:
+        if self.tiling is None:
+            out.fill(0)
+            return
+        bits, encoding = self._b
+        if self._renewed is not None:
+            self._read_left(self._renewed)
+        if not b_words.flags.c_contiguous:
+            b_words = self._cupy.ascontiguousarray(b_words)
+        col_term = None
+        if self._a_constant:
+            col_term = packed.code_sums(
+                b_words,
+                bits,
+                encoding,
+                self._k,
+                factor=self._a_constant,
+                addend=-self._a_constant * self._b_constant * self._k,
+                dtype=self._dtype.name,
+                out=work.terms,
+            )
+        if self._digits:
+            # The first one on a stream waits for the end of all that was before, then also the left operand is there for good, if it is
+            # not read again by every call.
+            extend = self._b_signed and encoding == "signed"
+            flip = encoding == "signed" and not extend
+            b_words = packed.digits_of(
+                b_words, bits, self._k, flip, work.digits, extend=extend, dependent=self._settled
+            )
+            self._settled = self._renewed is None
+        self._product.run(b_words, out, self._row_term, col_term, stream)
 
 
 def largest_sum(k: int, a_bits: int, b_bits: int) -> float:
@@ -73,55 +352,24 @@ def largest_sum(k: int, a_bits: int, b_bits: int) -> float:
     return float(k) * (2.0**a_bits - 1) * (2.0**b_bits - 1)
 
 
-class Prepared:
-    """Products with one left operand: ``prepared(b_words, out, operand)``, on the current stream. Making it compiles what calls need.
-
-    Attributes
-    ----------
-    quick : callable or None
-        The short way of a product that is one launch and nothing else: ``quick(b_words, out=None)``.
-    keeps_left : bool
-        Whether calls read what was made of the left operand (bytes, sums of its rows) instead of its words.
-    """
-
-    def __init__(self, a_words: Any, epilogue: EpilogueParams | None, arguments: dict[str, Any]) -> None:
-        chain = None
-        if epilogue is not None:
-            batch = np.broadcast_shapes(a_words.shape[:-3], arguments["b_batch"])
-            bound = largest_sum(arguments["k"], arguments["a_bits"], arguments["b_bits"])
-            chain = DeviceEpilogue(epilogue, (*batch, a_words.shape[-3], arguments["n"]), bound)
-        self._product = product = Product(a_words, epilogue=chain, **arguments)
-        self.quick: Callable[..., Any] | None = product.run_plain if product.is_plain else None
-        self.keeps_left = arguments["kernel"].startswith("digits") or arguments["b_encoding"] == "bipolar"
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that are kept beside the operands."""
-        return self._product.nbytes
-
-    def __call__(self, b_words: Any, out: Any = None, operand: OperandParams | None = None) -> Any:
-        """The product with ``b_words``, through the epilogue if there is one, with what operands contribute to that."""
-        if operand is None:
-            return self._product(b_words, out)
-        scales = {"a_scale": operand.row_scale, "b_scale": operand.col_scale}
-        return self._product(b_words, out, **scales, row_term=operand.row_term, col_term=operand.col_term)
-
-    def explain(self) -> tuple[str, ...]:
-        """Lines that a plan's explanation adds."""
-        product, behind = self._product, ""
-        if product.epilogue is not None:
-            behind = f", epilogue in {'the same kernel' if product.fused else 'a kernel behind it'}"
-        return (f"on {jit.capability().name}: {product.tiling or 'nothing to multiply'}{behind}",)
-
-    def nan_seen(self) -> bool:
-        """Whether an epilogue met NaN on its way to bits since this was asked last; waits only where it might have."""
-        chain = self._product.epilogue
-        return chain is not None and chain.may_see_nan and self._product.nan_seen()
-
-
-def prepare(a_words: Any, *, epilogue: EpilogueParams | None = None, **arguments: Any) -> Prepared:
+def prepare(
+    a_words: Any,
+    *,
+    n: int,
+    b_batch: tuple[int, ...],
+    epilogue: EpilogueParams | None = None,
+    fresh: bool = False,
+    bitmap: Any = None,
+    kernel: str = "planes",
+    **factors: Unpack[Factors],
+) -> Product:
     """Products of one left operand with right operands of one kind; see :class:`Product` for the arguments."""
-    return Prepared(a_words, epilogue, arguments)
+    chain = None
+    if epilogue is not None:
+        shape = (*np.broadcast_shapes(a_words.shape[:-3], b_batch), a_words.shape[-3], n)
+        chain = DeviceEpilogue(epilogue, shape, largest_sum(factors["k"], factors["a_bits"], factors["b_bits"]))
+    how: dict[str, Any] = {"bitmap": bitmap, "kernel": kernel, "fresh": fresh}
+    return Product(a_words, n=n, b_batch=b_batch, epilogue=chain, **how, **factors)
 
 
 def cost(
@@ -154,12 +402,13 @@ def _product_us(
     kernel: str, m: int, n: int, blocks: int, a_planes: int, b_planes: int, density: float, wide: bool
 ) -> float:
     """Microseconds of the product alone, with the tiling that would be chosen; by warps an int64 result is added to in every pass."""
-    some, step = max(1, round(blocks * density)), 1 if kernel.startswith("planes") else 8
+    step, sizes = 1 if kernel.startswith("planes") else 8, Sizes(m, n, blocks, a_planes, b_planes, 1)
+    not_zero = replace(sizes, blocks=max(1, round(blocks * density)))
     if on_warps(kernel):
         chip = jit.capability()
         flushed = a_planes * b_planes * m * n * 16.0 if wide else 0.0
-        warps = gemm_mma.choose_tiling(m, n, blocks, a_planes, b_planes, 1, step, wide, False, chip)
-        product = gemm_mma.estimate_us(warps, m, n, some, a_planes, b_planes, 1, chip)
+        warps = gemm_mma.choose_tiling(sizes, step, wide, False, chip)
+        product = gemm_mma.estimate_us(warps, not_zero, chip)
         return product + flushed / chip_of(chip).memory_bytes_per_us
-    tiling = gemm.choose_tiling(m, n, blocks, a_planes, b_planes, 1, False, wide, step)
-    return gemm.estimate_us(tiling, m, n, some, a_planes, b_planes, 1, wide=wide, step=step)
+    tiling = gemm.choose_tiling(sizes, False, wide, step)
+    return gemm.estimate_us(tiling, not_zero, wide=wide, step=step)

@@ -8,12 +8,8 @@ from typing import Any, NamedTuple
 from bitsparse import jit
 from bitsparse._records import replace
 from bitsparse.backends.cuda.chips import RELEASED, chip_of
-from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
-from bitsparse.backends.cuda.matmul.passes import BLOCK_BYTES, BLOCK_WORDS, passes_of, put_passes
-from bitsparse.backends.cuda.matmul.wgmma import Operand
+from bitsparse.backends.cuda.matmul.passes import BLOCK_BYTES, Multiplication, Sizes, passes_of, put_operands
 from bitsparse.errors import KernelError
-
-__all__ = ["MmaProduct", "MmaTiling", "choose_tiling", "estimate_us", "tilings"]
 
 _SOURCE = "matmul/mma.cu"
 #: Shared memory that every chip has for one block.
@@ -124,21 +120,13 @@ def tilings(
     return found
 
 
-def estimate_us(
-    t: MmaTiling,
-    m: int,
-    n: int,
-    blocks: int,
-    a_planes: int,
-    b_planes: int,
-    batches: int,
-    capability: jit.Capability,
-) -> float:
-    """Microseconds that a product of ``blocks`` blocks of 128 bytes is expected to take.
+def estimate_us(t: MmaTiling, sizes: Sizes, capability: jit.Capability) -> float:
+    """Microseconds that a product is expected to take.
 
     Not fitted to measurements but made of the chip's rates: a stage takes as long as its products, its way from the L2 or its way
     through shared memory (128 bytes a clock), whichever is longest.
     """
+    m, n, blocks, a_planes, b_planes, batches = sizes
     chip, sms = chip_of(capability), capability.multiprocessors
     rate = chip.bits or 8 * chip.bytes
     units = batches * -(-m // t.rows) * -(-n // t.columns)
@@ -159,23 +147,12 @@ def estimate_us(
 
 
 @lru_cache(maxsize=1024)
-def choose_tiling(
-    m: int,
-    n: int,
-    blocks: int,
-    a_planes: int,
-    b_planes: int,
-    batches: int,
-    step: int,
-    wide: bool,
-    fused: bool,
-    capability: jit.Capability,
-) -> MmaTiling:
+def choose_tiling(sizes: Sizes, step: int, wide: bool, fused: bool, capability: jit.Capability) -> MmaTiling:
     """The tiling with the lowest estimate, for elements of ``step`` bits."""
     emulated, room = step == 1 and chip_of(capability).bits == 0, capability.shared_bytes
     return min(
-        tilings(n, b_planes, blocks, wide=wide, fused=fused, emulated=emulated, shared_bytes=room),
-        key=lambda t: estimate_us(t, m, n, blocks, a_planes, b_planes, batches, capability),
+        tilings(sizes.n, sizes.b_planes, sizes.blocks, wide=wide, fused=fused, emulated=emulated, shared_bytes=room),
+        key=lambda t: estimate_us(t, sizes, capability),
     )
 
 
@@ -193,43 +170,23 @@ class MmaProduct:
 
     quick = None  # as WgmmaProduct may have it
 
-    def __init__(
-        self,
-        cupy: Any,
-        a: Operand,
-        b: Operand,
-        batch_indices: Any,
-        batches: int,
-        wide: bool,
-        blocks_mask: Any = None,
-        tiling: MmaTiling | None = None,
-        epilogue: DeviceEpilogue | None = None,
-    ) -> None:
-        n_words = a.words.shape[-1]
-        blocks = -(-n_words // BLOCK_WORDS)
-        chip, fused = jit.capability(), epilogue is not None
-        t = tiling or choose_tiling(a.outer, b.outer, blocks, a.planes, b.planes, batches, a.step, wide, fused, chip)
+    def __init__(self, what: Multiplication, tiling: MmaTiling | None = None) -> None:
+        a, b, batches, _, _, wide, epilogue = what
+        sizes, chip, fused = what.sizes, jit.capability(), epilogue is not None
+        t = tiling or choose_tiling(sizes, a.step, wide, fused, chip)
         if not allows(t, wide=wide, fused=fused, emulated=False):
             raise KernelError(
                 f"matmul: the tiling {t} does not go with an int64 result or an epilogue; leave the choice to the plan"
             )
         self.tiling = t
         kernel = jit.kernel(_SOURCE, "matmul_mma", t.defines(a.step, wide, fused))
-        table = passes_of(
-            a.planes, b.planes, t.qb, blocks, a.step, a.negative_top, b.negative_top, a.weight * b.weight, wide
-        )
-        self._keep = [a.words, batch_indices, blocks_mask]
+        table = passes_of(a.planes, b.planes, t.qb, sizes.blocks, a.step, what.signs, wide)
         p = FusedMmaParams() if fused else MmaParams()
-        p.a, p.m, p.n, p.words = a.words.data.ptr, a.outer, b.outer, n_words
-        p.a_planes, p.b_planes = a.planes, b.planes
-        self._keep.append(put_passes(p, table))
-        if blocks_mask is not None:
-            p.blocks, p.block_words = blocks_mask.data.ptr, blocks_mask.shape[-1]
-        if batch_indices is not None:
-            p.batch_indices = batch_indices.data.ptr
+        self._keep = put_operands(p, what, t.rows, table)
+        p.a, p.words, p.a_planes, p.b_planes = a.words.data.ptr, a.words.shape[-1], a.planes, b.planes
         p.qb_log, p.parts = t.qb.bit_length() - 1, t.rk
         p.m_tiles, p.n_tiles = -(-a.outer // t.rows), -(-b.outer // t.columns)
-        p.batches, p.raster = batches, max(1, 1024 // t.rows)
+        p.raster = max(1, 1024 // t.rows)
         items = batches * p.m_tiles * p.n_tiles * t.rk
         if items >= 2**31:
             raise KernelError(

@@ -1,17 +1,17 @@
-"""The order in which pairs of planes are multiplied, and the tables of it that the kernels read."""
+"""What the kernels of products take alike: operands, and the tables of the order in which pairs of planes are multiplied."""
 
 from __future__ import annotations
 
 import ctypes
 from collections import Counter
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from bitsparse import jit
-
-__all__ = ["BLOCK_BYTES", "BLOCK_WORDS", "passes_of", "put_passes", "runs_of", "wide_passes_of"]
+from bitsparse.backends.cuda.bits.words import coarse_bitmap
+from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
 
 #: Contraction bytes, and so words, of one stage: one block of the contraction axis.
 BLOCK_BYTES, BLOCK_WORDS = 128, 32
@@ -19,23 +19,68 @@ BLOCK_BYTES, BLOCK_WORDS = 128, 32
 _MOVED_BITS = 32
 
 
+class Operand(NamedTuple):
+    """One packed operand (batches, outer, planes, words) and what its planes mean.
+
+    The integer of a code is ``weight * (sum of 2**shift[p] * plane p) + constant``; the last plane counts negative if ``negative_top``.
+    """
+
+    words: Any
+    outer: int
+    planes: int
+    batches: int
+    step: int  # bits of one plane: 1, or 8 for bytes
+    weight: int = 1
+    constant: int = 0
+    negative_top: bool = False
+
+
+class Sizes(NamedTuple):
+    """How much a product multiplies."""
+
+    m: int
+    n: int
+    blocks: int  # of 128 bytes of the contraction axis
+    a_planes: int
+    b_planes: int
+    batches: int
+
+
+#: Whether the last plane of `a` and of `b` counts negative, and the power of two that every product of theirs counts.
+Signs = tuple[bool, bool, int]
+
+
+class Multiplication(NamedTuple):
+    """What a kernel of products is prepared for."""
+
+    a: Operand
+    b: Operand  # without words, which calls bring
+    batches: int
+    batch_indices: Any  # which batch of each operand every batch of the result takes, or None
+    bitmap: Any  # zero tiles of `a`, or None
+    is_wide: bool  # an int64 result
+    epilogue: DeviceEpilogue | None
+
+    @property
+    def sizes(self) -> Sizes:
+        """How much there is to be multiplied."""
+        a, b, blocks = self.a, self.b, -(-int(self.a.words.shape[-1]) // BLOCK_WORDS)
+        return Sizes(a.outer, b.outer, blocks, a.planes, b.planes, self.batches)
+
+    @property
+    def signs(self) -> Signs:
+        """What the products of planes count."""
+        return self.a.negative_top, self.b.negative_top, self.a.weight * self.b.weight
+
+
 @lru_cache(maxsize=512)
-def passes_of(
-    a_planes: int,
-    b_planes: int,
-    qb: int,
-    blocks: int,
-    step: int,
-    a_negative: bool,
-    b_negative: bool,
-    weight: int,
-    wide: bool,
-) -> Any:
+def passes_of(a_planes: int, b_planes: int, qb: int, blocks: int, step: int, signs: Signs, wide: bool) -> Any:
     """The table of passes, heaviest first (see ``struct Pass``), as an int32 array of 16 columns.
 
     With ``wide`` (an int64 result of ``matmul/mma.cu``) every pass is flushed, so its sums must stay below 2**32: bytes are cut along the
     contraction axis.
     """
+    a_negative, b_negative, weight = signs
     order = sorted(
         ((p, q) for p in range(a_planes) for q in range(0, b_planes, qb)), key=lambda pq: pq[0] + pq[1], reverse=True
     )
@@ -112,26 +157,18 @@ def runs_of(a_planes: int, b_planes: int, pa: int, qb: int, blocks: int, step: i
 
 @lru_cache(maxsize=512)
 def wide_passes_of(
-    a_planes: int,
-    b_planes: int,
-    pa: int,
-    qb: int,
-    blocks: int,
-    step: int,
-    a_negative: bool,
-    b_negative: bool,
-    weight: int,
-    carries: bool,
+    a_planes: int, b_planes: int, pa: int, qb: int, blocks: int, step: int, signs: Signs, carries: bool
 ) -> Any:
     """The table of passes of an int64 result, lightest first (see ``struct WidePass``), as an int32 array of 16 columns.
 
-    ``weight`` is a power of two. With ``carries`` the kernel goes on from one weight to the next in its registers; else every pass is
+    With ``carries`` the kernel goes on from one weight to the next in its registers; else every pass is
     added to the result.
     """
+    a_negative, b_negative, weight = signs
     pairs = _pairs(a_planes, b_planes, pa, qb)
     longest = _longest(pairs, step, carries)
 
-    def signs(p: int, q: int) -> int:
+    def negatives(p: int, q: int) -> int:
         negative = (
             4 * i + j
             for i in range(pa)
@@ -152,18 +189,27 @@ def wide_passes_of(
                 drop = span - done
                 shift = step * base + weight.bit_length() - 1
                 done = done if drop else 0
-                kinds = (opens, closes, drop, done, signs(*before), signs(p, q), shift, span)
+                kinds = (opens, closes, drop, done, negatives(*before), negatives(p, q), shift, span)
                 rows.append((p, q, k0, k1, *kinds, 0, 0, 0, 0))
                 before = (p, q)
     return np.array(rows, np.int32)
 
 
-def put_passes(params: ctypes.Structure, table: Any) -> Any:
-    """Write a table of passes into a product's parameters where they have room, else to the device; gives the array to be kept."""
-    params.n_passes = len(table)
+def put_operands(params: ctypes.Structure, what: Multiplication, tile_rows: int, table: Any) -> list[Any]:
+    """Write what both kernels of products take alike into a product's parameters; gives the arrays to be kept.
+
+    The table of passes lies in the parameters where they have room, else on the device.
+    """
+    params.m, params.n, params.batches, params.n_passes = what.a.outer, what.b.outer, what.batches, len(table)
+    mask = passes = None
     if len(table) <= len(params.inline_passes):
         ctypes.memmove(params.inline_passes, table.ctypes.data, table.nbytes)
-        return None
-    kept = jit.require_cupy("matmul").asarray(table)
-    params.passes = kept.data.ptr
-    return kept
+    else:
+        passes = jit.require_cupy("matmul").asarray(table)
+        params.passes = passes.data.ptr
+    if what.bitmap is not None:
+        mask = coarse_bitmap(what.bitmap, what.a.outer, what.sizes.blocks, tile_rows)
+        params.blocks, params.block_words = mask.data.ptr, mask.shape[-1]
+    if what.batch_indices is not None:
+        params.batch_indices = what.batch_indices.data.ptr
+    return [what.a.words, what.batch_indices, mask, passes]

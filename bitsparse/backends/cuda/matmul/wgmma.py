@@ -8,18 +8,17 @@ from typing import Any, NamedTuple
 
 from bitsparse import jit
 from bitsparse.backends.cuda.chips import H200, WarpgroupRates
-from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
 from bitsparse.backends.cuda.matmul.passes import (
     BLOCK_BYTES,
     BLOCK_WORDS,
+    Multiplication,
+    Sizes,
     passes_of,
-    put_passes,
+    put_operands,
     runs_of,
     wide_passes_of,
 )
 from bitsparse.errors import KernelError
-
-__all__ = ["BLOCK_WORDS", "Operand", "Tiling", "WgmmaProduct", "choose_tiling", "estimate_us", "tilings"]
 
 _SOURCE = "matmul/wgmma.cu"
 #: Blocks of 64 columns of a tile that may wait for an epilogue while the next tile is multiplied; 0: none ever do.
@@ -27,22 +26,6 @@ HELD_BLOCKS = 4
 
 #: From so many such blocks on, sums that wait are taken up by warps of their own, all of a tile's; 5: never.
 HANDED_BLOCKS = 3
-
-
-class Operand(NamedTuple):
-    """One packed operand (batches, outer, planes, words) and what its planes mean.
-
-    The integer of a code is ``weight * (sum of 2**shift[p] * plane p) + constant``; the last plane counts negative if ``negative_top``.
-    """
-
-    words: Any
-    outer: int
-    planes: int
-    batches: int
-    step: int  # bits of one plane: 1, or 8 for bytes
-    weight: int = 1
-    constant: int = 0
-    negative_top: bool = False
 
 
 class Tiling(NamedTuple):
@@ -119,20 +102,9 @@ def tilings(columns: int, b_planes: int, *, masked: bool, wide: bool, a_planes: 
 RATES = H200.warpgroups
 
 
-def estimate_us(
-    t: Tiling,
-    m: int,
-    n: int,
-    blocks: int,
-    a_planes: int,
-    b_planes: int,
-    batches: int,
-    rates: WarpgroupRates = RATES,
-    *,
-    wide: bool = False,
-    step: int = 1,
-) -> float:
-    """Microseconds that a product of ``blocks`` blocks of 128 bytes is expected to take; infinite if the tiling does not apply."""
+def estimate_us(t: Tiling, sizes: Sizes, rates: WarpgroupRates = RATES, *, wide: bool = False, step: int = 1) -> float:
+    """Microseconds that a product is expected to take; infinite if the tiling does not apply."""
+    m, n, blocks, a_planes, b_planes, batches = sizes
     passes = -(-a_planes // t.pa) * -(-b_planes // t.qb)
     if t.rp > passes or t.rk > max(blocks, 1):
         return math.inf
@@ -158,10 +130,9 @@ def estimate_us(
     return rates.launch_us + max(clocks / rates.clock_mhz, memory) + again
 
 
-def unpacking_us(
-    t: Tiling, m: int, n: int, blocks: int, b_planes: int, batches: int, rates: WarpgroupRates = RATES
-) -> float:
+def unpacking_us(t: Tiling, sizes: Sizes, rates: WarpgroupRates = RATES) -> float:
     """Microseconds of unpacking the right operand, beside the product before where that leaves multiprocessors free."""
+    m, n, blocks, _, b_planes, batches = sizes
     units = batches * -(-m // (t.rows * t.mc)) * -(-n // (64 * t.nb))
     chip = dict(rates.clusters)[1]
     room = chip - t.cluster * min(units, dict(rates.clusters)[t.cluster])
@@ -171,15 +142,12 @@ def unpacking_us(
 
 
 @lru_cache(maxsize=1024)
-def choose_tiling(
-    m: int, n: int, blocks: int, a_planes: int, b_planes: int, batches: int, masked: bool, wide: bool, step: int = 1
-) -> Tiling:
+def choose_tiling(sizes: Sizes, masked: bool, wide: bool, step: int = 1) -> Tiling:
     """The tiling with the lowest estimate, for elements of ``step`` bits; among equals the one with the most columns."""
     return min(
-        tilings(n, b_planes, masked=masked, wide=wide, a_planes=a_planes),
+        tilings(sizes.n, sizes.b_planes, masked=masked, wide=wide, a_planes=sizes.a_planes),
         key=lambda t: (
-            estimate_us(t, m, n, blocks, a_planes, b_planes, batches, wide=wide, step=step)
-            + (unpacking_us(t, m, n, blocks, b_planes, batches) if step == 8 else 0.0),
+            estimate_us(t, sizes, wide=wide, step=step) + (unpacking_us(t, sizes) if step == 8 else 0.0),
             -t.nb,
         ),
     )
@@ -252,49 +220,31 @@ class WgmmaProduct:
     """
 
     def __init__(
-        self,
-        cupy: Any,
-        a: Operand,
-        b: Operand,
-        batch_indices: Any,
-        batches: int,
-        wide: bool,
-        blocks_mask: Any = None,
-        tiling: Tiling | None = None,
-        epilogue: DeviceEpilogue | None = None,
-        early: bool = False,
-        signed: int = 0,
+        self, what: Multiplication, tiling: Tiling | None = None, early: bool = False, signed: int = 0
     ) -> None:
-        n_words = a.words.shape[-1]
-        blocks = -(-n_words // BLOCK_WORDS)
-        masked = blocks_mask is not None
-        t = tiling or choose_tiling(a.outer, b.outer, blocks, a.planes, b.planes, batches, masked, wide, a.step)
+        a, b, batches, batch_indices, bitmap, wide, epilogue = what
+        sizes, masked = what.sizes, bitmap is not None
+        t = tiling or choose_tiling(sizes, masked, wide, a.step)
         self.tiling = t
         fused = epilogue is not None
-        signs = (a.negative_top, b.negative_top, a.weight * b.weight)
+        blocks, signs = sizes.blocks, what.signs
         if wide:
-            table = wide_passes_of(a.planes, b.planes, t.pa, t.qb, blocks, a.step, *signs, t.carries)
+            table = wide_passes_of(a.planes, b.planes, t.pa, t.qb, blocks, a.step, signs, t.carries)
         else:
-            table = passes_of(a.planes, b.planes, t.qb, blocks, a.step, *signs, False)
+            table = passes_of(a.planes, b.planes, t.qb, blocks, a.step, signs, False)
         if t.rk * t.rp > 1 and (t.mb * t.nb > 1 or wide):
             raise KernelError(f"matmul: the tiling {t} splits a tile that is too large to be added up")
         if t.pa != (t.mb if wide else 1):
             raise KernelError(f"matmul: the tiling {t} is not one of an {'int64' if wide else 'int32'} result")
-        self._keep = [a.words, batch_indices, blocks_mask]
         p = FusedParams() if fused else MatmulParams()
         p.a[:] = operand_map(a.words, a.outer, a.planes, t.left_rows // t.pa, t.pa)
-        self._keep.append(put_passes(p, table))
-        if masked:
-            p.blocks, p.block_words = blocks_mask.data.ptr, blocks_mask.shape[-1]
-        if batch_indices is not None:
-            p.batch_indices = batch_indices.data.ptr
-        p.m, p.n, p.nb, p.qb = a.outer, b.outer, t.nb, t.qb
+        self._keep = put_operands(p, what, t.rows, table)
+        p.nb, p.qb = t.nb, t.qb
         p.mc, p.rk, p.rp = t.mc, t.rk, t.rp
         p.box_rows = math.gcd(64, 64 * t.nb * t.qb // t.mc)
         p.boxes = 64 * t.nb * t.qb // (t.mc * p.box_rows)
         p.m_groups = -(-a.outer // (t.rows * t.mc))
         p.n_tiles = -(-b.outer // (64 * t.nb))
-        p.batches = batches
         p.raster = max(1, 16 // (t.mc * t.mb))
         p.by_batch, p.by_band, p.by_height, p.by_last = reciprocals(p.m_groups, p.n_tiles, batches, p.raster)
         p.early = int(early)

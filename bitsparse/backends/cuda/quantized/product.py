@@ -14,18 +14,7 @@ from bitsparse.backends.cuda import geometry
 from bitsparse.backends.cuda.binary.bmm import vector_of
 from bitsparse.backends.cuda.chips import RELEASED
 from bitsparse.backends.cuda.matmul.wgmma import operand_map
-
-__all__ = [
-    "KERNELS",
-    "QuantizedProduct",
-    "absmax_into",
-    "absmax_of",
-    "deal",
-    "empty",
-    "empty_codes",
-    "has_wgmma",
-    "scale_of",
-]
+from bitsparse.backends.params import words_shape
 
 #: The kernels, those of which the first runs on Hopper alone.
 KERNELS = ("wgmma", "mma")
@@ -78,39 +67,17 @@ def absmax_into(x: Any, largest: Any) -> None:
     params = AbsmaxParams(x.data.ptr, largest.data.ptr, m, x.strides[0], k)
     params.words = int((m == 1 or x.strides[0] == k * x.itemsize) and x.data.ptr % 16 == 0)
     params.infinity = geometry.infinity_of(x.dtype)
-    kernel = jit.kernel("quantized/absmax.cu", "quantized_absmax", {"BS_KIND": 5 if x.itemsize == 4 else 4})
     blocks = min(8 * jit.capability().multiprocessors, max(1, -(-m * k // 4096)))
-    kernel.launch(blocks, 256, params)()
+    _absmax_kernel(x.itemsize).launch(blocks, 256, params)()
 
 
-def absmax_of(x: Any) -> Any:
-    """The largest magnitude of `x` as a float32 array of one element."""
-    largest = jit.require_cupy("quantized_matmul").empty(1, np.float32)
-    absmax_into(x, largest)
-    return largest
-
-
-def scale_of(largest: Any, bits: int) -> Any:
-    """The scale that the kernels make of the largest magnitude."""
-    cupy = jit.require_cupy("quantized_matmul")
-    scale = cupy.abs(largest.reshape(())) / np.float32((1 << (bits - 1)) - 1)
-    return cupy.where(scale >= np.finfo(np.float32).smallest_normal, scale, cupy.ones_like(scale))
+def _absmax_kernel(itemsize: int) -> Any:
+    return jit.kernel("quantized/absmax.cu", "quantized_absmax", {"BS_KIND": 5 if itemsize == 4 else 4})
 
 
 def has_wgmma() -> bool:
     """Whether the current device has the first kernel's instructions."""
     return jit.capability().has_wgmma
-
-
-def empty(shape: tuple[int, ...]) -> Any:
-    """Room for a result."""
-    return jit.require_cupy("quantized_matmul").empty(shape, np.float32)
-
-
-def empty_codes(m: int, k: int, bits: int) -> Any:
-    """Room for the codes of activations (m, k), in rows."""
-    shape = geometry.packed_shape((m, k), bits, -1, "rows")
-    return jit.require_cupy("quantized_matmul").empty(shape, np.uint32)
 
 
 def deal(m: int, n: int, blocks: int) -> dict[str, int]:
@@ -191,6 +158,7 @@ class QuantizedProduct:
         self._ran: dict[int, Any] = {}
         self._stream = cupy.cuda.get_current_stream
         self._launch_for(0, k * self._dtype.itemsize)
+        _absmax_kernel(self._dtype.itemsize)  # calls without a scale or range find one
         self._made_on = self._stream().ptr
         self._made = cupy.cuda.Event(disable_timing=True)
         self._made.record()
@@ -241,6 +209,18 @@ class QuantizedProduct:
         if stream not in self._known and not self._cupy.cuda.runtime.streamIsCapturing(stream):
             self._stream().wait_event(self._made)
             self._known.add(stream)
+
+    def room_for_codes(self, x: Any, scale: Any, largest: Any) -> tuple[Any, Any, Any]:
+        """Where the codes of `x` may go, the size of their step, and the largest magnitude that it is made of where there is no scale."""
+        cupy, bits = self._cupy, self.params.codes_bits
+        codes = cupy.empty(words_shape(x.shape, bits, -1, "rows"), np.uint32)
+        if scale is not None:
+            return codes, cupy.array(scale, np.float32), largest
+        if largest is None:
+            largest = cupy.empty(1, np.float32)
+            absmax_into(x, largest)
+        step = cupy.abs(largest.reshape(())) / np.float32((1 << (bits - 1)) - 1)
+        return codes, cupy.where(step >= np.finfo(np.float32).smallest_normal, step, cupy.ones_like(step)), largest
 
     def __call__(
         self,

@@ -2,64 +2,288 @@
 
 from __future__ import annotations
 
-from typing import Any
+import ctypes
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from bitsparse import jit
 from bitsparse.backends.cuda import geometry
-from bitsparse.backends.cuda.sampling.drawing import STRATEGIES, Drawing
-from bitsparse.backends.cuda.sampling.sums import Codes, SampledSum, Tuning, tuning_of
-from bitsparse.backends.params import CodeFeatures
+from bitsparse.backends.cuda.csr.schedule import Schedule
+from bitsparse.backends.cuda.csr.sums import StreamedSum, Tuning
+from bitsparse.backends.cuda.csr.units import group_lanes
+from bitsparse.backends.cuda.sparse.checks import BOTH_INDICES, THREADS, launch
+from bitsparse.backends.params import CodeFeatures, packed_words
+from bitsparse.errors import KernelError
 
-__all__ = ["STRATEGIES", "Codes", "Drawing", "SampledSum", "Tuning", "gather", "sample_edges", "tuning_of"]
+STRATEGIES = ("aes", "afs", "sfs", "uniform")
+#: AES-SpMM, Table 1: R = edges / W up to 2, 36, 54 and beyond, and how many parts W is cut into.
+_LIMITS, _PARTS = (2, 36, 54), (4, 8, 16, 32)
+_KINDS = {"float16": 4, "float32": 5, "float64": 6, "bfloat16": 7}
+
+SamplerParams = jit.struct("sampling/draw.cuh", "Sampler")
+EdgesParams = jit.struct("sampling/edges.cu", "SampleEdgesParams")
+CodeMap = jit.struct("sampling/sums.cuh", "CodeMap")
+SumParams = jit.struct("sampling/spmm.cuh", "SampleSpmmParams")
 
 
-def sample_edges(
-    indptr: Any, *, width: int, strategy: str, seed: int = 0, stream: int = 0, nnz: int | None = None
-) -> tuple[Any, Any]:
-    """Which edges of each row are sampled; see the host's function of the same name. `nnz` saves a look at `indptr`."""
-    count = int(indptr[-1]) if nnz is None else nnz
-    drawing = Drawing(indptr, (int(indptr.size) - 1, 0), count, width=width, strategy=strategy)
-    return drawing.starts.astype(np.int64), drawing.edges(seed, stream, columns=False)[0]
+def sampler_params(indptr: Any, nnz: int, width: int, strategy: str, seed: int, stream: int) -> ctypes.Structure:
+    """What a kernel samples by. Rows are shorter than the limit of the indices, so that widths beyond it all mean the same."""
+    limit = int(np.iinfo(indptr.dtype).max)
+    if strategy == "uniform" and 2**31 <= width < nnz:
+        raise KernelError(
+            f"sample_edges: width={width} asks a GPU to draw more than {2**31 - 1} edges of a row; draw fewer, or take strategy='sfs'"
+        )
+    width = min(width, limit)
+    found = SamplerParams(width, seed)
+    found.most[:] = [min(most * width, limit) for most in _LIMITS]
+    found.run[:] = [max(1, width // parts) for parts in _PARTS]
+    found.inverse[:] = [1 / max(1, width // parts) for parts in _PARTS]
+    found.samples[:] = [min(parts, width) for parts in _PARTS]
+    found.stream, found.strategy = stream, STRATEGIES.index(strategy)
+    return found
 
 
-def gather(
-    indptr: Any,
-    indices: Any,
-    x: Any,
-    *,
-    width: int,
-    strategy: str,
-    seed: int = 0,
-    stream: int = 0,
-    values: Any = None,
-    col_scale: Any = None,
-    row_scale: Any = None,
-    rescale: bool = False,
-    tuning: Tuning | None = None,
-    out: Any = None,
-) -> Any:
-    """Weighted sums of the sampled neighbours' features; see the host's function of the same name.
+class Drawing:
+    """How many edges of each row of a pattern are sampled, and how the kernels walk the sample; made once for a width and a strategy.
 
-    Samples of a row are summed one after another; those of rows with more than a piece of the schedule in such pieces, added in order.
+    Parameters
+    ----------
+    indptr : cupy.ndarray of int32 or int64
+        Valid: from 0 to `nnz`, never decreasing.
+    shape : tuple of int
+    nnz, width : int
+    strategy : {"aes", "afs", "sfs", "uniform"}
+
+    Attributes
+    ----------
+    starts : cupy.ndarray (rows + 1,), dtype of `indptr`
+        Where each row's samples start.
+    total, longest : int
+        Samples of all rows and of the row with most, repeats counted.
+    schedule : Schedule
+        Of the samples.
     """
-    codes, alignment = isinstance(x, CodeFeatures), 16
-    if not codes:
-        x = geometry.contiguous(x)
-        while x.data.ptr % alignment or (out is not None and out.data.ptr % alignment):
-            alignment //= 2
-    (cols, _), columns = (x.words.shape, x.features) if codes else (x.shape, x.shape[1])
-    drawing = Drawing(indptr, (int(indptr.size) - 1, cols), int(indptr[-1]), width=width, strategy=strategy)
-    product = SampledSum(
-        drawing,
-        indices,
-        columns=columns,
-        x_dtype=Codes.of(x) if codes else x.dtype,
-        values=values,
-        col_scale=col_scale,
-        row_scale=row_scale,
-        rescale=rescale,
-        alignment=alignment,
-        tuning=tuning,
-    )
-    return product(x, out, seed=seed, stream=stream)
+
+    def __init__(self, indptr: Any, shape: tuple[int, int], nnz: int, *, width: int, strategy: str) -> None:
+        cupy = self._cupy = jit.require_cupy("sample_edges")
+        self.indptr, self.shape, self.nnz = indptr, (int(shape[0]), int(shape[1])), int(nnz)
+        self.width, self.strategy = width, strategy
+        rows = self.shape[0]
+        self.starts = cupy.zeros(rows + 1, indptr.dtype)
+        self.total = self.longest = 0
+        if rows:
+            counts = cupy.empty(rows, indptr.dtype)
+            self._launch("sample_counts", rows, 0, 0, counts=counts)
+            cupy.cumsum(counts, out=self.starts[1:])
+            self.total, self.longest = (int(n) for n in cupy.stack([self.starts[-1], counts.max()]).get())
+        self.schedule = Schedule(self.starts, None, self.shape, self.total)
+        self._factors: dict[str, Any] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the device."""
+        return int(self.starts.nbytes) + self.schedule.nbytes + sum(int(made.nbytes) for made in self._factors.values())
+
+    def factors(self, dtype: Any) -> Any:
+        """``row_nnz / samples`` of each row in `dtype`, 1 for empty rows; made once."""
+        name = np.dtype(dtype).name
+        if name not in self._factors:
+            samples, edges = (part[1:] - part[:-1] for part in (self.starts, self.indptr))
+            quotient = edges.astype(dtype) / self._cupy.maximum(samples, 1).astype(dtype)
+            self._factors[name] = self._cupy.where(samples > 0, quotient, np.dtype(dtype).type(1))
+        return self._factors[name]
+
+    def sampler(self, seed: int, stream: int) -> ctypes.Structure:
+        """The argument of a kernel."""
+        return sampler_params(self.indptr, self.nnz, self.width, self.strategy, seed, stream)
+
+    def edges(self, seed: int = 0, stream: int = 0, indices: Any = None, columns: bool = True) -> tuple[Any, Any]:
+        """The sample: numbers of its edges (int64), and with `columns` their columns (without `indices` an edge lies in its own)."""
+        cupy = self._cupy
+        edges = cupy.empty(self.total, np.int64)
+        found = cupy.empty(self.total, self.indptr.dtype) if columns else None
+        if self.total:
+            self._launch("sample_edges", self.total, seed, stream, indices=indices, edges=edges, columns=found)
+        return edges, found
+
+    def _launch(self, name: str, items: int, seed: int, stream: int, **arrays: Any) -> None:
+        params = EdgesParams(self.sampler(seed, stream), rows=self.shape[0], total=items)
+        jit.filled(params, indptr=self.indptr, starts=self.starts, **arrays)
+        launch("sampling/edges.cu", name, self.indptr.dtype, -(-items // THREADS), params)
+
+
+class Codes(NamedTuple):
+    """A kind of packed features: `bits` in {1, 2, 4, 8} side by side, and whether scale or offset belong to the gathered rows."""
+
+    bits: int
+    encoding: str
+    by_row: bool
+
+    @classmethod
+    def of(cls, x: CodeFeatures) -> Codes:
+        """The kind of given features."""
+        return cls(x.bits, x.encoding, any(_step(part) < 0 for part in (x.scale, x.offset)))
+
+    @property
+    def map(self) -> ctypes.Structure:
+        """The argument of a kernel, but for scale and offset."""
+        half = 1 << (self.bits - 1)
+        flip = half * (0xFFFFFFFF // ((1 << self.bits) - 1)) if self.encoding == "signed" else 0
+        times, plus = {"unsigned": (1, 0), "signed": (1, -half), "bipolar": (2, -1)}[self.encoding]
+        return CodeMap(None, None, 0, 0, flip, times, plus, times, plus - times * 32768)
+
+
+def _step(part: Any) -> int:
+    """0 for a scale or offset of all features, 1 for one to a column, -1 for one to a row."""
+    return 0 if part is None or part.size == 1 else -1 if part.shape[1] == 1 else 1
+
+
+def tuning_of(columns: int, itemsize: int, alignment: int, bits: int | None = None) -> Tuning:
+    """The tuning for rows of `columns` elements whose addresses are multiples of `alignment`, or of codes, eight to a lane.
+
+    Examples
+    --------
+    >>> tuning_of(128, 4, 16).lanes, tuning_of(100, 2, 16)[:4], tuning_of(3, 4, 16).load
+    (32, (8, 32, 1, 8), 4)
+    """
+    if bits is not None:
+        return Tuning(bits, group_lanes(-(-columns // 8)))
+    width = 16
+    while (columns * itemsize % width or alignment % width) and width > itemsize:
+        width //= 2
+    if itemsize == 2 and width == 16 and 16 <= columns * itemsize // 8 <= 32:
+        width = 8  # wider groups: fewer of them in a warp, whose rows end at different samples
+    return Tuning(width, group_lanes(columns * itemsize // width))
+
+
+def constants(tuning: Tuning, kind: str | int, weights: int = 0, random: bool = False) -> dict[str, int]:
+    """What ``sampling/spmm.cu`` is compiled with for int32 indices, for features of a dtype's name or codes of so many bits.
+
+    `weights` are 0 for none (sums of codes are integers then), 1 for values or factors, 2 for scales of gathered rows of codes.
+    """
+    found = tuning.defines | {"BS_BYTES": tuning.load, "BS_LANES": tuning.lanes, "BS_THREADS": tuning.threads}
+    found |= {"BS_RANDOM": int(random), "BS_WEIGHTS": weights}
+    if isinstance(kind, str):
+        found |= {"BS_KIND": _KINDS[kind], "BS_ACC": int(kind == "float64")}
+    else:
+        found |= {"BS_KIND": 0, "BS_ACC": 0 if weights else 2, "BS_CODES": kind}
+    return found | ({} if tuning.chunk is None else {"BS_CHUNK": tuning.chunk})
+
+
+class SampledSum(StreamedSum):
+    """Sums over sampled edges, prepared for one pattern and features of one kind: ``product(x, out=None)``; the sample is not stored.
+
+    Parameters
+    ----------
+    drawing : Drawing
+    indices : cupy.ndarray or None
+        As `indptr` of the drawing; None if edge e lies in column e.
+    columns : int
+        Of the features.
+    x_dtype : dtype, or Codes
+        float16, bfloat16 or float32, summed in float32, or float64; packed codes are summed as they are, and become real in float32 when
+        a row is complete.
+    values, col_scale, row_scale : cupy.ndarray, optional
+        ``(nnz,)``, ``(n,)`` and ``(m,)``.
+    rescale : bool
+        Multiply the sum of a row by ``row_nnz / samples``.
+    alignment : int
+        Bytes of which the addresses of features and results are multiples, at most 16.
+    tuning : Tuning, optional
+    """
+
+    def __init__(
+        self,
+        drawing: Drawing,
+        indices: Any,
+        *,
+        columns: int,
+        x_dtype: Any,
+        values: Any = None,
+        col_scale: Any = None,
+        row_scale: Any = None,
+        rescale: bool = False,
+        alignment: int = 16,
+        tuning: Tuning | None = None,
+    ) -> None:
+        codes = self._codes = x_dtype if isinstance(x_dtype, Codes) else None
+        dtype = np.dtype(x_dtype if codes is None else np.float32)
+        if dtype.name not in _KINDS:
+            raise KernelError(f"sampled_spmm: there is no kernel for {dtype} on the GPU")
+        super().__init__("sampled_spmm", (drawing.shape[0], columns), dtype)
+        acc, schedule, self._drawing = (
+            np.dtype(np.float64 if dtype == np.float64 else np.float32),
+            drawing.schedule,
+            drawing,
+        )
+        if 0 in self.shape:
+            return
+        tuning = tuning or tuning_of(columns, dtype.itemsize, alignment, None if codes is None else codes.bits)
+        arrays: dict[str, Any] = {"values": values, "col_scale": col_scale, "row_scale": row_scale}
+        for name, part in arrays.items():
+            arrays[name] = None if part is None else geometry.contiguous(part.astype(acc, copy=False))
+        arrays["indices"] = None if indices is None else geometry.contiguous(indices)
+        arrays["factors"] = drawing.factors(acc) if rescale else None
+        #: The arrays whose addresses the launch has.
+        self._kept = arrays
+        weights = int(values is not None or col_scale is not None)
+        each = tuning.load // dtype.itemsize if codes is None else tuning.load * 8 // codes.bits
+        vectors = -(-columns // each)
+        slices = -(-vectors // tuning.lanes)
+        params = self._walk(SumParams, schedule, tuning)
+        jit.filled(
+            params,
+            **arrays,
+            sampler=drawing.sampler(0, 0),
+            indptr=drawing.indptr,
+            vectors=vectors,
+            slices=slices,
+            features=columns,
+        )
+        params.row_bytes = params.out_bytes = columns * dtype.itemsize
+        slot, kind = each * acc.itemsize, dtype.name if codes is None else codes.bits
+        if codes is not None:
+            params.codes, params.row_bytes = codes.map, packed_words(columns, codes.bits, "rows") * 4
+            # Sums of codes without weights are integers, where 31 bits hold them.
+            exact = drawing.longest << codes.bits < 1 << 31
+            weights = 2 if codes.by_row else 1 if weights or not exact else 0
+            slot += 16 if weights else 0
+        self._whole = columns % each == 0
+        defines = schedule.defines | constants(tuning, kind, weights, drawing.strategy == "uniform")
+        kernel, lanes = jit.kernel("sampling/spmm.cu", "sample_spmm", defines), slices * tuning.lanes
+        self._prepare(kernel, params, slices, (lanes * slot, np.uint8), lanes)
+
+    def __call__(self, x: Any, out: Any = None, *, seed: int = 0, stream: int = 0) -> Any:
+        """Sums of the rows of `x` (columns of the pattern, columns), C-contiguous and of the kind prepared for, or of its codes."""
+        if out is None:
+            out = self._cupy.empty(self.shape, self.dtype)
+        if self._kernel is None:
+            return out
+        data = geometry.contiguous(x.words if self._codes is not None else x)
+        with self._lock:
+            params = self._params
+            params.sampler.seed, params.sampler.stream = seed, stream
+            if self._codes is not None:
+                params.whole = self._whole and out.data.ptr % 16 == 0
+                for name in ("scale", "offset"):
+                    part = getattr(x, name)
+                    setattr(params.codes, name, None if part is None else part.data.ptr)
+                    setattr(params.codes, f"{name}_step", _step(part))
+            self._enqueue(data, out)
+        return out
+
+
+def _variants() -> list[jit.Variant]:
+    """Narrow and wide rows of floats without and with weights, drawn by rule or at random; codes of 8 and 4 bits; int64 indices."""
+    large, wide, half = {"BS_LARGE": 1}, Tuning(16, 32), Tuning(8, 32)
+    found = [constants(Tuning(16, lanes), "float32", weights) for lanes in (4, 32) for weights in (0, 1)]
+    found += [constants(wide, "float32", random=True), large | constants(wide, "float32")]
+    found += [large | constants(wide, "float32", 1, True), constants(wide, "float64", 1)]
+    found += [constants(half, kind, 1) for kind in ("float16", "bfloat16")]
+    found += [constants(Tuning(8, 16), 8), constants(Tuning(4, 16), 4), constants(Tuning(8, 16), 8, 2)]
+    drawn = jit.variants_of("sampling/edges.cu", "sample_edges", BOTH_INDICES)
+    return drawn + jit.variants_of("sampling/spmm.cu", "sample_spmm", found)
+
+
+VARIANTS = _variants()

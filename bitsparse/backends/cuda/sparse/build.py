@@ -26,7 +26,7 @@ from bitsparse.backends.cuda.sparse.checks import (
 )
 from bitsparse.backends.cuda.sparse.order import canonical_csr, sort_coordinates, sum_runs, transpose_csr
 from bitsparse.backends.cuda.sparse.windows import cells_of
-from bitsparse.backends.params import packed_words, position_dtype
+from bitsparse.backends.params import packed_words
 
 __all__ = [
     "canonical_csr",
@@ -84,7 +84,7 @@ def pack_coo(rows: Any, cols: Any, values: Any, shape: tuple[int, int], bits: in
 
 def csr_to_words(indptr: Any, indices: Any, shape: tuple[int, int]) -> Any:
     """Words ``(m, 1, W)`` of a 1-bit BitTensor in planes, packed along the columns, from a canonical CSR pattern."""
-    indptr, indices, _, _ = checked("csr_to_words", indptr, indices, shape)
+    indptr, indices = checked("csr_to_words", indptr, indices, shape)
     width = packed_words(shape[1], 1, "planes")
     words = jit.require_cupy("csr_to_words").zeros((shape[0], 1, width), np.uint32)
     params = BitParams(indptr.data.ptr, indices.data.ptr, words=words.data.ptr)
@@ -130,16 +130,20 @@ def tile_starts(indptr: Any, indices: Any, shape: tuple[int, int], window: int, 
     return cells_of("tile_starts", indptr, indices, shape, window, shift, count_only=True).starts
 
 
-def translate(indptr: Any, indices: Any, shape: tuple[int, int], window: int) -> tuple[Any, ...]:
+def translate(
+    indptr: Any, indices: Any, shape: tuple[int, int], window: int, *, checked: bool = False
+) -> tuple[Any, ...]:
     """Sparse graph translation (TC-GNN section 4.1, Algorithm 1) of a canonical CSR pattern, for windows of up to 256 rows.
+
+    With `checked` the pattern is believed, which saves a pass over it and a wait.
 
     Returns
     -------
     cols_indptr, cols, edge_col : cupy.ndarray
         As :class:`bitsparse.TCTiledCSR` defines them.
     """
-    found = cells_of("translate", indptr, indices, shape, window, 0, positions=True)
-    return found.starts, found.cells, found.edge_col.astype(position_dtype(found.most), copy=False)
+    found = cells_of("translate", indptr, indices, shape, window, 0, positions=True, believed=checked)
+    return found.starts, found.cells, found.edge_col
 
 
 # -- 4 x 4 blocks -----------------------------------------------------------------------------------------------------
@@ -155,7 +159,7 @@ def frdc_to_csr(indptr: Any, indices: Any, tiles: Any, shape: tuple[int, int]) -
     tiles = _of(tiles, np.uint16, "tiles")
     blocks = (-(-shape[0] // 4), -(-shape[1] // 4))
     check_length("tiles", tiles, indices.size)
-    starts, columns, _, _ = checked("FRDC", indptr, indices, blocks)
+    starts, columns = checked("FRDC", indptr, indices, blocks)
     found, counts = cupy.zeros(1, np.uint64), cupy.zeros(shape[0] + 1, np.int64)
     params = InverseParams(starts.data.ptr, columns.data.ptr, tiles=tiles.data.ptr, found=found.data.ptr)
     params.rows, params.cols, params.windows = *shape, blocks[0]

@@ -1,4 +1,4 @@
-"""Checks of CSR patterns on the GPU, which believe nothing, and where rows and windows of them start."""
+"""Checks of CSR patterns on the GPU, which believe nothing, and the rows of their entries."""
 
 from __future__ import annotations
 
@@ -9,21 +9,6 @@ import numpy as np
 
 from bitsparse import jit
 
-__all__ = [
-    "CHUNK",
-    "DAMAGED",
-    "FROM_END",
-    "THREADS",
-    "check_length",
-    "checked",
-    "constants",
-    "contiguous_indices",
-    "launch",
-    "rows_of",
-    "streaming",
-    "validate_csr",
-]
-
 #: Threads of a block, and the entries that it takes where they are dealt out evenly.
 THREADS, CHUNK = 256, 2048
 #: Kernels count places from this, so that the largest is the first and zero is none.
@@ -31,7 +16,7 @@ FROM_END = 1 << 62
 DAMAGED = "the arrays are damaged or belong to another shape"
 #: Blocks that keep a multiprocessor busy with streaming.
 _BLOCKS_EACH = 16
-_BAD_START, _BAD_INDEX, _FALLS, _REPEATS, _TALLEST = range(5)
+_BAD_START, _BAD_INDEX, _FALLS, _REPEATS = range(4)
 
 
 CheckParams = jit.struct("sparse/check.cu", "CheckParams")
@@ -71,22 +56,20 @@ def check_length(what: str, array: Any, wanted: int) -> None:
         )
 
 
-def _run_check(indptr: Any, indices: Any, shape: tuple[int, int], window: int | None) -> tuple[Any, Any]:
-    """Counts of ``check_csr``, still on the GPU, and where windows start if a height is given."""
-    cupy = jit.require_cupy("validate_csr")
+def start_check(indptr: Any, indices: Any, shape: tuple[int, int], found: Any) -> None:
+    """Enqueue ``check_csr``, which leaves four counts in front of zeroed uint64."""
     check_length("indptr", indptr, shape[0] + 1)
     if indptr.dtype == np.int32 and indices.size > np.iinfo(np.int32).max:
         raise ValueError(f"the number of indices is {indices.size} but must lie between 0 and {np.iinfo(np.int32).max}")
-    found = cupy.zeros(5, np.uint64)
     params = CheckParams(indptr.data.ptr, indices.data.ptr, found.data.ptr, None, *shape, indices.size)
     launch("sparse/check.cu", "check_csr", indptr.dtype, streaming(max(indices.size, shape[0] + 1)), params)
-    starts = None
-    if window is not None:
-        params.window, params.windows = window, -(-shape[0] // window)
-        starts = cupy.empty(params.windows + 1, indptr.dtype)
-        params.starts = starts.data.ptr
-        launch("sparse/check.cu", "window_starts", indptr.dtype, streaming(params.windows + 1), params)
-    return found, starts
+
+
+def _counts(indptr: Any, indices: Any, shape: tuple[int, int]) -> Any:
+    """What ``check_csr`` counts; waits for it."""
+    found = jit.require_cupy("validate_csr").zeros(4, np.uint64)
+    start_check(indptr, indices, shape, found)
+    return found.get()
 
 
 def _row_at(indptr: Any, entry: int) -> int:
@@ -111,34 +94,27 @@ def _state(what: str, found: Any, indptr: Any) -> str:
 def validate_csr(indptr: Any, indices: Any, shape: tuple[int, int]) -> str:
     """What a CSR pattern is like, without believing anything about it; see the host backend. One pass over the indices."""
     indptr, indices = contiguous_indices(indptr, indices)
-    return _state("CSR", _run_check(indptr, indices, shape, None)[0].get(), indptr)
+    return _state("CSR", _counts(indptr, indices, shape), indptr)
 
 
-def checked(
-    what: str, indptr: Any, indices: Any, shape: tuple[int, int], window: int | None = None
-) -> tuple[Any, Any, Any, int]:
-    """Contiguous arrays of a canonical pattern, where its windows start, and the entries of the fullest.
-
-    Raises
-    ------
-    ValueError
-        They describe no canonical pattern.
-    """
+def checked(what: str, indptr: Any, indices: Any, shape: tuple[int, int]) -> tuple[Any, Any]:
+    """Contiguous arrays of a canonical pattern; ValueError if they describe none."""
     indptr, indices = contiguous_indices(indptr, indices)
-    found, starts = _run_check(indptr, indices, shape, window)
-    counts = found.get()
-    state = _state(what, counts, indptr)
-    if state != "canonical":
-        host = indices.get()  # the first such row; the arrays are refused
-        rows = np.repeat(np.arange(shape[0]), np.diff(indptr.get()))
-        wrong = (rows[1:] == rows[:-1]) & (host[1:] <= host[:-1])
-        row = int(rows[1:][wrong][0])
-        falls = bool((host[1:] < host[:-1])[(rows[1:] == row) & (rows[:-1] == row)].any())
-        trouble = (
-            f"column indices of row {row} are not ascending" if falls else f"row {row} holds the same column twice"
-        )
-        raise ValueError(f"{what}: {trouble}; {DAMAGED}")
-    return indptr, indices, starts, int(counts[_TALLEST])
+    refuse(what, _counts(indptr, indices, shape), indptr, indices, shape)
+    return indptr, indices
+
+
+def refuse(what: str, counts: Any, indptr: Any, indices: Any, shape: tuple[int, int]) -> None:
+    """ValueError unless these are the counts of a canonical pattern."""
+    if _state(what, counts, indptr) == "canonical":
+        return
+    host = indices.get()  # the first such row; the arrays are refused
+    rows = np.repeat(np.arange(shape[0]), np.diff(indptr.get()))
+    wrong = (rows[1:] == rows[:-1]) & (host[1:] <= host[:-1])
+    row = int(rows[1:][wrong][0])
+    falls = bool((host[1:] < host[:-1])[(rows[1:] == row) & (rows[:-1] == row)].any())
+    trouble = f"column indices of row {row} are not ascending" if falls else f"row {row} holds the same column twice"
+    raise ValueError(f"{what}: {trouble}; {DAMAGED}")
 
 
 def rows_of(indptr: Any, nnz: int) -> Any:

@@ -9,8 +9,6 @@ import numpy as np
 from bitsparse import jit
 from bitsparse.backends.cuda.sparse.checks import contiguous_indices, launch, rows_of, streaming, validate_csr
 
-__all__ = ["canonical_csr", "sort_coordinates", "sum_runs", "transpose_csr"]
-
 _LARGEST_KEY = 1 << 63
 #: Numbers by which ``sparse/runs.cu`` knows the dtypes that it adds.
 _KINDS = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 3}

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import ctypes
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from bitsparse import jit
-from bitsparse.backends.cuda.sparse.checks import BOTH_INDICES, THREADS, checked, constants, launch
-
-__all__ = ["TALLEST", "Cells", "cells_of"]
+from bitsparse.backends.cuda.sparse.checks import (
+    BOTH_INDICES,
+    THREADS,
+    constants,
+    contiguous_indices,
+    launch,
+    refuse,
+    start_check,
+    streaming,
+)
+from bitsparse.backends.params import position_dtype
 
 #: Rows of a window at most, as a row in its window is a byte.
 TALLEST = 256
@@ -20,6 +29,10 @@ _CLASSES = ((64, 256), (128, 1024), (256, 3072), (512, 6144), (1024, 1 << 20))
 _STATIC_BYTES = 3072
 #: Blocks that share the entries of a window that is too full for shared memory, and the most such windows along a grid.
 _RANK_BLOCKS, _GRID_Y = 64, 65535
+#: Threads that a multiprocessor gets in several rounds, so that it ends with the others; parts of all windows, whose cells are added up.
+_ROUNDS, _PARTS = 4 * 2048, 1024
+#: Where kernels leave what they found: behind the four counts of a check, and in front of the windows of each class.
+_TALLEST, _MOST, _TOTAL, _LISTED = range(4, 8)
 
 
 WindowParams = jit.struct("sparse/windows.cu", "WindowParams")
@@ -28,40 +41,46 @@ WindowParams = jit.struct("sparse/windows.cu", "WindowParams")
 class Cells(NamedTuple):
     """What :func:`cells_of` finds; None where it was not asked for."""
 
-    edges: Any  # where the entries of each window start
+    edges: Any  # where the entries of each window start; None without entries
     starts: Any  # where its cells start
     cells: Any = None  # columns, or blocks of them
     tiles: Any = None  # bits of 4 x 4 blocks
     perm: Any = None  # of each entry: its place in the CSR array,
     edge_row: Any = None  # its row in the window
     edge_cell: Any = None  # and its cell among those of the window
-    edge_col: Any = None  # the same cells in the order of the CSR array
-    most: int = 0  # at least the cells of a window, where their positions were asked for; exact beyond 256
+    edge_col: Any = None  # the same cells in the order of the CSR array, in the smallest dtype that holds them
 
 
-def _sort(params: ctypes.Structure, dtype: Any, tallest: int) -> int:
-    """Sort the windows that fit shared memory; the number of entries that fit."""
+def _capacities(dtype: Any, shared_bytes: int) -> list[int]:
+    """The most entries of the windows of each class, as far as shared memory holds them."""
+    most = min(_CLASSES[-1][1], (shared_bytes - _STATIC_BYTES) // (2 * (dtype.itemsize + 4)))
+    return sorted({min(capacity, most) for _, capacity in _CLASSES})
+
+
+def _sort(params: ctypes.Structure, dtype: Any, nnz: int, tallest: int) -> None:
+    """Sort the windows of every class, and number their cells."""
+    item, low, capacities = 2 * (dtype.itemsize + 4), 0, params.capacities[: params.classes]
+    multiprocessors = jit.capability().multiprocessors
     kernel = jit.kernel("sparse/windows.cu", "order_windows", constants(dtype))
-    item = 2 * (dtype.itemsize + 4)
-    most = min(_CLASSES[-1][1], (jit.capability().shared_bytes - _STATIC_BYTES) // item)
-    low = -1
-    for threads, capacity in _CLASSES:
-        params.low, params.capacity = low, min(capacity, most)
-        kernel.launch(params.windows, threads, params, shared=item * params.capacity)()
-        low = params.capacity
-        if low >= min(tallest, most):
-            break
-    return low
+    launch = kernel.launch(1, 1, params, shared=item * capacities[-1])
+    config = launch.config  # one launch for all classes: preparing it takes longer than enqueueing it
+    for place, ((threads, _), capacity) in enumerate(zip(_CLASSES, capacities, strict=False)):
+        params.list, params.capacity = place, capacity
+        # So many windows have more entries than those of the class before.
+        config.grid[0] = min(params.windows, nnz // (low + 1), multiprocessors * (_ROUNDS // threads))
+        config.block[0], config.shared = threads, item * capacity
+        if low < min(tallest, nnz):
+            launch()
+        low = capacity
 
 
-def _rank(cupy: Any, params: ctypes.Structure, edges: Any, fits: int) -> None:
+def _rank(params: ctypes.Structure, dtype: Any, nnz: int) -> None:
     """Sort and number the windows that do not fit."""
-    full = cupy.flatnonzero(edges[1:] - edges[:-1] > fits)
-    params.full, params.fulls = full.data.ptr, full.size
-    kernel = jit.kernel("sparse/windows.cu", "rank_windows", constants(edges.dtype))
-    kernel.launch((_RANK_BLOCKS, min(full.size, _GRID_Y), 1), THREADS, params)()
-    number = jit.kernel("sparse/windows.cu", "number_cells", constants(edges.dtype))
-    number.launch(min(full.size, _GRID_Y), 1024, params)()
+    params.list = params.classes
+    blocks = min(nnz // params.capacities[params.classes - 1], _GRID_Y)
+    kernel = jit.kernel("sparse/windows.cu", "rank_windows", constants(dtype))
+    kernel.launch((_RANK_BLOCKS, blocks, 1), THREADS, params)()
+    jit.kernel("sparse/windows.cu", "number_cells", constants(dtype)).launch(blocks, 1024, params)()
 
 
 def cells_of(
@@ -76,6 +95,7 @@ def cells_of(
     positions: bool = False,
     tiles: bool = False,
     count_only: bool = False,
+    believed: bool = False,
 ) -> Cells:
     """The cells of every window of rows: groups of ``2**shift`` columns in which it has an entry.
 
@@ -84,55 +104,84 @@ def cells_of(
     what : str
         Who asks, for messages.
     indptr, indices, shape
-        A canonical pattern, which is checked.
+        A canonical pattern, which is checked unless it is believed.
     window, shift : int
     entries : bool
         Also say of each entry where it stands.
     positions : bool
-        Also give the cell of each entry in the order of the CSR array, and a bound on the cells of a window.
+        Also give the cell of each entry in the order of the CSR array.
     tiles : bool
         Also give the bits of blocks (windows of 4 rows, shift 2).
     count_only : bool
         Give nothing but the starts.
+    believed : bool
+        Somebody has checked the pattern. This saves a pass over it and a wait for the stream.
     """
     cupy = jit.require_cupy(what)
     if not 1 <= window <= TALLEST:
         raise ValueError(f"{what}: window is {window} but must lie between 1 and {TALLEST}")
-    indptr, indices, edges, tallest = checked(what, indptr, indices, shape, window)
-    if tallest > np.iinfo(np.int32).max:
-        raise ValueError(f"{what}: a window has {tallest} entries, beyond int32; make the window smaller")
-    nnz, windows, dtype = indices.size, edges.size - 1, indptr.dtype
-    starts = cupy.zeros(windows + 1, dtype) if windows == 0 else cupy.empty(windows + 1, dtype)
-    params = WindowParams(indptr.data.ptr, indices.data.ptr, edges.data.ptr, counts=starts.data.ptr)
+    indptr, indices = contiguous_indices(indptr, indices)
+    nnz, windows, dtype = indices.size, -(-shape[0] // window), indptr.dtype
+    found = cupy.zeros(_LISTED + len(_CLASSES) + 1 + _PARTS, np.uint64)
+    if not believed:
+        start_check(indptr, indices, shape, found)
+    capacities = _capacities(dtype, jit.capability().shared_bytes)
+    sizes = (windows + 1, windows, (len(capacities) + 1) * windows, 0 if count_only else nnz)
+    work = cupy.empty(sum(sizes), dtype)
+    edges, counts, lists, room = (work.data.ptr + dtype.itemsize * place for place in (0, *accumulate(sizes[:-1])))
+    params = WindowParams(indptr.data.ptr, indices.data.ptr, found.data.ptr, edges, lists, counts=counts)
+    params.sums = found.data.ptr + found.dtype.itemsize * (found.size - _PARTS)
     params.rows, params.windows, params.window, params.shift = shape[0], windows, window, shift
-    room = None if count_only else cupy.empty(nnz, dtype)
+    params.part, params.classes = max(1, -(-windows // _PARTS)), len(capacities)
+    params.capacities[: len(capacities)] = capacities
+    launch("sparse/windows.cu", "list_windows", dtype, streaming(windows), params)
     bits = cupy.empty(nnz, np.uint16) if tiles else None
-    perm = edge_row = edge_cell = most = None
-    edge_col = cupy.empty(nnz, np.int32) if positions else None
+    if not count_only:
+        params.cells, params.tiles = room, None if bits is None else bits.data.ptr
+    perm = edge_row = edge_cell = None
     if entries:
         perm, edge_row, edge_cell = (cupy.empty(nnz, kind) for kind in (dtype, np.uint8, np.int32))
         params.perm, params.edge_row, params.edge_cell = perm.data.ptr, edge_row.data.ptr, edge_cell.data.ptr
-    for name, array in (("cells", room), ("tiles", bits), ("edge_col", edge_col)):
-        setattr(params, name, None if array is None else array.data.ptr)
+    places: dict[Any, Any] = {}
+    if positions:  # in every dtype that may hold them all, which is known when they are written
+        places = {kind: cupy.empty(nnz, kind) for kind in (np.uint8, np.uint16)}
+        params.edge_byte, params.edge_short = (array.data.ptr for array in places.values())
+    if not believed:
+        figures = found.get()
+        refuse(what, figures, indptr, indices, shape)
+    _sort(params, dtype, nnz, nnz if believed else int(figures[_TALLEST]))
+    starts = cupy.empty(windows + 1, dtype) if windows else cupy.zeros(1, dtype)
+    params.starts = starts.data.ptr
+    # Prepared while the GPU sorts.
+    pack = jit.kernel("sparse/windows.cu", "pack_cells", constants(dtype)).launch(
+        -(-windows // params.part), THREADS, params
+    )
+    if believed:
+        figures = found.get()
+    tallest = int(figures[_TALLEST])
+    if tallest > np.iinfo(np.int32).max:
+        raise ValueError(f"{what}: a window has {tallest} entries, beyond int32; make the window smaller")
+    if tallest > capacities[-1]:
+        if not entries:  # ranks are written somewhere
+            ranks, rows = cupy.empty(nnz, dtype), cupy.empty(nnz, np.uint8)
+            params.perm, params.edge_row = ranks.data.ptr, rows.data.ptr
+        if positions and min(tallest, shape[1]) > 1 << 16:
+            places[np.int32] = places[np.uint16].astype(np.int32)
+            params.edge_int = places[np.int32].data.ptr
+        _rank(params, dtype, nnz)
+    packed = packed_bits = None
+    if not count_only:
+        if not believed or tallest > capacities[-1]:
+            figures = found.get()
+        total = int(figures[_TOTAL])
+        packed, packed_bits = cupy.empty(total, dtype), cupy.empty(total, np.uint16) if tiles else None
+        params.packed, params.packed_tiles = packed.data.ptr, None if packed_bits is None else packed_bits.data.ptr
     if windows:
-        fits = _sort(params, dtype, tallest)
-        if tallest > fits:
-            if not entries:  # ranks are written somewhere
-                ranks, rows = cupy.empty(nnz, dtype), cupy.empty(nnz, np.uint8)
-                params.perm, params.edge_row = ranks.data.ptr, rows.data.ptr
-            _rank(cupy, params, edges, fits)
-        # No window has more cells than entries; only where that says too little is the exact number looked for.
-        most = starts.max() if positions and tallest > 256 else None
-        starts = cupy.cumsum(starts, dtype=dtype)
-    if count_only:
-        return Cells(edges, starts)
-    total, longest = int(starts[-1]), tallest if most is None else int(most)
-    packed = cupy.empty(total, dtype)
-    packed_bits = cupy.empty(total, np.uint16) if tiles else None
-    params.counts, params.packed = starts.data.ptr, packed.data.ptr
-    params.packed_tiles = None if packed_bits is None else packed_bits.data.ptr
-    launch("sparse/windows.cu", "pack_cells", dtype, min(1 << 20, -(-windows // (THREADS // 32))), params)
-    return Cells(edges, starts, packed, packed_bits, perm, edge_row, edge_cell, edge_col, longest)
+        pack()
+    edge_col = places[position_dtype(int(figures[_MOST])).type] if positions else None
+    return Cells(
+        work[: windows + 1] if entries else None, starts, packed, packed_bits, perm, edge_row, edge_cell, edge_col
+    )
 
 
 VARIANTS = jit.variants_of("sparse/windows.cu", "order_windows", BOTH_INDICES)

@@ -12,20 +12,6 @@ from bitsparse.backends.cuda.chips import H200, RowRates
 from bitsparse.backends.cuda.sparse.windows import cells_of
 from bitsparse.backends.reductions import REDUCTIONS
 
-__all__ = [
-    "KERNELS",
-    "WORTH",
-    "Estimate",
-    "Kind",
-    "Shared",
-    "alignment_of",
-    "estimates",
-    "group_of",
-    "refusals",
-    "shared_columns",
-    "tiles_precision",
-]
-
 #: Names that ``kernel`` may have: an edge at a time or windows of 8 rows on the CUDA cores, windows of 16 or 32 rows on the matrix units.
 KERNELS = ("csr", "windows", "tiles")
 #: Edges to a column of windows of 8 rows from which anything but "csr" is thought of.
@@ -34,7 +20,7 @@ WORTH = 1.3
 _HEIGHTS, _WIDE = (16, 32), 64
 #: Entries that the windows of 8 rows number, with padding.
 _MOST_ENTRIES = 1 << 28
-_SIXTEEN = ("float16", "bfloat16")
+SIXTEEN = ("float16", "bfloat16")
 
 
 class Kind(NamedTuple):
@@ -96,13 +82,18 @@ class Estimate(NamedTuple):
     cost: float
 
 
-def alignment_of(x: Any, out: Any, result_dtype: Any) -> int:
-    """Bytes that addresses of the features are a multiple of, 16 at most, as far as the result's address goes with them."""
-    found = math.gcd(16, int(x.data.ptr))
-    if out is not None and int(out.data.ptr) % 16:
+def alignment_of(address: int, itemsize: int, out: int, out_itemsize: int) -> int:
+    """Bytes that the address of features is a multiple of, 16 at most, as far as the result's address (0: any) goes with them.
+
+    Examples
+    --------
+    >>> alignment_of(64, 4, 0, 4), alignment_of(64, 4, 1032, 4), alignment_of(64, 2, 1032, 4)
+    (16, 8, 4)
+    """
+    found = math.gcd(16, address)
+    if out % 16:
         # A vector of results has as many elements as one of features.
-        fits = math.gcd(16, int(out.data.ptr)) * x.dtype.itemsize // np.dtype(result_dtype).itemsize
-        found = min(found, max(fits, 1))
+        found = min(found, max(math.gcd(16, out) * itemsize // out_itemsize, 1))
     return found
 
 
@@ -166,7 +157,7 @@ def _tiles_refuse(kind: Kind, shape: tuple[int, int]) -> str | None:
     if name == "float32":
         if kind.precision == "fp32":
             return "float32 features are multiplied in float32; permit precision='tf32' or '3xtf32'"
-    elif name not in _SIXTEEN:
+    elif name not in SIXTEEN:
         return f"they take features of float32, float16 and bfloat16, not {name}"
     elif kind.values is not None and kind.values not in (np.dtype(kind.dtype), np.dtype(np.bool_)):
         return f"values of {np.dtype(kind.values)} would be rounded to {name}"

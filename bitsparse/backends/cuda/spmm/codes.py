@@ -1,29 +1,26 @@
-"""Sums of packed integers of 2, 4, 8 or 16 bits on the GPU, exact without float weights, gathered as they are along streams of edges."""
+"""Sums of packed features on the GPU, gathered as they are along streams of edges: integers, exact without float weights, and bits."""
 
 from __future__ import annotations
 
-import threading
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from bitsparse import jit
-from bitsparse._records import as_dict
+from bitsparse._records import as_dict, replace
 from bitsparse.backends.cuda import geometry
 from bitsparse.backends.cuda.chips import chip_here
-from bitsparse.backends.cuda.csr.bounds import CODES
+from bitsparse.backends.cuda.csr.bounds import CODES, PACKED
 from bitsparse.backends.cuda.csr.schedule import Schedule
-from bitsparse.backends.cuda.csr.units import edges_of_a_warp, limits_of, units_of
+from bitsparse.backends.cuda.csr.sums import StreamedSum, Tuning
+from bitsparse.backends.cuda.csr.units import edges_of_a_warp, limits_of
 from bitsparse.backends.cuda.finish.epilogue import DeviceEpilogue
-from bitsparse.backends.cuda.workspaces import Workspaces
+from bitsparse.backends.cuda.finish.floats import Behind, Finish, finish_constants
 from bitsparse.backends.params import OperandParams, packed_words
 from bitsparse.errors import KernelError
 
-__all__ = ["BITS", "CodeSum", "CodeTuning", "code_tuning"]
-
 #: Widths of integers that there are kernels for.
 BITS = (2, 4, 8, 16)
-_THREADS = 128
 _INTEGERS, _FLOATS, _CHAIN = range(3)
 #: Words of a lane: 8 integers where that can be, since a row's end is dealt out by them, or 16.
 _WORDS, _WIDE_WORDS = {2: 1, 4: 1, 8: 2, 16: 4}, {2: 1, 4: 2, 8: 4, 16: 4}
@@ -33,40 +30,16 @@ _LONG_ROWS = 48
 _LONGEST = {8: 256}
 _MOST = 1024
 _NO_OPERAND = OperandParams()
-
+_WEIGHTS = {"none": 0, "edge": 1, "general": 2}
+#: Features from which a lane holds eight, not four: fewer instructions an edge against more groups in a warp.
+_WIDE = 64
 
 CodeParams = jit.struct("spmm/codes.cu", "CodeParams")
+PackedParams = jit.struct("spmm/packed.cu", "PackedParams")
 ChainParams = jit.struct("spmm/codes.cu", "CodeParams", optional=True)
 
 
-class CodeTuning(NamedTuple):
-    """What may be chosen about a sum; every choice gives the same integers.
-
-    Attributes
-    ----------
-    words : int
-        That a lane gathers of a neighbour: 1, 2 or 4.
-    lanes : int
-        Of a group, which walks a stream: a power of two up to 32.
-    unroll : int
-        Edges in flight, a multiple of 8; for 2 and 4 bits at most 16.
-    blocks : int or None
-        Blocks of 128 threads that a multiprocessor must hold, which bounds the registers; None for what they suffice for.
-    span, limit, longest : int or None
-        Edges and rows of a stream, edges of a row from which a warp takes it, edges of a piece of a long row (a multiple of 4, at most
-        256 for 8 bits and 1024 else); None for what suits the pattern.
-    """
-
-    words: int
-    lanes: int
-    unroll: int = 8
-    blocks: int | None = None
-    span: int | None = None
-    longest: int | None = None
-    limit: int | None = None
-
-
-def code_tuning(row_words: int, bits: int, mean: float = 0.0, weighted: bool = False) -> CodeTuning:
+def code_tuning(row_words: int, bits: int, mean: float = 0.0, weighted: bool = False) -> Tuning:
     """The tuning for gathered rows of so many words: as many lanes as a row has, or of the wide ones the number that leaves fewest idle.
 
     Parameters
@@ -86,13 +59,13 @@ def code_tuning(row_words: int, bits: int, mean: float = 0.0, weighted: bool = F
     words = (_WIDE_WORDS if weighted or (bits == 4 and mean >= _LONG_ROWS) else _WORDS)[bits]
     vectors = -(-row_words // words)
     if vectors <= 32:
-        return CodeTuning(words, 1 << (vectors - 1).bit_length())
+        return Tuning(words, 1 << (vectors - 1).bit_length())
     # A slice reads the edges' columns once more, which is worth a lane or so.
-    return CodeTuning(words, min((8, 16, 32), key=lambda lanes: (-(-vectors // lanes) * (lanes + 1), -lanes)))
+    return Tuning(words, min((8, 16, 32), key=lambda lanes: (-(-vectors // lanes) * (lanes + 1), -lanes)))
 
 
 def constants(
-    tuning: CodeTuning,
+    tuning: Tuning,
     bits: int,
     weights: str = "none",
     *,
@@ -104,18 +77,14 @@ def constants(
     """What ``spmm/codes.cu`` is compiled with for int32 indices; see :class:`CodeSum` for the arguments."""
     floats = weights == "float32"
     out = _CHAIN if chain else _FLOATS if mean or floats else _INTEGERS
-    found = {"BS_BITS": bits, "BS_WORDS": tuning.words, "BS_U": tuning.unroll, "BS_OUT": out}
+    found = tuning.defines | {"BS_BITS": bits, "BS_WORDS": tuning.load, "BS_OUT": out}
     extra = {"BS_MEAN": mean and (chain or floats), "BS_SIGNED": signed and bits == 8 and weights == "none"}
     found |= {name: 1 for name, wanted in (extra | {"BS_DIRECT": direct}).items() if wanted}
-    found |= {} if tuning.blocks is None else {"BS_BLOCKS": tuning.blocks}
     return found | ({} if weights == "none" else {"BS_WEIGHTS": 2 if floats else 1})
 
 
-class CodeSum:
+class CodeSum(StreamedSum):
     """Sums of packed integers prepared for one pattern: ``sums(words, values=None, operand=None, out=None)``.
-
-    Building it compiles the kernel and cuts the pattern. The first call on a stream allocates what such calls work in; later ones allocate
-    nothing but the result. It may be shared by threads and streams.
 
     Parameters
     ----------
@@ -134,18 +103,15 @@ class CodeSum:
         What calls bring as values of the edges. Sums of integers must fit int32 with them, as without; with float32 ones sums are float32.
     chain : DeviceEpilogue, optional
         What becomes of the sums or means of one head: float32, or codes packed along the features. Not used by anybody else.
-    tuning : CodeTuning, optional
+    tuning : Tuning, optional
+        Of at most 16 edges in flight for 2 and 4 bits, and pieces of at most 256 edges for 8 bits, 1024 else.
 
-    Attributes
-    ----------
-    shape, dtype
-        Of the result: int32 or float32 (rows, heads * width), or the words of the chain.
+    The result is int32 or float32 (rows, heads * width), or the words of the chain.
     """
 
     def __init__(
         self,
         schedule: Schedule,
-        indices: Any,
         *,
         width: int,
         bits: int,
@@ -154,9 +120,8 @@ class CodeSum:
         mean: bool = False,
         weights: str = "none",
         chain: DeviceEpilogue | None = None,
-        tuning: CodeTuning | None = None,
+        tuning: Tuning | None = None,
     ) -> None:
-        cupy = self._cupy = jit.require_cupy("spmm")
         if bits not in BITS:
             raise KernelError(
                 f"spmm: integers of {bits} bits are not gathered as they are; repack them to one of {BITS}"
@@ -167,58 +132,40 @@ class CodeSum:
             raise KernelError(
                 "spmm: a chain in the kernel of the sums takes sums of integers; pass float sums to its own kernel"
             )
-        self.schedule, self.chain = schedule, chain
-        self.shape: tuple[int, ...] = (schedule.shape[0], heads * width)
         floats, weighted = weights == "float32", weights != "none"
-        self.dtype = np.dtype(np.float32 if mean or floats else np.int32)
-        if chain is not None:
-            self.shape, self.dtype = chain.out_shape, chain.out_dtype
-        self._stream = cupy.cuda.get_current_stream
-        self._lock = threading.Lock()
-        self._kernel: Any = None
-        if schedule.shape[0] == 0 or heads * width == 0:
+        shape: tuple[int, ...] = (schedule.shape[0], heads * width)
+        dtype = np.dtype(np.float32 if mean or floats else np.int32)
+        super().__init__("spmm", *((shape, dtype) if chain is None else (chain.out_shape, chain.out_dtype)))
+        self.chain = chain
+        if 0 in shape:
             return
         row_words = heads * packed_words(width, bits, "rows")
         if tuning is None:
             tuning = code_tuning(row_words, bits, schedule.nnz / schedule.shape[0], floats)
-        self.tuning = tuning
-        each = 32 * tuning.words // bits
+        each = 32 * tuning.load // bits
         if chain is not None and each % 8:
             raise KernelError(f"spmm: a lane with a chain has whole octets, not {each} integers; give it more words")
-        self._indices = None if indices is None else geometry.aligned(indices)
         most = _LONGEST.get(bits, _MOST) if not weighted else _MOST
         longest = min(most, tuning.longest or limits_of(edges_of_a_warp(schedule.nnz), tuning.lanes)[1])
-        self.cut = units_of(schedule, tuning.lanes, span=tuning.span, limit=tuning.limit, longest=longest)
-        params = self._params = (CodeParams if chain is None else ChainParams)(
-            schedule.walk_params(self._indices, tuning.lanes, self.cut.longest), self.cut.params()
-        )
-        params.row_bytes, params.gathered = 4 * row_words, row_words // tuning.words
-        params.vectors = params.gathered
+        tuning = replace(tuning, longest=longest)
+        params = self._walk(CodeParams if chain is None else ChainParams, schedule, tuning)
+        params.row_bytes = 4 * row_words
+        params.vectors = params.gathered = row_words // tuning.load
         if chain is not None and chain.params.out == "bits":  # pads are written as well
             fields = 1 if chain.params.layout == "planes" else chain.params.bits
             params.vectors = -(-(32 * chain.out_shape[-1] // fields) // each)
-        self._slices = params.slices = -(-max(params.vectors, params.gathered) // tuning.lanes)
-        params.heads, params.columns, params.width, params.padded = (
-            heads,
-            heads * width,
-            width,
-            32 * row_words // heads // bits,
-        )
-        if encoding == "signed":
+        slices = params.slices = -(-max(params.vectors, params.gathered) // tuning.lanes)
+        params.heads, params.columns, params.width = heads, heads * width, width
+        params.padded = 32 * row_words // heads // bits
+        signed = encoding == "signed"
+        if signed:
             params.flip = sum(1 << (i + bits - 1) for i in range(0, 32, bits))
             params.base = 1 << (bits - 1)
-        signed, direct = encoding == "signed", indices is None
-        defines = schedule.defines | constants(
-            tuning, bits, weights, mean=mean, chain=chain is not None, signed=signed, direct=direct
-        )
-        self._slot = each if weighted else each * (32 if bits == 16 else 16) // 32
-        defines |= CODES.blocks(defines, chip_here())
-        self._kernel = jit.kernel("spmm/codes.cu", "spmm_codes", defines).launch(
-            self.cut.grid(tuning.lanes, _THREADS, self._slices), _THREADS, params
-        )
-        self._workspaces = Workspaces(
-            self.cut.pieces * self._slices * tuning.lanes * self._slot, np.uint32, self.cut.pieces * self._slices
-        )
+        forms = {"mean": mean, "chain": chain is not None, "signed": signed, "direct": schedule.indices is None}
+        defines = schedule.defines | constants(tuning, bits, weights, **forms)
+        kernel = jit.kernel("spmm/codes.cu", "spmm_codes", defines | CODES.blocks(defines, chip_here()))
+        slot = each if weighted else each * (32 if bits == 16 else 16) // 32
+        self._prepare(kernel, params, slices, (slices * tuning.lanes * slot, np.uint32), slices)
 
     def __call__(self, words: Any, values: Any = None, operand: OperandParams | None = None, out: Any = None) -> Any:
         """The sums of the integers in `words`, (columns of the pattern, heads, words) or without heads.
@@ -231,21 +178,111 @@ class CodeSum:
             return out
         words = geometry.aligned(words)
         with self._lock:
-            stream = self._stream().ptr
-            partial, arrived = self._workspaces.on(stream)
             params = self._params
-            params.x, params.out = words.data.ptr, out.data.ptr
             params.values = None if values is None else values.data.ptr
-            params.partial, params.arrived = partial.data.ptr, arrived.data.ptr
             params.aligned = int(params.width % 4 == 0 and out.data.ptr % 16 == 0)
             if self.chain is not None:
                 self.chain.with_operand(**as_dict(_NO_OPERAND if operand is None else operand))
                 params.epilogue = self.chain.aim(out)
-            self._kernel(stream)
+            self._enqueue(words, out)
         return out
 
 
-def _variants() -> list[jit.Variant]:
+def packed_tuning(features: int, general: bool = False) -> Tuning:
+    """The tuning for rows of so many features, with factors of columns or without.
+
+    Examples
+    --------
+    >>> packed_tuning(128)[:2], packed_tuning(256, True)[:2], packed_tuning(3)[:2]
+    ((8, 16), (4, 32), (4, 1))
+    """
+    lane = 8 if features >= _WIDE and not general else 4
+    return Tuning(lane, min(32, 1 << (-(-features // lane) - 1).bit_length()))
+
+
+def packed_constants(tuning: Tuning, weights: str = "none", *, bipolar: bool = True) -> dict[str, int]:
+    """What ``spmm/packed.cu`` is compiled with for int32 indices, beside what its finish adds."""
+    return tuning.defines | {"BS_LANE": tuning.load, "BS_WEIGHTS": _WEIGHTS[weights], "BS_BIPOLAR": int(bipolar)}
+
+
+class PackedSum(StreamedSum):
+    """Sums of packed features prepared for one pattern: ``sums(words, values=None, col_scale=None, out=None, behind=None)``.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        Of the pattern.
+    indices : cupy.ndarray
+        As `indptr` of the schedule.
+    features : int
+        Of a node, a bit each.
+    encoding : {"unsigned", "bipolar"}
+    finish : Finish
+        What becomes of the sums, or means.
+    values : cupy.ndarray of float32 (nnz,), optional
+        Weights of the edges, unless calls bring some.
+    weights : {"none", "edge", "general"}
+        Whether there are values of edges, or factors of columns (``col_scale`` of the calls, (columns,) float32) as well.
+    mean : bool
+    tuning : Tuning, optional
+
+    Notes
+    -----
+    Edges are added in order, a rounding for each product that is not exact and for each sum; rows longer than the pieces that `schedule`
+    makes of them in such pieces, whose sums are added in order. The same bits on every run.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        *,
+        features: int,
+        encoding: str,
+        finish: Finish,
+        values: Any = None,
+        weights: str = "none",
+        mean: bool = False,
+        tuning: Tuning | None = None,
+    ) -> None:
+        super().__init__("bspmm", finish.out_shape, finish.out_dtype)
+        self.finish = finish
+        self._features, self._values = features, values
+        self.tuning = tuning = packed_tuning(features, weights == "general") if tuning is None else tuning
+        if 0 in (schedule.shape[0], features):
+            return
+        vectors = -(-features // tuning.load)
+        slices = -(-vectors // tuning.lanes)
+        params = self._walk(PackedParams, schedule, tuning)
+        params.row_bytes = 4 * packed_words(features, 1, "planes")
+        params.vectors, params.slices, params.finish = vectors, slices, finish.struct
+        defines = schedule.defines | packed_constants(tuning, weights, bipolar=encoding == "bipolar")
+        defines |= finish.defines | finish.pads(tuning.lanes, slices, tuning.load)
+        if mean and finish.mode != 2:  # the sign of a mean is that of the sum
+            defines["BS_MEAN"] = 1
+        kernel = jit.kernel("spmm/packed.cu", "spmm_packed", defines | PACKED.blocks(defines, chip_here()))
+        self._prepare(kernel, params, slices, (slices * tuning.lanes * tuning.load, np.float32), slices)
+
+    def __call__(
+        self, words: Any, values: Any = None, col_scale: Any = None, out: Any = None, behind: Behind | None = None
+    ) -> Any:
+        """The sums of the features in `words`, (columns, W) or (columns, 1, W), C-contiguous."""
+        if out is None:
+            out = self._cupy.empty(self.shape, self.dtype)
+        if self._kernel is None:
+            return out
+        words = geometry.contiguous(words)
+        values = self._values if values is None else values
+        with self._lock:
+            params = self._params
+            params.values = None if values is None else values.data.ptr
+            params.col_scale = None if col_scale is None else col_scale.data.ptr
+            params.aligned = int(self._features % 4 == 0 and out.data.ptr % 16 == 0)
+            self.finish.aim(params.finish, behind)
+            self._enqueue(words, out)
+        return out
+
+
+def _code_variants() -> list[jit.Variant]:
     """Sums of integers of every width, as they are, as means and through a chain; signed ones; values of edges; int64 indices."""
     large, tunings = {"BS_LARGE": 1}, {bits: code_tuning(32, bits) for bits in BITS}
     found = [constants(tunings[bits], bits) for bits in BITS]
@@ -259,4 +296,17 @@ def _variants() -> list[jit.Variant]:
     return CODES.variants("spmm/codes.cu", "spmm_codes", found)
 
 
-VARIANTS = _variants()
+def _packed_variants() -> list[jit.Variant]:
+    """Weighted sums with floats or signs behind them, for narrow and wide rows; signs of plain sums; factors of columns; int64 indices."""
+    narrow, wide = packed_tuning(32), packed_tuning(128)
+    found = [packed_constants(tuning, "edge") | finish_constants(1) for tuning in (narrow, wide)]
+    found += [
+        packed_constants(tuning, "edge") | finish_constants(2, pads=pads) for tuning, pads in ((narrow, 2), (wide, 0))
+    ]
+    found += [packed_constants(narrow) | finish for finish in (finish_constants(1), finish_constants(3, pads=2))]
+    found += [packed_constants(packed_tuning(128, True), "general") | finish_constants(1)]
+    found += [packed_constants(narrow, "edge") | finish_constants(1) | {"BS_LARGE": 1}]
+    return PACKED.variants("spmm/packed.cu", "spmm_packed", found)
+
+
+VARIANTS = _code_variants() + _packed_variants()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -12,34 +12,12 @@ from bitsparse.backends.cuda import geometry
 from bitsparse.backends.cuda.csr import vectors as edges
 from bitsparse.backends.cuda.sparse.checks import rows_of
 
-__all__ = ["MOST_COLUMNS", "MOST_EDGES", "ShortSum", "ShortTuning", "refusal"]
-
 #: Columns of features, and edges of the longest row.
 MOST_COLUMNS, MOST_EDGES = 64, 1024
-
+#: Edges of a group in flight, batches of so many that a group takes unless its team is a whole warp, and threads of a block.
+_UNROLL, _ROUNDS, _THREADS = 4, 4, 128
 
 ShortParams = jit.struct("spmm/short.cu", "ShortParams")
-
-
-class ShortTuning(NamedTuple):
-    """What may be chosen; sums differ in the order of their terms.
-
-    Attributes
-    ----------
-    unroll : int
-        Edges of a group in flight: 4 or 8.
-    rounds : int
-        Batches of so many edges that a group takes, unless its team is a whole warp.
-    threads : int
-        Of a block.
-    blocks : int or None
-        Blocks of a multiprocessor, which bounds the registers.
-    """
-
-    unroll: int = 4
-    rounds: int = 4
-    threads: int = 128
-    blocks: int | None = None
 
 
 def refusal(columns: int, dtype: Any, longest: int, size: int) -> str | None:
@@ -60,10 +38,9 @@ def refusal(columns: int, dtype: Any, longest: int, size: int) -> str | None:
     return None if size < most else f"{size} edges are more than {most}"
 
 
-def constants(tuning: ShortTuning, lanes: int, weighted: bool) -> dict[str, int]:
+def constants(lanes: int, weighted: bool) -> dict[str, int]:
     """What ``spmm/short.cu`` is compiled with."""
-    found = {"BS_LANES": lanes, "BS_U": tuning.unroll, "BS_WEIGHTS": int(weighted), "BS_THREADS": tuning.threads}
-    return found | ({} if tuning.blocks is None else {"BS_BLOCKS": tuning.blocks})
+    return {"BS_LANES": lanes, "BS_U": _UNROLL, "BS_WEIGHTS": int(weighted), "BS_THREADS": _THREADS}
 
 
 class ShortSum:
@@ -80,7 +57,6 @@ class ShortSum:
         Of the features.
     values : cupy.ndarray of float32 (nnz,), optional
     row_scale : cupy.ndarray of float32 (rows,), optional
-    tuning : ShortTuning, optional
     """
 
     def __init__(
@@ -91,25 +67,21 @@ class ShortSum:
         *,
         values: Any = None,
         row_scale: Any = None,
-        tuning: ShortTuning | None = None,
     ) -> None:
         cupy = self._cupy = jit.require_cupy("sampled_spmm")
-        self.tuning = tuning = tuning or ShortTuning()
         self.shape, self._lock = (int(indptr.size) - 1, columns), threading.Lock()
         self._launch: Any = None
         if self.shape[0] == 0:
             return
         lanes = edges.power_of_two(columns // 4)
         starts = self._pad(indptr, indices, values)
-        self._units = _dealt(indptr[1:] - indptr[:-1], starts, 32 // lanes, tuning)
+        self._units = _dealt(indptr[1:] - indptr[:-1], starts, 32 // lanes)
         self._row_scale = None if row_scale is None else cupy.ascontiguousarray(row_scale, np.float32)
-        params = self._params = ShortParams(self._units.data.ptr, self._indices.data.ptr)
-        params.values = None if self._values is None else self._values.data.ptr
-        params.row_scale = None if self._row_scale is None else self._row_scale.data.ptr
-        params.vectors, params.row_bytes = columns // 4, columns * 4
+        params = self._params = ShortParams(vectors=columns // 4, row_bytes=columns * 4)
+        jit.filled(params, units=self._units, indices=self._indices, values=self._values, row_scale=self._row_scale)
         params.warps = self._units.shape[0] * lanes // 32
-        kernel = jit.kernel("spmm/short.cu", "spmm_short", constants(tuning, lanes, values is not None))
-        self._launch = kernel.launch(-(-params.warps * 32 // tuning.threads), tuning.threads, params)
+        kernel = jit.kernel("spmm/short.cu", "spmm_short", constants(lanes, values is not None))
+        self._launch = kernel.launch(-(-params.warps * 32 // _THREADS), _THREADS, params)
 
     def _pad(self, indptr: Any, indices: Any, values: Any) -> Any:
         """Copy the edges so that each row begins at a multiple of four; where the rows begin."""
@@ -148,39 +120,32 @@ class ShortSum:
         return made
 
 
-def _dealt(lengths: Any, starts: Any, groups: int, tuning: ShortTuning) -> Any:
+def _dealt(lengths: Any, starts: Any, groups: int) -> Any:
     """What each group of each warp does, (warps * groups, 4) int32: large teams first, of them those with long rows."""
     cupy = jit.require_cupy("sampled_spmm")
     lengths = lengths.astype(np.int64)
     team = cupy.ones(lengths.shape, np.int64)
-    size = 2
-    while size <= groups:
-        team[lengths > tuning.unroll * tuning.rounds * (size // 2)] = size
-        size *= 2
+    sizes = [1 << i for i in range(groups.bit_length())]
+    for size in sizes[1:]:
+        team[lengths > _UNROLL * _ROUNDS * (size // 2)] = size
     rows = int(lengths.size)
-    batches = (lengths + team * tuning.unroll - 1) // (team * tuning.unroll)
+    batches = (lengths + team * _UNROLL - 1) // (team * _UNROLL)
     # Numbers that differ, so that the order is one and the same whatever sorts.
     order = cupy.argsort((team * -(1 << 20) - batches) * rows + cupy.arange(rows))
-    sizes = [1 << i for i in range(groups.bit_length())]
-    counts = [int((team == size).sum().get()) for size in sizes]
     parts, first = [], 0
-    for size, count in zip(reversed(sizes), reversed(counts), strict=True):
-        if not count:
-            continue
-        mine = order[first : first + count]
-        first += count
+    for size in reversed(sizes):
+        count = int((team == size).sum().get())
+        mine, first = order[first : first + count], first + count
         whole = -(-count * size // groups) * groups // size  # rows that fill whole warps, the last ones none
         part = cupy.zeros((whole, size, 4), np.int32)
         part[:, :, 0] = -1
-        rank = cupy.arange(size) * tuning.unroll
+        rank = cupy.arange(size) * _UNROLL
         part[:count, :, 0] = mine[:, None]
         part[:count, :, 1] = starts[mine][:, None] + rank
         part[:count, :, 2] = lengths[mine][:, None] - rank
-        part[:, :, 3] = size * tuning.unroll
+        part[:, :, 3] = size * _UNROLL
         parts.append(part.reshape(-1, 4))
     return cupy.concatenate(parts)
 
 
-VARIANTS = jit.variants_of(
-    "spmm/short.cu", "spmm_short", [constants(ShortTuning(), 4, False), constants(ShortTuning(), 16, True)]
-)
+VARIANTS = jit.variants_of("spmm/short.cu", "spmm_short", [constants(4, False), constants(16, True)])

@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-import math
-import threading
 from typing import Any
 
 import numpy as np
 
 from bitsparse import jit
+from bitsparse._records import replace
 from bitsparse.backends.cuda import geometry
 from bitsparse.backends.cuda.chips import chip_here
 from bitsparse.backends.cuda.csr.bounds import CSR
 from bitsparse.backends.cuda.csr.schedule import Schedule
-from bitsparse.backends.cuda.csr.units import edges_of_a_warp, units_of
+from bitsparse.backends.cuda.csr.sums import StreamedSum, Tuning
+from bitsparse.backends.cuda.csr.units import edges_of_a_warp, group_lanes
+from bitsparse.backends.cuda.csr.vectors import schedule_of
 from bitsparse.backends.cuda.finish.floats import ADDED, BIAS, NORM, RELU, TANH, Behind, Finish, finish_constants
 from bitsparse.backends.cuda.sparse.checks import rows_of
-from bitsparse.backends.cuda.spmm.tuning import EDGES, GENERAL, NONE, SIXTEEN, Tuning, fitted, tuning_of, value_dtype_of
-from bitsparse.backends.cuda.workspaces import Workspaces
+from bitsparse.backends.cuda.spmm.choice import SIXTEEN, alignment_of
 from bitsparse.backends.reductions import REDUCTIONS
 from bitsparse.errors import KernelError
-
-__all__ = ["Spmm", "Tuning", "longest_row", "spmm", "tuning_of", "value_dtype_of"]
 
 _SOURCE = "spmm/csr.cu"
 _ACCS = {"float32": 0, "float64": 1, "int32": 2, "int64": 3}
 _KINDS = {"float16": 4, "float32": 5, "float64": 6, "bfloat16": 7} | {
     f"{sign}int{8 << kind}": kind for sign in ("", "u") for kind in range(4)
 }
-
+#: Weights of edges, as BS_WEIGHTS has them.
+NONE, EDGES, GENERAL = range(3)
 
 SpmmParams = jit.struct("spmm/csr.cuh", "SpmmParams")
 FinishedParams = jit.struct("spmm/csr.cuh", "SpmmParams", optional=True)
@@ -43,6 +42,67 @@ def longest_row(indptr: Any, nnz: int) -> int:
     if first != 0 or last != nnz or shortest < 0:
         raise ValueError(f"indptr must start at 0, never decrease and end at nnz = {nnz}; rebuild the sparse array")
     return longest
+
+
+def tuning_of(columns: int, itemsize: int, alignment: int, acc_itemsize: int, head_width: int | None = None) -> Tuning:
+    """The tuning for rows of `columns` elements whose addresses are multiples of `alignment`.
+
+    With `head_width` no vector may reach into two heads, as their weights differ.
+
+    Examples
+    --------
+    >>> tuning_of(128, 4, 16, 4).lanes, tuning_of(100, 2, 16, 4)[:4], tuning_of(3, 4, 16, 4).load
+    (32, (8, 32, 1, 8), 4)
+    """
+    width = 16
+    while (
+        columns * itemsize % width
+        or alignment % width
+        or width // itemsize * acc_itemsize > 32
+        or (head_width is not None and head_width * itemsize % width)
+    ) and width > itemsize:
+        width //= 2
+    return Tuning(width, group_lanes(columns * itemsize // width))
+
+
+def fitted(tuning: Tuning, kind: int, share: float, halves: bool = False, sixteen: bool = False) -> Tuning:
+    """What an H200 was quickest with: small blocks, and few edges in flight where groups are narrow and there is work for all warps.
+
+    Parameters
+    ----------
+    kind : int
+        Of the weights.
+    share : float
+        Edges for each warp.
+    halves, sixteen : bool
+        Features have 16 bits; so have the values.
+
+    Examples
+    --------
+    >>> [fitted(Tuning(16, lanes), EDGES, share).unroll for lanes, share in ((4, 24), (4, 443), (8, 443))]
+    [8, 4, 8]
+    >>> fitted(Tuning(16, 2), EDGES, 133, True, True)[:4], fitted(Tuning(16, 16), EDGES, 443, True, True)[:4]
+    ((8, 4, 1, 4), (16, 16, 1, 4))
+    """
+    tuning = replace(tuning, threads=64)
+    if halves and tuning[:2] == (16, 2) and not (sixteen and share >= 200):
+        tuning = replace(tuning, load=8, lanes=4)  # fewer groups in a warp, whose rows end at different edges
+    most = 16 if sixteen and share < 2000 else 4
+    if kind != NONE and (tuning.lanes <= 2 or (tuning.lanes <= most and share >= 64)):
+        tuning = replace(tuning, unroll=4)
+    return tuning
+
+
+def value_dtype_of(values: Any, features: Any, dimensions: int = 1) -> Any:
+    """What values are brought in, or None for the dtype of the sums: those of features of 16 bits are taken as they are.
+
+    Examples
+    --------
+    >>> value_dtype_of(np.float16, np.float16), value_dtype_of(np.float32, np.float16)
+    (dtype('float16'), None)
+    """
+    same = np.dtype(values) == np.dtype(features) and dimensions == 1
+    return np.dtype(values) if same and np.dtype(features).name in SIXTEEN else None
 
 
 def constants(
@@ -69,17 +129,18 @@ def constants(
     value16 : bool
         Values of edges have 16 bits, as the features.
     """
-    found = {"BS_KIND": _KINDS[kind], "BS_ACC": _ACCS[acc], "BS_BYTES": tuning.bytes, "BS_U": tuning.unroll}
+    found = tuning.defines | {"BS_KIND": _KINDS[kind], "BS_ACC": _ACCS[acc], "BS_BYTES": tuning.load}
     found |= {"BS_V": tuning.vectors, "BS_WEIGHTS": weights, "BS_REDUCE": REDUCTIONS[reduce].number}
-    found |= {"BS_ROW_SCALE": int(row_scale)} | ({} if tuning.blocks is None else {"BS_BLOCKS": tuning.blocks})
-    return found | ({"BS_DIRECT": 1} if direct else {}) | ({"BS_VALUE16": 1} if value16 else {})
+    return (
+        found
+        | {"BS_ROW_SCALE": int(row_scale)}
+        | ({"BS_DIRECT": 1} if direct else {})
+        | ({"BS_VALUE16": 1} if value16 else {})
+    )
 
 
-class Spmm:
+class Spmm(StreamedSum):
     """A product prepared for one pattern and features of one kind: ``product(x, values=None, out=None)``.
-
-    Building it compiles the kernel and cuts the pattern. The first call on a stream allocates what such calls work in; later ones allocate
-    nothing but the result. It may be shared by threads and streams.
 
     Parameters
     ----------
@@ -90,7 +151,7 @@ class Spmm:
     columns : int
         Of the features, all heads together.
     x_dtype, acc_dtype, heads, row_scale, col_scale, reduce
-        As for :func:`spmm`.
+        As for the host's ``spmm``.
     weights : "none", "edge" or "head"
         What calls bring as `values`: nothing, an array (nnz,), or (nnz, heads).
     value_dtype : dtype, optional
@@ -103,19 +164,11 @@ class Spmm:
     tuning : Tuning, optional
     finish : Finish, optional
         What becomes of the sums; scales of the rows are its own matter.
-
-    Attributes
-    ----------
-    tuning : Tuning
-    cut : Units
-    dtype : numpy.dtype
-        Of the result.
     """
 
     def __init__(
         self,
         schedule: Schedule,
-        indices: Any,
         *,
         columns: int,
         x_dtype: Any,
@@ -131,97 +184,55 @@ class Spmm:
         tuning: Tuning | None = None,
         finish: Finish | None = None,
     ) -> None:
-        cupy = self._cupy = jit.require_cupy("spmm")
-        self.schedule, self.columns, self.heads = schedule, columns, heads
-        self._x_dtype, self._acc = np.dtype(x_dtype), np.dtype(acc_dtype)
-        self._reduce, self._weights = reduce, weights
-        self._value_dtype = self._acc if value_dtype is None else np.dtype(value_dtype)
-        half = self._x_dtype.name in SIXTEEN
-        self.dtype = self._x_dtype if half else self._acc
-        if reduce == "mean" and self._acc.kind == "i":
-            self.dtype = np.dtype(np.float32)
-        if self._acc.name not in _ACCS or self._kind_name not in _KINDS:
-            raise KernelError(f"spmm: there is no kernel for {self._x_dtype} summed in {self._acc} on the GPU")
-        self.shape: tuple[int, ...] = (schedule.shape[0], columns)
+        x_dtype, acc = np.dtype(x_dtype), np.dtype(acc_dtype)
+        selects, half = REDUCTIONS[reduce].selects, x_dtype.name in SIXTEEN
+        dtype = x_dtype if half else np.dtype(np.float32) if reduce == "mean" and acc.kind == "i" else acc
+        kind_name = "uint8" if x_dtype == np.bool_ else x_dtype.name
+        if acc.name not in _ACCS or kind_name not in _KINDS:
+            raise KernelError(f"spmm: there is no kernel for {x_dtype} summed in {acc} on the GPU")
+        shape: tuple[int, ...] = (schedule.shape[0], columns)
+        super().__init__("spmm", *((shape, dtype) if finish is None else (finish.out_shape, finish.out_dtype)))
         self._finish = finish
-        if finish is not None:
-            self.shape, self.dtype = finish.out_shape, finish.out_dtype
-        self._stream = cupy.cuda.get_current_stream
-        self._lock = threading.Lock()
-        self._kernel: Any = None
-        if 0 in (schedule.shape[0], columns):
+        self._value_dtype = acc if value_dtype is None else np.dtype(value_dtype)
+        if 0 in shape:
             return
-        self._indices = None if indices is None else geometry.aligned(indices)
-        self._row_scale, self._col_scale = (
+        row_scale, col_scale = (
             None if scale is None else geometry.contiguous(scale.astype(np.float32, copy=False))
             for scale in (row_scale, col_scale)
         )
         kind = {"none": NONE, "edge": EDGES, "head": GENERAL}[weights]
-        self._folded = None
-        if (
-            kind == NONE
-            and self._col_scale is not None
-            and fold
-            and not (REDUCTIONS[reduce].selects and row_scale is not None)
-        ):
-            columns_of = self._indices if self._indices is not None else slice(0, schedule.nnz)
-            self._folded, self._col_scale = self._col_scale[columns_of].astype(self._acc, copy=False), None
-            if self._row_scale is not None and reduce == "sum":
-                scales = self._row_scale.astype(self._acc, copy=False)
-                self._folded, self._row_scale = self._folded * scales[rows_of(schedule.indptr, schedule.nnz)], None
+        folded = None
+        if kind == NONE and col_scale is not None and fold and not (selects and row_scale is not None):
+            columns_of = slice(0, schedule.nnz) if schedule.indices is None else schedule.indices
+            folded, col_scale = col_scale[columns_of].astype(acc, copy=False), None
+            if row_scale is not None and reduce == "sum":
+                scales = row_scale.astype(acc, copy=False)
+                folded, row_scale = folded * scales[rows_of(schedule.indptr, schedule.nnz)], None
             kind = EDGES
-        if self._col_scale is not None or (REDUCTIONS[reduce].selects and self._row_scale is not None):
+        if col_scale is not None or (selects and row_scale is not None):
             kind = GENERAL
+        value16 = kind == EDGES and folded is None and self._value_dtype != acc
         if tuning is None:
             head_width = columns // heads if weights == "head" else None
-            tuning = tuning_of(columns, self._x_dtype.itemsize, alignment, self._acc.itemsize, head_width)
-            sixteen = kind == EDGES and self._folded is None and self._value_dtype != self._acc
-            tuning = fitted(tuning, kind, edges_of_a_warp(schedule.nnz), half, sixteen)
-        self.tuning = tuning
-        self._prepare(kind)
-
-    @property
-    def _kind_name(self) -> str:
-        return "uint8" if self._x_dtype == np.bool_ else self._x_dtype.name
-
-    def _prepare(self, weights: int) -> None:
-        tuning, schedule = self.tuning, self.schedule
-        self.cut = units_of(schedule, tuning.lanes, span=tuning.span, limit=tuning.limit, longest=tuning.longest)
-        each = tuning.bytes // self._x_dtype.itemsize
-        vectors = self.columns // each
-        self._slices = -(-vectors // (tuning.lanes * tuning.vectors))
-        self._each, self._slot = each, self._slices * tuning.vectors * tuning.lanes
-        finish = self._finish
-        params = self._params = (SpmmParams if finish is None else FinishedParams)(
-            schedule.walk_params(self._indices, tuning.lanes, self.cut.longest), self.cut.params()
-        )
-        params.row_scale = None if self._row_scale is None else self._row_scale.data.ptr
-        params.col_scale = None if self._col_scale is None else self._col_scale.data.ptr
-        params.values = None if self._folded is None else self._folded.data.ptr
-        params.vectors, params.row_bytes = vectors, self.columns * self._x_dtype.itemsize
-        params.out_bytes = self.columns * self.dtype.itemsize
-        params.slices, params.is_signed = self._slices, int(self._x_dtype.kind == "i")
-        params.heads, params.width = (self.heads, self.columns // self.heads) if self._weights == "head" else (1, 1)
-        defines = schedule.defines | constants(
-            tuning,
-            self._kind_name,
-            self._acc.name,
-            weights,
-            self._reduce,
-            row_scale=self._row_scale is not None and not REDUCTIONS[self._reduce].selects,
-            direct=self._indices is None,
-            value16=weights == EDGES and self._folded is None and self._value_dtype != self._acc,
-        )
+            tuning = tuning_of(columns, x_dtype.itemsize, alignment, acc.itemsize, head_width)
+            tuning = fitted(tuning, kind, edges_of_a_warp(schedule.nnz), half, value16)
+        #: The arrays whose addresses the launch has.
+        self._kept, each = (row_scale, col_scale, folded), tuning.load // x_dtype.itemsize
+        vectors, slice_vectors = columns // each, tuning.lanes * tuning.vectors
+        slices = -(-vectors // slice_vectors)
+        params = self._walk(SpmmParams if finish is None else FinishedParams, schedule, tuning)
+        jit.filled(params, row_scale=row_scale, col_scale=col_scale, values=folded, vectors=vectors, slices=slices)
+        params.row_bytes, params.out_bytes = columns * x_dtype.itemsize, columns * self.dtype.itemsize
+        params.is_signed = int(x_dtype.kind == "i")
+        params.heads, params.width = (heads, columns // heads) if weights == "head" else (1, 1)
+        scaled, direct = row_scale is not None and not selects, schedule.indices is None
+        kinds = (kind_name, acc.name, kind, reduce)
+        defines = schedule.defines | constants(tuning, *kinds, row_scale=scaled, direct=direct, value16=value16)
         if finish is not None:
             params.finish, params.out_bytes = finish.struct, finish.struct.row_bytes
-            defines |= finish.defines | finish.pads(tuning.lanes, self._slices * tuning.vectors, each)
-        defines |= CSR.blocks(defines, chip_here())
-        self._kernel = jit.kernel(_SOURCE, "spmm_csr", defines).launch(
-            self.cut.grid(tuning.lanes, tuning.threads, self._slices), tuning.threads, params
-        )
-        self._workspaces = Workspaces(
-            self.cut.pieces * self._slot * self._each, self._acc, self.cut.pieces * self._slices * tuning.lanes
-        )
+            defines |= finish.defines | finish.pads(tuning.lanes, slices * tuning.vectors, each)
+        kernel = jit.kernel(_SOURCE, "spmm_csr", defines | CSR.blocks(defines, chip_here()))
+        self._prepare(kernel, params, slices, (slices * slice_vectors * each, acc), slices * tuning.lanes)
 
     def __call__(self, x: Any, values: Any = None, out: Any = None, behind: Behind | None = None) -> Any:
         """The product with `x` (columns of the pattern, columns), C-contiguous and of the kind prepared for."""
@@ -229,20 +240,16 @@ class Spmm:
             out = self._cupy.empty(self.shape, self.dtype)
         if self._kernel is None:
             return out
-        x = geometry.contiguous(x)
+        if not x.flags.c_contiguous:
+            x = geometry.contiguous(x)
         if values is not None:
             values = geometry.aligned(values if values.dtype == self._value_dtype else values.astype(self._value_dtype))
         with self._lock:
-            stream = self._stream().ptr
-            work = self._workspaces.on(stream)
-            params = self._params
-            params.x, params.out = x.data.ptr, out.data.ptr
             if values is not None:
-                params.values = values.data.ptr
-            params.partial, params.arrived = work.partial.data.ptr, work.arrived.data.ptr
+                self._params.values = values.data.ptr
             if self._finish is not None:
-                self._finish.aim(params.finish, behind)
-            self._kernel(stream)
+                self._finish.aim(self._params.finish, behind)
+            self._enqueue(x, out)
         return out
 
 
@@ -254,15 +261,11 @@ def spmm(
     *,
     nnz: int,
     acc_dtype: Any,
-    heads: int = 1,
     values: Any = None,
-    row_scale: Any = None,
-    col_scale: Any = None,
-    reduce: str = "sum",
     packed: Any = None,
     out: Any = None,
     schedule: Schedule | None = None,
-    tuning: Tuning | None = None,
+    **kind: Any,
 ) -> Any:
     """Reduce rows of `x` over the edges of each row of a CSR pattern; see the host's function of the same name.
 
@@ -273,7 +276,8 @@ def spmm(
     ----------
     schedule : Schedule, optional
         Of this pattern; made anew if not given.
-    tuning : Tuning, optional
+    kind : optional
+        `heads`, `row_scale`, `col_scale`, `reduce` and `tuning`, as for :class:`Spmm`.
     """
     if packed is not None:
         raise KernelError("spmm: packed features are not gathered on the GPU; unpack them first")
@@ -281,70 +285,38 @@ def spmm(
     acc = np.dtype(acc_dtype)
     if x.dtype.kind == "f" and acc.kind == "i":
         raise KernelError(f"spmm: {x.dtype} cannot be summed in {acc}")
-    item = max(1, x.dtype.itemsize)
-    address = math.gcd(16, x.data.ptr)
-    result_item = item if x.dtype.name in SIXTEEN else acc.itemsize
-    if out is not None:  # a vector of results is as many elements
-        address = min(address, math.gcd(16, out.data.ptr) * item // result_item if out.data.ptr % 16 else 16)
-    product = Spmm(
-        schedule if schedule is not None else Schedule(indptr, shape, nnz),
-        indices,
-        columns=x.shape[1],
-        x_dtype=x.dtype,
-        acc_dtype=acc,
-        heads=heads,
-        weights="none" if values is None else "edge" if values.ndim == 1 else "head",
-        value_dtype=None if values is None else value_dtype_of(values.dtype, x.dtype, values.ndim),
-        row_scale=row_scale,
-        col_scale=col_scale,
-        reduce=reduce,
-        alignment=max(address, 1),
-        fold=False,
-        tuning=tuning,
-    )
+    if values is not None:
+        kind |= {"weights": "edge" if values.ndim == 1 else "head"}
+        kind |= {"value_dtype": value_dtype_of(values.dtype, x.dtype, values.ndim)}
+    kind |= {"columns": x.shape[1], "x_dtype": x.dtype, "acc_dtype": acc, "fold": False}
+    result, place = x.dtype if x.dtype.name in SIXTEEN else acc, 0 if out is None else out.data.ptr
+    alignment = alignment_of(x.data.ptr, x.dtype.itemsize, place, result.itemsize)
+    product = Spmm(schedule_of(schedule, indptr, indices, shape, nnz), alignment=alignment, **kind)
     return product(x, values, out)
 
 
 def _variants() -> list[jit.Variant]:
     """Rows of 16-byte vectors without and with weights and scales of rows, for floats; then what else is usual, and chains and signs."""
     wide, few, narrow = Tuning(16, 32), Tuning(16, 4, unroll=4), Tuning(8, 4)
-    floats, halves = ("float32", "float16", "bfloat16"), ("float16", "bfloat16")
-    large = {"BS_LARGE": 1}
-    found = [
-        constants(wide, kind, weights=weights, row_scale=scaled)
-        for kind in floats
-        for weights in (NONE, EDGES)
-        for scaled in (False, True)
-    ]
-    found += [constants(few, weights=EDGES)]
-    found += [
-        constants(tuning, kind, weights=EDGES, value16=True)
-        for kind in halves
-        for tuning in (wide, few, Tuning(8, 4, unroll=4))
-    ]
-    found += [
-        each
-        for kind in floats
-        for each in (constants(wide, kind, weights=GENERAL), constants(wide, kind, reduce="mean"))
-    ]
+    floats, weighted, large = ("float32", "float16", "bfloat16"), (NONE, EDGES), {"BS_LARGE": 1}
+    found = [constants(few, weights=EDGES), constants(Tuning(4, 4)), constants(wide, direct=True)]
+    for kind in floats:
+        found += [
+            constants(wide, kind, weights=weights, row_scale=one) for weights in weighted for one in (False, True)
+        ]
+        found += [constants(wide, kind, weights=GENERAL), constants(wide, kind, reduce="mean"), constants(narrow, kind)]
+    for kind in floats[1:]:
+        each = (wide, few, Tuning(8, 4, unroll=4))
+        found += [constants(tuning, kind, weights=EDGES, value16=True) for tuning in each]
     found += [constants(wide, reduce=name) for name, reduction in REDUCTIONS.items() if reduction.selects]
-    found += [constants(wide, direct=True), constants(Tuning(4, 4))]
-    found += [constants(narrow, kind) for kind in floats]
-    found += [large | constants(wide, weights=weights) for weights in (NONE, EDGES)]
     found += [constants(wide, "float64", "float64"), constants(narrow, "int8", "int32")]
-    found += [constants(wide, weights=weights) | finish_constants(2, pads=0) for weights in (NONE, EDGES)]
-    found += [constants(wide, weights=weights) | finish_constants(3, pads=0) for weights in (NONE, EDGES)]
-    found += [constants(wide, weights=weights) | finish_constants(1, BIAS | RELU) for weights in (NONE, EDGES)]
-    found += [constants(wide, reduce="mean") | finish_constants(1, BIAS | RELU)]
-    found += [
-        constants(wide) | finish_constants(3, ADDED, 0),
-        constants(wide) | finish_constants(1, BIAS | NORM | TANH),
-    ]
-    found += [
-        constants(narrow, "float16") | finish_constants(2, pads=0),
-        large | constants(wide) | finish_constants(2, pads=0),
-    ]
-    return CSR.variants(_SOURCE, "spmm_csr", found)
+    signs, chain = finish_constants(2, pads=0), finish_constants(1, BIAS | RELU)
+    for weights in weighted:
+        one = constants(wide, weights=weights)
+        found += [large | one, one | signs, one | finish_constants(3, pads=0), one | chain]
+    found += [constants(wide, reduce="mean") | chain, constants(wide) | finish_constants(3, ADDED, 0)]
+    found += [constants(wide) | finish_constants(1, BIAS | NORM | TANH), constants(narrow, "float16") | signs]
+    return CSR.variants(_SOURCE, "spmm_csr", [*found, large | constants(wide) | signs])
 
 
 VARIANTS = _variants()

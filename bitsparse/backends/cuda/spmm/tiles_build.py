@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,12 +11,7 @@ import numpy as np
 from bitsparse import jit
 from bitsparse.backends.cuda.sparse import build
 from bitsparse.backends.params import Translation
-from bitsparse.errors import KernelError
 
-__all__ = ["HEIGHTS", "Arranged", "TileStats", "Windows", "piece_limit"]
-
-#: Rows of a window.
-HEIGHTS = (16, 32, 64)
 #: Warps of a multiprocessor among which tiles are shared out, tiles of a piece.
 _WARPS, _SHORTEST, _LONGEST = 16, 32, 1024
 _THREADS = 128
@@ -25,45 +20,10 @@ _THREADS = 128
 BuildParams = jit.struct("spmm/tiles_build.cu", "BuildParams")
 
 
-class TileStats(NamedTuple):
-    """What a product over tiles costs depends on.
-
-    Attributes
-    ----------
-    rows, cols, nnz : int
-    height, k : int
-        Rows of a window, columns of a tile.
-    unique : int
-        Columns of all windows together: the rows of features that are read.
-    tiles : int
-    """
-
-    rows: int
-    cols: int
-    nnz: int
-    height: int
-    k: int
-    unique: int
-    tiles: int
-
-    @property
-    def reuse(self) -> float:
-        """Edges for each row of features that is read.
-
-        Examples
-        --------
-        >>> TileStats(16, 16, 24, 16, 8, 8, 1).reuse
-        3.0
-        """
-        return self.nnz / max(1, self.unique)
-
-
 class Arranged(NamedTuple):
     """Values of edges in the order of tiles, made by :meth:`Windows.arrange`."""
 
     array: Any  # float32 (heads, nnz)
-    heads: int
-    key: tuple[int, int]  # of the windows
 
 
 def piece_limit(tiles: int, multiprocessors: int) -> int:
@@ -91,6 +51,8 @@ class Windows:
         ``Piece`` of ``spmm/tiles.cuh``; `splits` repeats the first piece of each window that has several.
     slots : int
         Pieces of windows that have several.
+    unique : int
+        Columns of all windows together: the rows of features that are read.
     """
 
     def __init__(
@@ -104,23 +66,20 @@ class Windows:
         k: int,
         translation: Translation | None = None,
     ) -> None:
-        if height not in HEIGHTS or k not in (8, 16):
-            raise ValueError(f"tiles: rows must be one of {HEIGHTS} and k 8 or 16, got {height} and {k}")
-        if shape[1] > 1 << 32:
-            raise KernelError(f"tiles: {shape[1]} columns are more than 2**32; use kernel='csr'")
         cupy = self._cupy = jit.require_cupy("tiles")
-        self.height, self.k, self._nnz = height, k, nnz
+        self.shape, self.nnz = (int(shape[0]), int(shape[1])), int(nnz)
+        self.height, self.k = height, k
         self._defines = constants(k, height)
         self.indptr = indptr
         if translation is None or translation.window != height:
             translation = Translation(height, *build.translate(indptr, indices, shape, height))
         cols_indptr, cols, edge_col = translation.cols_indptr, translation.cols, translation.edge_col
-        unique, self.windows = int(cols.size), -(-shape[0] // height)
+        self.unique, self.windows = int(cols.size), -(-shape[0] // height)
         chip = jit.capability()
         tiles = (cols_indptr[1:] - cols_indptr[:-1] + (k - 1)) // k
         starts = cupy.zeros(self.windows + 1, np.int64)
         cupy.cumsum(tiles, out=starts[1:])
-        limit = piece_limit(unique // k + self.windows // 2, chip.multiprocessors)
+        limit = piece_limit(self.unique // k + self.windows // 2, chip.multiprocessors)
         pieces = cupy.maximum((tiles + (limit - 1)) // limit, 1).astype(np.int64)
         ends = cupy.cumsum(pieces)
         split = cupy.where(pieces > 1, pieces, 0)
@@ -131,31 +90,29 @@ class Windows:
         else:
             total = self.count = self.slots = several = 0
         self._starts = starts
-        self.stats = TileStats(int(shape[0]), int(shape[1]), nnz, height, k, unique, total)
         first_of_several = self._make_pieces(tiles, pieces, ends, split, slots)
         self.splits = self.pieces[cupy.flatnonzero(first_of_several)] if several else self.pieces[:0]
         self.cols = cupy.empty((total, k), np.uint32)
         self.bits = cupy.zeros((total, k // 2, height // 16), np.uint32)
-        params = self._params(cols_indptr=cols_indptr, source_cols=cols, indptr=indptr, edge_col=edge_col)
-        params.rows, params.bytes, params.large = shape[0], edge_col.dtype.itemsize, int(indptr.dtype.itemsize == 8)
         if total:
-            self._launch("place_tiles", self.windows, params)
-        self._lock = threading.Lock()
-        self._offsets: Any = None
-        self._row_offsets: Any = None
-        self._counts: Any = None
+            sources = {"cols_indptr": cols_indptr, "source_cols": cols, "indptr": indptr, "edge_col": edge_col}
+            large = int(indptr.dtype.itemsize == 8)
+            self._launch(
+                "place_tiles", self.windows, **sources, rows=shape[0], bytes=edge_col.dtype.itemsize, large=large
+            )
+        self._lock = threading.RLock()  # products hold it while they ask for what only some of them need
+        self._later: dict[str, Any] = {}
 
     @property
-    def key(self) -> tuple[int, int]:
-        """Height and width of the tiles."""
-        return self.height, self.k
+    def reuse(self) -> float:
+        """Edges for each row of features that is read."""
+        return self.nnz / max(1, self.unique)
 
     @property
     def nbytes(self) -> int:
         """Bytes on the device, without the pattern itself."""
         parts = (self.cols, self.bits, self.pieces, self.splits, self._starts)
-        later = (self._offsets, self._row_offsets, self._counts)
-        return int(sum(part.nbytes for part in (*parts, *(part for part in later if part is not None))))
+        return int(sum(part.nbytes for part in (*parts, *self._later.values())))
 
     def _make_pieces(self, tiles: Any, pieces: Any, ends: Any, split: Any, slots: Any) -> Any:
         """Cut the tiles of each window evenly; which pieces are the first of several."""
@@ -180,45 +137,44 @@ class Windows:
         return (of > 1) & (at == 0)
 
     # ---- what only some products need
+    def _once(self, name: str, make: Callable[[], Any]) -> Any:
+        with self._lock:
+            if name not in self._later:
+                self._later[name] = make()
+            return self._later[name]
+
     def offsets(self) -> Any:
         """How many edges of its window stand before each word of `bits`."""
-        with self._lock:
-            if self._offsets is None:
-                self._offsets = self._cupy.empty_like(self.bits)
-                if self.stats.tiles:
-                    blocks = -(-self.windows // (_THREADS // 32))
-                    self._launch("offsets_of_words", blocks, self._params(offsets=self._offsets))
-        return self._offsets
+        return self._once("offsets", self._make_offsets)
 
     def row_offsets(self) -> Any:
         """How many edges of its window stand, in the order of rows, before those of each row from each piece on."""
-        with self._lock:
-            if self._row_offsets is None:
-                self._row_offsets = self._make_row_offsets()
-        return self._row_offsets
+        return self._once("row_offsets", self._make_row_offsets)
+
+    def counts(self) -> Any:
+        """Edges of each row as float32, at least 1: what a mean divides by."""
+        lengths = self.indptr[1:] - self.indptr[:-1]
+        return self._once("counts", lambda: self._cupy.maximum(lengths, 1).astype(np.float32))
+
+    def _make_offsets(self) -> Any:
+        offsets = self._cupy.empty_like(self.bits)
+        if self.cols.size:
+            self._launch("offsets_of_words", -(-self.windows // (_THREADS // 32)), offsets=offsets)
+        return offsets
 
     def _make_row_offsets(self) -> Any:
         cupy, shape = self._cupy, (self.count, self.height)
-        padded = cupy.full(self.windows * self.height + 1, self._nnz, np.int64)
+        padded = cupy.full(self.windows * self.height + 1, self.nnz, np.int64)
         padded[: self.indptr.size] = self.indptr
         starts = padded[:-1].reshape(-1, self.height)
         window = self.pieces.view(np.int32)[:, 4]
         found = (starts - starts[:, :1])[window]
         if self.slots:
             counts = cupy.empty(shape, np.uint32)
-            blocks = -(-self.count // (_THREADS // 32))
-            self._launch("count_rows", blocks, self._params(row_counts=counts))
+            self._launch("count_rows", -(-self.count // (_THREADS // 32)), row_counts=counts)
             before = cupy.cumsum(counts.astype(np.int64), axis=0) - counts
             found += before - before[self._first]
         return found.astype(np.uint32)
-
-    def counts(self) -> Any:
-        """Edges of each row as float32, at least 1: what a mean divides by."""
-        with self._lock:
-            if self._counts is None:
-                lengths = self.indptr[1:] - self.indptr[:-1]
-                self._counts = self._cupy.maximum(lengths, 1).astype(np.float32)
-        return self._counts
 
     def arrange(self, values: Any, into: Arranged | None = None) -> Arranged:
         """Values (nnz,) or (nnz, heads) in the order of the CSR pattern, brought into the order of the tiles, once for many products.
@@ -227,22 +183,17 @@ class Windows:
         """
         heads = 1 if values.ndim == 1 else int(values.shape[1])
         values = self._cupy.ascontiguousarray(values, np.float32)
-        out = self._cupy.empty((heads, self._nnz), np.float32) if into is None else into.array
+        out = self._cupy.empty((heads, self.nnz), np.float32) if into is None else into.array
         if out.size:
-            params = self._params(offsets=self.offsets(), row_offsets=self.row_offsets(), values=values, arranged=out)
-            params.heads, params.edges = heads, self._nnz
-            self._launch("arrange_values", -(-self.count // (_THREADS // 32)), params)
-        return Arranged(out, heads, self.key)
+            fields = {"offsets": self.offsets(), "row_offsets": self.row_offsets(), "values": values, "arranged": out}
+            self._launch("arrange_values", -(-self.count // (_THREADS // 32)), **fields, heads=heads, edges=self.nnz)
+        return Arranged(out)
 
-    def _params(self, **arrays: Any) -> ctypes.Structure:
+    def _launch(self, name: str, blocks: int, **fields: Any) -> None:
         params = BuildParams(windows=self.windows, piece_count=self.count)
-        known = {"starts": self._starts, "cols": self.cols, "bits": self.bits, "pieces": self.pieces}
-        for name, array in (known | arrays).items():
-            setattr(params, name, array.data.ptr)
-        return params
-
-    def _launch(self, name: str, blocks: int, params: ctypes.Structure) -> None:
-        jit.kernel("spmm/tiles_build.cu", name, self._defines).launch(blocks, _THREADS, params)()
+        jit.filled(params, starts=self._starts, cols=self.cols, bits=self.bits, pieces=self.pieces)
+        kernel = jit.kernel("spmm/tiles_build.cu", name, self._defines)
+        kernel.launch(blocks, _THREADS, jit.filled(params, **fields))()
 
 
 def constants(k: int, height: int) -> dict[str, int]:

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from bitsparse import jit
+from bitsparse.backends.cuda.csr.schedule import Workspace, Workspaces
 from bitsparse.backends.cuda.finish.floats import BIAS, RELU, Behind, Finish, finish_constants
-from bitsparse.backends.cuda.sparse.checks import THREADS, launch, streaming
+from bitsparse.backends.cuda.sparse.checks import BOTH_INDICES, THREADS, launch, streaming
 from bitsparse.backends.cuda.sparse.windows import cells_of
-
-__all__ = ["BATCH", "ROWS", "Windows"]
 
 #: Rows of a window, entries that the kernel takes at once.
 ROWS, BATCH = 8, 4
@@ -61,25 +60,20 @@ class Windows:
         self._place = cupy.empty(self.nnz, np.uint32)
         self._total, self._slots, self._count = total, slots, units
         self.reuse = self.nnz / max(1, int(found.cells.size))
-        params = FillParams(*(a.data.ptr for a in (found.starts, found.cells, found.edges, found.perm, found.edge_row)))
-        params.edge_cell, params.first = found.edge_cell.data.ptr, first.data.ptr
-        params.entries, params.place, params.windows = self.entries.data.ptr, self._place.data.ptr, windows
-        launch(
-            "spmm/windows_fill.cu", "fill_windows", indptr.dtype, min(1 << 16, -(-windows // (THREADS // 32))), params
-        )
-        self._units = _units(cupy, first, parts, padded, each, units, part)
-        self._workspaces: dict[tuple[int, int], Any] = {}
+        names = ("starts", "cells", "edges", "perm", "edge_row", "edge_cell")
+        params = jit.filled(FillParams(windows=windows), **{name: getattr(found, name) for name in names}, first=first)
+        jit.filled(params, entries=self.entries, place=self._place)
+        blocks = min(1 << 16, -(-windows // (THREADS // 32)))
+        launch("spmm/windows_fill.cu", "fill_windows", indptr.dtype, blocks, params)
+        #: ``WindowUnit`` of ``spmm/windows.cuh``, one a row: whole windows, or parts of those with many columns.
+        self.units = _units(cupy, first, parts, padded, each, units, part)
+        self._workspaces: dict[int, Workspaces] = {}
         self._lock = threading.Lock()
-
-    @property
-    def units(self) -> Any:
-        """``WindowUnit`` of ``spmm/windows.cuh``, one a row: whole windows, or parts of those with many columns."""
-        return self._units
 
     @property
     def nbytes(self) -> int:
         """Bytes on the device, without values."""
-        return int(self.entries.nbytes + self._place.nbytes + self._units.nbytes)
+        return int(self.entries.nbytes + self._place.nbytes + self.units.nbytes)
 
     def weigh(self, values: Any = None, col_scale: Any = None, out: Any = None) -> Any:
         """What :meth:`run` takes as weights: float32 values in CSR order, times the scales of their columns; or the scales alone."""
@@ -87,10 +81,9 @@ class Windows:
         if out is None:
             size = (self._total + BATCH, ROWS) if values is not None else (self._total + BATCH,)
             out = cupy.zeros(size, np.float32)
-        params = WeighParams(self.entries.data.ptr, self._place.data.ptr, weights=out.data.ptr)
-        params.values = None if values is None else values.data.ptr
-        params.col_scale = None if col_scale is None else col_scale.data.ptr
-        params.count = self._total if values is None else self.nnz
+        params = WeighParams(count=self._total if values is None else self.nnz)
+        arrays = {"entries": self.entries, "place": self._place, "weights": out}
+        jit.filled(params, **arrays, values=values, col_scale=col_scale)
         launch("spmm/windows_fill.cu", "weigh_windows", np.dtype(np.int32), streaming(params.count), params)
         return out
 
@@ -123,7 +116,7 @@ class Windows:
             return out
         lanes = min(32, 1 << (vectors - 1).bit_length())
         slices = -(-vectors // lanes)
-        pointers = (x.data.ptr, out.data.ptr, self._units.data.ptr, self.entries.data.ptr)
+        pointers = (x.data.ptr, out.data.ptr, self.units.data.ptr, self.entries.data.ptr)
         params = WindowsParams(*pointers) if finish is None else FinishedParams(*pointers)
         for name, array in (("weights", weights), ("row_scale", row_scale), ("counts", counts)):
             setattr(params, name, None if array is None else array.data.ptr)
@@ -140,22 +133,13 @@ class Windows:
         kernel.launch((-(-self._count // (THREADS // lanes)), slices, 1), THREADS, params)()
         return out
 
-    def _workspace(self, vectors: int) -> Any:
+    def _workspace(self, vectors: int) -> Workspace:
         """Sums of parts and how many have arrived, for calls on the current stream with so many vectors to a row."""
-        cupy = jit.require_cupy("spmm")
-        key = (cupy.cuda.get_current_stream().ptr, vectors)
         with self._lock:
-            if key not in self._workspaces and cupy.cuda.runtime.streamIsCapturing(key[0]):
-                # A capture begins after a synchronisation and cannot allocate: it takes over what calls have worked in before.
-                others = [other for other in self._workspaces if other[1] == vectors]
-                if others:
-                    self._workspaces[key] = self._workspaces.pop(others[0])
-            if key not in self._workspaces:
-                self._workspaces[key] = (
-                    cupy.empty((self._slots, ROWS, vectors, 4), np.float32),
-                    cupy.zeros((self._slots, vectors), np.int32),
-                )
-            return self._workspaces[key]
+            if vectors not in self._workspaces:
+                counters = (self._slots, vectors)
+                self._workspaces[vectors] = Workspaces((self._slots, ROWS, vectors, 4), np.float32, counters)
+            return self._workspaces[vectors].on(jit.require_cupy("spmm").cuda.get_current_stream().ptr)
 
 
 def _units(cupy: Any, first: Any, parts: Any, padded: Any, each: Any, units: int, part: int) -> Any:
@@ -170,15 +154,9 @@ def _units(cupy: Any, first: Any, parts: Any, padded: Any, each: Any, units: int
     return cupy.ascontiguousarray(cupy.stack(columns, axis=1).astype(np.int32))
 
 
+_FINISHES = (finish_constants(2), finish_constants(3), finish_constants(1, BIAS | RELU))
+_SUMS = [*({"BS_WEIGHTS": kind} for kind in range(3)), *({"BS_WEIGHTS": 0} | finish for finish in _FINISHES)]
 VARIANTS = [
-    *jit.variants_of("spmm/windows.cu", "spmm_windows", [{"BS_WEIGHTS": kind} for kind in range(3)]),
-    *jit.variants_of(
-        "spmm/windows.cu",
-        "spmm_windows",
-        [
-            {"BS_WEIGHTS": 0} | finish
-            for finish in (finish_constants(2), finish_constants(3), finish_constants(1, BIAS | RELU))
-        ],
-    ),
-    *jit.variants_of("spmm/windows_fill.cu", "fill_windows", ({}, {"BS_LARGE": 1})),
+    *jit.variants_of("spmm/windows.cu", "spmm_windows", _SUMS),
+    *jit.variants_of("spmm/windows_fill.cu", "fill_windows", BOTH_INDICES),
 ]

@@ -66,7 +66,6 @@ def sign(
     *,
     bipolar: bool,
     kernel: str = "twice-plus",
-    out: Array | None = None,
 ) -> NDArray[np.uint32]:
     """Bits ``(sum >= threshold) ^ flip`` of :func:`count`'s sums, which are never stored: uint32 ``(m, 1, W)``.
 
@@ -78,37 +77,34 @@ def sign(
     array([3, 1], dtype=uint32)
     """
     rows, width = indptr.size - 1, packed_words(features, 1, "planes")
-    bits = np.empty((rows, 1, width), np.uint32) if out is None else out
+    bits = np.empty((rows, 1, width), np.uint32)
     if kernel != "twice-plus":
-        return _sign_of_counts(indptr, indices, words, features, thresholds, bipolar, kernel, bits)
-    mask = host_bits.pack(np.ones((1, features), bool), 1, axis=-1, layout="planes", encoding="unsigned")
-    nothing = np.empty(0, np.uint8)
-    uniform, sliced = _uniform(thresholds), (nothing, nothing, nothing, 0, 0, 0)
-    if uniform is None:
-        sliced = _sliced(thresholds, features)
+        # The other two ways: integer sums of some rows at a time, compared and packed.
+        step = max(1, _ROOM // max(4 * features, 1))
+        for start in range(0, rows, step):
+            part = slice(start, min(start + step, rows))
+            first, last = int(indptr[start]), int(indptr[part.stop])
+            there = indptr[start : part.stop + 1] - first, indices[first:last]
+            sums = count(*there, words, features, bipolar=bipolar, kernel=kernel)
+            chosen = slice(0, 1) if thresholds.class_of is None else thresholds.class_of[part]
+            ones = (sums >= thresholds.values[chosen]) ^ thresholds.flips[chosen]
+            bits[part] = _packed(ones)
+        return bits
+    nothing, single = np.empty(0, np.uint8), thresholds.single
+    sliced = (nothing, nothing, nothing, 0, 0, 0) if single is not None else _sliced(thresholds, features)
     on = run_on((indices.size + rows) * width)
-    pattern = _pattern(indptr, indices, words)
-    _ext.sign(on, *pattern, features, bipolar, as_bytes(mask), uniform, *sliced, as_bytes(bits))
+    mask = as_bytes(_packed(np.ones((1, features), bool)))
+    _ext.sign(on, *_pattern(indptr, indices, words), features, bipolar, mask, single, *sliced, as_bytes(bits))
     return bits
 
 
+def _packed(values: Array, bits: int = 1) -> NDArray[np.uint32]:
+    return host_bits.pack(values, bits, axis=-1, layout="planes", encoding="unsigned")
+
+
 def _pattern(indptr: Array, indices: Array, words: Array) -> tuple[Bytes, Bytes, bool, int, int, Bytes]:
-    return (
-        as_bytes(indptr),
-        as_bytes(indices),
-        indptr.dtype.itemsize == 8,
-        indptr.size - 1,
-        words.shape[0],
-        as_bytes(words),
-    )
-
-
-def _uniform(thresholds: Thresholds) -> tuple[int, bool] | None:
-    """The one threshold and direction, if all are the same."""
-    values, flips = thresholds.values, thresholds.flips
-    if values.size == 1 or (values.size and (values == values.flat[0]).all() and (flips == flips.flat[0]).all()):
-        return int(values.flat[0]), bool(flips.flat[0])
-    return None
+    rows, wide = indptr.size - 1, indptr.dtype.itemsize == 8
+    return as_bytes(indptr), as_bytes(indices), wide, rows, words.shape[0], as_bytes(words)
 
 
 def _sliced(thresholds: Thresholds, features: int) -> tuple[Bytes, Bytes, Bytes, int, int, int]:
@@ -118,36 +114,8 @@ def _sliced(thresholds: Thresholds, features: int) -> tuple[Bytes, Bytes, Bytes,
     raised = np.broadcast_to(np.clip(thresholds.values, -base, base + 1) + base, shape)
     planes = (2 * base + 1).bit_length()
     # A threshold has up to 62 bits, but a packed integer at most 32: so it is packed in one or two halves.
-    parts = [
-        host_bits.pack(
-            (raised >> low) & 0xFFFFFFFF, min(planes - low, 32), axis=-1, layout="planes", encoding="unsigned"
-        )
-        for low in range(0, planes, 32)
-    ]
+    parts = [_packed((raised >> low) & 0xFFFFFFFF, min(planes - low, 32)) for low in range(0, planes, 32)]
     words = np.ascontiguousarray(np.concatenate(parts, axis=1))
-    flips = host_bits.pack(np.broadcast_to(thresholds.flips, shape), 1, axis=-1, layout="planes", encoding="unsigned")
+    flips = _packed(np.broadcast_to(thresholds.flips, shape))
     classes = np.empty(0, np.int32) if thresholds.class_of is None else thresholds.class_of.astype(np.int32, copy=False)
     return as_bytes(words), as_bytes(flips), as_bytes(classes), planes, shape[0], base
-
-
-def _sign_of_counts(
-    indptr: Array,
-    indices: Array,
-    words: Array,
-    features: int,
-    thresholds: Thresholds,
-    bipolar: bool,
-    kernel: str,
-    bits: Array,
-) -> NDArray[np.uint32]:
-    """The other two ways: integer sums of some rows at a time, compared and packed."""
-    rows = indptr.size - 1
-    step = max(1, _ROOM // max(4 * features, 1))
-    for r0 in range(0, rows, step):
-        r1 = min(r0 + step, rows)
-        first, last = int(indptr[r0]), int(indptr[r1])
-        sums = count(indptr[r0 : r1 + 1] - first, indices[first:last], words, features, bipolar=bipolar, kernel=kernel)
-        chosen = slice(0, 1) if thresholds.class_of is None else thresholds.class_of[r0:r1]
-        ones = (sums >= thresholds.values[chosen]) ^ thresholds.flips[chosen]
-        bits[r0:r1] = host_bits.pack(ones, 1, axis=-1, layout="planes", encoding="unsigned").reshape(bits[r0:r1].shape)
-    return bits

@@ -3,50 +3,43 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from bitsparse import _check
 from bitsparse._ext import bits as _ext
-from bitsparse.backends.host.buffers import (
+from bitsparse.backends.host.buffers import as_bytes, dtype_code, fold_shape, is_float, strided
+from bitsparse.backends.host.settings import run_on
+from bitsparse.backends.params import (
     ENCODINGS,
     LAYOUTS,
     ROUNDINGS,
-    as_bytes,
-    dtype_code,
-    fold_shape,
-    is_float,
-    packed_shape,
-    strided,
+    Packing,
+    Quantisation,
+    ends_shape,
+    tile_bitmap_shape,
+    words_shape,
 )
-from bitsparse.backends.host.settings import run_on
-from bitsparse.backends.params import tile_bitmap_shape
-
-__all__ = [
-    "calibrate",
-    "code_sums",
-    "count_nonzero",
-    "dequantize",
-    "pack",
-    "pad_is_zero",
-    "quantize",
-    "repack",
-    "stochastic_round",
-    "tile_bitmap",
-    "unpack",
-]
 
 Array = NDArray[Any]
 Words = NDArray[np.uint32]
+Shape = tuple[int, ...]
 
+#: Elements that :func:`relative_error` widens to float64 at a time, so that no full-size temporaries arise.
+_CHUNK = 1 << 18
 _GRANULARITIES = {"tensor": 0, "row": 1, "col": 2}
 _RANGE_LINE = 4096  # BS_RANGE_LINE of _ext/drivers/drive.h
 
 
-def _empty_words(shape: tuple[int, ...], bits: int, axis: int, layout: str) -> Words:
-    return np.empty(packed_shape(shape, bits, axis, layout), dtype=np.uint32)
+def _empty_words(shape: Shape, bits: int, axis: int, layout: str) -> Words:
+    return np.empty(words_shape(shape, bits, axis, layout), dtype=np.uint32)
+
+
+def _form(shape: Shape, bits: int, axis: int, layout: str) -> tuple[tuple[int, int, int], int, int, int]:
+    """How packed integers lie, as compiled functions take it."""
+    return fold_shape(shape), bits, axis, LAYOUTS[layout]
 
 
 def pack(values: Array, bits: int, *, axis: int, layout: str, encoding: str) -> Words:
@@ -71,24 +64,13 @@ def pack(values: Array, bits: int, *, axis: int, layout: str, encoding: str) -> 
     """
     words = _empty_words(values.shape, bits, axis, layout)
     how = 1 if encoding == "bipolar" and not is_float(values.dtype) else 0
-    nan = _ext.pack(
-        run_on(values.size),
-        as_bytes(values),
-        dtype_code(values.dtype),
-        how,
-        fold_shape(values.shape),
-        bits,
-        axis,
-        LAYOUTS[layout],
-        as_bytes(words),
-    )
+    source = as_bytes(values), dtype_code(values.dtype), how, *_form(values.shape, bits, axis, layout)
+    nan = _ext.pack(run_on(values.size), *source, as_bytes(words))
     _check.no_nan("pack_bits", "x", nan)
     return words
 
 
-def unpack(
-    words: Words, shape: tuple[int, ...], bits: int, *, axis: int, layout: str, encoding: str, dtype: DTypeLike
-) -> Array:
+def unpack(words: Words, shape: Shape, bits: int, *, axis: int, layout: str, encoding: str, dtype: DTypeLike) -> Array:
     """The integers of ``words`` as a C-contiguous array of ``dtype``.
 
     Examples
@@ -98,23 +80,12 @@ def unpack(
     array([[ 1, -2, -1]], dtype=int8)
     """
     values = np.empty(shape, dtype=dtype)
-    _ext.unpack(
-        run_on(values.size),
-        as_bytes(words),
-        fold_shape(shape),
-        bits,
-        axis,
-        LAYOUTS[layout],
-        ENCODINGS[encoding],
-        dtype_code(values.dtype),
-        as_bytes(values),
-    )
+    codes = as_bytes(words), *_form(shape, bits, axis, layout), ENCODINGS[encoding]
+    _ext.unpack(run_on(values.size), *codes, dtype_code(values.dtype), as_bytes(values))
     return values
 
 
-def repack(
-    words: Words, shape: tuple[int, ...], bits: int, *, axis: int, layout: str, to_axis: int, to_layout: str
-) -> Words:
+def repack(words: Words, shape: Shape, bits: int, *, axis: int, layout: str, to_axis: int, to_layout: str) -> Words:
     """The same codes along another axis or in another layout.
 
     Examples
@@ -124,17 +95,8 @@ def repack(
     np.uint32(3)
     """
     out = _empty_words(shape, bits, to_axis, to_layout)
-    _ext.repack(
-        run_on(math.prod(shape)),
-        as_bytes(words),
-        fold_shape(shape),
-        bits,
-        axis,
-        LAYOUTS[layout],
-        to_axis,
-        LAYOUTS[to_layout],
-        as_bytes(out),
-    )
+    codes = as_bytes(words), *_form(shape, bits, axis, layout)
+    _ext.repack(run_on(math.prod(shape)), *codes, to_axis, LAYOUTS[to_layout], as_bytes(out))
     return out
 
 
@@ -156,45 +118,22 @@ def calibrate(x: Array, granularity: str) -> tuple[Array, Array, bool]:
     ([-2.0, 0.5], [1.0, 3.0], True)
     """
     dtype = np.float64 if x.dtype == np.float64 else np.float32
-    shape = {"tensor": (), "row": (*x.shape[:-1], 1), "col": (*x.shape[:-2], 1, x.shape[-1])}[granularity]
+    shape = ends_shape(x.shape, granularity)
     if x.size == 0:
         return np.zeros(shape, dtype), np.zeros(shape, dtype), True
     room = (-(-x.size // _RANGE_LINE),) if granularity == "tensor" else shape
     lo, hi = np.empty(room, dtype), np.empty(room, dtype)
-    finite = _ext.calibrate(
-        run_on(x.size),
-        as_bytes(x),
-        dtype_code(x.dtype),
-        fold_shape(x.shape),
-        _GRANULARITIES[granularity],
-        as_bytes(lo),
-        as_bytes(hi),
-    )
+    source = as_bytes(x), dtype_code(x.dtype), fold_shape(x.shape)
+    finite = _ext.calibrate(run_on(x.size), *source, _GRANULARITIES[granularity], as_bytes(lo), as_bytes(hi))
     if granularity == "tensor":
         lo, hi = lo[:1].reshape(()).copy(), hi[:1].reshape(()).copy()
     return lo, hi, bool(finite)
 
 
-def quantize(
-    x: Array,
-    bits: int,
-    *,
-    offset: Array,
-    divisor: Array,
-    multiplier: float,
-    qmin: int,
-    qmax: int,
-    rounding: str,
-    seed: int,
-    stream: int,
-    axis: int,
-    layout: str,
-    check: bool = False,
-) -> Words:
-    """``clip(round(((x - offset) / divisor) * multiplier), qmin, qmax)`` modulo ``2**bits``, packed.
+def quantize(x: Array, bits: int, *, check: bool = False, **how: Unpack[Quantisation]) -> Words:
+    """The packed codes of real numbers, see :class:`~bitsparse.backends.params.Quantisation`.
 
-    Steps are rounded in the dtype of ``offset`` and ``divisor`` (float32 or float64), to which ``x`` is widened. NaN
-    gives ``qmin``; with ``check`` it is an error, as infinity is.
+    ``x`` is widened to the dtype of the steps. NaN gives ``qmin``; with ``check`` it is an error, as infinity is.
 
     Examples
     --------
@@ -206,43 +145,20 @@ def quantize(
     """
     if check:
         _check.finite("quantize", "x", calibrate(x, "tensor")[2])
-    dtype = np.asarray(offset).dtype
+    dtype, axis, layout = np.asarray(how["offset"]).dtype, how["axis"], how["layout"]
     if not is_float(x.dtype) or (x.dtype == np.float64 and dtype == np.float32):
         x = x.astype(dtype)
     words = _empty_words(x.shape, bits, axis, layout)
-    _ext.quantize(
-        run_on(x.size),
-        as_bytes(x),
-        dtype_code(x.dtype),
-        dtype == np.float64,
-        fold_shape(x.shape),
-        *strided(offset, x.shape, dtype),
-        *strided(divisor, x.shape, dtype),
-        multiplier,
-        qmin,
-        qmax,
-        ROUNDINGS[rounding],
-        seed & 0xFFFFFFFFFFFFFFFF,
-        stream & 0xFFFFFFFF,
-        bits,
-        axis,
-        LAYOUTS[layout],
-        as_bytes(words),
-    )
+    source = as_bytes(x), dtype_code(x.dtype), dtype == np.float64, fold_shape(x.shape)
+    grid = *strided(how["offset"], x.shape, dtype), *strided(how["divisor"], x.shape, dtype)
+    codes = how["multiplier"], how["qmin"], how["qmax"], ROUNDINGS[how["rounding"]]
+    draws = how["seed"] & 0xFFFFFFFFFFFFFFFF, how["stream"] & 0xFFFFFFFF
+    _ext.quantize(run_on(x.size), *source, *grid, *codes, *draws, bits, axis, LAYOUTS[layout], as_bytes(words))
     return words
 
 
 def dequantize(
-    words: Words,
-    shape: tuple[int, ...],
-    bits: int,
-    *,
-    axis: int,
-    layout: str,
-    encoding: str,
-    scale: Array,
-    offset: Array,
-    dtype: DTypeLike,
+    words: Words, shape: Shape, bits: int, *, scale: Array, offset: Array, dtype: DTypeLike, **how: Unpack[Packing]
 ) -> Array:
     """``fl(fl(fl(q) * scale) + offset)`` in float32, or in float64 for float64.
 
@@ -256,19 +172,9 @@ def dequantize(
     array([[1. , 2.5]], dtype=float32)
     """
     values = np.empty(shape, dtype=dtype)
-    _ext.dequantize(
-        run_on(values.size),
-        as_bytes(words),
-        fold_shape(shape),
-        bits,
-        axis,
-        LAYOUTS[layout],
-        ENCODINGS[encoding],
-        *strided(scale, shape, np.float32),
-        *strided(offset, shape, np.float32),
-        dtype_code(values.dtype),
-        as_bytes(values),
-    )
+    codes = as_bytes(words), *_form(shape, bits, how["axis"], how["layout"]), ENCODINGS[how["encoding"]]
+    affine = *strided(scale, shape, np.float32), *strided(offset, shape, np.float32)
+    _ext.dequantize(run_on(values.size), *codes, *affine, dtype_code(values.dtype), as_bytes(values))
     return values
 
 
@@ -325,16 +231,8 @@ def code_sums(words: Words, bits: int, encoding: str, k: int) -> NDArray[np.int6
     array([5])
     """
     sums = np.empty(words.shape[:-2], dtype=np.int64)
-    _ext.code_sums(
-        run_on(8 * words.size),
-        as_bytes(words),
-        sums.size,
-        bits,
-        ENCODINGS[encoding],
-        k,
-        words.shape[-1],
-        as_bytes(sums),
-    )
+    integers = as_bytes(words), sums.size, bits, ENCODINGS[encoding], k, words.shape[-1]
+    _ext.code_sums(run_on(8 * words.size), *integers, as_bytes(sums))
     return sums
 
 
@@ -348,3 +246,31 @@ def pad_is_zero(words: Words, bits: int, layout: str, axis_len: int) -> bool:
     """
     used = axis_len if layout == "planes" else axis_len * bits
     return bool(_ext.pad_is_zero(as_bytes(words), math.prod(words.shape[:-1]), used, words.shape[-1]))
+
+
+def relative_error(x: NDArray[Any], y: NDArray[Any]) -> float:
+    """Mean of ``|x - y| / (|x| + |y| + 0.0005)`` in float64 (TANGO Eq. 4); 0.0 for empty arrays.
+
+    The order of summation depends on the size alone, so the result does not depend on threads.
+    """
+    if x.size == 0:
+        return 0.0
+    x, y = np.ascontiguousarray(x).reshape(-1), np.ascontiguousarray(y).reshape(-1)
+    total = 0.0
+    for start in range(0, x.size, _CHUNK):
+        left, right = x[start : start + _CHUNK].astype(np.float64), y[start : start + _CHUNK].astype(np.float64)
+        total += float(np.sum(np.abs(left - right) / (np.abs(left) + np.abs(right) + 0.0005)))
+    return total / x.size
+
+
+def content_sum(x: NDArray[Any]) -> int:
+    """A 64-bit fingerprint of the bytes of an array in C order (see ``common/content.h``), the same on every device and thread count.
+
+    Two arrays that differ in one 8-byte word never share it, others with a chance of one in 2**64. It is no defence against people.
+
+    Examples
+    --------
+    >>> content_sum(np.zeros(3)) == content_sum(np.zeros(6, np.int32)) != content_sum(np.zeros(4))
+    True
+    """
+    return int(_ext.content_sum(run_on(x.nbytes), as_bytes(x)))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bitsparse._ext import spmm as _ext
+from bitsparse.backends.host.buffers import as_bytes, pattern_bytes
 from bitsparse.backends.host.edges.sddmm import edge_softmax, sddmm
-from bitsparse.backends.host.spmm import spmm as _spmm
-
-__all__ = ["attention", "cosine_attention", "logsumexp"]
+from bitsparse.backends.host.settings import run_on
+from bitsparse.backends.host.spmm.spmm import features_of, spmm
+from bitsparse.backends.params import Dropout
 
 Array = NDArray[Any]
 
@@ -24,15 +26,24 @@ def attention(
     target: Array,
     *,
     negative_slope: float,
+    dropout: Dropout | None = None,
     out: Array | None = None,
     lse: Array | None = None,
+    state: tuple[Array, Array] | None = None,
 ) -> Array:
-    """Softmax-weighted sums of rows of `x` (cols, heads * width), see :func:`bitsparse.backends.host.spmm.spmm.attention`.
+    """Softmax-weighted sums of rows of `x` (cols, heads * width), without storing a value per edge.
 
     Parameters
     ----------
+    source, target : ndarray (cols, heads), (rows, heads)
+        float64 for float64 features, else float32. The score of an edge is ``leaky_relu(source[column] + target[row])``.
     lse : ndarray (rows, heads), optional
         Receives the logarithm of the sum of ``exp(score)`` over each row, in the dtype of `source`; minus infinity for a row without edges.
+    dropout : Dropout, optional
+        Of the weights, after the softmax.
+    state : tuple of ndarray (rows, heads), (rows, heads * width), optional
+        With `lse`: receive for each row the sum of the weights, before dropout, of edges whose ``source[column] + target[row]`` is
+        above 0, in the dtype of `source`, and their part of the result.
 
     Examples
     --------
@@ -41,10 +52,97 @@ def attention(
     >>> attention(np.array([0, 2]), np.array([0, 1]), (1, 2), x, one, one[:1], negative_slope=0.2, lse=lse), lse
     (array([[3.]], dtype=float32), array([[2.6931472]], dtype=float32))
     """
-    if lse is not None:
-        scores = sddmm(indptr, indices, shape, target, source, op="add", heads=source.shape[1])
+    heads = source.shape[1]
+    sums: tuple[Array | None, ...] = (None, None, None)
+    if state is not None:
+        sums = (lse, *state)
+    elif lse is not None:
+        scores = sddmm(indptr, indices, shape, target, source, op="add", heads=heads)
         lse[...] = logsumexp(indptr, np.where(scores >= 0, scores, scores * scores.dtype.type(negative_slope)))
-    return _spmm.attention(indptr, indices, shape, x, source, target, negative_slope=negative_slope, out=out)
+    result = np.empty((shape[0], x.shape[1]), x.dtype) if out is None else out
+    _attend(indptr, indices, shape, x, source, target, negative_slope, dropout, (result, *sums))
+    return result
+
+
+def attention_vjp(
+    indptr: Array,
+    indices: Array,
+    shape: tuple[int, int],
+    x: Array,
+    source: Array,
+    target: Array,
+    gradient: Array,
+    state: tuple[Array, Array, Array, Array],
+    *,
+    negative_slope: float,
+    dropout: Dropout | None = None,
+    wrt: tuple[str, ...] = ("x", "source", "target"),
+) -> dict[str, Array]:
+    """Gradients of :func:`attention` over the transpose of its pattern, without storing a value per edge.
+
+    Parameters
+    ----------
+    indptr, indices, shape
+        Of the transpose: its rows are those of `x` and `source`, its columns those of `target`, `gradient` and `state`.
+    gradient : ndarray (cols, heads * width)
+        By the result; of the dtype of `x`.
+    state : tuple of ndarray
+        The result, `lse` and the other two of :func:`attention`.
+    wrt : tuple of str
+        Whose gradients to compute. That of `target` asks for no pass over the edges.
+
+    Examples
+    --------
+    >>> one, state = np.ones((1, 1)), (np.ones((2, 1)), np.empty((2, 1)), np.empty((2, 1)), np.empty((2, 1)))
+    >>> pattern = np.array([0, 1, 2]), np.array([0, 0]), (2, 1)
+    >>> sums = {"lse": state[1], "state": state[2:], "negative_slope": 0.2}
+    >>> _ = attention(*pattern, one, one, np.ones((2, 1)), out=state[0], **sums)
+    >>> turned = np.array([0, 2]), np.array([0, 1]), (1, 2)
+    >>> attention_vjp(*turned, one, one, np.ones((2, 1)), np.array([[3.0], [4.0]]), state, negative_slope=0.2)["x"]
+    array([[7.]])
+    """
+    (result, lse, share, above), compute, heads = state, source.dtype, source.shape[1]
+    slope, made = compute.type(negative_slope), {}
+    products = _dots(gradient, result, heads, compute)
+    if "target" in wrt:
+        made["target"] = (1 - slope) * (_dots(gradient, above, heads, compute) - products * share)
+    if wrt != ("target",):
+        ends = np.stack([target, lse, products], axis=-1)
+        made["x"], total, slanted = np.empty(x.shape, x.dtype), None, None
+        if "source" in wrt:
+            total, slanted = np.empty((shape[0], heads), compute), np.empty(x.shape, compute)
+        sums = (made["x"], None, total, slanted)
+        _attend(indptr, indices, shape, gradient, ends, source, negative_slope, dropout, sums)
+        if slanted is not None:
+            made["source"] = _dots(x, slanted, heads, compute) - total
+    return made
+
+
+def _attend(
+    indptr: Array,
+    indices: Array,
+    shape: tuple[int, int],
+    x: Array,
+    ends: Array,
+    target: Array,
+    slope: float,
+    dropout: Dropout | None,
+    sums: tuple[Array | None, ...],
+) -> None:
+    """The compiled pass over the edges: for a gradient, `ends` are (cols, heads, 3). `sums`: the result, `lse` and the state."""
+    load, data, layout, _ = features_of(x, None, target.shape[1], target.dtype)
+    pattern = *pattern_bytes(indptr, indices), shape, indices.size
+    drop = None if dropout is None else (dropout.threshold, dropout.scale, int(dropout.seed))
+    how = as_bytes(ends), as_bytes(target), slope, drop, ends.ndim == 3
+    out, lse, share, above = (None if part is None else as_bytes(part) for part in sums)
+    _ext.attention(run_on(), *pattern, load, data, layout, *how, cast(Any, out), lse, share, above, 0)
+
+
+def _dots(x: Array, y: Array, heads: int, dtype: np.dtype[Any]) -> Array:
+    """Dot products of the heads of rows, (rows, heads)."""
+    wide = (part.astype(dtype, copy=False).reshape(len(part), heads, part.shape[1] // heads) for part in (x, y))
+    made: Array = np.einsum("nhd,nhd->nh", *wide)
+    return made
 
 
 def cosine_attention(
@@ -74,7 +172,7 @@ def cosine_attention(
     if lse is not None:
         lse[...] = logsumexp(indptr, scores)
     weights = edge_softmax(indptr, scores).ravel()
-    return _spmm.spmm(indptr, indices, shape, x, nnz=indices.size, acc_dtype=compute, values=weights, out=out)
+    return spmm(indptr, indices, shape, x, nnz=indices.size, acc_dtype=compute, values=weights, out=out)
 
 
 def unit_rows(x: Array, dtype: np.dtype[Any]) -> Array:

@@ -8,15 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse._ext import sddmm as _ext
-from bitsparse.backends.host.buffers import as_bytes
+from bitsparse.backends.host.buffers import as_bytes, pattern_bytes
 from bitsparse.backends.host.settings import run_on
-
-__all__ = ["edge_softmax", "sddmm"]
 
 Array = NDArray[Any]
 
 _TYPES = {"float32": 0, "float64": 1, "int32": 2, "int64": 3}
-_OPS = {"dot": 0, "add": 1, "mul": 2}
+_OPS = {"dot": 0, "add": 1, "mul": 2, "sub": 3, "div": 4}
 
 
 def sddmm(
@@ -30,7 +28,7 @@ def sddmm(
     heads: int,
     out: Array | None = None,
 ) -> Array:
-    """Dot product, sum or product of ``x[row]`` and ``y[column]`` for every edge, in edge order.
+    """What `op` makes of ``x[row]`` and ``y[column]`` for every edge, in edge order.
 
     A dot product is summed in 64 bytes' worth of interleaved lanes (16 of 32 bits, 8 of 64), each in order, which are then folded in
     halves; every step is one rounding, whatever the SIMD level.
@@ -39,7 +37,7 @@ def sddmm(
     ----------
     x, y : ndarray (rows, heads * width), (cols, heads * width)
         Both float32, float64, int32 or int64; the caller has made sure that integers fit.
-    op : "dot", "add" or "mul"
+    op : "dot", "add", "mul", "sub" or, of floats, "div"
         ``"dot"`` gives (nnz, heads), the others (nnz, heads * width).
 
     Examples
@@ -50,19 +48,17 @@ def sddmm(
     """
     columns = heads if op == "dot" else x.shape[1]
     result = np.empty((indices.size, columns), x.dtype) if out is None else out
+    kind, width = (_TYPES[x.dtype.name], _OPS[op]), x.shape[1] // heads if heads else 0
     _ext.sddmm(
         run_on(),
-        as_bytes(indptr),
-        as_bytes(indices),
-        indptr.dtype.itemsize == 8,
+        *pattern_bytes(indptr, indices),
         shape,
         indices.size,
-        _TYPES[x.dtype.name],
-        _OPS[op],
+        *kind,
         as_bytes(x),
         as_bytes(y),
         heads,
-        x.shape[1] // heads if heads else 0,
+        width,
         as_bytes(result),
     )
     return result
@@ -78,15 +74,6 @@ def edge_softmax(indptr: Array, scores: Array, *, out: Array | None = None) -> A
     """
     result = np.empty_like(scores) if out is None else out
     nnz, heads = scores.shape
-    _ext.edge_softmax(
-        run_on(),
-        as_bytes(indptr),
-        indptr.dtype.itemsize == 8,
-        indptr.size - 1,
-        nnz,
-        scores.dtype == np.float64,
-        as_bytes(scores),
-        heads,
-        as_bytes(result),
-    )
+    rows = as_bytes(indptr), indptr.dtype.itemsize == 8, indptr.size - 1, nnz
+    _ext.edge_softmax(run_on(), *rows, scores.dtype == np.float64, as_bytes(scores), heads, as_bytes(result))
     return result

@@ -14,11 +14,9 @@ from numpy.typing import NDArray
 from bitsparse import _check
 from bitsparse._ext import lowbit as _ext
 from bitsparse.backends.host.buffers import as_bytes
-from bitsparse.backends.host.matmul.matmul import _chain
+from bitsparse.backends.host.matmul.matmul import chain_of
 from bitsparse.backends.host.settings import run_on
 from bitsparse.backends.params import EpilogueParams
-
-__all__ = ["LONGEST", "PIECE_ROWS", "Layer", "layer", "network", "panels_of", "product", "row_bytes", "sums"]
 
 #: Columns that a result has at most.
 LONGEST = _ext.LONGEST
@@ -66,7 +64,7 @@ def product(
     >>> out
     array([[  6., -12.]], dtype=float32)
     """
-    _step(x, (x.shape[0], n, k), as_bytes(panels), None, None, params, out, x.shape[0] * n * max(1, k // 8))
+    _step(x, (x.shape[0], n, k), (as_bytes(panels), None, None), params, out, x.shape[0] * n * max(1, k // 8))
 
 
 def sums(
@@ -89,7 +87,7 @@ def sums(
            [ 0.,  0.]], dtype=float32)
     """
     work = (indices.size + 4 * x.shape[0]) * max(1, n // 8)
-    _step(x, (x.shape[0], n, n), None, indptr, indices, params, out, work)
+    _step(x, (x.shape[0], n, n), (None, indptr, indices), params, out, work)
 
 
 def layer(
@@ -101,7 +99,7 @@ def layer(
     term: "left" and "right", the factors of the normalisation, or "degrees", which are the edges of a row times its left factor.
     """
     factor, row_term, col_term = (_VECTORS[which] for which in vectors)
-    return None if panels is None else as_bytes(panels), n, _chain(params, (1, n)), (factor, row_term, col_term)
+    return None if panels is None else as_bytes(panels), n, chain_of(params, (1, n)), (factor, row_term, col_term)
 
 
 def network(
@@ -135,18 +133,10 @@ def network(
 
 
 def _step(
-    x: NDArray[np.uint8],
-    dims: tuple[int, int, int],
-    panels: Any,
-    indptr: Any,
-    indices: Any,
-    params: EpilogueParams,
-    out: _Array,
-    work: int,
+    x: _Array, dims: tuple[int, int, int], other: tuple[Any, Any, Any], params: EpilogueParams, out: _Array, work: int
 ) -> None:
+    """A step with `other`: panels of weights, or the index arrays of neighbours."""
     kind = _FLOAT if params.out == "float" else _BYTES
-    chain = _chain(params, dims[:2])
-    found_nan = _ext.bytes_step(
-        run_on(work), as_bytes(x), x.shape[1], dims, panels, indptr, indices, kind, chain, as_bytes(out)
-    )
+    chain = chain_of(params, dims[:2])
+    found_nan = _ext.bytes_step(run_on(work), as_bytes(x), x.shape[1], dims, *other, kind, chain, as_bytes(out))
     _check.no_nan_in_epilogue("LowBitNetwork", bool(found_nan))

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from bitsparse import _check
 from bitsparse._ext import matmul as _ext
-from bitsparse.backends.host.buffers import (
+from bitsparse.backends.host.buffers import as_bytes, dtype_code, fold_shape, strided
+from bitsparse.backends.host.settings import run_on, simd_level
+from bitsparse.backends.params import (
+    ACTIVATIONS,
     ENCODINGS,
     LAYOUTS,
     ROUNDINGS,
-    as_bytes,
-    dtype_code,
-    fold_shape,
-    packed_shape,
-    strided,
+    EpilogueParams,
+    Factors,
+    OperandParams,
+    words_shape,
 )
-from bitsparse.backends.host.settings import run_on, simd_level
-from bitsparse.backends.params import EpilogueParams, OperandParams
-
-__all__ = ["CHOICES", "KERNELS", "Prepared", "cost", "epilogue", "matmul", "prepare"]
 
 #: The kernels that can be forced by name.
 KERNELS = ("planes", "digits")
@@ -33,52 +31,29 @@ CHOICES = KERNELS
 Array = NDArray[Any]
 
 _INT32, _INT64, _FLOAT, _BITS = range(4)
-_ACTIVATIONS = {None: 0, "relu": 1, "leaky_relu": 2, "tanh": 3}
 
 
-def _chain(params: EpilogueParams, shape: tuple[int, ...]) -> tuple[Any, ...]:
+def chain_of(params: EpilogueParams, shape: tuple[int, ...]) -> tuple[Any, ...]:
     """The epilogue as the compiled part takes it; the tuple owns the buffers."""
-
-    def row(vector: Any) -> Any:
-        return None if vector is None else strided(np.asarray(vector)[..., None], shape, np.float32)
-
-    def col(vector: Any) -> Any:
-        return (
-            None
-            if vector is None
-            else strided(np.asarray(vector)[..., None, :] if np.ndim(vector) else vector, shape, np.float32)
-        )
 
     def full(operand: Any) -> Any:
         return None if operand is None else strided(operand, shape, np.float32)
 
-    def pair(term: tuple[Any, Any] | None) -> tuple[Any, Any]:
-        return (None, None) if term is None else (row(term[0]), col(term[1]))
+    def row(vector: Any) -> Any:
+        return None if vector is None else full(np.asarray(vector)[..., None])
 
-    operands = (
-        row(params.row_scale),
-        col(params.col_scale),
-        *pair(params.row_term),
-        *pair(params.col_term),
-        col(params.bias),
-        col(params.bn_scale),
-        col(params.bn_shift),
-        full(params.offset),
-        full(params.divisor),
-    )
-    quantiser = (params.multiplier, params.qmin, params.qmax, ROUNDINGS[params.rounding])
-    return (
-        operands,
-        _ACTIVATIONS[params.activation],
-        params.negative_slope,
-        params.binarize,
-        quantiser,
-        params.seed & 0xFFFFFFFFFFFFFFFF,
-        params.stream & 0xFFFFFFFF,
-        params.bits,
-        params.axis,
-        LAYOUTS[params.layout],
-    )
+    def col(vector: Any) -> Any:
+        return full(np.asarray(vector)[..., None, :] if vector is not None and np.ndim(vector) else vector)
+
+    p, nothing = params, (None, None)
+    pairs = (p.row_term or nothing, p.col_term or nothing)
+    terms = [side(end) for pair in pairs for side, end in zip((row, col), pair, strict=True)]
+    columns = (col(p.bias), col(p.bn_scale), col(p.bn_shift))
+    operands = (row(p.row_scale), col(p.col_scale), *terms, *columns, full(p.offset), full(p.divisor))
+    activation = ACTIVATIONS[p.activation], p.negative_slope
+    quantiser = (p.multiplier, p.qmin, p.qmax, ROUNDINGS[p.rounding])
+    draws, form = (p.seed & 0xFFFFFFFFFFFFFFFF, p.stream & 0xFFFFFFFF), (p.bits, p.axis, LAYOUTS[p.layout])
+    return operands, *activation, p.binarize, quantiser, *draws, *form
 
 
 def _result(
@@ -93,14 +68,9 @@ def _result(
         dtype, kind = np.dtype(np.float32), _FLOAT
     else:
         dtype, kind = np.dtype(np.uint32), _BITS
-        want = packed_shape(shape, params.bits, params.axis, params.layout)
+        want = words_shape(shape, params.bits, params.axis, params.layout)
     if out is None:
         return kind, np.empty(want, dtype)
-    if out.shape != want or out.dtype != dtype:
-        raise ValueError(
-            f"matmul: out is {out.dtype} {out.shape} but the result is {dtype} {want}; "
-            "pass an array of that dtype and shape"
-        )
     if not out.flags.carray:
         raise ValueError("matmul: out must be C-contiguous, aligned and writeable; pass such an array or leave it away")
     return kind, out
@@ -116,16 +86,11 @@ def matmul(
     a_words: NDArray[np.uint32],
     b_words: NDArray[np.uint32],
     *,
-    k: int,
-    a_bits: int,
-    b_bits: int,
-    a_encoding: str,
-    b_encoding: str,
-    acc_dtype: DTypeLike,
     bitmap: NDArray[np.uint32] | None = None,
     epilogue: EpilogueParams | None = None,
     out: Array | None = None,
     kernel: str = "planes",
+    **factors: Unpack[Factors],
 ) -> Array:
     """Exact product of ``a (..., m, k)`` and ``b (..., k, n)``, both packed along ``k`` in planes.
 
@@ -134,8 +99,6 @@ def matmul(
     a_words, b_words
         uint32 ``(*batch, m, a_bits, W)`` and ``(*batch, n, b_bits, W)`` with ``W = ceil(k / 128) * 4``;
         batches broadcast.
-    acc_dtype
-        int32 or int64: a type that holds every element of the product.
     bitmap
         Zero-tile bitmap of ``a``; its zero tiles are skipped. ``None``: nothing is skipped.
     epilogue
@@ -164,32 +127,20 @@ def matmul(
     >>> matmul(a, a, k=3, a_bits=2, b_bits=2, a_encoding="unsigned", b_encoding="unsigned", acc_dtype=np.int32)
     array([[14]], dtype=int32)
     """
-    if kernel not in ("planes", "digits"):
-        raise ValueError(f"matmul: kernel {kernel!r} does not exist; choose 'planes' or 'digits'")
     a_lead, b_lead = a_words.shape[:-3], b_words.shape[:-3]
     batch = np.broadcast_shapes(a_lead, b_lead)
     m, n = a_words.shape[-3], b_words.shape[-3]
-    shape = (*batch, m, n)
+    shape, acc_dtype, bits = (*batch, m, n), factors["acc_dtype"], (factors["a_bits"], factors["b_bits"])
     kind, result = _result(shape, acc_dtype, epilogue, out)
     # A step of the product takes 8 words of one plane pair about as long as an element takes elsewhere.
-    work = math.prod(shape) * max(1, a_words.shape[-1] * a_bits * b_bits // 8)
-    found_nan = _ext.matmul(
-        run_on(work),
-        kernel == "digits",
-        as_bytes(a_words),
-        as_bytes(b_words),
-        None if bitmap is None else as_bytes(bitmap),
-        _operand_index(a_lead, batch),
-        _operand_index(b_lead, batch),
-        (math.prod(a_lead), math.prod(b_lead), math.prod(batch)),
-        (m, n, k),
-        (a_bits, b_bits),
-        (ENCODINGS[a_encoding], ENCODINGS[b_encoding]),
-        np.dtype(acc_dtype) == np.int32,
-        kind,
-        None if epilogue is None else _chain(epilogue, shape),
-        as_bytes(result),
-    )
+    work = math.prod(shape) * max(1, a_words.shape[-1] * math.prod(bits) // 8)
+    operands = as_bytes(a_words), as_bytes(b_words), None if bitmap is None else as_bytes(bitmap)
+    counts = math.prod(a_lead), math.prod(b_lead), math.prod(batch)
+    batches = _operand_index(a_lead, batch), _operand_index(b_lead, batch), counts
+    encodings = ENCODINGS[factors["a_encoding"]], ENCODINGS[factors["b_encoding"]]
+    sums = np.dtype(acc_dtype) == np.int32, kind, None if epilogue is None else chain_of(epilogue, shape)
+    arguments = *operands, *batches, (m, n, factors["k"]), bits, encodings, *sums
+    found_nan = _ext.matmul(run_on(work), kernel == "digits", *arguments, as_bytes(result))
     if epilogue is not None:
         _check.no_nan_in_epilogue(epilogue.function, bool(found_nan))
     return result
@@ -199,7 +150,7 @@ class Prepared:
     """A product with one left operand: ``prepared(b_words, out, operand)`` is :func:`matmul` with the other arguments fixed."""
 
     #: There is no shorter way, calls read the words of the left operand as they are then, and nothing is kept.
-    quick, keeps_left, nbytes = None, False, 0
+    is_plain, keeps_left, nbytes = False, False, 0
 
     def __init__(self, a_words: NDArray[np.uint32], epilogue: EpilogueParams | None, arguments: dict[str, Any]) -> None:
         self._a_words, self._epilogue, self._arguments = a_words, epilogue, arguments
@@ -248,15 +199,8 @@ def epilogue(acc: Array, params: EpilogueParams) -> Array:
     array([[0., 6.]], dtype=float32)
     """
     kind, result = _result(acc.shape, np.float32, params, None)
-    found_nan = _ext.epilogue(
-        run_on(acc.size),
-        as_bytes(acc),
-        dtype_code(acc.dtype),
-        fold_shape(acc.shape),
-        kind,
-        _chain(params, acc.shape),
-        as_bytes(result),
-    )
+    sums = as_bytes(acc), dtype_code(acc.dtype), fold_shape(acc.shape)
+    found_nan = _ext.epilogue(run_on(acc.size), *sums, kind, chain_of(params, acc.shape), as_bytes(result))
     _check.no_nan_in_epilogue(params.function, bool(found_nan))
     return result
 

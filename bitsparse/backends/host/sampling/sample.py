@@ -8,11 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse._ext import sample as _ext
-from bitsparse.backends.host.buffers import ENCODINGS, as_bytes
+from bitsparse.backends.host.buffers import as_bytes, pattern_bytes
 from bitsparse.backends.host.settings import run_on
-from bitsparse.backends.params import CodeFeatures
-
-__all__ = ["STRATEGIES", "gather", "sample_edges"]
+from bitsparse.backends.params import ENCODINGS, CodeFeatures
 
 Array = NDArray[Any]
 
@@ -115,27 +113,12 @@ def gather(
         bits = encoding = 0
         affine = (_NOTHING, (0, 0), _NOTHING, (0, 0))
     out = np.empty((rows, features), dtype)
-    _ext.gather(
-        run_on(min(indices.size, rows * width if strategy != "all" else indices.size) * features + out.size),
-        as_bytes(indptr),
-        as_bytes(indices),
-        indptr.dtype.itemsize == 8,
-        rows,
-        cols,
-        _sampler(strategy, width, seed, stream),
-        kind,
-        as_bytes(data),
-        features,
-        bits,
-        encoding,
-        *affine,
-        _given(values),
-        _given(col_scale),
-        _given(row_scale),
-        rescale,
-        mean,
-        as_bytes(out),
-    )
+    work = min(indices.size, rows * width if strategy != "all" else indices.size) * features + out.size
+    pattern = *pattern_bytes(indptr, indices), rows, cols, _sampler(strategy, width, seed, stream)
+    codes = kind, as_bytes(data), features, bits, encoding, *affine
+    factors = _given(values), _given(col_scale), _given(row_scale), rescale, mean
+    arguments = *pattern, *codes, *factors
+    _ext.gather(run_on(work), *arguments, as_bytes(out))
     return out
 
 

@@ -12,17 +12,6 @@ from bitsparse.backends.host.buffers import as_bytes
 from bitsparse.backends.host.settings import get_num_threads
 from bitsparse.backends.params import packed_words
 
-__all__ = [
-    "csr_to_words",
-    "frdc",
-    "frdc_to_csr",
-    "pack_coo",
-    "tile_starts",
-    "translate",
-    "validate_csr",
-    "words_to_csr",
-]
-
 #: How many columns per entry a window may span before its entries are sorted instead of marked in a panel (a power of two).
 SPREAD = int(_ext.SPREAD)
 
@@ -125,32 +114,31 @@ def tile_starts(indptr: Index, indices: Index, shape: tuple[int, int], window: i
     shift = width.bit_length() - 1
     if width < 1 or width != 1 << shift:
         raise ValueError(f"tile_starts: width is {width}, but a power of two is needed")
-    made: Index = _ext.tile_starts(
+    return _ext.tile_starts(
         as_bytes(indptr), as_bytes(indices), _wide(indptr, indices), *shape, window, shift, SPREAD, get_num_threads()
     )
-    return made
 
 
-def translate(indptr: Index, indices: Index, shape: tuple[int, int], window: int) -> tuple[Index, Index, NDArray[Any]]:
+def translate(
+    indptr: Index, indices: Index, shape: tuple[int, int], window: int, *, checked: bool = False
+) -> tuple[Index, Index, NDArray[Any]]:
     """Sparse graph translation (TC-GNN section 4.1, Algorithm 1) of a canonical CSR pattern.
+
+    `checked` says that the caller knows that it is one. Here that saves nothing: the pattern is looked at all the same.
 
     Returns
     -------
     cols_indptr, cols, edge_col : ndarray
         As :class:`bitsparse.TCTiledCSR` defines them.
     """
-    made: tuple[Index, Index, NDArray[Any]] = _ext.translate(
+    return _ext.translate(
         as_bytes(indptr), as_bytes(indices), _wide(indptr, indices), *shape, window, SPREAD, get_num_threads()
     )
-    return made
 
 
 def frdc(indptr: Index, indices: Index, shape: tuple[int, int]) -> tuple[Index, Index, NDArray[np.uint16]]:
     """4 x 4 bit blocks (BitGNN section 3.2) of a canonical CSR pattern: ``(indptr, indices, tiles)``."""
-    starts, blocks, tiles = _ext.frdc(
-        as_bytes(indptr), as_bytes(indices), _wide(indptr, indices), *shape, SPREAD, get_num_threads()
-    )
-    return starts, blocks, tiles
+    return _ext.frdc(as_bytes(indptr), as_bytes(indices), _wide(indptr, indices), *shape, SPREAD, get_num_threads())
 
 
 def frdc_to_csr(
@@ -164,16 +152,15 @@ def frdc_to_csr(
         The arrays are not what :func:`frdc` makes of any pattern of this shape.
     """
     _of(tiles, np.uint16, "tiles")
-    made: tuple[Index, Index] = _ext.unfrdc(
+    return _ext.unfrdc(
         as_bytes(indptr), as_bytes(indices), as_bytes(tiles), _wide(indptr, indices), *shape, get_num_threads()
     )
-    return made
 
 
 def csr_to_words(indptr: Index, indices: Index, shape: tuple[int, int]) -> NDArray[np.uint32]:
     """Words ``(m, 1, W)`` of a 1-bit BitTensor in planes, packed along the columns, from a canonical CSR pattern."""
     width = packed_words(shape[1], 1, "planes")
-    words: NDArray[np.uint32] = _ext.csr_to_words(
+    words = _ext.csr_to_words(
         as_bytes(indptr), as_bytes(indices), _wide(indptr, indices), *shape, width, get_num_threads()
     )
     return words[:, None, :]
@@ -192,7 +179,4 @@ def words_to_csr(words: NDArray[np.uint32], shape: tuple[int, int], dtype: Any) 
     """
     wide = np.dtype(dtype) == np.int64
     width = packed_words(shape[1], 1, "planes")
-    made: tuple[Index, Index] = _ext.words_to_csr(
-        as_bytes(_of(words, np.uint32, "words")), wide, *shape, width, get_num_threads()
-    )
-    return made
+    return _ext.words_to_csr(as_bytes(_of(words, np.uint32, "words")), wide, *shape, width, get_num_threads())

@@ -9,37 +9,23 @@ from numpy.typing import NDArray
 
 from bitsparse._ext import spmm as _ext
 from bitsparse.backends.host.bits import pack as _bits
-from bitsparse.backends.host.buffers import ENCODINGS, as_bytes
+from bitsparse.backends.host.buffers import as_bytes
 from bitsparse.backends.host.settings import run_on
-from bitsparse.backends.params import PackedFeatures
+from bitsparse.backends.params import ENCODINGS, PackedFeatures
 from bitsparse.backends.reductions import REDUCTIONS
-
-__all__ = ["attention", "longest_row", "spmm"]
 
 Array = NDArray[Any]
 
+_SMALL = ("int8", "uint8", "int16", "uint16", "field")
 #: enum bs_spmm_load: how features are read and what they are summed in.
 _LOADS = {
-    (x, acc): code
-    for code, (x, acc) in enumerate(
+    load: code
+    for code, load in enumerate(
         (
-            ("float32", "float32"),
-            ("float16", "float32"),
-            ("bfloat16", "float32"),
-            ("int8", "float32"),
-            ("uint8", "float32"),
-            ("int16", "float32"),
-            ("uint16", "float32"),
-            ("field", "float32"),
+            *((x, "float32") for x in ("float32", "float16", "bfloat16", *_SMALL)),
             ("float64", "float64"),
-            ("int8", "int32"),
-            ("uint8", "int32"),
-            ("int16", "int32"),
-            ("uint16", "int32"),
-            ("field", "int32"),
-            ("int32", "int64"),
-            ("uint32", "int64"),
-            ("int64", "int64"),
+            *((x, "int32") for x in _SMALL),
+            *((x, "int64") for x in ("int32", "uint32", "int64")),
         )
     )
 }
@@ -102,92 +88,89 @@ def spmm(
     """
     acc = np.dtype(acc_dtype)
     integral_mean = reduce == "mean" and acc.kind == "i"
-    load, data, layout, packed = _features(x, packed, heads, acc)
+    load, data, layout, packed = features_of(x, packed, heads, acc)
     width = layout[4]
     dtype = x.dtype if packed is None and x.dtype.name in ("float16", "bfloat16") else acc
     result = out if out is not None and not integral_mean else np.empty((shape[0], heads * width), dtype)
+    columns = None if indices is None else as_bytes(indices)
+    pattern = as_bytes(indptr), columns, indptr.dtype.itemsize == 8, shape, nnz
     weights = None if values is None else as_bytes(values.astype(acc, copy=False))
-    affine = None if packed is None else packed.affine
-    _ext.spmm(
-        run_on(),
-        as_bytes(indptr),
-        None if indices is None else as_bytes(indices),
-        indptr.dtype.itemsize == 8,
-        shape,
-        nnz,
-        load,
-        REDUCTIONS["sum" if integral_mean else reduce].number,
-        data,
-        layout,
-        1 if packed is None else packed.bits,
-        0 if packed is None else ENCODINGS[packed.encoding],
-        weights,
-        1 if values is None or values.ndim == 1 else values.shape[1],
-        _floats(row_scale),
-        _floats(col_scale),
-        _AFFINES[affine],
-        _floats(packed.scale) if packed is not None and affine is not None else None,
-        _floats(packed.offset) if packed is not None and affine is not None else None,
-        as_bytes(result),
-        0,
-    )
+    codes: tuple[int, int] = (1, 0)
+    affine: tuple[int, Any, Any] = (_AFFINES[None], None, None)
+    if packed is not None:
+        codes = packed.bits, ENCODINGS[packed.encoding]
+        if packed.affine is not None:
+            affine = _AFFINES[packed.affine], _floats(packed.scale), _floats(packed.offset)
+    number = REDUCTIONS["sum" if integral_mean else reduce].number
+    features = load, number, data, layout, *codes
+    factors = weights, max(1, _value_heads(values)), _floats(row_scale), _floats(col_scale), *affine
+    arguments = *pattern, *features, *factors
+    _ext.spmm(run_on(nnz * heads * width), *arguments, as_bytes(result), 0)
     if not integral_mean:
         return result
     count = np.maximum(np.diff(indptr), 1).astype(np.float32)[:, None]
     return np.divide(result.astype(np.float32), count, out=out)
 
 
-def attention(
-    indptr: Array,
-    indices: Array,
-    shape: tuple[int, int],
-    x: Array,
-    source: Array,
-    target: Array,
-    *,
-    negative_slope: float,
-    out: Array | None = None,
-) -> Array:
-    """Softmax-weighted sums of rows of `x` (cols, heads * width), without storing a value per edge.
+class Sums:
+    """:func:`spmm` of features of one floating dtype, again and again, wherever they lie.
 
     Parameters
     ----------
-    source, target : ndarray (cols, heads), (rows, heads)
-        float64 for float64 features, else float32. The score of an edge is ``leaky_relu(source[column] + target[row])``.
+    columns : int
+        Of the features, all heads together.
+    values : ndarray (nnz,) or (nnz, heads), optional
+        Values like those to come, of the dtype that the sums are held in.
 
     Examples
     --------
-    >>> one = np.ones((2, 1), np.float32)
-    >>> attention(np.array([0, 2]), np.array([0, 1]), (1, 2), np.array([[2.0], [4.0]], np.float32), one, one[:1], negative_slope=0.2)
-    array([[3.]], dtype=float32)
+    >>> sums = Sums(np.array([0, 2]), np.array([0, 1]), (1, 2), nnz=2, dtype=np.dtype(np.float64), columns=1)
+    >>> sums(np.array([[1.0], [2.0]]), None, out := np.empty((1, 1)))
+    >>> out
+    array([[3.]])
     """
-    heads = source.shape[1]
-    load, data, layout, _ = _features(x, None, heads, source.dtype)
-    result = np.empty((shape[0], heads * layout[4]), x.dtype) if out is None else out
-    _ext.attention(
-        run_on(),
-        as_bytes(indptr),
-        as_bytes(indices),
-        indptr.dtype.itemsize == 8,
-        shape,
-        indices.size,
-        load,
-        data,
-        layout,
-        as_bytes(source),
-        as_bytes(target),
-        negative_slope,
-        as_bytes(result),
-        0,
-    )
-    return result
+
+    def __init__(
+        self,
+        indptr: Array,
+        indices: Array,
+        shape: tuple[int, int],
+        *,
+        nnz: int,
+        dtype: np.dtype[Any],
+        columns: int,
+        heads: int = 1,
+        values: Array | None = None,
+        row_scale: Array | None = None,
+        col_scale: Array | None = None,
+        reduce: str = "sum",
+    ) -> None:
+        load = _LOADS[dtype.name, "float64" if dtype == np.float64 else "float32"]
+        pattern = as_bytes(indptr), as_bytes(indices), indptr.dtype.itemsize == 8, shape, nnz
+        features = load, REDUCTIONS[reduce].number, _layout(dtype, columns, heads)
+        self._sums = _ext.Sums(*pattern, *features, _value_heads(values), _floats(row_scale), _floats(col_scale))
+        self._work = nnz * columns
+
+    def __call__(self, x: Any, values: Any, out: Any) -> None:
+        """Sums into `out`; arrays in C order or their addresses."""
+        self._sums(run_on(self._work), x, values, out)
+
+
+def _value_heads(values: Array | None) -> int:
+    return 0 if values is None else 1 if values.ndim == 1 else int(values.shape[1])
+
+
+def _layout(dtype: np.dtype[Any], columns: int, heads: int) -> tuple[int, int, int, int, int]:
+    """``(stride, head stride, row bytes, heads, width)`` of features that lie side by side."""
+    width, row_bytes = columns // heads if heads else 0, columns * dtype.itemsize
+    return row_bytes, width * dtype.itemsize, row_bytes, heads, width
 
 
 def _floats(part: Array | None) -> Array | None:
     return None if part is None else as_bytes(part.astype(np.float32, copy=False))
 
 
-def _features(
+def features_of(
     x: Array, packed: PackedFeatures | None, heads: int, acc: np.dtype[Any]
 ) -> tuple[int, Array, tuple[int, int, int, int, int], PackedFeatures | None]:
     """Code of the load, bytes, ``(stride, head stride, row bytes, heads, width)`` and, if it still counts, `packed`."""
@@ -213,7 +196,4 @@ def _features(
         x = x.view(np.int64)
     if (x.dtype.name, acc.name) not in _LOADS:
         x = x.astype(acc)
-    width = x.shape[1] // heads if heads else 0
-    row_bytes = x.shape[1] * x.dtype.itemsize
-    layout = (row_bytes, width * x.dtype.itemsize, row_bytes, heads, width)
-    return _LOADS[x.dtype.name, acc.name], as_bytes(x), layout, None
+    return _LOADS[x.dtype.name, acc.name], as_bytes(x), _layout(x.dtype, x.shape[1], heads), None

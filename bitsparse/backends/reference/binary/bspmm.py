@@ -48,14 +48,9 @@ def sign(
     *,
     bipolar: bool,
     kernel: str = "twice-plus",
-    out: Array | None = None,
 ) -> NDArray[np.uint32]:
     """Words ``(m, 1, W)`` of ``(sum >= threshold) ^ flip``."""
     sums = count(indptr, indices, words, features, bipolar=bipolar, kernel=kernel).astype(np.int64)
     of_row = np.zeros(sums.shape[0], np.int64) if thresholds.class_of is None else thresholds.class_of
     ones = (sums >= thresholds.values[of_row]) ^ thresholds.flips[of_row]
-    result = codes_to_words(ones.astype(np.int64), 1, "planes")
-    if out is None:
-        return result
-    out[...] = result.reshape(out.shape)
-    return out
+    return codes_to_words(ones.astype(np.int64), 1, "planes")

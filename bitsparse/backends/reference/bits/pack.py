@@ -6,36 +6,19 @@ integer codes whose *last* axis is the packed one and the words of either layout
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from math import fsum
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from bitsparse import _check
-from bitsparse.backends.params import packed_words, tile_bitmap_shape
+from bitsparse.backends.params import Packing, Quantisation, packed_words, tile_bitmap_shape
 from bitsparse.backends.reference.scalar import round_stochastic, stochastic_bits
 
-__all__ = [
-    "calibrate",
-    "code_sums",
-    "codes_to_values",
-    "codes_to_words",
-    "count_nonzero",
-    "dequantize",
-    "pack",
-    "packed_last",
-    "pad_is_zero",
-    "quantize",
-    "quantize_codes",
-    "repack",
-    "round_to_integers",
-    "stochastic_round",
-    "tile_bitmap",
-    "unpack",
-    "words_to_codes",
-]
-
 Array = NDArray[Any]
+Shape = tuple[int, ...]
 
 
 # ---- the two layouts
@@ -97,7 +80,7 @@ def packed_last(x: Array, axis: int) -> Array:
     return x if axis == -1 else np.asarray(np.swapaxes(x, -1, -2))
 
 
-def _decode(words: Array, shape: tuple[int, ...], bits: int, axis: int, layout: str) -> NDArray[np.int64]:
+def _decode(words: Array, shape: Shape, bits: int, axis: int, layout: str) -> NDArray[np.int64]:
     """Codes in the logical orientation ``shape``."""
     return packed_last(words_to_codes(words, shape[axis], bits, layout), axis)
 
@@ -115,16 +98,14 @@ def pack(values: Array, bits: int, *, axis: int, layout: str, encoding: str) -> 
     return codes_to_words(packed_last(codes, axis), bits, layout)
 
 
-def unpack(
-    words: Array, shape: tuple[int, ...], bits: int, *, axis: int, layout: str, encoding: str, dtype: DTypeLike
-) -> Array:
+def unpack(words: Array, shape: Shape, bits: int, *, axis: int, layout: str, encoding: str, dtype: DTypeLike) -> Array:
     """The stored integers as a C-contiguous array of ``dtype``."""
     values = codes_to_values(_decode(words, shape, bits, axis, layout), bits, encoding)
     return np.ascontiguousarray(values.astype(dtype))
 
 
 def repack(
-    words: Array, shape: tuple[int, ...], bits: int, *, axis: int, layout: str, to_axis: int, to_layout: str
+    words: Array, shape: Shape, bits: int, *, axis: int, layout: str, to_axis: int, to_layout: str
 ) -> NDArray[np.uint32]:
     """The same codes packed along ``to_axis`` in ``to_layout``."""
     return codes_to_words(packed_last(_decode(words, shape, bits, axis, layout), to_axis), bits, to_layout)
@@ -161,64 +142,30 @@ def round_to_integers(v: Array, rounding: str, seed: int, stream: int) -> Array:
         return round_stochastic(v, half_words)
 
 
-def quantize_codes(
-    x: Array,
-    bits: int,
-    offset: Any,
-    divisor: Any,
-    multiplier: float,
-    qmin: int,
-    qmax: int,
-    rounding: str,
-    seed: int,
-    stream: int,
-) -> NDArray[np.int64]:
-    """Codes of clip(round(((x - offset) / divisor) * multiplier), qmin, qmax) in the precision of ``offset``."""
-    dtype = np.asarray(offset).dtype
+def quantize_codes(x: Array, bits: int, how: Mapping[str, Any]) -> NDArray[np.int64]:
+    """Codes of clip(round(((x - offset) / divisor) * multiplier), qmin, qmax) in the precision of ``offset``; `how` names these."""
+    dtype = np.asarray(how["offset"]).dtype
     v = np.asarray(x).astype(dtype)
     with np.errstate(over="ignore"):  # an overflow to infinity is clipped to the last code
-        v = v - offset
-        v = v / divisor
-        v = v * dtype.type(multiplier)
+        v = v - how["offset"]
+        v = v / how["divisor"]
+        v = v * dtype.type(how["multiplier"])
     assert v.dtype == dtype
-    q = np.clip(round_to_integers(v, rounding, seed, stream), dtype.type(qmin), dtype.type(qmax)).astype(np.int64)
+    whole = round_to_integers(v, how["rounding"], how["seed"], how["stream"])
+    q = np.clip(whole, dtype.type(how["qmin"]), dtype.type(how["qmax"])).astype(np.int64)
     return np.asarray(q & ((1 << bits) - 1))
 
 
-def quantize(
-    x: Array,
-    bits: int,
-    *,
-    offset: Array,
-    divisor: Array,
-    multiplier: float,
-    qmin: int,
-    qmax: int,
-    rounding: str,
-    seed: int,
-    stream: int,
-    axis: int,
-    layout: str,
-) -> NDArray[np.uint32]:
+def quantize(x: Array, bits: int, **how: Unpack[Quantisation]) -> NDArray[np.uint32]:
     """Quantise and pack."""
-    codes = quantize_codes(x, bits, offset, divisor, multiplier, qmin, qmax, rounding, seed, stream)
-    return codes_to_words(packed_last(codes, axis), bits, layout)
+    return codes_to_words(packed_last(quantize_codes(x, bits, how), how["axis"]), bits, how["layout"])
 
 
 def dequantize(
-    words: Array,
-    shape: tuple[int, ...],
-    bits: int,
-    *,
-    axis: int,
-    layout: str,
-    encoding: str,
-    scale: Array,
-    offset: Array,
-    dtype: DTypeLike,
+    words: Array, shape: Shape, bits: int, *, scale: Array, offset: Array, dtype: DTypeLike, **how: Unpack[Packing]
 ) -> Array:
     """Q * scale + offset: float64 steps for float64, otherwise float32 steps and one rounding to ``dtype``."""
-    q = codes_to_values(_decode(words, shape, bits, axis, layout), bits, encoding)
+    q = codes_to_values(_decode(words, shape, bits, how["axis"], how["layout"]), bits, how["encoding"])
     steps = np.float64 if np.dtype(dtype) == np.float64 else np.float32
     with np.errstate(over="ignore"):  # float16 overflows to infinity, as every conversion to it does
         v = q.astype(steps) * np.asarray(scale).astype(steps)
@@ -262,3 +209,21 @@ def pad_is_zero(words: Array, bits: int, layout: str, axis_len: int) -> bool:
     capacity = words.shape[-1] * per_word
     everything = words_to_codes(words, capacity, bits, layout)
     return not bool(everything[..., axis_len:].any())
+
+
+def relative_error(x: NDArray[Any], y: NDArray[Any]) -> float:
+    """TANGO Eq. 4, summed without rounding."""
+    pairs = [(float(a), float(b)) for a, b in zip(x.reshape(-1), y.reshape(-1), strict=True)]
+    return fsum(abs(a - b) / (abs(a) + abs(b) + 0.0005) for a, b in pairs) / len(pairs) if pairs else 0.0
+
+
+def content_sum(x: NDArray[Any]) -> int:
+    """The sum modulo 2**64 of splitmix64's finaliser of each 8 bytes (little-endian, zeros at the end) plus (place + 1) times its step."""
+    mask, data, total = (1 << 64) - 1, x.tobytes(), 0
+    for place in range(-(-len(data) // 8)):
+        word = int.from_bytes(data[8 * place : 8 * place + 8], "little")
+        word = word + (place + 1) * 0x9E3779B97F4A7C15 & mask
+        word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9 & mask
+        word = (word ^ word >> 27) * 0x94D049BB133111EB & mask
+        total += word ^ word >> 31
+    return total & mask

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bitsparse.backends.params import Dropout
 from bitsparse.backends.reference.edges.sddmm import edge_softmax, sddmm
-from bitsparse.backends.reference.spmm import spmm as _spmm
-
-__all__ = ["attention", "cosine_attention", "logsumexp"]
+from bitsparse.backends.reference.scalar import edges_kept
+from bitsparse.backends.reference.spmm.spmm import spmm
 
 Array = NDArray[Any]
 
@@ -24,8 +24,10 @@ def attention(
     target: Array,
     *,
     negative_slope: float,
+    dropout: Dropout | None = None,
     out: Array | None = None,
     lse: Array | None = None,
+    state: tuple[Array, Array] | None = None,
 ) -> Array:
     """Softmax-weighted sums of rows of `x`, and the logarithms of sums; see the host's function of the same name.
 
@@ -35,10 +37,79 @@ def attention(
     >>> attention(np.array([0, 2]), np.array([0, 1]), (1, 2), np.array([[2.0], [4.0]], np.float32), one, one[:1], negative_slope=0.2)
     array([[3.]], dtype=float32)
     """
+    heads = source.shape[1]
+    scores = sddmm(indptr, indices, shape, target, source, op="add", heads=heads)
+    steep = scores > 0
+    scores = np.where(scores >= 0, scores, scores * scores.dtype.type(negative_slope))
     if lse is not None:
-        scores = sddmm(indptr, indices, shape, target, source, op="add", heads=source.shape[1])
-        lse[...] = logsumexp(indptr, np.where(scores >= 0, scores, scores * scores.dtype.type(negative_slope)))
-    return _spmm.attention(indptr, indices, shape, x, source, target, negative_slope=negative_slope, out=out)
+        lse[...] = logsumexp(indptr, scores)
+    weights = edge_softmax(indptr, scores)
+    rows = np.repeat(np.arange(shape[0]), indptr[1:] - indptr[:-1])
+    dropped = weights * _factors(rows, indices, heads, dropout, source.dtype)
+    how: dict[str, Any] = {"nnz": indices.size, "acc_dtype": source.dtype, "heads": heads}
+    if state is not None:
+        state[0][...] = _summed(np.where(steep, weights, 0), rows, shape[0])
+        spmm(indptr, indices, shape, x, values=np.where(steep, dropped, 0).astype(source.dtype), **how, out=state[1])
+    return spmm(indptr, indices, shape, x, values=dropped, **how, out=out)
+
+
+def attention_vjp(
+    indptr: Array,
+    indices: Array,
+    shape: tuple[int, int],
+    x: Array,
+    source: Array,
+    target: Array,
+    gradient: Array,
+    state: tuple[Array, Array, Array, Array],
+    *,
+    negative_slope: float,
+    dropout: Dropout | None = None,
+    wrt: tuple[str, ...] = ("x", "source", "target"),
+) -> dict[str, Array]:
+    """Gradients of :func:`attention` over the transpose of its pattern, edge by edge; see the host's function of the same name.
+
+    Of the state, the logarithms of sums are enough: weights and their gradients are those of each edge, as autograd has them.
+
+    Examples
+    --------
+    >>> one, none = np.ones((1, 1)), np.zeros((2, 1))
+    >>> turned = np.array([0, 2]), np.array([0, 1]), (1, 2)
+    >>> state = none, np.ones((2, 1)), none, none
+    >>> attention_vjp(*turned, one, none[:1], np.ones((2, 1)), np.array([[3.0], [4.0]]), state, negative_slope=0.2)["x"]
+    array([[7.]])
+    """
+    heads, nodes = source.shape[1], np.repeat(np.arange(shape[0]), indptr[1:] - indptr[:-1])
+    z = (source[nodes] + target[indices]).astype(np.float64)
+    slopes = np.where(z > 0, 1, negative_slope)
+    weights = np.exp(z * slopes - state[1][indices])
+    kept = _factors(indices, nodes, heads, dropout, np.dtype(np.float64))
+    wide, gradients = (
+        part.astype(np.float64).reshape(len(part), heads, part.shape[1] // heads) for part in (x, gradient)
+    )
+    by_weights = kept * np.einsum("ehd,ehd->eh", wide[nodes], gradients[indices])
+    by_scores = weights * (by_weights - _summed(weights * by_weights, indices, shape[1])[indices]) * slopes
+    made = {
+        "x": _summed((weights * kept)[:, :, None] * gradients[indices], nodes, shape[0]).reshape(x.shape),
+        "source": _summed(by_scores, nodes, shape[0]),
+        "target": _summed(by_scores, indices, shape[1]),
+    }
+    return {name: made[name].astype(x.dtype if name == "x" else source.dtype) for name in wrt}
+
+
+def _factors(rows: Array, columns: Array, heads: int, dropout: Dropout | None, dtype: np.dtype[Any]) -> Array:
+    """What dropout multiplies the weights of edges with, (edges, heads)."""
+    if dropout is None:
+        return np.ones((len(rows), heads), dtype)
+    kept = edges_kept(rows, columns, heads, int(dropout.seed), dropout.threshold)
+    return np.asarray(kept * dtype.type(dropout.scale))
+
+
+def _summed(edges: Array, nodes: Array, count: int) -> Array:
+    """Sums of what the edges have, one after another, at each node."""
+    made = np.zeros((count, *edges.shape[1:]))
+    np.add.at(made, nodes, edges)
+    return made
 
 
 def cosine_attention(
@@ -70,7 +141,7 @@ def cosine_attention(
     if lse is not None:
         lse[...] = logsumexp(indptr, scores)
     weights = edge_softmax(indptr, scores).ravel()
-    return _spmm.spmm(indptr, indices, shape, x, nnz=indices.size, acc_dtype=compute, values=weights, out=out)
+    return spmm(indptr, indices, shape, x, nnz=indices.size, acc_dtype=compute, values=weights, out=out)
 
 
 def logsumexp(indptr: Array, scores: Array) -> Array:

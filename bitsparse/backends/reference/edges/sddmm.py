@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse.backends.params import SEGMENT
-
-__all__ = ["attention_weights", "edge_softmax", "sddmm"]
+from bitsparse.backends.reference.scalar import into, lane_sum
 
 Array = NDArray[Any]
 _f32 = np.float32
@@ -26,7 +25,7 @@ def sddmm(
     heads: int,
     out: Array | None = None,
 ) -> Array:
-    """Dot product, sum or product of ``x[row]`` and ``y[column]`` for every edge; see the host's function of the same name.
+    """What `op` makes of ``x[row]`` and ``y[column]`` for every edge; see the host's function of the same name.
 
     Examples
     --------
@@ -44,13 +43,14 @@ def sddmm(
             result = left + right
         elif op == "mul":
             result = left * right
+        elif op == "sub":
+            result = left - right
+        elif op == "div":
+            result = left / right
         else:
             split = (rows.size, heads, x.shape[1] // heads if heads else 0)
-            result = _lane_sum(left.reshape(split) * right.reshape(split))
-    if out is None:
-        return np.asarray(result)
-    out[...] = result
-    return out
+            result = lane_sum(left.reshape(split) * right.reshape(split))
+    return into(out, result)
 
 
 def edge_softmax(indptr: Array, scores: Array, *, out: Array | None = None) -> Array:
@@ -69,45 +69,11 @@ def edge_softmax(indptr: Array, scores: Array, *, out: Array | None = None) -> A
         with np.errstate(all="ignore"):
             shifted = part - part.max(axis=0)
             powers = _exp32(shifted) if scores.dtype == _f32 else np.exp(shifted)
-            total = _lane_sum(powers[:SEGMENT].T)
+            total = lane_sum(powers[:SEGMENT].T)
             for piece in range(SEGMENT, end - first, SEGMENT):
-                total = total + _lane_sum(powers[piece : piece + SEGMENT].T)
+                total = total + lane_sum(powers[piece : piece + SEGMENT].T)
             result[first:end] = powers / total
-    if out is None:
-        return result
-    out[...] = result
-    return out
-
-
-def attention_weights(
-    indptr: Array, indices: Array, shape: tuple[int, int], source: Array, target: Array, negative_slope: float
-) -> Array:
-    """Softmax over each row's edges of ``leaky(source[column] + target[row])``, shape (nnz, heads).
-
-    Examples
-    --------
-    >>> one = np.ones((2, 1), np.float32)
-    >>> attention_weights(np.array([0, 2]), np.array([0, 1]), (1, 2), one, one[:1], 0.2)[:, 0]
-    array([0.5, 0.5], dtype=float32)
-    """
-    scores = sddmm(indptr, indices, shape, target, source, op="add", heads=source.shape[1])
-    scores = np.where(scores >= 0, scores, scores * scores.dtype.type(negative_slope))
-    return edge_softmax(indptr, scores)
-
-
-def _lane_sum(terms: Array) -> Array:
-    """Sum along the last axis in 64 bytes' worth of interleaved lanes, each in order, then folded in halves."""
-    ways = 64 // terms.dtype.itemsize
-    steps = -(-terms.shape[-1] // ways)
-    padded = np.zeros((*terms.shape[:-1], steps * ways), terms.dtype)
-    padded[..., : terms.shape[-1]] = terms
-    lanes = np.zeros((*terms.shape[:-1], ways), terms.dtype)
-    for step in range(steps):
-        lanes = lanes + padded[..., step * ways : (step + 1) * ways]
-    while lanes.shape[-1] > 1:
-        half = lanes.shape[-1] // 2
-        lanes = lanes[..., :half] + lanes[..., half:]
-    return np.asarray(lanes[..., 0])
+    return into(out, result)
 
 
 def _exp32(x: Array) -> Array:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
-from bitsparse.backends.params import EpilogueParams
+from bitsparse._records import as_dict
+from bitsparse.backends.params import EpilogueParams, Factors
 from bitsparse.backends.reference.bits.pack import (
     codes_to_values,
     codes_to_words,
@@ -15,9 +16,7 @@ from bitsparse.backends.reference.bits.pack import (
     quantize_codes,
     words_to_codes,
 )
-from bitsparse.backends.reference.scalar import activate
-
-__all__ = ["epilogue", "matmul"]
+from bitsparse.backends.reference.scalar import activate, into
 
 Array = NDArray[Any]
 
@@ -26,36 +25,27 @@ def matmul(
     a_words: Array,
     b_words: Array,
     *,
-    k: int,
-    a_bits: int,
-    b_bits: int,
-    a_encoding: str,
-    b_encoding: str,
-    acc_dtype: DTypeLike,
     bitmap: Array | None = None,
     epilogue: EpilogueParams | None = None,
     out: Array | None = None,
     kernel: str = "planes",
+    **factors: Unpack[Factors],
 ) -> Array:
     """Integer product of two planes operands, (..., m, k) times (..., n, k) transposed, then the epilogue if any.
 
     ``kernel`` is accepted and has no meaning here. With ``bitmap`` the tiles whose bit is clear are taken as zero,
     which changes nothing when it is the operand's own bitmap.
     """
-    if kernel not in ("planes", "digits"):
-        raise ValueError(f"matmul: kernel must be 'planes' or 'digits', got {kernel!r}")
+    k, a_bits, b_bits = factors["k"], factors["a_bits"], factors["b_bits"]
     a_codes = words_to_codes(a_words, k, a_bits, "planes")
     if bitmap is not None:
         a_codes = a_codes * _tile_mask(bitmap, a_codes.shape[-2], k)
-    a = codes_to_values(a_codes, a_bits, a_encoding)
-    b = codes_to_values(words_to_codes(b_words, k, b_bits, "planes"), b_bits, b_encoding)
+    a = codes_to_values(a_codes, a_bits, factors["a_encoding"])
+    b = codes_to_values(words_to_codes(b_words, k, b_bits, "planes"), b_bits, factors["b_encoding"])
     # int64 wraps modulo 2^64, so the sum is right whenever the final value fits.
-    acc = np.matmul(a, np.swapaxes(b, -1, -2)).astype(acc_dtype)
+    acc = np.matmul(a, np.swapaxes(b, -1, -2)).astype(factors["acc_dtype"])
     result = acc if epilogue is None else _epilogue(acc, epilogue)
-    if out is None:
-        return result
-    out[...] = result
-    return out
+    return into(out, result)
 
 
 def _tile_mask(bitmap: Array, m: int, k: int) -> NDArray[np.int64]:
@@ -109,7 +99,5 @@ def _epilogue(acc: Array, p: EpilogueParams) -> Array:
         codes = (v >= 0).astype(np.int64)
         return codes_to_words(packed_last(codes, p.axis), 1, p.layout)
     with np.errstate(over="ignore", invalid="ignore"):
-        codes = quantize_codes(
-            v, p.bits, p.offset, p.divisor, p.multiplier, p.qmin, p.qmax, p.rounding, p.seed, p.stream
-        )
+        codes = quantize_codes(v, p.bits, as_dict(p))
     return codes_to_words(packed_last(codes, p.axis), p.bits, p.layout)

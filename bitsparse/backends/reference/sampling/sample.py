@@ -13,8 +13,6 @@ from bitsparse.backends.params import CodeFeatures
 from bitsparse.backends.reference.bits.pack import codes_to_values, words_to_codes
 from bitsparse.backends.reference.scalar import philox4x32_10
 
-__all__ = ["STRATEGIES", "gather", "sample_edges"]
-
 Array = NDArray[Any]
 
 STRATEGIES = ("aes", "afs", "sfs", "uniform", "all")

@@ -11,17 +11,6 @@ from numpy.typing import NDArray
 from bitsparse.backends.params import packed_words
 from bitsparse.backends.reference.bits import pack as reference_bits
 
-__all__ = [
-    "csr_to_words",
-    "frdc",
-    "frdc_to_csr",
-    "pack_coo",
-    "tile_starts",
-    "translate",
-    "validate_csr",
-    "words_to_csr",
-]
-
 
 def pack_coo(
     rows: NDArray[np.int64],
@@ -80,7 +69,7 @@ def tile_starts(
 
 
 def translate(
-    indptr: NDArray[Any], indices: NDArray[Any], shape: tuple[int, int], window: int
+    indptr: NDArray[Any], indices: NDArray[Any], shape: tuple[int, int], window: int, *, checked: bool = False
 ) -> tuple[NDArray[Any], ...]:
     """TC-GNN Algorithm 1, window by window: sort, deduplicate, look up."""
     cols: list[int] = []

@@ -11,9 +11,7 @@ from numpy.typing import NDArray
 from bitsparse.backends.params import SEGMENT, PackedFeatures
 from bitsparse.backends.reductions import REDUCTIONS
 from bitsparse.backends.reference.bits import pack as _bits
-from bitsparse.backends.reference.edges.sddmm import attention_weights
-
-__all__ = ["attention", "longest_row", "spmm"]
+from bitsparse.backends.reference.scalar import into
 
 Array = NDArray[Any]
 
@@ -68,73 +66,32 @@ def spmm(
     with np.errstate(all="ignore"):
         features = _decoded(x, packed, acc)
         row_of = np.repeat(np.arange(shape[0]), lengths)
-        result = _weighted(starts, columns, features, row_of, heads, values, row_scale, col_scale, reduce, acc)
+        # A factor of each row is part of the weights only where one of the terms is taken.
+        takes = REDUCTIONS[reduce].takes
+        row_weight = None if takes is None else row_scale
+        weights = None
+        if any(factor is not None for factor in (values, col_scale, row_weight)):
+            weights = np.ones((nnz, 1), acc) if values is None else values.astype(acc)
+            weights = weights.reshape(nnz, *weights.shape[1:2] or (1,))
+            if col_scale is not None:
+                weights = weights * col_scale.astype(acc)[columns][:, None]
+            if row_weight is not None:
+                weights = weights * row_weight.astype(acc)[row_of][:, None]
+            per_head = heads if weights.shape[1] == 1 else 1
+            weights = np.repeat(
+                np.repeat(weights, per_head, axis=1), features.shape[1] // heads if heads else 0, axis=1
+            )
+        result = _reduce(starts, columns, features, weights, takes, acc)
         dtype = x.dtype if packed is None and x.dtype.name in ("float16", "bfloat16") else acc
         if reduce == "mean":
             floating = np.dtype(np.float32) if acc.kind == "i" else acc
             count = np.maximum(lengths, 1)[:, None].astype(np.float32).astype(floating)
             result = result.astype(floating) / count
             dtype = floating if acc.kind == "i" else dtype
-        if row_scale is not None and not REDUCTIONS[reduce].selects:
+        if row_scale is not None and takes is None:
             result = result * row_scale.astype(result.dtype)[:, None]
         result = result.astype(dtype)
-    if out is None:
-        return result
-    out[...] = result
-    return out
-
-
-def _weighted(
-    starts: NDArray[np.int64],
-    columns: Array,
-    features: Array,
-    row_of: Array,
-    heads: int,
-    values: Array | None,
-    row_scale: Array | None,
-    col_scale: Array | None,
-    reduce: str,
-    acc: np.dtype[Any],
-) -> Array:
-    """Weighted features, reduced; a factor of each row is part of the weights only where one of the terms is taken."""
-    nnz = columns.size
-    width = features.shape[1] // heads if heads else 0
-    weights = None
-    if values is not None or col_scale is not None or (REDUCTIONS[reduce].selects and row_scale is not None):
-        weights = (
-            np.ones((nnz, 1), acc) if values is None else values.astype(acc).reshape(nnz, *values.shape[1:2] or (1,))
-        )
-        if col_scale is not None:
-            weights = weights * col_scale.astype(acc)[columns][:, None]
-        if REDUCTIONS[reduce].selects and row_scale is not None:
-            weights = weights * row_scale.astype(acc)[row_of][:, None]
-        per_head = heads if weights.shape[1] == 1 else 1
-        weights = np.repeat(np.repeat(weights, per_head, axis=1), width, axis=1)
-    return _reduce(starts, columns, features, weights, REDUCTIONS[reduce].takes, acc)
-
-
-def attention(
-    indptr: Array,
-    indices: Array,
-    shape: tuple[int, int],
-    x: Array,
-    source: Array,
-    target: Array,
-    *,
-    negative_slope: float,
-    out: Array | None = None,
-) -> Array:
-    """Softmax-weighted sums of rows of `x` (cols, heads * width): weights first, then :func:`spmm`.
-
-    Examples
-    --------
-    >>> one = np.ones((2, 1), np.float32)
-    >>> attention(np.array([0, 2]), np.array([0, 1]), (1, 2), np.array([[2.0], [4.0]], np.float32), one, one[:1], negative_slope=0.2)
-    array([[3.]], dtype=float32)
-    """
-    weights = attention_weights(indptr, indices, shape, source, target, negative_slope)
-    nnz, heads = weights.shape
-    return spmm(indptr, indices, shape, x, nnz=nnz, acc_dtype=source.dtype, heads=heads, values=weights, out=out)
+    return into(out, result)
 
 
 def _decoded(x: Array, packed: PackedFeatures | None, acc: np.dtype[Any]) -> Array:

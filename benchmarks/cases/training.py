@@ -1,0 +1,316 @@
+"""Epochs of training with :mod:`bitsparse.torch` and with PyTorch alone, from equal weights: what suite ``training`` measures."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import bitsparse.torch as bst
+from benchmarks.cases.graphs import file_of
+from benchmarks.cases.sparse_gpu import matrix_of
+from benchmarks.ceilings import Bounds, gather_bounds
+from benchmarks.gpu_timing import replay, torch_graph
+from benchmarks.peers import torch_gnn
+from bitsparse import TCTiledCSR, jit
+from bitsparse.bench import Prepared, Protocol
+from bitsparse.datasets import read_npz
+
+__all__ = ["DTYPES", "Problem", "Side", "compare", "epoch", "ours_of", "peer_of", "problem"]
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+#: Columns and classes of the graphs' features, by the first word of their names.
+SIZES = {"cora": (1433, 7), "pubmed": (500, 3), "artist": (100, 12), "reddit": (602, 41), "products": (100, 47)}
+#: Widths between the layers, and heads of the layers before the last.
+HIDDEN = {"gcn": [128], "sage": [128], "gin": [64, 64], "gat": [32]}
+HEADS = 4
+RATE, STEPS = 0.01, 5
+#: The largest difference of gradients over their size, and of losses over the loss.
+TOLERANCE = {"fp32": (1e-2, 2e-2), "bf16": (0.3, 0.3)}
+#: Labels of nodes that do not count.
+IGNORED = -100
+#: Milliseconds of a sample, and of all samples of a case.
+FILL_MS, ALL_MS = 2.0, 6000.0
+
+
+class Problem(NamedTuple):
+    """A graph without loops as CSR arrays, features, and labels of half of the nodes."""
+
+    indptr: Tensor
+    indices: Tensor
+    x: Tensor
+    labels: Tensor
+    classes: int
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of the graph."""
+        return len(self.indptr) - 1
+
+
+def problem(
+    arrays: tuple[Tensor, Tensor], size: tuple[int, int], x: Any = None, labels: Any = None, seed: int = 0
+) -> Problem:
+    """A problem with so many columns and classes; features and labels are random where there are none."""
+    indptr, indices = arrays
+    device, nodes = indptr.device, len(indptr) - 1
+    rows = torch.repeat_interleave(torch.arange(nodes, device=device), torch.diff(indptr.long()))
+    kept = indices != rows
+    if not bool(kept.all()):
+        counts = torch.bincount(rows[kept], minlength=nodes)
+        indptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)]).to(indptr.dtype)
+        indices = indices[kept]
+    random = torch.Generator(device=device).manual_seed(seed)
+    if x is None:
+        x = torch.randn((nodes, size[0]), generator=random, device=device)
+    if labels is None:
+        labels = torch.randint(size[1], (nodes,), generator=random, device=device)
+    x, labels = torch.as_tensor(x, dtype=torch.float32, device=device), torch.as_tensor(labels, device=device).long()
+    left_out = torch.randperm(nodes, generator=random, device=device)[nodes // 2 :]
+    return Problem(
+        indptr, indices, x, labels.masked_fill(labels < 0, IGNORED).index_fill(0, left_out, IGNORED), size[1]
+    )
+
+
+# ---- networks
+class OurSum(nn.Module):
+    """GIN's layer with one linear map, which comes before the sum where that is narrower."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.lin, self.bias = nn.Linear(inputs, outputs, bias=False), nn.Parameter(torch.zeros(outputs))
+
+    def forward(self, x: Tensor, graph: bst.Graph) -> Tensor:
+        """Sums over neighbours and the node itself."""
+        graph, weight = graph.with_self_loops(), self.lin.weight
+        if weight.shape[0] <= weight.shape[1]:
+            return bst.spmm(graph, self.lin(x)) + self.bias
+        return torch.addmm(self.bias, bst.spmm(graph, x), weight.t())
+
+
+class Network(nn.Module):
+    """Layers with an activation between them."""
+
+    def __init__(self, kind: str, layers: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.layers, self.activation = nn.ModuleList(layers), nn.functional.elu if kind == "gat" else torch.relu
+
+    def forward(self, x: Tensor, operand: Any) -> Tensor:
+        """Logits."""
+        for layer in self.layers[:-1]:
+            x = self.activation(layer(x, operand))
+        made: Tensor = self.layers[-1](x, operand)
+        return made
+
+
+def widths_of(kind: str, made: Problem, precision: str) -> tuple[list[int], list[int]]:
+    """Columns before, between and after the layers, of one head, and heads; 16 bits have a multiple of 16 classes."""
+    classes = made.classes if precision == "fp32" else -(-made.classes // 16) * 16
+    widths = [made.x.shape[1], *HIDDEN[kind], classes]
+    return widths, [HEADS if kind == "gat" else 1] * len(HIDDEN[kind]) + [1]
+
+
+def our_layers(kind: str, widths: list[int], heads: list[int]) -> list[nn.Module]:
+    """The layers of :mod:`bitsparse.torch`."""
+    table: dict[str, Callable[[int, int], nn.Module]] = {"gcn": bst.GCNConv, "sage": bst.SAGEConv, "gin": OurSum}
+    made: list[nn.Module] = []
+    for i, outputs in enumerate(widths[1:]):
+        inputs = widths[i] * (heads[i - 1] if i else 1)
+        made.append(bst.GATConv(inputs, outputs, heads[i]) if kind == "gat" else table[kind](inputs, outputs))
+    return made
+
+
+class Side:
+    """A network, what it sums over, and its optimiser."""
+
+    def __init__(self, network: Network, operand: Any, made: Problem, x: Tensor, rate: float) -> None:
+        self.network, self.operand, self.x, self.labels = network, operand, x, made.labels
+        self.optimizer = torch.optim.Adam(network.parameters(), lr=rate, fused=True, capturable=x.is_cuda)
+
+    def backward(self) -> Tensor:
+        """New gradients, and the loss."""
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = nn.functional.cross_entropy(self.network(self.x, self.operand).float(), self.labels)
+        loss.backward()
+        return loss.detach()
+
+    def step(self) -> Tensor:
+        """An epoch; the loss before it."""
+        loss = self.backward()
+        self.optimizer.step()
+        return loss
+
+
+def size_of(kind: str, made: Problem) -> float:
+    """Of GIN's weights and of the steps that change them: sums over thousands of edges would grow from layer to layer."""
+    return 1 / (1 + made.indices.numel() / made.nodes) if kind == "gin" else 1.0
+
+
+def ours_of(kind: str, made: Problem, x: Tensor, precision: str) -> Side:
+    """Our side, with seeded weights."""
+    torch.manual_seed(0)
+    network = Network(kind, our_layers(kind, *widths_of(kind, made, precision)))
+    size = size_of(kind, made)
+    for parameter in network.parameters():
+        parameter.data *= size
+    adjacency = TCTiledCSR.from_arrays(made.indptr, made.indices, (made.nodes, made.nodes))
+    return Side(network.to(x.device, x.dtype), bst.Graph(adjacency), made, x, RATE * size)
+
+
+def peer_of(kind: str, made: Problem, x: Tensor, precision: str, weights: dict[str, Tensor]) -> Side:
+    """The other side, with the weights of ours."""
+    network = Network(kind, torch_gnn.layers(kind, *widths_of(kind, made, precision))).to(x.device, x.dtype)
+    network.load_state_dict(weights)
+    operand = torch_gnn.operand(kind, made.indptr, made.indices, x.dtype)
+    return Side(network, operand, made, x, RATE * size_of(kind, made))
+
+
+# ---- numbers
+def compare(case: str, precision: str, ours: Side, peer: Side) -> dict[str, Any]:
+    """Gradients of equal weights and losses of some epochs; an AssertionError if they are not the same numbers."""
+    ours.backward()
+    peer.backward()
+    found = dict(peer.network.named_parameters())
+    pairs = [(part.grad.float(), found[name].grad.float()) for name, part in ours.network.named_parameters()]
+    differences = [float((one - two).norm()) for one, two in pairs]
+    sizes = [float(two.norm()) for _, two in pairs]
+    gradient = float(np.linalg.norm(differences) / max(float(np.linalg.norm(sizes)), 1e-30))
+    worst = max(one / max(two, 1e-30) for one, two in zip(differences, sizes, strict=True))
+    losses = [(float(ours.step()), float(peer.step())) for _ in range(STEPS)]
+    loss = max(abs(one - two) / max(abs(two), 1e-30) for one, two in losses)
+    allowed = TOLERANCE[precision]
+    if not (gradient <= allowed[0] and loss <= allowed[1]):
+        raise AssertionError(f"{case}: gradients differ by {gradient:.1e} and losses by {loss:.1e}: {losses}")
+    facts = {"gradient_difference": gradient, "worst_gradient_difference": worst, "loss_difference": loss}
+    return facts | {"losses": [one for one, _ in losses]}
+
+
+# ---- on a GPU
+_held: dict[str, Problem] = {}
+
+
+def problem_of(name: str) -> Problem:
+    """The problem on a graph of suite ``spmm``; held until another is asked for."""
+    if name not in _held:
+        _held.clear()
+        matrix, path = matrix_of(name), file_of(name)
+        arrays = torch.from_dlpack(matrix.indptr), torch.from_dlpack(matrix.indices)
+        data = None if path is None else read_npz(path)
+        size = SIZES[name.partition("-")[0]]
+        if data is None or data.x is None or data.labels is None:
+            _held[name] = problem(arrays, size)
+        else:
+            x = data.x.toarray() if hasattr(data.x, "toarray") else data.x
+            labels = np.where(data.labels < 0, -1, data.targets)
+            _held[name] = problem(arrays, (x.shape[1], data.num_classes), x, labels)
+    return _held[name]
+
+
+def free() -> None:
+    """Give back what nobody holds."""
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    jit.require_cupy("suite training").get_default_memory_pool().free_all_blocks()
+
+
+def warm(dtype: torch.dtype) -> None:
+    """Let cuBLAS take the workspaces that it keeps, which belong to neither side."""
+    weight, bias = (torch.ones(size, device="cuda", dtype=dtype, requires_grad=True) for size in ((16, 16), (16,)))
+    (torch.addmm(bias, weight, weight) @ weight).sum().backward()
+
+
+def weighed(make: Callable[[], Side]) -> tuple[Side, int]:
+    """A side, and the most bytes that it holds in an epoch: matrices, weights, moments, activations, in PyTorch's and CuPy's memory."""
+    pool = jit.require_cupy("suite training").get_default_memory_pool()
+    free()
+    before = torch.cuda.memory_allocated() + pool.total_bytes()
+    side = make()
+    side.step()
+    free()
+    torch.cuda.reset_peak_memory_stats()
+    side.step()
+    torch.cuda.synchronize()
+    return side, int(torch.cuda.max_memory_allocated() + pool.total_bytes() - before)
+
+
+def epoch(case: str, kind: str, name: str, precision: str, *, captured: bool) -> Prepared:
+    """Epochs of both sides."""
+    jit.require_cupy("suite training")
+    made = problem_of(name)
+    x = made.x.to(DTYPES[precision])
+    warm(x.dtype)
+    ours, our_peak = weighed(partial(ours_of, kind, made, x, precision))
+    peer, peer_peak = weighed(lambda: peer_of(kind, made, x, precision, ours.network.state_dict()))
+    # Equal again, with fresh moments, after the epochs in which memory was counted.
+    for side in (ours, peer):
+        side.network.load_state_dict(ours.network.state_dict())
+        side.optimizer.state.clear()
+    matrix = matrix_of(name)
+    params: dict[str, Any] = matrix.facts() | {
+        "network": kind,
+        "precision": precision,
+        "entries": made.indices.numel(),
+        "features": x.shape[1],
+        "classes": made.classes,
+        "peak_bytes": our_peak,
+        "peer_bytes": peer_peak,
+    }
+    params |= compare(case, precision, ours, peer)
+    widths, heads = widths_of(kind, made, precision)
+    limits, moved = bounds_of(kind, made, widths, heads, x.element_size(), matrix.reuse)
+    launches: list[Callable[[], object]] = [ours.step, peer.step]
+    if captured:
+        launches = [recorded(f"{case}, {who}", step) for who, step in zip(("ours", "peer"), launches, strict=True)]
+    params |= {"replayed": launches[0] != ours.step, "peer_replayed": launches[1] != peer.step}
+
+    def measure(protocol: Protocol) -> tuple[float, float]:
+        once = replay(launches, 1)
+        calls = [max(1, int(FILL_MS / max(ms, 1e-3))) for ms in once]
+        times = max(3, min(protocol.repetitions, int(ALL_MS / max(sum(once), 1e-3))))
+        found = replay([partial(repeated, *pair) for pair in zip(launches, calls, strict=True)], times)
+        ms, peer_ms = (total / count for total, count in zip(found, calls, strict=True))
+        return ms, peer_ms
+
+    return Prepared(lambda: None, None, torch_gnn.version(), params, moved, *limits, measure=measure)
+
+
+def recorded(name: str, step: Callable[[], object]) -> Callable[[], object]:
+    """A step as a CUDA graph; the step itself where it cannot be captured."""
+    try:
+        return torch_graph([step])
+    except RuntimeError as error:
+        print(f"{name}: not captured, {error}".splitlines()[0], file=sys.stderr)
+        torch.cuda.synchronize()
+        return step
+
+
+def repeated(call: Callable[[], object], times: int) -> None:
+    """So many calls, one after another."""
+    for _ in range(times):
+        call()
+
+
+def bounds_of(
+    kind: str, made: Problem, widths: list[int], heads: list[int], item: int, reuse: float
+) -> tuple[Bounds, int]:
+    """Bounds of the sums of an epoch, there and back, and the bytes that they must touch; dense products come on top."""
+    floor = estimate = 0.0
+    total, entries = 0, made.indices.numel()
+    for i, outputs in enumerate(widths[1:]):
+        inputs = widths[i] * (heads[i - 1] if i else 1)
+        width = outputs * heads[i] if kind == "gat" else min(inputs, outputs)
+        # Features of the first layer have no gradient; attention's gradients fetch two rows for every edge.
+        back = 0 if i == 0 and kind != "gat" and inputs < outputs else 1
+        moved = 4 * (entries + made.nodes) + 2 * made.nodes * width * item
+        limits = gather_bounds(entries, width * item, made.nodes, moved, reuse)[0]
+        floor += (1 + back) * limits.floor_ms
+        estimate += (1 + back * (2 if kind == "gat" else 1)) * limits.estimate_ms
+        total += (1 + back) * moved
+    return Bounds(floor, estimate), total

@@ -1,0 +1,96 @@
+"""Epochs of graph convolutions on a CPU with :mod:`bitsparse.torch`, against PyTorch Geometric and PyTorch: part of suite ``training``."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import bitsparse.torch as bst
+from benchmarks.cases.graphs import graph
+from benchmarks.cases.training import SIZES, Network, Problem, Side, compare, ours_of, peer_of, problem, widths_of
+from benchmarks.peers import pyg
+from bitsparse.bench import Prepared
+
+__all__ = ["PEERS", "epoch", "problem_of", "step"]
+
+
+def problem_of(name: str) -> tuple[Problem, str]:
+    """The problem on a graph on the CPU, and where the graph comes from; features and labels are random where it has none."""
+    data, source = graph(name)
+    arrays = torch.from_numpy(data.indptr), torch.from_numpy(data.indices)
+    if data.x is None or data.labels is None:
+        return problem(arrays, SIZES[name]), source
+    x = data.x.toarray() if hasattr(data.x, "toarray") else data.x
+    return problem(arrays, (x.shape[1], data.num_classes), x, data.targets), source
+
+
+def edges_of(made: Problem) -> Tensor:
+    """The edge list of a problem's graph."""
+    nodes = torch.arange(made.nodes)
+    return torch.stack([made.indices.long(), torch.repeat_interleave(nodes, torch.diff(made.indptr.long()))])
+
+
+def geometric_of(made: Problem, cached: bool) -> Side:
+    """PyTorch Geometric's layers, with seeded weights."""
+    torch.manual_seed(0)
+    widths, _ = widths_of("gcn", made, "fp32")
+    convolution: Any = partial(pyg.geometric().nn.GCNConv, cached=cached)
+    network = Network("gcn", [convolution(*pair) for pair in pairwise(widths)])
+    return Side(network, edges_of(made), made, made.x, rate=0.01)
+
+
+def geometric_peer(made: Problem, weights: dict[str, Tensor]) -> Side:
+    """PyTorch Geometric's layers, which keep their normalised weights, with the weights of ours."""
+    peer = geometric_of(made, cached=True)
+    peer.network.load_state_dict(weights)
+    return peer
+
+
+def torch_peer(made: Problem, weights: dict[str, Tensor]) -> Side:
+    """PyTorch's products of sparse matrices, which are made once in both directions, with the weights of ours."""
+    return peer_of("gcn", made, made.x, "fp32", weights)
+
+
+#: How the peers' sides are made, and what records call them.
+PEERS = {
+    "pyg": (geometric_peer, pyg.version),
+    "torch": (
+        torch_peer,
+        lambda: f"torch {torch.__version__}, products of {'MKL' if torch.backends.mkl.is_available() else 'its own'}",
+    ),
+}
+
+
+def epoch(case: str, name: str, who: str, threads: int) -> Prepared:
+    """Epochs of our layers and of a peer's."""
+    torch.set_num_threads(threads)
+    made, source = problem_of(name)
+    ours = ours_of("gcn", made, made.x, "fp32")
+    side, version = PEERS[who]
+    return measured(case, made, source, ours, side(made, ours.network.state_dict()), version())
+
+
+def step(case: str, name: str, threads: int) -> Prepared:
+    """Epochs of one network of PyTorch Geometric's, accelerated and as it is."""
+    torch.set_num_threads(threads)
+    made, source = problem_of(name)
+    peer, ours = geometric_of(made, cached=False), geometric_of(made, cached=False)
+    bst.accelerate(ours.network)
+    ours.operand = bst.Graph(ours.operand, made.nodes)
+    return measured(case, made, source, ours, peer, pyg.version())
+
+
+def measured(case: str, made: Problem, source: str, ours: Side, peer: Side, version: str) -> Prepared:
+    """Both sides, which are compared first."""
+    params: dict[str, Any] = {"graph": source, "network": "gcn", "precision": "fp32", "nodes": made.nodes}
+    params |= {"entries": made.indices.numel(), "features": made.x.shape[1], "classes": made.classes}
+    weights = {name: part.clone() for name, part in ours.network.state_dict().items()}
+    params |= compare(case, "fp32", ours, peer)
+    for one in (ours, peer):  # equal again, with fresh moments
+        one.network.load_state_dict(weights)
+        one.optimizer.state.clear()
+    return Prepared(ours.step, peer.step, version, params, 0)

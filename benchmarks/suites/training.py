@@ -1,0 +1,99 @@
+"""Suite ``training``: epochs of training of whole graph networks with ``bitsparse.torch``, on a GPU and on the CPU.
+
+Where this suite differs from the protocol of ``run.py``:
+
+- ``training-{network}-{precision}-{graph}`` is an epoch: forward, cross entropy on half of the nodes, backward, fused Adam; no dropout.
+  gcn and sage (means) have two layers with 128 columns between them, gin three with 64 (sums with the node's own features, then one
+  linear map), gat two, the first with 4 heads of 32 columns side by side. Weights, features and everything between are float32 or
+  bfloat16; in 16 bits both sides have a multiple of 16 classes.
+- Graphs are those of suite ``spmm``, without loops: cora, pubmed and artist, whose epochs are captured as one CUDA graph on both sides, and
+  the synthetic ones of the sizes of reddit and ogbn-products, whose epochs are launched as they are. Features and labels are the data
+  set's where it has them, else random.
+- The peer is PyTorch alone with products of cuSPARSE, as quick as it goes without a new kernel (``peers/torch_gnn.py``). Both sides
+  multiply first where that is narrower to sum. GIN's weights and learning rate are divided by the mean number of neighbours.
+- Gradients of equal weights and the losses of five epochs are compared before anything is timed: ``params.gradient_difference`` is that of
+  all weights over their size, ``params.worst_gradient_difference`` the largest of one weight, ``params.loss_difference`` the largest of
+  the epochs.
+- ``params.replayed`` and ``params.peer_replayed`` tell whose epochs are CUDA graphs.
+- Times are taken by events, in turns; the median of 15 samples counts (fewer where six seconds do not suffice, at least 3).
+- ``params.peak_bytes`` and ``params.peer_bytes`` are what a side holds at most in an epoch that is not captured, in PyTorch's memory and in
+  CuPy's pool: matrices, weights, moments and activations, without features, labels and the graph that both are made of.
+- ``floor_ms`` is what the sums must read and write, there and back; ``estimate_ms`` fetching a row for every edge at the measured rate
+  where rows are hardly used twice (``params.reuse`` below 1.25), else the same bytes at the measured rate. Dense products are in neither.
+- ``training-cpu-gcn-{graph}-{peer}`` is such an epoch of gcn in float32 on the CPU, all sides with ``--threads`` threads and in turns as in
+  suite ``host``. Peers: ``pyg``, PyTorch Geometric's layers, which keep their normalised weights; ``torch``, the peer above with products
+  of MKL. ``training-cpu-accelerate-cora`` is an epoch of PyTorch Geometric's layers after ``accelerate`` against the same as they are.
+  These have no bounds.
+"""
+
+from __future__ import annotations
+
+import importlib
+from functools import partial
+from typing import Any
+
+from benchmarks import gpu_timing
+from benchmarks.cases.products import SYNTHETIC
+from bitsparse import jit
+from bitsparse.bench import Case, Machine, Prepared
+from bitsparse.errors import DeviceError
+
+__all__ = ["cases", "machine"]
+
+NETWORKS = ("gcn", "sage", "gin", "gat")
+PRECISIONS = ("fp32", "bf16")
+#: Graphs whose epochs are captured.
+CAPTURED = ("cora", "pubmed", "artist")
+#: Graphs of epochs on the CPU, and their peers.
+ON_CPU, PEERS = ("pubmed", "artist"), ("pyg", "torch")
+
+
+def machine(threads: int, commit: str | None) -> Machine:
+    """Describe this machine, with its GPU if it has one."""
+    try:
+        return gpu_timing.machine(threads, commit)
+    except DeviceError:
+        return Machine.of_cpu(threads, commit)
+
+
+def cases(threads: int) -> list[Case]:
+    """All cases of the suite, by graph, so that problems are made once."""
+    on_gpu = [
+        Case(f"training-{network}-{precision}-{name}", partial(epoch, network, precision, name))
+        for name in (*CAPTURED, *SYNTHETIC)
+        for precision in PRECISIONS
+        for network in NETWORKS
+    ]
+    on_cpu = [
+        Case(f"training-cpu-gcn-{name}-{peer}", partial(epoch_on_cpu, name, peer, threads))
+        for name in ON_CPU
+        for peer in PEERS
+    ]
+    return [*on_cpu, Case("training-cpu-accelerate-cora", partial(accelerated_on_cpu, "cora", threads)), *on_gpu]
+
+
+def epoch(network: str, precision: str, name: str) -> Prepared:
+    """An epoch of ours against one of PyTorch's."""
+    jit.require_cupy("suite training")
+    gpu_timing.torch_module()
+    # Only now: names of cases are listed without PyTorch too.
+    training: Any = importlib.import_module("benchmarks.cases.training")
+    case = f"training-{network}-{precision}-{name}"
+    made: Prepared = training.epoch(case, network, name, precision, captured=name in CAPTURED)
+    return made
+
+
+def epoch_on_cpu(name: str, peer: str, threads: int) -> Prepared:
+    """An epoch on the CPU of ours against one of a peer's."""
+    gpu_timing.torch_module()
+    training: Any = importlib.import_module("benchmarks.cases.training_cpu")
+    made: Prepared = training.epoch(f"training-cpu-gcn-{name}-{peer}", name, peer, threads)
+    return made
+
+
+def accelerated_on_cpu(name: str, threads: int) -> Prepared:
+    """An epoch on the CPU of a network of PyTorch Geometric's, accelerated, against the same as it is."""
+    gpu_timing.torch_module()
+    training: Any = importlib.import_module("benchmarks.cases.training_cpu")
+    made: Prepared = training.step(f"training-cpu-accelerate-{name}", name, threads)
+    return made

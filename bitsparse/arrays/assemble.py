@@ -1,0 +1,298 @@
+"""Sparse arrays made of others, and some that need no data: the functions of :mod:`scipy.sparse` of the same names."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from bitsparse import _check, interop
+from bitsparse.arrays.base import BitArray
+from bitsparse.arrays.frdc import FRDC
+from bitsparse.arrays.indices import as_bits, converted, index_dtype, rows_of
+from bitsparse.arrays.inside import working
+from bitsparse.arrays.manners.picking import turned
+from bitsparse.arrays.manners.plain import entries
+from bitsparse.arrays.manners.products import is_operand
+from bitsparse.arrays.manners.reshaping import triangle
+from bitsparse.arrays.sparse_base import SparseArray
+from bitsparse.arrays.sparse_merge import Pattern
+from bitsparse.arrays.tc_tiled_csr import TCTiledCSR
+from bitsparse.errors import DTypeError, ShapeError
+
+
+def issparse(x: Any) -> bool:
+    """Whether `x` is a sparse array of this library, of SciPy or of CuPy.
+
+    Examples
+    --------
+    >>> bs.issparse(bs.FRDC((2, 2))), bs.issparse(np.zeros((2, 2)))
+    (True, False)
+    """
+    return is_operand(x)
+
+
+# -- of several -------------------------------------------------------------------------------------------------------
+def vstack(blocks: Sequence[Any]) -> TCTiledCSR | FRDC:
+    """Arrays on top of each other.
+
+    Parameters
+    ----------
+    blocks : sequence of sparse or dense arrays, shapes (m_i, n)
+        All on one device. Scales are multiplied in.
+
+    Returns
+    -------
+    FRDC or TCTiledCSR
+        An FRDC if all blocks are and have no scales; else a TCTiledCSR of the dtype that holds all values, a pattern if all are.
+
+    Raises
+    ------
+    ShapeError
+        The widths differ, or there is no block.
+
+    Examples
+    --------
+    >>> bs.vstack([bs.FRDC(np.eye(2, dtype=int)), bs.FRDC(np.ones((1, 2), dtype=int))]).toarray()
+    array([[1, 0],
+           [0, 1],
+           [1, 1]], dtype=uint8)
+    """
+    return _stacked("vstack", blocks, False)
+
+
+def hstack(blocks: Sequence[Any]) -> TCTiledCSR | FRDC:
+    """Arrays of shapes (m, n_i) side by side; the rest is as in :func:`vstack`.
+
+    Examples
+    --------
+    >>> bs.hstack([bs.FRDC(np.eye(2, dtype=int)), bs.FRDC(np.ones((2, 1), dtype=int))]).toarray()
+    array([[1, 0, 1],
+           [0, 1, 1]], dtype=uint8)
+    """
+    return _stacked("hstack", blocks, True)
+
+
+def block_diag(blocks: Sequence[Any]) -> TCTiledCSR | FRDC:
+    """Arrays one behind the other on the diagonal; the rest is as in :func:`vstack`.
+
+    Examples
+    --------
+    >>> bs.block_diag([bs.FRDC(np.ones((1, 2), dtype=int)), bs.FRDC(np.ones((1, 1), dtype=int))]).toarray()
+    array([[1, 1, 0],
+           [0, 0, 1]], dtype=uint8)
+    """
+    arrays = _arrays("block_diag", blocks)
+    with working(arrays[0]):
+        widths = [array.shape[1] for array in arrays]
+        parts = _alike("block_diag", arrays)
+        moved = []
+        for part, first in zip(parts, itertools.accumulate([0, *widths[:-1]]), strict=True):
+            moved.append(
+                replace(part, indices=part.indices.astype(np.int64) + first, shape=(part.shape[0], sum(widths)))
+            )
+        return _like(arrays, _below(moved), "block_diag")
+
+
+def _stacked(function: str, blocks: Sequence[Any], across: bool) -> TCTiledCSR | FRDC:
+    arrays = _arrays(function, blocks)
+    sizes = sorted({array.shape[0 if across else 1] for array in arrays})
+    if len(sizes) > 1:
+        raise ShapeError(
+            f"{function}: blocks have {sizes[0]} and {sizes[-1]} {'rows' if across else 'columns'}, but need as many"
+        )
+    with working(arrays[0]):
+        parts = _alike(function, arrays)
+        made = turned(_below([turned(part) for part in parts])) if across else _below(parts)
+        return _like(arrays, made, function)
+
+
+def _arrays(function: str, blocks: Sequence[Any]) -> list[SparseArray]:
+    if isinstance(blocks, BitArray) or not isinstance(blocks, Sequence):
+        raise DTypeError(f"{function}: the blocks are a list or tuple of arrays, got {type(blocks).__name__}")
+    if not blocks:
+        raise ShapeError(f"{function}: there must be at least one block")
+    arrays = [block if isinstance(block, SparseArray) else TCTiledCSR(block) for block in blocks]
+    _check.same_device(function, [array.device for array in arrays])
+    return arrays
+
+
+def _alike(function: str, arrays: list[SparseArray]) -> list[Pattern]:
+    """The entries of arrays: all without values, or all with values of one dtype."""
+    parts = [entries(array, function) for array in arrays]
+    if all(part.values is None for part in parts):
+        return parts
+    if any(part.values is not None and part.values.ndim == 2 for part in parts):
+        raise ShapeError(f"{function}: an array has several values at each edge; pick one with with_values")
+    space = interop.namespace(parts[0].indptr)
+    dtypes = {array.dtype for array in arrays}
+    try:
+        dtype = np.result_type(*dtypes)
+    except TypeError:
+        raise DTypeError(f"{function}: no dtype holds {' and '.join(map(str, dtypes))}; convert with astype") from None
+    return [
+        replace(
+            part, values=space.ones(part.indices.size, dtype) if part.values is None else converted(part.values, dtype)
+        )
+        for part in parts
+    ]
+
+
+def _below(parts: list[Pattern]) -> Pattern:
+    space = interop.namespace(parts[0].indptr)
+    counts = [part.indptr[1:].astype(np.int64) - part.indptr[:-1] for part in parts]
+    starts = space.zeros(sum(count.size for count in counts) + 1, np.int64)
+    starts[1:] = space.cumsum(space.concatenate(counts))
+    values = parts[0].values
+    if values is not None:
+        values = space.concatenate([as_bits(part.values) for part in parts]).view(values.dtype)
+    indices = space.concatenate([part.indices for part in parts])
+    family = interop.common_family([part.family for part in parts])
+    return Pattern(starts, indices, (starts.size - 1, parts[0].shape[1]), values, family=family)
+
+
+def _like(arrays: list[SparseArray], made: Pattern, function: str) -> TCTiledCSR | FRDC:
+    asked = np.int64 if any(array.index_dtype == np.int64 for array in arrays) else None
+    dtype = index_dtype(function, made.shape, int(made.indices.size), asked)
+    made = replace(made, indptr=made.indptr.astype(dtype, copy=False), indices=made.indices.astype(dtype, copy=False))
+    if made.values is None and all(isinstance(array, FRDC) for array in arrays):
+        return FRDC(made)
+    windows = {array.window for array in arrays if isinstance(array, TCTiledCSR)}
+    return TCTiledCSR(made, window=windows.pop() if len(windows) == 1 else 16)
+
+
+def kron(A: Any, B: Any) -> TCTiledCSR | FRDC:
+    """Kronecker product: every element of `A` times `B`. Scales are multiplied in.
+
+    Examples
+    --------
+    >>> bs.kron(bs.FRDC(np.eye(2, dtype=int)), bs.FRDC(np.ones((1, 2), dtype=int))).toarray()
+    array([[1, 1, 0, 0],
+           [0, 0, 1, 1]], dtype=uint8)
+    """
+    arrays = _arrays("kron", [A, B])
+    with working(arrays[0]):
+        left, right = (entries(array, "kron") for array in arrays)
+        if any(part.values is not None and part.values.ndim == 2 for part in (left, right)):
+            raise ShapeError("kron: an array has several values at each edge; pick one with with_values")
+        shape = left.shape[0] * right.shape[0], left.shape[1] * right.shape[1]
+        index_dtype("kron", shape, int(left.indices.size) * int(right.indices.size), None)
+        rows, cols = (
+            (first[:, None].astype(np.int64) * size + second).ravel()
+            for first, second, size in (
+                (rows_of(left.indptr), rows_of(right.indptr), right.shape[0]),
+                (left.indices, right.indices, right.shape[1]),
+            )
+        )
+        values = None
+        if left.values is not None or right.values is not None:
+            one, two = (
+                interop.namespace(part.indices).ones(part.indices.size, np.uint8)
+                if part.values is None
+                else part.values
+                for part in (left, right)
+            )
+            values = _products(one, two)
+        bits = values is None and all(isinstance(array, FRDC) for array in arrays)
+        wide = np.int64 if any(array.index_dtype == np.int64 for array in arrays) else None
+        made = TCTiledCSR((values, (rows, cols)), shape=shape, index_dtype=wide)
+        if values is not None and made.data is None:
+            made = made.astype(np.bool_)
+        result: TCTiledCSR | FRDC = FRDC(made) if bits else made
+        return result
+
+
+def _products(one: Any, two: Any) -> Any:
+    """Every value times every other; CuPy multiplies no bfloat16."""
+    dtype = np.result_type(one.dtype, two.dtype)
+    if dtype.name != "bfloat16":
+        return (one[:, None] * two).ravel()
+    single = np.dtype(np.float32)
+    return converted((converted(one, single)[:, None] * converted(two, single)).ravel(), dtype)
+
+
+def tril(A: Any, k: int = 0) -> TCTiledCSR | FRDC:
+    """The entries of `A` on and below diagonal `k`. Scales are multiplied in.
+
+    Examples
+    --------
+    >>> bs.tril(bs.FRDC(np.ones((2, 3), dtype=int))).toarray()
+    array([[1, 0, 0],
+           [1, 1, 0]], dtype=uint8)
+    """
+    made: TCTiledCSR | FRDC = _triangle(A, k, True, "tril")
+    return made
+
+
+def triu(A: Any, k: int = 0) -> TCTiledCSR | FRDC:
+    """The entries of `A` on and above diagonal `k`. Scales are multiplied in.
+
+    Examples
+    --------
+    >>> bs.triu(bs.FRDC(np.ones((2, 3), dtype=int)), 1).toarray()
+    array([[0, 1, 1],
+           [0, 0, 1]], dtype=uint8)
+    """
+    made: TCTiledCSR | FRDC = _triangle(A, k, False, "triu")
+    return made
+
+
+def _triangle(A: Any, k: int, lower: bool, function: str) -> Any:
+    (array,) = _arrays(function, [A])
+    with working(array):
+        return triangle(array, k, lower, function)
+
+
+# -- of nothing -------------------------------------------------------------------------------------------------------
+def eye(m: int, n: int | None = None, k: int = 0, dtype: Any = np.float64, *, device: str = "cpu") -> TCTiledCSR:
+    """Ones on diagonal `k` of an array (m, n), which is square by default.
+
+    Examples
+    --------
+    >>> bs.eye(2, 3, k=1, dtype=np.int8).toarray()
+    array([[0, 1, 0],
+           [0, 0, 1]], dtype=int8)
+    """
+    rows = _check.integer("eye", "m", m, 0)
+    cols = rows if n is None else _check.integer("eye", "n", n, 0)
+    k = _check.integer("eye", "k", k, -rows, cols)
+    first, last = max(0, -k), max(min(rows, cols - k), max(0, -k))
+    at = np.arange(first, last, dtype=np.int64)
+    made = TCTiledCSR((None, (at, at + k)), shape=(rows, cols)).astype(_check.dtype("eye", dtype))
+    return made.to_device(device)
+
+
+def random(
+    m: int, n: int, density: float = 0.01, *, dtype: Any = None, rng: Any = None, device: str = "cpu"
+) -> TCTiledCSR:
+    """An array (m, n) with entries at random places: :func:`scipy.sparse.random_array`'s.
+
+    Parameters
+    ----------
+    m, n : int
+    density : float, default 0.01
+        Share of the elements that are stored, 0 to 1.
+    dtype : dtype, optional
+        float64 by default: uniform in [0, 1); integers are uniform over their range.
+    rng : numpy.random.Generator or int, optional
+
+    Examples
+    --------
+    >>> bs.random(4, 5, 0.5, rng=0).nnz
+    10
+    """
+    from scipy import sparse
+
+    shape = _check.integer("random", "m", m, 0), _check.integer("random", "n", n, 0)
+    if not 0 <= _check.number("random", "density", density) <= 1:
+        raise ValueError(f"random: density must be in 0..1, got {density}")
+    wanted = None if dtype is None else _check.dtype("random", dtype)
+    # SciPy holds no floats of 16 bits.
+    drawn = wanted if wanted is None or (wanted.kind in "biuf" and wanted != np.float16) else np.dtype(np.float32)
+    made = TCTiledCSR(
+        sparse.random_array(shape, density=density, format="coo", dtype=drawn, rng=np.random.default_rng(rng))
+    )
+    return (made if wanted is None else made.astype(wanted)).to_device(device)

@@ -1,0 +1,128 @@
+"""What NumPy's functions mean for the sparse arrays: those that SciPy's members have too; every other is refused by name."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from bitsparse.arrays.base import BitArray
+from bitsparse.arrays.manners.elementwise import is_sparse
+from bitsparse.errors import DTypeError, ShapeError
+
+#: NumPy's functions of values that leave zero as it is, which SciPy's arrays have as members.
+UNARY = (
+    "arcsin",
+    "arcsinh",
+    "arctan",
+    "arctanh",
+    "ceil",
+    "deg2rad",
+    "expm1",
+    "floor",
+    "log1p",
+    "rad2deg",
+    "rint",
+    "sign",
+    "sin",
+    "sinh",
+    "sqrt",
+    "tan",
+    "tanh",
+    "trunc",
+)
+
+_BINARY: dict[Any, Callable[[Any, Any], Any]] = {
+    np.add: operator.add,
+    np.subtract: operator.sub,
+    np.multiply: operator.mul,
+    np.true_divide: operator.truediv,
+    np.matmul: operator.matmul,
+    np.less: operator.lt,
+    np.less_equal: operator.le,
+    np.greater: operator.gt,
+    np.greater_equal: operator.ge,
+    np.equal: operator.eq,
+    np.not_equal: operator.ne,
+    np.bitwise_and: operator.and_,
+    np.bitwise_or: operator.or_,
+    np.bitwise_xor: operator.xor,
+    np.power: operator.pow,
+    np.maximum: lambda a, b: a.maximum(b) if is_sparse(a) else b.maximum(a),
+    np.minimum: lambda a, b: a.minimum(b) if is_sparse(a) else b.minimum(a),
+}
+_UNARY: dict[Any, Callable[[Any], Any]] = {
+    np.absolute: operator.abs,
+    np.negative: operator.neg,
+    np.invert: operator.invert,
+    np.conjugate: lambda a: a.conj(),
+    **{getattr(np, name): operator.methodcaller(name) for name in UNARY},
+}
+#: NumPy's functions whose first argument is the array and whose others are those of the member of that name.
+_MEMBERS: dict[Any, str] = {
+    np.sum: "sum",
+    np.mean: "mean",
+    np.max: "max",
+    np.min: "min",
+    np.argmax: "argmax",
+    np.argmin: "argmin",
+    np.count_nonzero: "count_nonzero",
+    np.diagonal: "diagonal",
+    np.trace: "trace",
+    np.nonzero: "nonzero",
+}
+
+
+def of_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``ufunc(*inputs)`` where one input is a sparse array."""
+    meaning: Any = (_UNARY if len(inputs) == 1 else _BINARY).get(ufunc)
+    out = kwargs.pop("out", (None,))[0]
+    if method != "__call__" or meaning is None or kwargs or (out is not None and not isinstance(out, np.ndarray)):
+        what = f"numpy.{ufunc.__name__}" + ("" if method == "__call__" else f".{method}")
+        name = next(type(one).__name__ for one in (*inputs, out) if isinstance(one, BitArray))
+        options = f" with {', '.join(kwargs)}" if kwargs else ""
+        raise DTypeError(
+            f"{what}{options}: it has no meaning for a {name}; pass it with .toarray(), or use its operators and members"
+        )
+    reflected = len(inputs) == 2 and not is_sparse(inputs[0])
+    result = _reflected(ufunc, meaning, *inputs) if reflected else meaning(*inputs)
+    if out is None:
+        return result
+    if not isinstance(result, np.ndarray) or out.shape != result.shape:
+        raise ShapeError(
+            f"numpy.{ufunc.__name__}: out has shape {out.shape}, but the result is a {type(result).__name__} of shape "
+            f"{getattr(result, 'shape', ())}; leave out= away"
+        )
+    np.copyto(out, result, casting="same_kind")
+    return out
+
+
+def _reflected(ufunc: Any, meaning: Any, left: Any, right: Any) -> Any:
+    """An operator whose left operand is NumPy's, which would call the ufunc again."""
+    if ufunc in (np.maximum, np.minimum):
+        return meaning(left, right)
+    swapped = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "ne"}
+    name = meaning.__name__.strip("_")
+    member = getattr(right, f"__{swapped[name]}__" if name in swapped else f"__r{name}__", None)
+    result = NotImplemented if member is None else member(left)
+    if result is NotImplemented:
+        raise DTypeError(f"numpy.{ufunc.__name__}: there is none of {type(left).__name__} and {type(right).__name__}")
+    return result
+
+
+def of_function(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``func(A, ...)`` where it is a member, else NotImplemented."""
+    name = _MEMBERS.get(func)
+    if (
+        name is None
+        or not args
+        or not is_sparse(args[0])
+        or any(is_sparse(one) for one in (*args[1:], *kwargs.values()))
+    ):
+        return NotImplemented
+    if func is np.diagonal and "offset" in kwargs:
+        kwargs = {**kwargs, "k": kwargs["offset"]}
+        del kwargs["offset"]
+    return getattr(args[0], name)(*args[1:], **kwargs)

@@ -1,0 +1,266 @@
+"""``A[key]``: rows, columns, elements and masks, with the results of :class:`scipy.sparse.csr_array`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bitsparse import interop
+from bitsparse.arrays import sparse_convert
+from bitsparse.arrays.indices import as_bits, gather, rows_of
+from bitsparse.arrays.inside import family_of, row_blocks, scales_of, with_fields
+from bitsparse.arrays.manners.plain import entries, fitted, matrix, on_cpu
+from bitsparse.arrays.sparse_merge import Pattern, kept_entries
+from bitsparse.errors import DTypeError, ShapeError
+
+if TYPE_CHECKING:
+    from bitsparse.arrays.sparse_base import SparseArray
+
+_WHERE = "A[...]"
+
+
+def getitem(x: SparseArray, key: Any) -> Any:
+    """What :meth:`SparseArray.__getitem__` says."""
+    row, col = _two_keys(x, key)
+    flat = [part for part in (row, col) if isinstance(part, int)]
+    listed = [part for part in (row, col) if not isinstance(part, (int, slice))]
+    if len(flat) == 2 or len(listed) == 2 or (flat and listed and listed[0].ndim == 2):
+        return _elements(x, row, col)
+    if any(part.ndim == 2 for part in listed):
+        raise IndexError(f"{_WHERE}: an index array of 2 dimensions needs another beside it, as in A[rows, cols]")
+    if flat:
+        on_cpu(x, _WHERE, "its result would have one dimension; keep two with a slice, as in A[i:i + 1]")
+    picked = _picked(x, *(slice(part, part + 1) if isinstance(part, int) else part for part in (row, col)))
+    return _line(picked, 0 if isinstance(row, int) else 1) if flat else picked
+
+
+def _line(x: SparseArray, axis: int) -> Any:
+    """A single row or column as SciPy's array of one dimension."""
+    from scipy import sparse
+
+    indptr, indices, values = sparse_convert.scaled(x, _WHERE)
+    places = indices if axis == 0 else rows_of(indptr)
+    return sparse.coo_array((values, (places,)), shape=(x.shape[1 - axis],))
+
+
+# -- keys -------------------------------------------------------------------------------------------------------------
+def _two_keys(x: SparseArray, key: Any) -> tuple[Any, Any]:
+    """A checked key for rows and one for columns: an int, a slice or an int64 array."""
+    if getattr(key, "ndim", 0) == 2 and not isinstance(key, tuple) and getattr(key, "dtype", None) == np.bool_:
+        return _mask(x, key)
+    keys = list(key) if isinstance(key, tuple) else [key]
+    dots = [at for at, one in enumerate(keys) if one is Ellipsis]
+    if len(dots) > 1:
+        raise IndexError(f"{_WHERE}: an index may hold one '...', got {len(dots)}")
+    at = dots[0] if dots else len(keys)
+    keys[at : at + len(dots)] = [slice(None)] * (2 - len(keys) + len(dots))
+    if len(keys) != 2:
+        raise IndexError(f"{_WHERE}: {len(keys)} indices for 2 dimensions")
+    row, col = (_one_key(x, one, axis) for axis, one in enumerate(keys))
+    return row, col
+
+
+def _mask(x: SparseArray, mask: Any) -> tuple[Any, Any]:
+    if tuple(mask.shape) != x.shape:
+        raise IndexError(f"{_WHERE}: a mask of shape {tuple(mask.shape)} does not fit an array of shape {x.shape}")
+    if hasattr(mask, "nnz"):
+        rows, cols = mask.nonzero()
+    else:
+        plain, _ = interop.as_array(mask, _WHERE, "the mask")
+        rows, cols = interop.namespace(plain).nonzero(plain)
+    return tuple(interop.move(part, x.device).astype(np.int64) for part in (rows, cols))
+
+
+def _one_key(x: SparseArray, key: Any, axis: int) -> Any:
+    size = x.shape[axis]
+    if isinstance(key, slice):
+        return key
+    if isinstance(key, (int, np.integer)) and not isinstance(key, (bool, np.bool_)):
+        if not -size <= key < size:
+            raise IndexError(f"{_WHERE}: index {key} is out of bounds for axis {axis} with size {size}")
+        return int(key) % size
+    if key is None or isinstance(key, (bool, np.bool_, float, str)):
+        raise IndexError(
+            f"{_WHERE}: an axis is indexed by integers, slices, index arrays or masks, got {type(key).__name__}"
+        )
+    found, _ = interop.as_array(key, _WHERE, "the index")
+    found = interop.move(found, x.device)
+    if found.ndim == 0 and found.dtype.kind in "iu":
+        return _one_key(x, int(found), axis)
+    if found.ndim not in (1, 2) or (found.dtype.kind not in "biu" and found.size):
+        raise DTypeError(f"{_WHERE}: an index array holds integers or booleans, got {found.ndim}-D {found.dtype}")
+    if found.dtype.kind == "b":
+        if found.shape != (size,):
+            raise IndexError(f"{_WHERE}: a mask of shape {found.shape} does not fit axis {axis} with size {size}")
+        return interop.namespace(found).flatnonzero(found)
+    found = found.astype(np.int64)
+    if found.size and not (-size <= int(found.min()) and int(found.max()) < size):
+        raise IndexError(
+            f"{_WHERE}: indices reach {int(found.min())}..{int(found.max())}, but axis {axis} has size {size}"
+        )
+    return found + (found < 0) * size
+
+
+# -- rows and columns -------------------------------------------------------------------------------------------------
+def _picked(x: SparseArray, row: Any, col: Any) -> SparseArray:
+    """Rows and columns by slices and index arrays; factors are picked along, and values keep their dtype and heads."""
+    row_scale, col_scale = scales_of(x)
+    start, stop, step = _bounds(row, x.shape[0])
+    blocks = row_blocks(x, start, stop) if step == 1 and _is_whole(col, x.shape[1]) else None
+    if blocks is not None:
+        return with_fields(blocks, row_scale=None if row_scale is None else row_scale[start:stop])
+    indptr, indices, values = x.csr_arrays()
+    made = Pattern(indptr, indices, x.shape, values, family=family_of(x))
+    made = _columns(_rows(made, row), col)
+    if made.values is values and values is not None:
+        made = replace(made, values=values.copy())
+    result = fitted(x, made, _WHERE)
+    scales = {"row_scale": (row_scale, row), "col_scale": (col_scale, col)}
+    fields = {name: interop.contiguous(scale[key]) for name, (scale, key) in scales.items() if scale is not None}
+    return with_fields(result, **fields) if fields else result
+
+
+def _bounds(key: Any, size: int) -> tuple[int, int, int]:
+    """Start, stop and step of a slice; the step of an index array is 0."""
+    if not isinstance(key, slice):
+        return 0, 0, 0
+    start, stop, step = key.indices(size)
+    return start, max(start, stop) if step > 0 else stop, step
+
+
+def _is_whole(key: Any, size: int) -> bool:
+    return _bounds(key, size) == (0, size, 1)
+
+
+def _places(made: Pattern, key: Any, size: int) -> Any:
+    """An index array for a slice or itself."""
+    return interop.namespace(made.indptr).arange(*_bounds(key, size)) if isinstance(key, slice) else key
+
+
+def _rows(made: Pattern, key: Any) -> Pattern:
+    start, stop, step = _bounds(key, made.shape[0])
+    if step != 1:
+        return rows_at(made, _places(made, key, made.shape[0]))
+    if _is_whole(key, made.shape[0]):
+        return made
+    starts = made.indptr[start : stop + 1]
+    first, last = int(starts[0]), int(starts[-1])
+    values = None if made.values is None else made.values[first:last].copy()
+    return replace(
+        made,
+        indptr=starts - starts[0],
+        indices=made.indices[first:last],
+        shape=(stop - start, made.shape[1]),
+        values=values,
+    )
+
+
+def rows_at(made: Pattern, rows: Any) -> Pattern:
+    """The rows of a pattern that an int64 index array names.
+
+    Examples
+    --------
+    >>> made = rows_at(Pattern(np.array([0, 1, 3]), np.array([4, 0, 2]), (2, 5)), np.array([1, 0, 1]))
+    >>> made.indptr, made.indices
+    (array([0, 2, 3, 5]), array([0, 2, 4, 0, 2]))
+    """
+    space = interop.namespace(made.indptr)
+    starts = made.indptr[:-1][rows].astype(np.int64)
+    ends = space.zeros(rows.size + 1, np.int64)
+    ends[1:] = space.cumsum(made.indptr[1:][rows] - starts)
+    places = space.arange(int(ends[-1])) + (starts - ends[:-1])[rows_of(ends)]
+    values = None if made.values is None else gather(made.values, places)
+    shape = (int(rows.size), made.shape[1])
+    return replace(made, indptr=ends, indices=made.indices[places], shape=shape, values=values)
+
+
+def _columns(made: Pattern, key: Any) -> Pattern:
+    start, stop, step = _bounds(key, made.shape[1])
+    if step == 1:
+        if _is_whole(key, made.shape[1]):
+            return made
+        inside = kept_entries(made, (made.indices >= start) & (made.indices < stop))
+        return replace(
+            inside, indices=inside.indices - inside.indices.dtype.type(start), shape=(made.shape[0], stop - start)
+        )
+    columns = _places(made, key, made.shape[1])
+    if interop.namespace(made.indptr) is not np:
+        return turned(rows_at(turned(made), columns))
+    # SciPy picks numbers of the entries, so that values of any dtype and shape follow.
+    numbered = matrix(replace(made, values=np.arange(made.indices.size)))[:, columns]
+    numbered.sort_indices()
+    values = None if made.values is None else gather(made.values, numbered.data)
+    return replace(made, indptr=numbered.indptr, indices=numbered.indices, shape=numbered.shape, values=values)
+
+
+def turned(made: Pattern) -> Pattern:
+    """The transpose of a canonical pattern with its values.
+
+    Examples
+    --------
+    >>> made = turned(Pattern(np.array([0, 1, 3]), np.array([1, 0, 1]), (2, 2), np.array([5, 6, 7])))
+    >>> made.indptr, made.indices, made.values
+    (array([0, 1, 3]), array([1, 0, 1]), array([6, 5, 7]))
+    """
+    wide = np.result_type(made.indptr.dtype, made.indices.dtype)
+    starts, columns = (part.astype(wide, copy=False) for part in (made.indptr, made.indices))
+    other, order = sparse_convert.transposed(starts, columns, made.shape)
+    values = None if made.values is None else gather(made.values, order)
+    return replace(other, values=values, family=made.family)
+
+
+# -- elements ---------------------------------------------------------------------------------------------------------
+def _elements(x: SparseArray, row: Any, col: Any) -> Any:
+    """Single elements, by index arrays that broadcast: a scalar, or as many dimensions as they have."""
+    made = entries(x, _WHERE)
+    space = interop.namespace(made.indptr)
+    try:
+        rows, cols = space.broadcast_arrays(space.asarray(row), space.asarray(col))
+    except ValueError:
+        shapes = tuple(getattr(part, "shape", ()) for part in (row, col))
+        raise IndexError(f"{_WHERE}: index arrays of shapes {shapes[0]} and {shapes[1]} do not broadcast") from None
+    found = elements(made, rows.ravel(), cols.ravel()).reshape(rows.shape)
+    if found.ndim == 0:
+        return found[()]
+    if found.ndim == 1:
+        return interop.from_array(found, made.family, _WHERE)
+    return of_dense(x, found != 0 if made.values is None and x.holds_bits else found)
+
+
+def elements(made: Pattern, rows: Any, cols: Any) -> Any:
+    """The elements at `rows` and `cols` (int64, one dimension): a search in every row, in steps of all of them together.
+
+    Examples
+    --------
+    >>> made = Pattern(np.array([0, 1, 3]), np.array([1, 0, 1]), (2, 2), np.array([5, 6, 7]))
+    >>> elements(made, np.array([1, 0]), np.array([1, 0]))
+    array([7, 0])
+    """
+    if made.values is not None and made.values.ndim == 2:
+        raise ShapeError(f"{_WHERE}: the edges have {made.values.shape[1]} values each; pick one with with_values")
+    space = interop.namespace(made.indptr)
+    low, high = (made.indptr[at].astype(np.int64) for at in (rows, rows + 1))
+    ends = high
+    for _ in range(int((high - low).max()).bit_length() if rows.size else 0):
+        middle = (low + high) // 2
+        less = (low < high) & (made.indices[space.minimum(middle, max(made.indices.size - 1, 0))] < cols)
+        low, high = space.where(less, middle + 1, low), space.where(less, high, middle)
+    dtype = np.dtype(np.uint8) if made.values is None else made.values.dtype
+    if not made.indices.size:
+        return space.zeros(rows.size, dtype)
+    at = space.minimum(low, made.indices.size - 1)
+    there = (low < ends) & (made.indices[at] == cols)
+    if made.values is None:
+        return there.astype(np.uint8)
+    return space.where(there, as_bits(made.values)[at], as_bits(made.values).dtype.type(0)).view(dtype)
+
+
+def of_dense(x: SparseArray, found: Any) -> SparseArray:
+    """The elements of a dense array that are not zero."""
+    space = interop.namespace(found)
+    rows, cols = space.nonzero(found)
+    starts = space.zeros(found.shape[0] + 1, np.int64)
+    starts[1:] = space.cumsum(space.count_nonzero(found, axis=1))
+    return fitted(x, Pattern(starts, cols, found.shape, found[rows, cols], family=family_of(x)), _WHERE)

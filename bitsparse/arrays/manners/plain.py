@@ -1,0 +1,103 @@
+"""An array as plain entries, as numbers, and as a matrix of SciPy that shares its memory; and the way back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bitsparse import interop
+from bitsparse.arrays import sparse_convert, sparse_forms
+from bitsparse.arrays.indices import index_dtype
+from bitsparse.arrays.inside import family_of, of_result, values_and_scales
+from bitsparse.arrays.sparse_forms import Wanted
+from bitsparse.arrays.sparse_merge import Pattern
+from bitsparse.errors import DeviceError, DTypeError, ShapeError
+
+if TYPE_CHECKING:
+    from bitsparse.arrays.sparse_base import SparseArray
+
+
+def entries(x: SparseArray, function: str) -> Pattern:
+    """The entries of `x` as they are; scales are multiplied into the values."""
+    values, row_scale, col_scale = values_and_scales(x)
+    if row_scale is None and col_scale is None:
+        indptr, indices, _ = x.csr_arrays()
+        return Pattern(indptr, indices, x.shape, values, family=family_of(x))
+    indptr, indices, numbers = sparse_convert.scaled(x, function)
+    return Pattern(indptr, indices, x.shape, numbers, family=family_of(x))
+
+
+def is_pattern(x: SparseArray) -> bool:
+    """Whether every entry is 1."""
+    return all(part is None for part in values_and_scales(x))
+
+
+def counted(x: SparseArray, function: str) -> Pattern:
+    """The entries of `x` with one number each; the ones of a pattern are int32, so that sums and differences do not wrap."""
+    indptr, indices, values = sparse_convert.scaled(x, function)
+    return Pattern(indptr, indices, x.shape, values.astype(np.int32) if is_pattern(x) else values, family=family_of(x))
+
+
+def matrix(made: Pattern) -> Any:
+    """A :class:`scipy.sparse.csr_array` that shares the memory; nothing may be done to it in place."""
+    from scipy import sparse
+
+    csr = sparse.csr_array((made.values, made.indices, made.indptr), shape=made.shape, copy=False)
+    csr.has_canonical_format = csr.has_sorted_indices = True
+    return csr
+
+
+def on_cpu(x: SparseArray, function: str, remedy: str) -> None:
+    """Refuse an array on a GPU by name, with what to do instead."""
+    if x.device != "cpu":
+        raise DeviceError(f"{function}: it is not there on a GPU yet, and the array is on {x.device}; {remedy}")
+
+
+def wide(*arrays: SparseArray) -> Any:
+    """int64 if the indices of one of these arrays are, else None: what fits."""
+    return np.int64 if any(array.index_dtype == np.int64 for array in arrays) else None
+
+
+def back(x: SparseArray, csr: Any, function: str, *others: SparseArray, canonical: bool = False) -> SparseArray:
+    """A compressed matrix of SciPy as an array like `x`; booleans stay booleans. What is not known to be canonical is checked."""
+    family = interop.common_family([family_of(x), *(family_of(other) for other in others)])
+    if canonical:
+        made = Pattern(csr.indptr, csr.indices, csr.shape, csr.data, family=family)
+        return fitted(x, made, function, *others)
+    made = sparse_forms.from_csr(function, csr.indptr, csr.indices, csr.shape, csr.data, Wanted(wide(x, *others)))
+    if made.values is None:
+        made = replace(made, values=np.ones(made.indices.size, np.bool_))
+    return of_result(x, replace(made, had_duplicates=False, family=family))
+
+
+def fitted(x: SparseArray, made: Pattern, function: str, *others: SparseArray) -> SparseArray:
+    """Entries that are canonical as an array like `x`, their indices as narrow as they may be."""
+    dtype = index_dtype(function, made.shape, int(made.indices.size), wide(x, *others))
+    starts, columns = (part.astype(dtype, copy=False) for part in (made.indptr, made.indices))
+    return of_result(x, replace(made, indptr=starts, indices=columns))
+
+
+def mapped(x: SparseArray, function: str, operation: Callable[[Any], Any]) -> SparseArray:
+    """The same entries with `operation` of their values, which leaves zero as it is."""
+    made = counted(x, function)
+    return of_result(x, replace(made, values=operation(made.values)))
+
+
+def two_sizes(function: str, shape: Any, size: int) -> tuple[int, int]:
+    """A shape that holds `size` elements, where one of the two sizes may be -1."""
+    sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+    if not all(isinstance(one, (int, np.integer)) for one in sizes):
+        raise DTypeError(f"{function}: a shape holds integers, got {tuple(sizes)}")
+    if len(sizes) != 2:
+        raise ShapeError(f"{function}: sparse arrays have 2 dimensions, got shape {tuple(sizes)}; use .tocoo().reshape")
+    rows, cols = (int(one) for one in sizes)
+    if rows == -1 and cols > 0:
+        rows = size // cols
+    elif cols == -1 and rows > 0:
+        cols = size // rows
+    if min(rows, cols) < 0 or rows * cols != size:
+        raise ShapeError(f"{function}: {size} elements do not fit shape {tuple(sizes)}")
+    return rows, cols

@@ -1,0 +1,108 @@
+"""Other shapes, triangles and what is done in place."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bitsparse import interop
+from bitsparse.arrays.indices import converted, matrix_shape, rows_of
+from bitsparse.arrays.inside import become, of_result, scales_of, with_fields
+from bitsparse.arrays.manners.plain import back, counted, entries, fitted, matrix, on_cpu, two_sizes
+from bitsparse.arrays.sparse_merge import Pattern, kept_entries, nonzeros
+from bitsparse.errors import DTypeError, ShapeError
+
+if TYPE_CHECKING:
+    from bitsparse.arrays.sparse_base import SparseArray
+
+_KEYS = 1 << 62
+
+
+def reshape(x: SparseArray, shape: Any, order: str) -> SparseArray:
+    """``x.reshape``: entries in the order of rows stay in that order, so that nothing is sorted."""
+    if order not in ("C", "F"):
+        raise ValueError(f"reshape: order must be 'C' or 'F', got {order!r}")
+    size = x.shape[0] * x.shape[1]
+    rows, cols = two_sizes("reshape", shape, size)
+    if order == "F":
+        return reshape(x.T, (cols, rows), "C").T
+    if (rows, cols) == x.shape:
+        return x
+    if size > _KEYS:
+        raise ShapeError(f"reshape: shape {x.shape} has more than 2**62 elements")
+    made = entries(x, "reshape")
+    space = interop.namespace(made.indptr)
+    places = rows_of(made.indptr).astype(np.int64) * x.shape[1] + made.indices
+    starts = space.zeros(rows + 1, np.int64)
+    starts[1:] = space.cumsum(space.bincount(places // max(cols, 1), minlength=rows))
+    values = None if made.values is None else made.values.copy()
+    moved = replace(made, indptr=starts, indices=places % max(cols, 1), shape=(rows, cols), values=values)
+    return fitted(x, moved, "reshape")
+
+
+def triangle(x: SparseArray, k: Any, lower: bool, function: str) -> SparseArray:
+    """The entries on and below (or above) diagonal `k`; scales, values' dtype and heads stay."""
+    if isinstance(k, bool) or not isinstance(k, (int, np.integer)):
+        raise DTypeError(f"{function}: the number of a diagonal is an integer, got {k!r}")
+    made = entries(x, function)
+    above = made.indices.astype(np.int64) - rows_of(made.indptr)
+    return of_result(x, kept_entries(made, above <= int(k) if lower else above >= int(k)))
+
+
+def _no_scales(x: SparseArray, function: str) -> None:
+    if any(scale is not None for scale in scales_of(x)):
+        raise DTypeError(
+            f"{function}: the array has factors of rows or columns, beside which its values do not change alone; pass "
+            f"TCTiledCSR(A.tocsr()), which has them multiplied in"
+        )
+
+
+def set_diagonal(x: SparseArray, values: Any, k: Any) -> None:
+    """``x.setdiag``, in place."""
+    on_cpu(x, "setdiag", "build it anew of A.get()")
+    _no_scales(x, "setdiag")
+    given = interop.as_host(values, "setdiag", "values")
+    if x.holds_bits and not ((given == 0) | (given == 1)).all():
+        raise ValueError("setdiag: bits hold only 0 and 1; use TCTiledCSR(A) for other values")
+    dtype = x.dtype
+    csr = matrix(counted(x, "setdiag")).astype(np.float32 if dtype.kind not in "biuf" or dtype == np.float16 else dtype)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that a pattern changes is what was asked for
+            csr.setdiag(given.astype(csr.dtype), int(k))
+    except ValueError as error:
+        raise ShapeError(f"setdiag: {error}") from None
+    csr.sum_duplicates()
+    if x.holds_bits:
+        csr = csr.astype(np.bool_)
+    made = back(x, csr, "setdiag")
+    values = made.csr_arrays()[2]
+    become(x, made if values is None else with_fields(made, data=converted(values, dtype)))
+
+
+def eliminate_zeros(x: SparseArray) -> None:
+    """``x.eliminate_zeros``, in place."""
+    indptr, indices, values = x.csr_arrays()
+    if values is None:
+        return
+    kept: Any = nonzeros(values)
+    kept = kept if kept.ndim == 1 else kept.any(axis=1)
+    if bool(kept.all()):
+        return
+    row_scale, col_scale = scales_of(x)
+    made = kept_entries(Pattern(indptr, indices, x.shape, values), kept)
+    become(x, of_result(x, replace(made, row_scale=row_scale, col_scale=col_scale)))
+
+
+def resize(x: SparseArray, shape: Any) -> None:
+    """``x.resize``, in place: elements outside of the new shape are gone, and the rest of it is empty."""
+    _no_scales(x, "resize")
+    rows, cols = matrix_shape("resize", shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape)
+    cut = x[: min(rows, x.shape[0]), : min(cols, x.shape[1])]
+    made, space = entries(cut, "resize"), interop.namespace(x.csr_arrays()[0])
+    starts = space.empty(rows + 1, made.indptr.dtype)
+    starts[: made.indptr.size], starts[made.indptr.size :] = made.indptr, made.indptr[-1]
+    become(x, fitted(x, replace(made, indptr=starts, shape=(rows, cols)), "resize"))

@@ -1,0 +1,135 @@
+"""What graph attention of the second kind computes per edge, on the GPU. Arguments are validated by the callers in ``ops``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bitsparse import jit
+from bitsparse.backends.cuda import geometry
+from bitsparse.backends.cuda.csr import vectors as edges
+from bitsparse.backends.cuda.csr.schedule import Schedule
+from bitsparse.backends.cuda.edges.sddmm import combine_defines, walked
+from bitsparse.backends.cuda.sparse.checks import THREADS
+
+#: Edges of a stretch of rows that a lane gathers at a time.
+_STEPS = 4
+
+Gatv2ScoresParams = jit.struct("edges/gatv2.cu", "Gatv2ScoresParams")
+SteepParams = jit.struct("edges/gatv2.cu", "SteepParams")
+
+
+def steep_defines(dtype: Any, vector: int, vectors: int) -> dict[str, int]:
+    """Constants of ``steep_sums`` for rows of `vectors` vectors of `vector` bytes and int32 indices."""
+    lanes = min(32, edges.power_of_two(vectors))
+    return {"BS_TYPE": edges.element_type(dtype), "BS_VECTOR": vector, "BS_LANES": lanes, "BS_STEPS": _STEPS}
+
+
+def gatv2_scores(
+    indptr: Any,
+    indices: Any,
+    shape: tuple[int, int],
+    x: Any,
+    y: Any,
+    weights: Any,
+    *,
+    negative_slope: float,
+    schedule: Schedule | None = None,
+) -> Any:
+    """Dot products of `weights` with leaky relus of ``x[row] + y[column]`` for every edge and head, (nnz, heads), in edge order.
+
+    A lane of a group of at most 32 sums every so many vectors of at most 16 bytes in order with fused steps; the sums of the lanes are
+    added in a fixed tree.
+
+    Parameters
+    ----------
+    x, y : cupy.ndarray (rows, heads * width), (cols, heads * width)
+    weights : cupy.ndarray (heads, width)
+        All three float32, or float64.
+    schedule : Schedule, optional
+        Of this pattern, so that nothing is prepared for this call.
+    """
+    cupy = jit.require_cupy("gatv2_scores")
+    (heads, width), nnz = weights.shape, int(indices.size)
+    if 0 in (heads, width, nnz):
+        return cupy.zeros((nnz, heads), x.dtype)
+    result = cupy.empty((nnz, heads), x.dtype)
+    x, y, weights = (geometry.contiguous(part) for part in (x, y, weights))
+    params = Gatv2ScoresParams(slope=negative_slope, heads=heads)
+    schedule = walked(params.ends, edges.schedule_of(schedule, indptr, indices, shape, nnz), 1)
+    jit.filled(params.ends, x=x, y=y, out=result)
+    vector = edges.vector_bytes(width * x.dtype.itemsize, x.dtype.itemsize, (x, y))
+    params.ends.vectors = width * x.dtype.itemsize // vector
+    jit.filled(params, weights=weights)
+    defines = combine_defines(x.dtype, vector, params.ends.vectors) | schedule.defines
+    blocks = -(-params.ends.warps // (THREADS // 32))
+    jit.kernel("edges/gatv2.cu", "gatv2_scores", defines).launch(blocks, THREADS, params)()
+    return result
+
+
+def steep_sums(
+    indptr: Any,
+    indices: Any,
+    shape: tuple[int, int],
+    x: Any,
+    y: Any,
+    weights: Any,
+    *,
+    negative_slope: float,
+    schedule: Schedule | None = None,
+    span: int | None = None,
+    longest: int | None = None,
+) -> Any:
+    """Sums over each row of the edges' `weights`, times `negative_slope` where ``x[row] + y[column]`` is not positive.
+
+    Parameters
+    ----------
+    x, y : cupy.ndarray (rows, heads * width), (cols, heads * width)
+    weights : cupy.ndarray (nnz, heads)
+        All three float32, or float64.
+    schedule : Schedule, optional
+        Of this pattern, so that nothing is prepared for this call.
+    span, longest : int, optional
+        How the rows are cut up, see :meth:`Schedule.cut`.
+
+    Returns
+    -------
+    cupy.ndarray (rows, heads * width)
+        Edges of a row are added in order; those of long rows in pieces, which are added in order.
+    """
+    cupy = jit.require_cupy("gatv2_scores_vjp")
+    (nnz, heads), columns = weights.shape, x.shape[1]
+    if 0 in (nnz, *x.shape):
+        return cupy.zeros(x.shape, x.dtype)
+    result = cupy.empty(x.shape, x.dtype)
+    x, y, weights = (geometry.contiguous(part) for part in (x, y, weights))
+    schedule, itemsize = edges.schedule_of(schedule, indptr, indices, shape, nnz).indexed(), x.dtype.itemsize
+    vector = edges.vector_bytes(columns // heads * itemsize, itemsize, (x, y, result))
+    vectors = columns * itemsize // vector
+    defines = steep_defines(x.dtype, vector, vectors) | schedule.defines
+    lanes = defines["BS_LANES"]
+    plan = schedule.cut(lanes, span=span, longest=longest)
+    partial = cupy.empty((plan.pieces, columns), x.dtype)
+    params = SteepParams(schedule.params(plan, lanes), slope=negative_slope)
+    sizes = {"heads": heads, "vectors": vectors, "head_vectors": vectors // heads}
+    jit.filled(params, x=x, y=y, weights=weights, out=result, partial=partial, **sizes)
+    grid = (-(-plan.units * lanes // THREADS), -(-vectors // lanes), 1)
+    jit.kernel("edges/gatv2.cu", "steep_sums", defines).launch(grid, THREADS, params)()
+    if plan.pieces:
+        jit.kernel("edges/gatv2.cu", "join_sums", defines).launch(plan.pieces, THREADS, params)()
+    return result
+
+
+def _variants() -> list[jit.Variant]:
+    """Heads of 32 and of 8 and 64 float32 and of 32 float64 elements, and rows of four and one of them."""
+    large = {"BS_LARGE": 1}
+    scores = [combine_defines("float32", 16, vectors) for vectors in (8, 2, 16)]
+    scores += [combine_defines("float64", 16, 16), scores[0] | large]
+    sums = [steep_defines("float32", 16, vectors) for vectors in (32, 8)]
+    sums += [steep_defines("float64", 16, 32), sums[0] | large]
+    return [
+        *jit.variants_of("edges/gatv2.cu", "gatv2_scores", scores),
+        *jit.variants_of("edges/gatv2.cu", "steep_sums", sums),
+    ]
+
+
+VARIANTS = _variants()

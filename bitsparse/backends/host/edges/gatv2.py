@@ -1,0 +1,83 @@
+"""What graph attention of the second kind computes per edge, on the host. Arguments are validated by the callers in ``ops``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse._ext import sddmm as _ext
+from bitsparse.backends.host.buffers import as_bytes, pattern_bytes
+from bitsparse.backends.host.settings import run_on
+
+Array = NDArray[Any]
+
+
+def gatv2_scores(
+    indptr: Array, indices: Array, shape: tuple[int, int], x: Array, y: Array, weights: Array, *, negative_slope: float
+) -> Array:
+    """Dot products of `weights` with leaky relus of ``x[row] + y[column]`` for every edge and head, (nnz, heads), in edge order.
+
+    Summed as dot products are: see :func:`bitsparse.backends.host.edges.sddmm.sddmm`.
+
+    Parameters
+    ----------
+    x, y : ndarray (rows, heads * width), (cols, heads * width)
+    weights : ndarray (heads, width)
+        All three float32, or float64.
+
+    Examples
+    --------
+    >>> x, y = np.array([[1.0, 2.0]]), np.array([[1.0, -7.0]])
+    >>> gatv2_scores(np.array([0, 1]), np.array([0]), (1, 1), x, y, np.array([[1.0, 10.0]]), negative_slope=0.2)
+    array([[-8.]])
+    """
+    result = np.empty((indices.size, len(weights)), x.dtype)
+    return _run(_ext.leaky_dots, indptr, indices, shape, x, y, weights, weights.shape[0], negative_slope, result)
+
+
+def steep_sums(
+    indptr: Array, indices: Array, shape: tuple[int, int], x: Array, y: Array, weights: Array, *, negative_slope: float
+) -> Array:
+    """Sums over each row of the edges' `weights`, times `negative_slope` where ``x[row] + y[column]`` is not positive.
+
+    Parameters
+    ----------
+    x, y : ndarray (rows, heads * width), (cols, heads * width)
+    weights : ndarray (nnz, heads)
+        All three float32, or float64.
+
+    Returns
+    -------
+    ndarray (rows, heads * width)
+        Edges of a row are added in order; those of rows of more than 1024 edges in pieces of so many, which are added in order.
+
+    Examples
+    --------
+    >>> x, y = np.array([[1.0, 2.0]]), np.array([[1.0, -7.0]])
+    >>> steep_sums(np.array([0, 1]), np.array([0]), (1, 1), x, y, np.array([[10.0]]), negative_slope=0.2)
+    array([[10.,  2.]])
+    """
+    result = np.empty(x.shape, x.dtype)
+    return _run(_ext.steep_sums, indptr, indices, shape, x, y, weights, weights.shape[1], negative_slope, result)
+
+
+def _run(
+    compute: Callable[..., None],
+    indptr: Array,
+    indices: Array,
+    shape: tuple[int, int],
+    x: Array,
+    y: Array,
+    weights: Array,
+    heads: int,
+    slope: float,
+    out: Array,
+) -> Array:
+    pattern = *pattern_bytes(indptr, indices), shape, indices.size
+    width = x.shape[1] // heads if heads else 0
+    ends = as_bytes(x), as_bytes(y), heads, width
+    compute(run_on(), *pattern, x.dtype == np.float64, *ends, as_bytes(weights), slope, as_bytes(out))
+    return out

@@ -1,0 +1,169 @@
+"""Partitions by METIS, kept on disk by the graph they were made of, as METIS takes minutes; and nodes numbered part after part."""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import suppress
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import _check, jit
+from bitsparse._archive import npy
+from bitsparse._files import keep, open_plain
+from bitsparse.arrays.indices import index_array
+from bitsparse.arrays.sparse_merge import Pattern
+from bitsparse.errors import FileFormatError, ShapeError
+from bitsparse.graph.adjacency import scipy_pattern, square_pattern
+
+#: Bytes in front of the numbers of a ``.npy`` file, at most.
+_LONGEST_HEADER = 1 << 14
+
+
+def partition(graph: Any, parts: int, *, seed: int = 0, recursive: bool | None = None) -> NDArray[np.int32]:
+    """Split the nodes into parts of about equal size with few edges between them (METIS, as QGTC section 4.1 and Cluster-GCN use it).
+
+    Parameters
+    ----------
+    graph : sparse array of shape (n, n), tuple, TCTiledCSR, FRDC, BitTensor
+        Directions, values and self loops do not matter: METIS gets the symmetric pattern without loops.
+    parts : int
+        Number of parts, 1..n. Some may stay empty when it is close to n.
+    seed : int, default 0
+        Of METIS; the same seed gives the same parts.
+    recursive : bool, optional
+        Recursive bisection instead of k-way partitioning; by default up to 8 parts.
+
+    Returns
+    -------
+    ndarray of int32, shape (n,)
+        The part of each node.
+
+    Examples
+    --------
+    >>> from bitsparse import graph
+    >>> a = np.kron(np.eye(2, dtype=int), np.ones((4, 4), dtype=int))
+    >>> labels = graph.partition(a, 2)
+    >>> len(set(labels[:4])), len(set(labels[4:])), bool(labels[0] != labels[4])
+    (1, 1, True)
+    """
+    pattern = square_pattern("partition", graph)
+    nodes = pattern.shape[0]
+    parts = _check.integer("partition", "parts", parts, 1, max(nodes, 1))
+    seed = _check.integer("partition", "seed", seed, 0, 2**31 - 1)
+    csr = scipy_pattern(pattern)
+    both = (csr + csr.T).tocoo()
+    off_diagonal = both.row != both.col
+    if parts == 1 or not off_diagonal.any():  # METIS cannot cut a graph without edges
+        return (np.arange(nodes, dtype=np.int64) * parts // max(nodes, 1)).astype(np.int32)
+    from pymetis import CSRAdjacency, Options, part_graph, zero_copy_dtype
+    from scipy import sparse
+
+    data, rows, cols = (part[off_diagonal] for part in (both.data, both.row, both.col))
+    plain = sparse.coo_array((data, (rows, cols)), shape=pattern.shape).tocsr()
+    dtype = zero_copy_dtype()
+    adjacency = CSRAdjacency(plain.indptr.astype(dtype, copy=False), plain.indices.astype(dtype, copy=False))
+    cut = part_graph(parts, adjacency, recursive=recursive, options=Options(seed=seed))
+    return np.asarray(cut.vertex_part, dtype=np.int32)
+
+
+# -- kept on disk -----------------------------------------------------------------------------------------------------
+def graph_hash(graph: Any, function: str = "graph_hash") -> str:
+    """A name for a pattern: equal patterns have equal names, whatever holds them.
+
+    Examples
+    --------
+    >>> graph_hash(np.eye(3)) == graph_hash((np.ones(3), (np.arange(3), np.arange(3))))
+    True
+    """
+    pattern = square_pattern(function, graph)
+    digest = hashlib.blake2b(str(pattern.shape).encode(), digest_size=16)
+    wide = np.int64 if max(pattern.shape[0], pattern.indices.size) >= 2**31 else np.int32
+    for part in (pattern.indptr, pattern.indices):
+        data: Any = np.ascontiguousarray(part, dtype=wide)
+        digest.update(data)
+    return digest.hexdigest()
+
+
+def cached_partition(
+    graph: Any, parts: int, *, seed: int = 0, folder: str | Path | None = None
+) -> tuple[NDArray[np.int32], bool]:
+    """:func:`bitsparse.graph.partition`, kept on disk.
+
+    Parameters
+    ----------
+    graph, parts, seed
+        As there.
+    folder : path, optional
+        By default ``parts`` in the cache folder (``BITSPARSE_CACHE_DIR``).
+
+    Returns
+    -------
+    labels : ndarray of int32, shape (n,)
+    found : bool
+        Whether they were there. A file that cannot be read, or holds something else, is made anew.
+    """
+    pattern = square_pattern("partition", graph)
+    nodes = pattern.shape[0]
+    name = f"{graph_hash(pattern)}-{parts}-{seed}-{_metis()}.npy"
+    path = (Path(folder) if folder is not None else jit.cache_dir() / "parts") / name
+    labels = _load(path, nodes, parts)
+    if labels is not None:
+        return labels, True
+    labels = partition(graph, parts, seed=seed)
+    keep(path, partial(np.save, arr=labels))
+    return labels, False
+
+
+def _load(path: Path, nodes: int, parts: int) -> NDArray[np.int32] | None:
+    """Labels of an earlier run, or None; a file of another size than such labels take is not even read."""
+    try:
+        with open_plain(path) as stream:
+            content = stream.read(4 * nodes + _LONGEST_HEADER)
+            labels = npy("the partition", content)
+    except (OSError, FileFormatError):
+        return None
+    if labels.shape != (nodes,) or labels.dtype != np.int32:
+        return None
+    return labels if not nodes or 0 <= int(labels.min()) <= int(labels.max()) < parts else None
+
+
+def _metis() -> str:
+    with suppress(PackageNotFoundError):
+        return f"pymetis{version('pymetis')}"
+    return "pymetis"
+
+
+# -- numbering --------------------------------------------------------------------------------------------------------
+class Numbered(NamedTuple):
+    """The node with each new number, the new number of each node, and where parts start, in new numbers; last, how many nodes there are."""
+
+    order: NDArray[Any]
+    place: NDArray[Any]
+    bounds: NDArray[np.int64]
+
+
+def numbered_by_part(function: str, pattern: Pattern, labels: Any) -> Numbered:
+    """Number the nodes of a graph, fewer than 2**31, part after part, within a part as before; empty parts are left out.
+
+    Examples
+    --------
+    >>> from bitsparse.graph.adjacency import square_pattern
+    >>> numbered_by_part("f", square_pattern("f", np.eye(3)), [7, 2, 7])
+    Numbered(order=array([1, 0, 2], dtype=int32), place=array([1, 0, 2], dtype=int32), bounds=array([0, 1, 3]))
+    """
+    nodes = pattern.shape[0]
+    part = index_array(function, "labels", labels)
+    if part.size != nodes:
+        raise ShapeError(f"{function}: there are {part.size} labels for {nodes} nodes; pass one part for each")
+    if part.size and int(part.min()) < 0:
+        raise ValueError(f"{function}: labels reach {int(part.min())}, but parts count from 0")
+    order = np.argsort(part, kind="stable").astype(np.int32)
+    place = np.empty(nodes, np.int32)
+    place[order] = np.arange(nodes, dtype=np.int32)
+    sizes = np.unique(part, return_counts=True)[1]  # labels may be any numbers: no array is as long as the largest
+    return Numbered(order, place, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))

@@ -1,0 +1,352 @@
+"""Arrays of any library on any device: NumPy and CuPy views of them, and results in the caller's family.
+
+Memory is shared through DLPack, the array interfaces or the library's own NumPy view (bfloat16 as that of ml_dtypes). A copy is made only
+where the memory layout asks for it later on. PyTorch and JAX are never imported here: they are found in ``sys.modules`` when one of their
+arrays arrives.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse.errors import DeviceError, DTypeError
+from bitsparse.interop import streams
+from bitsparse.interop.devices import CUPY, JAX, NUMPY, TORCH, Family, device_of, is_cupy, namespace, require_cupy
+from bitsparse.interop.tensors import plain_tensor
+from bitsparse.interop.transfers import aligned_bytes, to_gpu
+
+#: DLPack device types whose memory the CPU reads (CPU, pinned CUDA host, ROCm host), and those that CuPy reads (CUDA, managed by CUDA).
+_HOST_DLPACK_DEVICES, _CUDA_DLPACK_DEVICES = (1, 3, 11), (2, 13)
+#: Packed words start at addresses that are multiples of this.
+_ALIGNMENT = 16
+#: Lists in lists that are read as one array.
+_DEEPEST = 16
+#: What is no array yet.
+_SEQUENCES = (np.generic, bool, int, float, complex, list, tuple)
+
+
+def _is_of(x: Any, library: str, kind: str) -> Any:
+    """The module of `library` if `x` is one of its arrays, else None."""
+    module = sys.modules.get(library)
+    return module if module is not None and isinstance(x, getattr(module, kind)) else None
+
+
+def _on_gpu(x: Any) -> bool:
+    """Whether an array of whatever library lies in the memory of one GPU."""
+    if is_cupy(x):
+        return True
+    if _is_of(x, "torch", "Tensor"):
+        return bool(x.is_cuda)
+    jax = _is_of(x, "jax", "Array")
+    if jax:
+        return not isinstance(x, jax.core.Tracer) and {device.platform for device in x.devices()} <= {"gpu", "cuda"}
+    if hasattr(x, "__dlpack_device__"):
+        return int(x.__dlpack_device__()[0]) in _CUDA_DLPACK_DEVICES
+    return hasattr(x, "__cuda_array_interface__")
+
+
+def gpu_of(x: Any) -> tuple[str, Family] | None:
+    """``"cuda:0"`` and so on and the family of an array in a GPU's memory, of whatever library; None for everything else.
+
+    Examples
+    --------
+    >>> gpu_of(np.zeros(3)), gpu_of("no array")
+    (None, None)
+    """
+    if isinstance(x, np.ndarray) or not _on_gpu(x):
+        return None
+    if _is_of(x, "torch", "Tensor"):
+        return f"cuda:{x.device.index}", TORCH
+    array, family = as_array(x, "as_array")
+    return device_of(array), family
+
+
+def as_array(x: Any, function: str, name: str = "x", *, gpu: bool = True) -> tuple[Any, Family]:
+    """A NumPy or CuPy view of ``x`` where it lies, in native byte order, and the family that ``x`` belongs to.
+
+    Memory on a GPU is shared with CuPy arrays, PyTorch CUDA tensors, JAX arrays and every other producer of DLPack or of the CUDA array
+    interface. Work that its owner has enqueued is waited for in stream order, as DLPack asks for, not by the host. A copy is made only
+    for lists, scalars and arrays in the other byte order.
+
+    Parameters
+    ----------
+    x : array_like
+        Array of NumPy, CuPy, PyTorch or JAX, any other DLPack or array-interface producer, nested lists or a scalar.
+    function, name : str
+        Who asks and for which argument; used in messages.
+    gpu : bool, default True
+        Arrays in a GPU's memory are taken as well.
+
+    Raises
+    ------
+    DeviceError
+        ``x`` lies on a device that is not taken, or on a GPU while CuPy is missing.
+    DTypeError
+        ``x`` is masked, sparse, needs a gradient or cannot be viewed as numbers.
+
+    Examples
+    --------
+    >>> array, family = as_array([[1, 2], [3, 4]], "example")
+    >>> array.shape, family
+    ((2, 2), Family('numpy'))
+    """
+    array, family = _view(x, function, name, gpu)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    return array, family
+
+
+def as_numpy(x: Any, function: str, name: str = "x") -> tuple[NDArray[Any], Family]:
+    """:func:`as_array` of what lies in host memory."""
+    return as_array(x, function, name, gpu=False)
+
+
+def _view(x: Any, function: str, name: str, gpu: bool) -> tuple[Any, Family]:
+    """:func:`as_array` in the byte order of ``x``."""
+    if isinstance(x, np.ndarray):
+        if isinstance(x, np.ma.MaskedArray):
+            raise DTypeError(
+                f"{function}: {name} is a masked array, whose mask would be lost; fill it first with {name}.filled(value)"
+            )
+        return np.asarray(x), NUMPY
+    if is_cupy(x):
+        if not gpu:
+            raise _not_on_cpu(function, name, f"cuda:{x.device.id}", ".get()")
+        return x, CUPY
+    if isinstance(x, _SEQUENCES):
+        return _from_sequence(x, function, name), NUMPY
+    torch = _is_of(x, "torch", "Tensor")
+    if torch:
+        return _from_torch(x, torch, function, name, gpu), TORCH
+    jax = _is_of(x, "jax", "Array")
+    if jax:
+        return _from_jax(x, jax, function, name, gpu), JAX
+    if hasattr(x, "nnz") and hasattr(x, "toarray"):
+        raise DTypeError(
+            f"{function}: {name} is a {type(x).__name__}, and sparse arrays are not densified silently; call its "
+            f".toarray() first"
+        )
+    space = x.__array_namespace__() if hasattr(x, "__array_namespace__") else None
+    family = NUMPY if space is None else Family(space.__name__.partition(".")[0], space)
+    if gpu and _on_gpu(x):
+        shared = hasattr(x, "__dlpack_device__")
+        array = _from_dlpack(x, function, name) if shared else require_cupy(function).asarray(x)
+        return array, CUPY if space is None else family
+    return _from_protocol(x, function, name), family
+
+
+def _from_sequence(x: Any, function: str, name: str) -> NDArray[Any]:
+    part, depth = x, 0
+    while isinstance(part, (list, tuple)) and part:
+        part, depth = part[0], depth + 1
+        if depth > _DEEPEST:  # NumPy would visit every element, of which there may be 2 to the power of the depth
+            raise DTypeError(f"{function}: {name} is lists in lists, more than {_DEEPEST} deep; pass an array")
+    try:
+        return np.asarray(x)
+    except ValueError as error:
+        raise DTypeError(f"{function}: {name} is not a rectangular array of numbers ({error})") from None
+
+
+def _not_on_cpu(function: str, name: str, device: str, remedy: str) -> DeviceError:
+    return DeviceError(f"{function}: {name} is on {device}, but this function runs on the CPU; pass {name}{remedy}")
+
+
+def _from_torch(x: Any, torch: Any, function: str, name: str, gpu: bool) -> Any:
+    if gpu and x.is_cuda:
+        x = plain_tensor(x, torch, function, name)
+        with streams.working_on(f"cuda:{x.device.index}", TORCH):
+            return _from_dlpack(x, function, name)
+    if x.device.type != "cpu":
+        raise _not_on_cpu(function, name, str(x.device), ".cpu()")
+    x = plain_tensor(x, torch, function, name)
+    try:
+        view: NDArray[Any] = x.view(torch.int16).numpy() if x.dtype == torch.bfloat16 else x.numpy()
+    except (TypeError, RuntimeError) as error:
+        raise DTypeError(
+            f"{function}: {name} has dtype {x.dtype}, which NumPy cannot view ({error}); "
+            f"pass a tensor of float32 or an integer dtype that has memory of its own, outside of vmap, jvp and torch.export"
+        ) from None
+    if x.dtype == torch.bfloat16:
+        try:
+            import ml_dtypes  # only here, as it costs time at import
+        except ModuleNotFoundError:
+            raise DTypeError(
+                f"{function}: {name} is bfloat16, for which NumPy needs the package ml_dtypes; install it, or pass {name}.float()"
+            ) from None
+        view = view.view(ml_dtypes.bfloat16)
+    return view
+
+
+def _from_jax(x: Any, jax: Any, function: str, name: str, gpu: bool) -> Any:
+    if isinstance(x, jax.core.Tracer):
+        raise DTypeError(
+            f"{function}: {name} is a JAX tracer without values; call {function} outside of jit, grad and vmap"
+        )
+    platforms = sorted({device.platform for device in x.devices()})
+    if gpu and len(x.devices()) == 1 and platforms[0] in ("gpu", "cuda"):
+        return _from_dlpack(x, function, name)
+    if platforms != ["cpu"]:
+        raise _not_on_cpu(function, name, "/".join(platforms), " moved with jax.device_put(x, jax.devices('cpu')[0])")
+    return np.asarray(x)
+
+
+def _from_dlpack(x: Any, function: str, name: str) -> Any:
+    cupy = require_cupy(function)
+    if not cupy.cuda.is_available():
+        raise DeviceError(
+            f"{function}: {name} is on a GPU, but CuPy finds no CUDA device; check the driver with nvidia-smi, or pass {name} on the CPU"
+        )
+    try:
+        return cupy.from_dlpack(x)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise DTypeError(
+            f"{function}: {name} ({type(x).__name__}) cannot be read through DLPack ({error}); convert it to float32 or an integer dtype"
+        ) from None
+
+
+def _from_protocol(x: Any, function: str, name: str) -> NDArray[Any]:
+    """Host memory of an object that exports it in one of the standard ways."""
+    if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
+        device_type, device_id = x.__dlpack_device__()
+        if int(device_type) not in _HOST_DLPACK_DEVICES:
+            raise _not_on_cpu(function, name, f"DLPack device ({int(device_type)}, {device_id})", " moved to the CPU")
+        try:
+            return np.from_dlpack(x)
+        except (BufferError, RuntimeError, TypeError) as error:
+            if not hasattr(x, "__array__") and not hasattr(x, "__array_interface__"):
+                raise DTypeError(
+                    f"{function}: {name} ({type(x).__name__}) cannot be read through DLPack ({error})"
+                ) from None
+    if not any(
+        hasattr(x, protocol) for protocol in ("__array__", "__array_interface__", "__array_struct__", "__buffer__")
+    ):
+        try:
+            memoryview(x)
+        except TypeError:
+            raise DTypeError(
+                f"{function}: {name} must be an array (NumPy, PyTorch, JAX or any DLPack producer), got {type(x).__name__}"
+            ) from None
+    return np.asarray(x)
+
+
+def as_host(x: Any, function: str, name: str = "x") -> NDArray[Any]:
+    """``x`` as a NumPy array, copied from a GPU if it lies there; for small parameters only."""
+    array, _ = as_array(x, function, name)
+    return array if isinstance(array, np.ndarray) else np.asarray(array.get())
+
+
+def writable_array(x: Any, function: str, name: str = "out") -> Any:
+    """The memory of ``x`` itself as NumPy or CuPy array, to write results into; never a copy.
+
+    Raises
+    ------
+    DTypeError
+        ``x`` is not an array that may be written to, or its dtype has no NumPy view.
+    """
+    if is_cupy(x):
+        return x
+    if isinstance(x, _SEQUENCES):
+        raise DTypeError(
+            f"{function}: {name} ({type(x).__name__}) has no memory that NumPy can write to; pass {name}=None or another array"
+        )
+    torch = _is_of(x, "torch", "Tensor")
+    if torch:
+        plain_tensor(x, torch, function, name, writable=True)
+    elif _is_of(x, "jax", "Array") and _on_gpu(x):
+        raise DTypeError(f"{function}: {name} is a JAX array, which cannot be written to; pass {name}=None")
+    array = _view(x, function, name, True)[0]
+    if not array.dtype.isnative:
+        raise DTypeError(
+            f"{function}: {name} has dtype {array.dtype}, but results are in native byte order; pass such an array"
+        )
+    return array
+
+
+def common_family(families: Iterable[Family]) -> Family:
+    """The family that results come back in: the first that is neither NumPy nor CuPy, else the first.
+
+    Examples
+    --------
+    >>> common_family([NUMPY, Family("torch")])
+    Family('torch')
+    """
+    known = list(families)
+    return next((family for family in known if family.name not in ("numpy", "cupy")), known[0] if known else NUMPY)
+
+
+def from_array(result: Any, family: Family, function: str) -> Any:
+    """``result`` as an array of ``family`` on the device where it lies, without a copy where the library can adopt the memory.
+
+    A family that knows one device only gives way on the other: NumPy's results on a GPU are CuPy's, and the other way round.
+
+    Raises
+    ------
+    DTypeError
+        The library cannot hold ``result.dtype`` without changing values (64-bit results in JAX without x64 mode).
+    """
+    if family.name in ("numpy", "cupy"):
+        return result
+    on_host = isinstance(result, np.ndarray)
+    if family.name == "torch":
+        torch = sys.modules["torch"]
+        adopt = torch.from_numpy if on_host else torch.from_dlpack
+        if result.dtype.name == "bfloat16":  # which NumPy and not every CuPy export
+            return adopt(result.view(np.int16)).view(torch.bfloat16)
+        return adopt(result)
+    if family.name == "jax":
+        jax = sys.modules["jax"]
+        if result.dtype.itemsize == 8 and not jax.config.jax_enable_x64:
+            raise DTypeError(
+                f"{function}: the result is {result.dtype}, which JAX would cut to 32 bits; "
+                f"call jax.config.update('jax_enable_x64', True) first, or pass {'NumPy' if on_host else 'CuPy'} arrays"
+            )
+        return jax.numpy.asarray(result) if on_host else jax.dlpack.from_dlpack(result)
+    if on_host:
+        return family.namespace.asarray(result)
+    try:
+        return family.namespace.from_dlpack(result)
+    except (AttributeError, BufferError, RuntimeError, TypeError, ValueError):
+        return result  # a library of the host
+
+
+def move(x: Any, device: str, *, later: bool = False) -> Any:
+    """A NumPy or CuPy array on ``device`` (as :func:`parse_device` writes it); itself if it is there, and None if it is None.
+
+    Host memory has been read when this returns, unless it is page-locked and ``later`` allows to read it in stream order.
+    """
+    if x is None or device_of(x) == device:
+        return x
+    if device == "cpu":
+        with streams.working_on(device_of(x), CUPY):
+            return x.get()
+    if isinstance(x, np.ndarray):
+        return to_gpu(x, device, later=later)
+    with streams.working_on(device, CUPY):
+        return sys.modules["cupy"].asarray(x)
+
+
+def contiguous(x: Any) -> Any:
+    """A NumPy or CuPy array in C order, itself if it is; CuPy copies bfloat16 only as bits."""
+    space = namespace(x)
+    if space is not np and x.dtype.name == "bfloat16" and not x.flags.c_contiguous:
+        return space.ascontiguousarray(x.view(np.uint16)).view(x.dtype)
+    return space.ascontiguousarray(x)
+
+
+def aligned(words: Any) -> Any:
+    """C-contiguous and 16-byte aligned, copied only if it is not."""
+    space = namespace(words)
+    words = space.ascontiguousarray(words)
+    address = words.ctypes.data if space is np else words.data.ptr
+    if address % _ALIGNMENT == 0:
+        return words
+    if space is not np:
+        return words.copy()  # CuPy's allocations are aligned to 512 bytes
+    placed = aligned_bytes(words.nbytes, _ALIGNMENT).view(words.dtype).reshape(words.shape)
+    placed[...] = words
+    return placed

@@ -1,0 +1,263 @@
+"""A product with weights and what may stand behind it: the smallest part that networks are described by."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, fields, is_dataclass
+from importlib import import_module
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import _check, interop
+from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.ops.finish.epilogue import BatchNorm, folded
+
+#: Activations that a product of integers can end in; see Epilogue.
+FUSED = (None, "relu", "leaky_relu", "tanh")
+ACTIVATIONS = ("relu", "leaky_relu", "elu", "tanh", "sigmoid", "gelu", "silu", "log_softmax", "l2_normalize")
+#: What "l2_normalize" divides by at least, as torch.nn.functional.normalize.
+_LEAST_NORM = 1e-12
+
+_Array = NDArray[np.float32]
+
+
+class LayerNorm(NamedTuple):
+    """Layer normalisation: ``(x - mean) / spread * weight + bias``, with the mean and the spread of a row or of the whole array.
+
+    Over rows the spread is ``sqrt(var + eps)``, over the whole graph ``sqrt(var) + eps``, as in PyTorch and PyTorch Geometric.
+
+    Examples
+    --------
+    >>> from bitsparse import nn
+    >>> nn.LayerNorm(eps=0.0)(np.array([[1.0, 3.0], [4.0, 2.0]]))
+    array([[-1.,  1.],
+           [ 1., -1.]])
+    """
+
+    weight: Any = None
+    bias: Any = None
+    eps: float = 1e-5
+    over: Literal["row", "graph"] = "row"
+
+    def __call__(self, y: Any) -> Any:
+        """The normalised rows, in the dtype of ``y``."""
+        axis = None if self.over == "graph" else -1
+        centred = y - y.mean(axis=axis, keepdims=True)
+        var = (centred * centred).mean(axis=axis, keepdims=True)
+        spread = np.sqrt(var) + self.eps if self.over == "graph" else np.sqrt(var + self.eps)
+        y = (centred / spread).astype(y.dtype)
+        y = y if self.weight is None else y * self.weight
+        return y if self.bias is None else y + self.bias
+
+
+#: What may stand behind a product: the name of an activation, or a norm.
+Step = str | BatchNorm | LayerNorm
+
+
+@dataclass(frozen=True, eq=False)
+class Dense:
+    """One product with weights: ``activation(batch_norm(x @ weight + bias))``, and then whatever else follows.
+
+    Parameters
+    ----------
+    weight : array_like (inputs, outputs)
+    bias : array_like (outputs,), optional
+    batch_norm : BatchNorm or tuple ``(mean, var[, weight, bias, eps])``, optional
+        With the statistics of inference.
+    activation : {None, "relu", "leaky_relu", "elu", "tanh", "sigmoid", "gelu", "silu", "log_softmax", "l2_normalize"}
+        Leaky relu has a slope of 0.01, elu an alpha of 1, gelu is the exact one.
+    then : sequence of str, BatchNorm or LayerNorm, optional
+        Further activations and norms behind the activation, in their order.
+    average : int, default 1
+        The mean over so many groups of columns comes right behind the product: of attention heads that are not put side by side.
+
+    Examples
+    --------
+    >>> from bitsparse import nn
+    >>> nn.Dense(np.ones((2, 3)), activation="relu")(np.array([[1.0, -4.0]], np.float32))
+    array([[0., 0., 0.]], dtype=float32)
+    """
+
+    weight: Any
+    bias: Any = None
+    batch_norm: Any = None
+    activation: str | None = None
+    then: tuple[Step, ...] = ()
+    average: int = 1
+
+    def __post_init__(self) -> None:
+        weight = floats("Dense", "weight", self.weight, 2)
+        object.__setattr__(self, "weight", weight)
+        if weight.shape[1] % _check.integer("Dense", "average", self.average, 1):
+            raise ShapeError(
+                f"Dense: weight has {weight.shape[1]} columns, which {self.average} groups (average) cannot share evenly; pass a divisor"
+            )
+        if self.bias is not None:
+            object.__setattr__(self, "bias", self._of_outputs("bias", self.bias))
+        if self.activation is not None:
+            _check.choice("Dense", "activation", self.activation, ACTIVATIONS)
+        if self.batch_norm is not None:
+            self._fits(self.batch_norm)
+            object.__setattr__(self, "batch_norm", BatchNorm(*self.batch_norm))
+        object.__setattr__(self, "then", tuple(self._step(step) for step in self.then))
+
+    def _of_outputs(self, name: str, value: Any) -> _Array:
+        array = floats("Dense", name, value, 1)
+        if array.size != self.outputs:
+            raise ShapeError(
+                f"Dense: weight has {self.outputs} outputs but {name} has {array.size} values; pass one for each output"
+            )
+        return array
+
+    @property
+    def outputs(self) -> int:
+        """Columns of the result."""
+        return int(self.weight.shape[1]) // self.average
+
+    def _fits(self, batch_norm: Any) -> None:
+        scale, _ = folded(batch_norm, "Dense")
+        if scale is not None and scale.shape not in ((), (1,), (self.outputs,)):
+            raise ShapeError(
+                f"Dense: weight has {self.outputs} outputs but batch_norm has shape {scale.shape}; pass one value for each output"
+            )
+
+    def _step(self, step: Any) -> Step:
+        if isinstance(step, BatchNorm):
+            self._fits(step)
+            return step
+        if isinstance(step, LayerNorm):
+            weight, bias = (
+                None if value is None else self._of_outputs(f"LayerNorm.{name}", value)
+                for name, value in (("weight", step.weight), ("bias", step.bias))
+            )
+            _check.choice("Dense", "LayerNorm.over", step.over, ("row", "graph"))
+            return LayerNorm(weight, bias, _check.number("Dense", "LayerNorm.eps", step.eps), step.over)
+        if isinstance(step, str):
+            return _check.choice("Dense", "then", step, ACTIVATIONS)
+        raise DTypeError(
+            f"Dense: then holds {type(step).__name__}; pass names of activations, nn.BatchNorm and nn.LayerNorm"
+        )
+
+    @property
+    def norm(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Batch norm as a factor and an addend for each output; 1 and 0 without one."""
+        scale, shift = folded(self.batch_norm, "Dense")
+        if scale is None or shift is None:
+            return np.ones(self.outputs), np.zeros(self.outputs)
+        return (
+            np.broadcast_to(scale, (self.outputs,)).astype(np.float64),
+            np.broadcast_to(shift, (self.outputs,)).astype(np.float64),
+        )
+
+    def finish(self, y: Any, more: Any = None) -> Any:
+        """What lies behind the product: the mean of groups, `more` added to it, bias, batch norm, activation, the steps that follow."""
+        if self.average > 1:
+            y = y.reshape(y.shape[0], self.average, self.outputs).mean(axis=1)
+        if more is not None:
+            y = y + more
+        if self.bias is not None:
+            y = y + self.bias
+        if self.batch_norm is not None:
+            y = _normed(y, self.batch_norm)
+        y = activated(y, self.activation)
+        for step in self.then:
+            y = _stepped(y, step)
+        return y
+
+    def __call__(self, x: Any) -> Any:
+        """In full precision, for an array or a SciPy sparse array."""
+        return self.finish(x @ self.weight)
+
+
+class _Folded(NamedTuple):
+    """A batch norm on a GPU: a factor and an addend for each output."""
+
+    scale: Any
+    shift: Any
+
+
+def on_device(part: Any, device: str) -> Any:
+    """A layer, or whatever part of one, with its arrays on a GPU.
+
+    Examples
+    --------
+    >>> on_device((Dense([[2.0]]), "relu", 3), "cpu")[0].weight
+    array([[2.]], dtype=float32)
+    """
+    if isinstance(part, np.ndarray):
+        return interop.move(part, device)
+    if isinstance(part, BatchNorm):
+        return _Folded(*(interop.move(array, device) for array in folded(part, "Dense") if array is not None))
+    if isinstance(part, LayerNorm):
+        return LayerNorm(*(on_device(one, device) for one in part))
+    if isinstance(part, tuple):
+        return tuple(on_device(one, device) for one in part)
+    if not is_dataclass(part):
+        return part
+    moved = copy.copy(part)
+    for field in fields(part):
+        object.__setattr__(moved, field.name, on_device(getattr(part, field.name), device))
+    return moved
+
+
+def _stepped(y: Any, step: Any) -> Any:
+    if isinstance(step, str):
+        return activated(y, step)
+    return step(y) if isinstance(step, LayerNorm) else _normed(y, step)
+
+
+def _normed(y: Any, batch_norm: Any) -> Any:
+    scale, shift = batch_norm if isinstance(batch_norm, _Folded) else folded(batch_norm, "Dense")
+    return y if scale is None else y * scale + shift
+
+
+def activated(y: Any, activation: str | None) -> Any:
+    """The activation in the dtype of ``y``.
+
+    Examples
+    --------
+    >>> activated(np.array([-1.0, 2.0], np.float32), "leaky_relu")
+    array([-0.01,  2.  ], dtype=float32)
+    """
+    if activation == "relu":
+        return np.maximum(y, 0)
+    if activation == "leaky_relu":
+        return np.where(y >= 0, y, y * y.dtype.type(0.01))
+    if activation == "elu":
+        return np.where(y > 0, y, np.expm1(np.minimum(y, 0)))
+    if activation == "tanh":
+        return np.tanh(y)
+    if activation == "log_softmax":
+        y = y - y.max(axis=-1, keepdims=True)
+        return y - np.log(np.exp(y).sum(axis=-1, keepdims=True))
+    if activation == "l2_normalize":
+        return y / np.maximum(np.sqrt((y * y).sum(axis=-1, keepdims=True)), y.dtype.type(_LEAST_NORM))
+    if activation in ("sigmoid", "silu", "gelu"):
+        special = import_module("scipy.special" if isinstance(y, np.ndarray) else "cupyx.scipy.special")
+        if activation == "gelu":
+            return y * y.dtype.type(0.5) * (1 + special.erf(y * y.dtype.type(np.sqrt(0.5))))
+        share = special.expit(y)
+        return share if activation == "sigmoid" else y * share
+    return y
+
+
+def glorot(rng: np.random.Generator, rows: int, cols: int) -> _Array:
+    """Initial weights (Glorot and Bengio 2010, Eq. 16)."""
+    limit = np.sqrt(6.0 / (rows + cols))
+    return rng.uniform(-limit, limit, (rows, cols)).astype(np.float32)
+
+
+def floats(function: str, name: str, value: Any, ndim: int) -> _Array:
+    """A finite float32 array on the host from any array library."""
+    array = interop.as_host(value, function, name)
+    _check.numeric(function, name, array)
+    if array.ndim != ndim:
+        raise ShapeError(f"{function}: {name} has shape {array.shape}, but {ndim} dimension(s) are needed")
+    array = np.ascontiguousarray(array, np.float32)
+    if not np.isfinite(array).all():
+        raise ValueError(
+            f"{function}: {name} holds NaN or infinity; the network gives nothing else then, train it again"
+        )
+    return array

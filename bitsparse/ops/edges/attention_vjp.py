@@ -1,0 +1,181 @@
+"""Gradients of graph attention from one gather over the transpose, without a value per edge in memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bitsparse import _check, backends, interop
+from bitsparse._records import as_dict
+from bitsparse.arrays.sparse_base import SparseArray
+from bitsparse.backends.params import Dropout
+from bitsparse.ops.edges.attention import AttentionState, attention, checked_dropout
+from bitsparse.ops.operands.both_ways import (
+    as_asked,
+    computed_in,
+    floating,
+    of_shape,
+    one_place,
+    operands_of,
+    wanted,
+)
+from bitsparse.ops.operands.dense import Features, compute_dtype, converted
+from bitsparse.ops.operands.places import device_of_sparse, working_with
+from bitsparse.ops.operands.sparse import as_csr
+
+_NAMES = ("x", "source", "target")
+
+
+def attention_vjp(
+    A: Any,
+    x: Any,
+    source: Any,
+    target: Any,
+    gradient: Any,
+    *,
+    negative_slope: float = 0.2,
+    dropout: float = 0.0,
+    seed: Any = None,
+    state: AttentionState | None = None,
+    wrt: str | tuple[str, ...] = ("x", "source", "target"),
+) -> Any:
+    """Gradients of :func:`attention` by the features and by the scores of both ends of the edges.
+
+    Parameters
+    ----------
+    A, x, source, target, negative_slope, dropout, seed
+        As in :func:`attention`; `x` is float16, bfloat16, float32 or float64.
+    gradient : array of the shape of the result
+    state : AttentionState, optional
+        What :func:`attention` gave for these operands; else it is computed again.
+    wrt : {"x", "source", "target"} or tuple of these
+        Whose gradients to compute.
+
+    Returns
+    -------
+    array, or tuple of arrays in the order of `wrt`
+        Of the shape, dtype and family of `x`, `source` and `target`. At a score of exactly 0 the slope is that of negative scores.
+
+    Raises
+    ------
+    ShapeError
+        `gradient` is not of the result's shape, or the operands do not fit.
+    DTypeError, DeviceError
+        An operand is not floating or not sparse, or they are on several devices.
+
+    Notes
+    -----
+    With z = source[j] + target[i], weights a = softmax(leaky_relu(z)), c = 0 or 1 / (1 - dropout) for each edge, D[i] = <g[i], y[i]>, and
+    with Y+ and P+ the parts that edges with z > 0 have in y and in the sum of a: as the gradients by the leaky relu's values,
+    ``a * (c * <g[i], x[j]> - D[i])``, add up to 0 in each row,
+
+    - ``dtarget[i] = (1 - negative_slope) * (<g[i], Y+[i]> - D[i] * P+[i])``, which takes no pass over the edges,
+    - ``dx[j] = sum over i of a * c * g[i]`` and, with the same sum G with each term times the slope at z,
+      ``dsource[j] = <x[j], G[j]> - sum over i of a * slope * D[i]``: one gather of g over the transpose for both.
+
+    Computed in float32, or in float64 if an operand is float64. Operands of one dtype are gathered as they are, of 16 bits too; D is then
+    that of the rounded result. Same input, same bits. The steps that this fuses are those of TANGO (Chen et al., SC 2023, section 2.1);
+    weights made again from logarithms of sums are due to FlashAttention (Dao et al., NeurIPS 2022, section 3.1 and appendix B.4).
+
+    Examples
+    --------
+    >>> import scipy.sparse as sp
+    >>> A = sp.csr_array(np.array([[0, 1, 1], [0, 0, 1], [0, 0, 0]]))
+    >>> x = np.array([[1.0], [2.0], [4.0]])
+    >>> dx, dsource, dtarget = bs.attention_vjp(A, x, np.zeros(3), np.zeros(3), np.ones((3, 1)), negative_slope=1.0)
+    >>> dx.ravel(), dsource
+    (array([0. , 0.5, 1.5]), array([ 0. , -0.5,  0.5]))
+    """
+    function = "attention_vjp"
+    names = wanted(function, wrt, _NAMES)
+    with working_with(device_of_sparse(A), x, source, target, gradient):
+        ways, parts = operands_of(function, A, x=x, source=source, target=target, gradient=gradient)
+        drop = checked_dropout(function, dropout, seed, ways.operand.device)
+        if state is None:
+            _fits(function, ways.operand.shape, parts)
+            native = parts["x"].dtype == parts["gradient"].dtype
+            compute = computed_in(*(part.dtype for part in parts.values()))
+            native = native and compute_dtype(parts["x"].dtype) == compute
+            dtypes = (parts["x"].dtype if native else compute, compute, compute)
+            operands = (converted(parts[name].data, dtype) for name, dtype in zip(_NAMES, dtypes, strict=True))
+            how = {"negative_slope": negative_slope, "dropout": dropout, "seed": seed}
+            state = attention(ways.forward, *operands, **how, return_state=True)[1]
+        made = _over_transpose(function, ways.backward, parts, state, negative_slope, drop, names)
+        return as_asked(wrt, {name: interop.from_array(made[name], parts[name].family, function) for name in names})
+
+
+def attention_vjp_of_transpose(
+    turned: SparseArray,
+    x: Any,
+    source: Any,
+    target: Any,
+    gradient: Any,
+    state: AttentionState,
+    negative_slope: float,
+    dropout: float,
+    seed: Any,
+) -> tuple[Any, ...]:
+    """All gradients, as :func:`attention_vjp` gives them, for a caller who has the transpose of A."""
+    function = "attention_vjp"
+    with working_with(turned.device, x, source, target, gradient):
+        given = {"x": x, "source": source, "target": target, "gradient": gradient}
+        parts = {name: floating(function, name, part) for name, part in given.items()}
+        drop = checked_dropout(function, dropout, seed, turned.device)
+        made = _over_transpose(function, turned, parts, state, negative_slope, drop)
+        return tuple(interop.from_array(made[name], parts[name].family, function) for name in _NAMES)
+
+
+def _over_transpose(
+    function: str,
+    turned: SparseArray,
+    parts: dict[str, Features],
+    state: AttentionState,
+    negative_slope: float,
+    dropout: Dropout | None,
+    wrt: tuple[str, ...] = _NAMES,
+) -> dict[str, Any]:
+    """Gradients of :func:`attention` over the transpose of its pattern, as NumPy or CuPy arrays."""
+    operand = as_csr(function, turned)
+    columns, rows = operand.shape
+    _fits(function, (rows, columns), parts)
+    inner = parts["x"].shape[1:]
+    kept = {name: floating(function, f"state.{name}", part) for name, part in as_dict(state).items()}
+    one_place(function, operand, **parts, **kept)
+    for name, part in kept.items():
+        of_shape(function, f"state.{name}", part, (rows, *(inner if name in ("result", "above") else inner[:-1])), "it")
+    slope = _check.number(function, "negative_slope", negative_slope)
+    compute = computed_in(*(part.dtype for part in (*parts.values(), *kept.values())))
+    dense = (parts["x"], parts["gradient"], kept["result"], kept["above"])
+    dtype = dense[0].dtype if {part.dtype for part in dense} == {dense[0].dtype} else compute
+    dtype = dtype if compute_dtype(dtype) == compute else compute
+    heads = inner[0] if len(inner) == 2 else 1
+    x, gradient, result, above = (converted(part.data, dtype).reshape(part.shape[0], part.columns) for part in dense)
+    source, target, lse, share = (
+        converted(part.data.reshape(part.shape[0], heads), compute)
+        for part in (parts["source"], parts["target"], kept["lse"], kept["share"])
+    )
+    if 0 in x.shape or 0 in result.shape:
+        space: Any = interop.namespace(x)
+        return {name: space.zeros(parts[name].shape, parts[name].dtype) for name in wrt}
+    with operand.division(function) as how:
+        made = backends.family(operand.device, "edges.attention").attention_vjp(
+            *(operand.indptr, operand.columns, operand.shape),
+            *(x, source, target, gradient),
+            (result, lse, share, above),
+            negative_slope=slope,
+            dropout=dropout,
+            wrt=wrt,
+            **how,
+        )
+    return {name: converted(made[name].reshape(parts[name].shape), parts[name].dtype) for name in wrt}
+
+
+def _fits(function: str, shape: tuple[int, int], parts: dict[str, Features]) -> None:
+    """Refuse operands that do not fit a pattern of this shape."""
+    inner = parts["x"].shape[1:]
+    for name, size in (
+        ("x", (shape[1], *inner)),
+        ("source", (shape[1], *inner[:-1])),
+        ("target", (shape[0], *inner[:-1])),
+    ):
+        of_shape(function, name, parts[name], size, f"attention over A of shape {shape}")
+    of_shape(function, "gradient", parts["gradient"], (shape[0], *inner), "the result")

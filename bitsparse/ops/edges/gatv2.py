@@ -1,0 +1,193 @@
+"""Scores of graph attention of the second kind, and their gradients, without an array of edges times features."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import _check, backends, interop
+from bitsparse.errors import ShapeError
+from bitsparse.ops.operands.both_ways import (
+    as_asked,
+    computed_in,
+    floating,
+    of_shape,
+    one_place,
+    operands_of,
+    returned,
+    wanted,
+)
+from bitsparse.ops.operands.csr import CSROperand
+from bitsparse.ops.operands.dense import Features, compute_dtype, converted, promoted
+from bitsparse.ops.operands.places import device_of_sparse, working_with
+from bitsparse.ops.operands.sparse import as_csr
+
+Array = NDArray[Any]
+
+
+def gatv2_scores(A: Any, source: Any, target: Any, a: Any, *, negative_slope: float = 0.2) -> Any:
+    """Scores of graph attention of the second kind (GATv2): ``e[i, j] = a . leaky_relu(source[j] + target[i])`` where A has an entry.
+
+    With :func:`edge_softmax` and :func:`spmm` this is the layer: ``spmm(A, source, values=edge_softmax(A, gatv2_scores(A, source, target,
+    a)))``. Nothing of the size of edges times features is stored.
+
+    Parameters
+    ----------
+    A : TCTiledCSR, FRDC, BitTensor of one bit or scipy.sparse array, (M, N)
+        Row i holds the nodes that node i attends to. Only its pattern counts.
+    source : array (N, D) or (N, H, D)
+        Projected features of the nodes as neighbours: float16, bfloat16, float32 or float64.
+    target : array (M, D) or (M, H, D)
+        Projected features of the nodes as those that attend.
+    a : array (D,) or (H, D)
+        The vector of each head.
+    negative_slope : float
+        Of the leaky relu.
+
+    Returns
+    -------
+    array (nnz,) or (nnz, H)
+        In the order of A's CSR arrays, of NumPy's promotion of the three dtypes, family of `source`.
+
+    Raises
+    ------
+    ShapeError
+        The operands do not fit.
+    DTypeError, DeviceError
+        An operand is not floating or not sparse, or they are on several devices.
+    ValueError
+        `negative_slope` is not finite in float32, or A holds duplicates.
+
+    Notes
+    -----
+    Brody et al., "How attentive are graph attention networks?" (ICLR 2022), equation 7. Terms of a score are summed on a CPU as those of a
+    dot product by :func:`sddmm`, each with two more roundings; 16-bit floats are computed in float32 and rounded once.
+
+    Examples
+    --------
+    >>> import scipy.sparse as sp
+    >>> A = sp.csr_array(np.array([[1, 1], [0, 1]]))
+    >>> source, target = np.array([[1.0, 2.0], [3.0, -4.0]]), np.array([[0.0, 0.0], [1.0, 1.0]])
+    >>> bs.gatv2_scores(A, source, target, np.array([1.0, 10.0]), negative_slope=0.5)
+    array([ 21., -17., -11.])
+    """
+    function = "gatv2_scores"
+    with working_with(device_of_sparse(A), source, target, a):
+        operand = as_csr(function, A)
+        operand.has_edges(function)
+        given = {"source": source, "target": target, "a": a}
+        parts = {name: floating(function, name, part) for name, part in given.items()}
+        one_place(function, operand, **parts)
+        slope = _slope_and_shapes(function, operand.shape, parts, negative_slope)
+        dtype = promoted(function, **{name: part.dtype for name, part in parts.items()})
+        neighbours, own, vectors = _laid_out(parts, compute_dtype(dtype))
+        made = _run(function, operand, "gatv2_scores", own, neighbours, vectors, slope)
+        result = converted(made.reshape(operand.nnz, *parts["a"].shape[:-1]), dtype)
+        return interop.from_array(operand.to_caller(result, None), parts["source"].family, function)
+
+
+def gatv2_scores_vjp(
+    A: Any,
+    source: Any,
+    target: Any,
+    a: Any,
+    gradient: Any,
+    *,
+    negative_slope: float = 0.2,
+    wrt: str | tuple[str, ...] = ("source", "target", "a"),
+) -> Any:
+    """Gradients of :func:`gatv2_scores` by the features of both ends of the edges and by the vectors of the heads.
+
+    Parameters
+    ----------
+    A, source, target, a, negative_slope
+        As in :func:`gatv2_scores`.
+    gradient : array of the shape of the result
+    wrt : {"source", "target", "a"} or tuple of these
+        Whose gradients to compute.
+
+    Returns
+    -------
+    array, or tuple of arrays in the order of `wrt`
+        Of the shape, dtype and family of `source`, `target` and `a`. Where a sum of both ends is exactly 0 the slope is that of negative
+        ones.
+
+    Raises
+    ------
+    ShapeError
+        `gradient` is not of the result's shape, or the operands do not fit.
+    DTypeError, DeviceError
+        An operand is not floating or not sparse, or they are on several devices.
+
+    Notes
+    -----
+    With g the gradient and l' the slope of the leaky relu, ``T[i] = sum over j of g[i, j] * l'(source[j] + target[i])`` and the same sums S
+    over the transpose are all: the gradients are ``a * S``, ``a * T`` and, as ``leaky_relu(z) = l'(z) * z``, ``sum of source * S + sum of
+    target * T``, which is added up in float64. Computed in float32, or in float64 if an operand is float64. Same input, same bits.
+
+    Examples
+    --------
+    >>> import scipy.sparse as sp
+    >>> A = sp.csr_array(np.array([[1, 1], [0, 1]]))
+    >>> source, target = np.array([[1.0, 2.0], [3.0, -4.0]]), np.array([[0.0, 0.0], [1.0, 1.0]])
+    >>> bs.gatv2_scores_vjp(A, source, target, np.array([1.0, 10.0]), np.ones(3), negative_slope=0.5, wrt=("source", "a"))
+    (array([[ 1., 10.],
+           [ 2., 10.]]), array([ 8. , -1.5]))
+    """
+    function = "gatv2_scores_vjp"
+    names = wanted(function, wrt, ("source", "target", "a"))
+    with working_with(device_of_sparse(A), source, target, a, gradient):
+        ways, parts = operands_of(function, A, source=source, target=target, a=a, gradient=gradient)
+        slope = _slope_and_shapes(function, ways.operand.shape, parts, negative_slope)
+        shape = (ways.operand.nnz, *parts["a"].shape[:-1])
+        of_shape(function, "gradient", parts["gradient"], shape, "the scores")
+        compute = computed_in(*(part.dtype for part in parts.values()))
+        neighbours, own, vectors = _laid_out(parts, compute)
+        edges = ways.edges(function, "gradient", parts["gradient"], compute).reshape(shape[0], len(vectors))
+        sums = {}
+        if names != ("source",):
+            forward = as_csr(function, ways.forward)
+            sums["target"] = _run(function, forward, "steep_sums", own, neighbours, edges, slope)
+        if names != ("target",):
+            backward = as_csr(function, ways.backward)
+            sums["source"] = _run(function, backward, "steep_sums", neighbours, own, ways.turned(edges), slope)
+        made = {}
+        for name in names:
+            if name == "a":
+                pairs = ((neighbours, sums["source"]), (own, sums["target"]))
+                made[name] = sum(cast(Any, nodes * each).sum(axis=0, dtype=np.float64) for nodes, each in pairs)
+            else:
+                made[name] = sums[name] * vectors.reshape(-1)
+        return as_asked(wrt, {name: returned(function, made[name], parts[name]) for name in names})
+
+
+def _slope_and_shapes(function: str, shape: tuple[int, int], parts: dict[str, Features], slope: Any) -> float:
+    """The slope; refuses operands that do not fit."""
+    inner = parts["source"].shape[1:]
+    if len(inner) not in (1, 2):
+        raise ShapeError(
+            f"{function}: source has shape {parts['source'].shape}, but features are (N, D) or (N, heads, D); reshape them"
+        )
+    for name, rows in (("source", (shape[1],)), ("target", (shape[0],)), ("a", ())):
+        of_shape(function, name, parts[name], (*rows, *inner), f"{name} over A of shape {shape} and heads {inner}")
+    return _check.number(function, "negative_slope", slope)
+
+
+def _laid_out(parts: dict[str, Features], dtype: np.dtype[Any]) -> tuple[Array, Array, Array]:
+    """Features of the neighbours and of the nodes that attend, (nodes, heads * width), and vectors (heads, width), in one dtype."""
+    heads, width = parts["a"].shape if len(parts["a"].shape) == 2 else (1, *parts["a"].shape)
+    source, target, a = (interop.contiguous(converted(parts[name].data, dtype)) for name in ("source", "target", "a"))
+    columns = heads * width
+    return source.reshape(len(source), columns), target.reshape(len(target), columns), a.reshape(heads, width)
+
+
+def _run(function: str, operand: CSROperand, what: str, x: Array, y: Array, weights: Array, slope: float) -> Array:
+    """What the backend computes of a pattern."""
+    with operand.division(function) as how:
+        compute = getattr(backends.family(operand.device, "edges.gatv2"), what)
+        made: Array = compute(
+            operand.indptr, operand.columns, operand.shape, x, y, weights, negative_slope=slope, **how
+        )
+    return made

@@ -1,0 +1,141 @@
+"""A sparse operand read in both directions: what a product gathers along the edges, its gradient gathers along the transpose."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import _check, interop
+from bitsparse.arrays.inside import patterns_of
+from bitsparse.arrays.sparse_base import SparseArray
+from bitsparse.arrays.tc_tiled_csr import TCTiledCSR
+from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.ops.operands.csr import CSROperand, take_rows
+from bitsparse.ops.operands.dense import Features, converted, plain_features
+from bitsparse.ops.operands.places import same_place
+from bitsparse.ops.operands.sparse import as_csr
+
+Array = NDArray[Any]
+
+
+class BothWays(NamedTuple):
+    """A sparse operand, its pattern and the transpose of the pattern.
+
+    Attributes
+    ----------
+    operand : CSROperand
+        With values, scales and the order of the caller's edges.
+    forward, backward : SparseArray
+        The pattern and its transpose, without values and scales; those of a container keep what is prepared for them.
+    order : array (nnz,)
+        Which edge of `forward` each edge of `backward` is.
+    """
+
+    operand: CSROperand
+    forward: Any
+    backward: Any
+    order: Array
+
+    def turned(self, edges: Array) -> Array:
+        """Values per edge in the order of `forward` in that of `backward`."""
+        return take_rows(edges, self.order)
+
+    def edges(self, function: str, name: str, part: Features, dtype: np.dtype[Any]) -> Array:
+        """Features of edges, given in the caller's order, in that of `forward` and in a dtype to compute in."""
+        return converted(self.operand.edge_values(function, name, part.data), dtype)
+
+    def degrees(self, side: str = "rows") -> Array:
+        """Edges of each row or column, at least 1."""
+        indptr = (self.forward if side == "rows" else self.backward).csr_arrays()[0]
+        lengths: Array = interop.namespace(indptr).maximum(indptr[1:] - indptr[:-1], 1)
+        return lengths
+
+
+def both_ways(function: str, A: Any) -> BothWays:
+    """Both directions of a sparse operand of any kind; those of a container are derived once."""
+    operand = as_csr(function, A)
+    operand.has_edges(function)
+    pattern = A
+    if not isinstance(A, SparseArray):
+        pattern = TCTiledCSR.from_csr_arrays(operand.indptr, operand.columns, operand.shape)
+    return BothWays(operand, *patterns_of(pattern))
+
+
+def operands_of(function: str, A: Any, **given: Any) -> tuple[BothWays, dict[str, Features]]:
+    """What a gradient is made of, checked and on one device: a sparse operand in both directions, and floating arrays by their names."""
+    ways = both_ways(function, A)
+    parts = {name: floating(function, name, part) for name, part in given.items()}
+    one_place(function, ways.operand, **parts)
+    return ways, parts
+
+
+def returned(function: str, made: Array, like: Features, ways: BothWays | None = None) -> Any:
+    """A gradient in the shape, dtype and family of its operand; of edges in the caller's order, if it says which pattern's."""
+    result = converted(made.reshape(like.shape), like.dtype)
+    return interop.from_array(result if ways is None else ways.operand.to_caller(result, None), like.family, function)
+
+
+def as_asked(wrt: Any, results: dict[str, Any]) -> Any:
+    """One gradient for a name, several for names, in their order.
+
+    Examples
+    --------
+    >>> as_asked("x", {"x": 1}), as_asked(("y", "x"), {"x": 1, "y": 2})
+    (1, (2, 1))
+    """
+    return results[wrt] if isinstance(wrt, str) else tuple(results[name] for name in wrt)
+
+
+def floating(function: str, name: str, x: Any) -> Features:
+    """Features that a gradient can be taken of, or that are one.
+
+    Examples
+    --------
+    >>> floating("example", "x", np.zeros((2, 3), np.float16)).dtype
+    dtype('float16')
+    """
+    features = plain_features(function, name, x)
+    _check.numeric(function, name, features.data, "f")
+    return features
+
+
+def of_shape(function: str, name: str, x: Features, shape: tuple[int, ...], what: str) -> Features:
+    """`x`, which must have exactly this shape, that of `what`."""
+    if x.shape != shape:
+        remedy = f"the gradient of {what}" if name == "gradient" else f"{name} of that shape"
+        raise ShapeError(f"{function}: {name} has shape {x.shape}, but {what} has {shape}; pass {remedy}")
+    return x
+
+
+def computed_in(*dtypes: np.dtype[Any]) -> np.dtype[Any]:
+    """What gradients are computed in: float64 if anything is float64, else float32.
+
+    Examples
+    --------
+    >>> computed_in(np.dtype(np.float16), np.dtype(np.float64))
+    dtype('float64')
+    """
+    return np.dtype(np.float64) if np.dtype(np.float64) in dtypes else np.dtype(np.float32)
+
+
+def wanted(function: str, wrt: Any, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The operands whose gradients are asked for.
+
+    Examples
+    --------
+    >>> wanted("example", "x", ("x", "values"))
+    ('x',)
+    """
+    asked = (wrt,) if isinstance(wrt, str) else wrt
+    if not isinstance(asked, (tuple, list)) or not asked:
+        raise DTypeError(
+            f"{function}: wrt must be a name or several of {names}, got {_check.shown(wrt)}; pass wrt={names!r}"
+        )
+    return tuple(_check.choice(function, "wrt", name, names) for name in asked)
+
+
+def one_place(function: str, operand: CSROperand, **features: Features) -> str:
+    """The one device of the operands."""
+    return same_place(function, [("A", operand.device), *((name, x.device) for name, x in features.items())])

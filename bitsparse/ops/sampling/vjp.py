@@ -1,0 +1,148 @@
+"""Gradients of sums over sampled edges: those of the same sample."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import interop
+from bitsparse.arrays.indices import rows_of
+from bitsparse.arrays.tc_tiled_csr import TCTiledCSR
+from bitsparse.errors import ShapeError
+from bitsparse.interop.kept import Slot
+from bitsparse.ops.operands.both_ways import as_asked, computed_in, floating, of_shape, one_place, returned, wanted
+from bitsparse.ops.operands.csr import CSROperand, take_rows
+from bitsparse.ops.operands.dense import converted
+from bitsparse.ops.operands.places import device_of_sparse, working_with
+from bitsparse.ops.operands.sparse import single_csr
+from bitsparse.ops.sampling.sample import Sampling, Strategy, distinct_edges, sample_of, sampling_of
+from bitsparse.ops.spmm.vjp import spmm_vjp
+
+Array = NDArray[Any]
+
+
+class _Drawn(NamedTuple):
+    """A sample as a sparse matrix.
+
+    Attributes
+    ----------
+    pattern : TCTiledCSR
+    edges : array of int64
+        Which edge of the whole matrix each of its edges is.
+    counts, rescaled : array of float64
+        How often each was drawn, and that times what rescales its row.
+    """
+
+    pattern: Any
+    edges: Array
+    counts: Array
+    rescaled: Array
+
+
+#: Samples of a pattern, with what is prepared for their sums in both directions.
+_DRAWN: Slot[_Drawn] = Slot("samples", most=4)
+
+
+def sampled_spmm_vjp(
+    A: Any,
+    x: Any,
+    gradient: Any,
+    width: int,
+    strategy: Strategy = "aes",
+    *,
+    rescale: bool = False,
+    seed: int | None = None,
+    stream: int = 0,
+    wrt: str | tuple[str, ...] = "x",
+) -> Any:
+    """Gradients of :func:`sampled_spmm` by the features and by the values of the edges, over the sample that the forward pass drew.
+
+    Parameters
+    ----------
+    A, x, width, strategy, rescale, stream
+        As in :func:`sampled_spmm`; `x` is float16, bfloat16, float32 or float64. A container keeps the last samples, both ways.
+    gradient : array (m, d)
+        Of the shape of the result.
+    seed : int, optional
+        That of the forward pass, which "uniform" must be told.
+    wrt : {"x", "values"} or tuple of these
+        Whose gradients to compute. The values are those of `A`, or the ones that a pattern stands for.
+
+    Returns
+    -------
+    array, or tuple of arrays in the order of `wrt`
+        That of `x` of its shape, dtype and family; that of the values of shape (nnz,), in the order of A's CSR arrays, in the dtype of
+        the values (that of `x` for a pattern) and the family of `x`: 0 for edges that were not drawn.
+
+    Raises
+    ------
+    ShapeError
+        `gradient` is not of the result's shape, or the operands do not fit.
+    DTypeError, DeviceError
+        An operand is not floating or not sparse, or they are on several devices.
+    ValueError
+        Options as in :func:`edge_sample`, or "uniform" without its seed.
+
+    Notes
+    -----
+    These are :func:`spmm_vjp` of the sample as a matrix, in which an edge counts as often as it was drawn (AES-SpMM; the paper samples when
+    it infers). Same sample, same bits.
+
+    Examples
+    --------
+    >>> from scipy.sparse import csr_array
+    >>> A = csr_array(np.ones((1, 8), dtype=bool))
+    >>> bs.sampled_spmm_vjp(A, np.ones((8, 1)), np.ones((1, 1)), 4, "sfs", rescale=True).ravel()
+    array([2., 2., 2., 2., 0., 0., 0., 0.])
+    """
+    function = "sampled_spmm_vjp"
+    names = wanted(function, wrt, ("x", "values"))
+    if strategy == "uniform" and seed is None:
+        raise ValueError(
+            f"{function}: seed is None, but strategy='uniform' draws by its seed; pass that of the forward pass"
+        )
+    sampling = sampling_of(function, width, strategy, seed, stream)
+    with working_with(device_of_sparse(A), x, gradient):
+        csr = single_csr(function, A)
+        if "values" in names:
+            csr.has_edges(function)
+        features, grad = floating(function, "x", x), floating(function, "gradient", gradient)
+        one_place(function, csr, x=features, gradient=grad)
+        if len(features.shape) != 2:
+            raise ShapeError(
+                f"{function}: x has shape {features.shape}, but features are (nodes, features); reshape them"
+            )
+        csr.check_features(function, features.shape)
+        of_shape(function, "gradient", grad, (csr.shape[0], features.columns), "the result")
+        drawn = csr.kept(_DRAWN, lambda: _drawn(function, csr, sampling), sampling)
+        own = csr.values if csr.values is not None and csr.values.dtype.kind == "f" else None
+        kind = features.dtype if own is None else own.dtype
+        compute = computed_in(features.dtype, grad.dtype, kind)
+        factors = converted(drawn.rescaled if rescale else drawn.counts, compute)
+        weights = factors
+        if csr.values is not None:
+            weights = factors * converted(take_rows(csr.values, drawn.edges), compute)
+        pattern = drawn.pattern.with_scales(csr.row_scale, csr.col_scale)
+        made = dict(zip(names, spmm_vjp(pattern, features.data, grad.data, values=weights, wrt=names), strict=True))
+        if "x" in made:
+            made["x"] = returned(function, made["x"], features)
+        if "values" in made:
+            every = interop.namespace(factors).zeros(csr.nnz, compute)
+            every[drawn.edges] = made["values"] * factors
+            result = csr.to_caller(converted(every, kind), None)
+            made["values"] = interop.from_array(result, features.family, function)
+        return as_asked(wrt, made)
+
+
+def _drawn(function: str, csr: CSROperand, sampling: Sampling) -> _Drawn:
+    sample = sample_of(function, csr, sampling)
+    starts, edges, counts = distinct_edges(sample.indptr, sample.edges)
+    space: Any = interop.namespace(edges)
+    ones = space.ones(edges.size, np.float64)
+    times = ones if counts is None else counts.astype(np.float64)
+    lengths, samples = (each[1:] - each[:-1] for each in (sample.all_indptr, sample.indptr))
+    factors = lengths / space.maximum(samples, 1)
+    pattern = TCTiledCSR.from_csr_arrays(starts, csr.columns[edges], csr.shape, pattern=True)
+    return _Drawn(pattern, edges, times, times * factors[rows_of(starts)])

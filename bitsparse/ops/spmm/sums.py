@@ -1,0 +1,130 @@
+"""What one sparse product sums: its operands and dtypes; and the sums on the CPU, by edges or by counters of bits."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import backends, interop
+from bitsparse.backends.params import SEGMENT
+from bitsparse.backends.reductions import REDUCTIONS
+from bitsparse.ops.operands.csr import CSROperand
+from bitsparse.ops.operands.dense import Features
+from bitsparse.ops.plan import KeptCall
+
+Array = NDArray[Any]
+
+
+class Sums(NamedTuple):
+    """Sums, means, maxima or minima of features over the rows of a sparse operand.
+
+    Attributes
+    ----------
+    operand : CSROperand
+    x : Features
+    weights : array (nnz,) or (nnz, heads), or None
+        Values of the edges.
+    reduce : str
+        One of `REDUCTIONS`.
+    dtype, acc, result_dtype : dtype
+        Of floating features as they are summed, of the accumulators, and of the result.
+    heads : int
+        Heads of the features that the kernels tell apart.
+    """
+
+    operand: CSROperand
+    x: Features
+    weights: Array | None
+    reduce: str
+    dtype: np.dtype[Any]
+    acc: np.dtype[Any]
+    result_dtype: np.dtype[Any]
+    heads: int
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether vertical counters on the CPU, an eighth of the work, give the sums before an epilogue."""
+        packed = self.x.packed
+        if packed is None or packed.bits != 1 or packed.affine is not None or packed.encoding == "signed":
+            return False  # a bit counts as 0 and 1 or as -1 and 1, while one signed bit means 0 or -1
+        plain = self.weights is None and self.acc == np.int32 and self.operand.indices is not None
+        return plain and not REDUCTIONS[self.reduce].selects
+
+    def counted(self) -> Array:
+        """Sums or means of one-bit integers by counters."""
+        packed, operand = self.x.packed, self.operand
+        assert packed is not None
+        count = backends.family("cpu", "binary.bspmm").count
+        sums: Array = count(
+            operand.indptr, operand.indices, self.x.data, packed.width, bipolar=packed.encoding == "bipolar"
+        )
+        if self.reduce == "sum":
+            return sums
+        counts = np.maximum(np.diff(operand.indptr), 1).astype(np.float32)[:, None]
+        means: Array = sums.astype(np.float32) / counts
+        return means
+
+    def by_edges(self, data: Array, out: Array | None) -> Array:
+        """The sums of packed features, or of rows of numbers, an edge at a time on the CPU."""
+        operand = self.operand
+        result: Array = backends.family("cpu", "spmm.spmm").spmm(
+            operand.indptr,
+            operand.indices,
+            operand.shape,
+            data,
+            nnz=operand.nnz,
+            acc_dtype=self.acc,
+            heads=self.heads,
+            values=self.weights,
+            row_scale=operand.row_scale,
+            col_scale=operand.col_scale,
+            reduce=self.reduce,
+            packed=self.x.packed,
+            out=out,
+        )
+        return result
+
+    def explain(self, by_counters: bool) -> str:
+        """How integers of few bits are summed on the CPU, in a few words."""
+        if by_counters:
+            return "vertical counters, the epilogue behind them"
+        gathered = self.x.packed is not None and self.acc.name in ("int32", "float32")
+        return f"{'gathered packed' if gathered else f'unpacked to {self.x.dtype} first'}, summed in {self.acc}"
+
+
+def kept_on_host(
+    operand: CSROperand, family: interop.Family, x: Array, values: Array | None, acc: np.dtype[Any], reduce: str
+) -> KeptCall | None:
+    """Sums on the CPU of floats like `x`, with values like those brought or the operand's own; None if these must be converted."""
+    own = operand.values if values is None else None
+    weights = own if values is None else values
+    if weights is not None and not (weights.dtype == acc and weights.flags.c_contiguous and weights.flags.aligned):
+        return None
+    run = backends.family("cpu", "spmm.spmm").Sums(
+        operand.indptr,
+        operand.indices,
+        operand.shape,
+        nnz=operand.nnz,
+        dtype=x.dtype,
+        columns=x.size // x.shape[0],
+        heads=x.shape[1] if weights is not None and weights.ndim == 2 else 1,
+        values=weights,
+        row_scale=operand.row_scale,
+        col_scale=operand.col_scale,
+        reduce=reduce,
+    )
+    kinds, result = [(x.shape, x.dtype)], ((operand.shape[0], *x.shape[1:]), x.dtype)
+    if values is not None:
+        kinds.append((values.shape, values.dtype))
+    product = run if values is not None else lambda x, out: run(x, own, out)
+    return KeptCall(product, kinds, result, "cpu", family=family, owner=operand.factors, beside=operand.factors[:1])
+
+
+def division_on_host(operand: CSROperand) -> str:
+    """How the rows are shared out on the CPU, in a line."""
+    units = -(-(operand.shape[0] + operand.nnz) // SEGMENT)
+    long_rows = int(np.count_nonzero(np.diff(operand.indptr) > SEGMENT))
+    shared = f"{long_rows} longer rows are shared out" if long_rows else "no row is shared out"
+    return f"rows in {units} unit{'s' if units != 1 else ''} of about {SEGMENT} edges, {shared}"

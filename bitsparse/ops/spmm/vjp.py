@@ -1,0 +1,261 @@
+"""Gradients of sparse products and of sums over edges: vector-Jacobian products in the caller's arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse import _check, interop
+from bitsparse.backends.reductions import REDUCTIONS, Reduce
+from bitsparse.errors import ShapeError
+from bitsparse.ops.edges.sddmm import sddmm
+from bitsparse.ops.edges.vjp import to_edges
+from bitsparse.ops.operands.both_ways import BothWays, as_asked, computed_in, of_shape, operands_of, returned, wanted
+from bitsparse.ops.operands.csr import fits_heads
+from bitsparse.ops.operands.dense import Features, converted
+from bitsparse.ops.operands.places import device_of_sparse, working_with
+from bitsparse.ops.spmm.spmm import Precision, aggregate_edges, spmm
+
+Array = NDArray[Any]
+#: Bytes of one array of features of edges, where gradients of maxima and minima need some: columns are taken a few at a time.
+_PIECE_BYTES = 1 << 28
+
+
+def spmm_vjp(
+    A: Any,
+    x: Any,
+    gradient: Any,
+    *,
+    values: Any = None,
+    reduce: Reduce = "sum",
+    precision: Precision = "fp32",
+    wrt: str | tuple[str, ...] = "x",
+) -> Any:
+    """Gradients of :func:`spmm`: what a change of `x` or of the edges' values does to a loss whose gradient by the product is `gradient`.
+
+    Parameters
+    ----------
+    A, x, values, reduce, precision
+        As in :func:`spmm`; `x` and the values are float16, bfloat16, float32 or float64. A container keeps its transpose and what is
+        prepared for it, so that the next call finds both.
+    gradient : array (M,), (M, D) or (M, H, D)
+        Of the shape of the product.
+    wrt : {"x", "values"} or tuple of these
+        Whose gradients to compute. The values are `values`, else those of `A`, else the ones that a pattern stands for.
+
+    Returns
+    -------
+    array, or tuple of arrays in the order of `wrt`
+        That of `x` of its shape, dtype and family; that of the values of shape (nnz,), or (nnz, H) for values per head, in the order of
+        A's CSR arrays, in the dtype of the values (that of `x` for a pattern).
+
+    Raises
+    ------
+    ShapeError
+        `gradient` is not of the product's shape, or the operands do not fit.
+    DTypeError, DeviceError
+        An operand is not floating or not sparse, or they are on several devices.
+    ValueError
+        `A` holds duplicates.
+
+    Notes
+    -----
+    The gradient of a sum by `x` is the product of the transpose with `gradient`, that by the values is an :func:`sddmm` (TC-GNN, Wang et
+    al., ATC 2023, section 3; TANGO, Chen et al., SC 2023, section 2.1), with the bounds of these functions. The gradient of a maximum or
+    minimum goes to the edges that attain it, in equal parts; features of edges are made for some columns at a time, of 256 MiB at most.
+    Same input, same bits, on every run.
+
+    Examples
+    --------
+    >>> import scipy.sparse as sp
+    >>> A = sp.csr_array(np.array([[0.0, 2.0], [1.0, 3.0]]))
+    >>> x = np.array([[1.0, 2.0], [3.0, 4.0]])
+    >>> dx, dvalues = bs.spmm_vjp(A, x, np.ones((2, 2)), wrt=("x", "values"))
+    >>> dx
+    array([[1., 1.],
+           [5., 5.]])
+    >>> dvalues
+    array([7., 3., 7.])
+    """
+    function = "spmm_vjp"
+    _check.choice(function, "reduce", reduce, tuple(REDUCTIONS))
+    names = wanted(function, wrt, ("x", "values"))
+    with working_with(device_of_sparse(A), x, values, gradient):
+        given = {"x": x, "gradient": gradient} | ({} if values is None else {"values": values})
+        ways, parts = operands_of(function, A, **given)
+        operand, features, grad = ways.operand, parts["x"], parts["gradient"]
+        rows, columns = operand.shape
+        of_shape(function, "x", features, (columns, *features.shape[1:]), f"a product with A of shape {operand.shape}")
+        of_shape(function, "gradient", grad, (rows, *features.shape[1:]), "the product")
+        weights, family = operand.values, features.family
+        if values is not None:
+            weights, family = operand.edge_values(function, "values", parts["values"].data), parts["values"].family
+        if weights is not None and not fits_heads(weights, features.shape[1:]):
+            raise ShapeError(
+                f"{function}: values have shape {weights.shape} but x has {features.shape}; pass one value per edge, or one per head"
+            )
+        kind = features.dtype if weights is None or weights.dtype.kind != "f" else weights.dtype
+        made = {}
+        if REDUCTIONS[reduce].selects:
+            made = _of_selected(ways, features, grad, weights, reduce, names)
+        else:
+            factor = _row_factor(ways, reduce, computed_in(features.dtype, grad.dtype, kind))
+            if "x" in names:
+                made["x"] = _by_features(ways, grad, weights, factor, precision)
+            if "values" in names:
+                made["values"] = _by_values(ways, features, grad, weights, factor)
+        results = {}
+        if "x" in names:
+            results["x"] = returned(function, made["x"], features)
+        if "values" in names:
+            result = operand.to_caller(converted(made["values"], kind), None)
+            results["values"] = interop.from_array(result, family, function)
+        return as_asked(wrt, results)
+
+
+def _row_factor(ways: BothWays, reduce: str, dtype: np.dtype[Any]) -> Array | None:
+    """What a row of the product is multiplied with: the scale of the row, over its edges for a mean."""
+    scale = ways.operand.row_scale
+    if reduce != "mean":
+        return scale
+    inverse = 1 / ways.degrees().astype(dtype)
+    return inverse if scale is None else inverse * scale
+
+
+def _by_features(
+    ways: BothWays, grad: Features, weights: Array | None, factor: Array | None, precision: Precision
+) -> Array:
+    """The transpose times the gradient; factors of the rows are part of the gather, in float32, or come before it in float64."""
+    data = grad.data
+    if factor is not None and factor.dtype == np.float64:
+        data, factor = converted(data, factor.dtype) * factor.reshape(-1, *(1,) * (data.ndim - 1)), None
+    pattern = ways.backward.with_scales(ways.operand.col_scale, factor)
+    turned = None if weights is None else ways.turned(weights)
+    made: Array = spmm(pattern, data, values=turned, precision=precision)
+    return made
+
+
+def _by_values(ways: BothWays, x: Features, grad: Features, weights: Array | None, factor: Array | None) -> Array:
+    """Dot products of the gradient's rows with the features' rows, of all heads together unless each has values of its own."""
+    compute = computed_in(x.dtype, grad.dtype)
+    inner = x.shape[1:] if weights is not None and weights.ndim == 2 else (x.columns,)
+    left, right = (converted(part.data.reshape(part.shape[0], *inner), compute) for part in (grad, x))
+    made: Array = sddmm(ways.forward, left, right)
+    scale = _edge_factor(ways, factor, compute)
+    return made if scale is None else made * scale.reshape(-1, *(1,) * (made.ndim - 1))
+
+
+def _edge_factor(ways: BothWays, factor: Array | None, dtype: np.dtype[Any]) -> Array | None:
+    """Factor of the row times factor of the column, for every edge."""
+    columns = ways.operand.col_scale
+    if factor is None and columns is None:
+        return None
+    ones = interop.namespace(ways.order).ones
+    left, right = (
+        ones(size, dtype) if part is None else part.astype(dtype, copy=False)
+        for part, size in zip((factor, columns), ways.operand.shape, strict=True)
+    )
+    made: Array = sddmm(ways.forward, left, right, op="mul")
+    return made
+
+
+def _of_selected(
+    ways: BothWays, x: Features, grad: Features, weights: Array | None, reduce: Reduce, names: tuple[str, ...]
+) -> dict[str, Array]:
+    """Gradients of maxima or minima: equal parts to all edges that attain one."""
+    compute = computed_in(
+        x.dtype, grad.dtype, *(() if weights is None or weights.dtype.kind != "f" else (weights.dtype,))
+    )
+    space: Any = interop.namespace(grad.data)
+    nnz, heads = ways.operand.nnz, x.shape[1] if len(x.shape) == 3 else 1
+    scale = _edge_factor(ways, ways.operand.row_scale, compute)
+    features, gradient = (converted(part.data.reshape(part.shape[0], part.columns), compute) for part in (x, grad))
+    by_features = space.zeros(features.shape, compute)
+    by_values = space.zeros((nnz, 1 if weights is None or weights.ndim == 1 else heads), compute)
+    ones = space.ones((ways.operand.shape[0], 1), compute)
+    for head, part in _pieces(x.columns, heads, nnz * compute.itemsize):
+        own = 0 if by_values.shape[1] == 1 else head
+        factor = space.ones((nnz, 1), compute)
+        if weights is not None:
+            factor *= converted(weights.reshape(nnz, by_values.shape[1])[:, own : own + 1], compute)
+        if scale is not None:
+            factor *= scale[:, None]
+        gathered = to_edges(ways, features[:, part], "cols")
+        terms = gathered * factor
+        extreme = to_edges(ways, aggregate_edges(ways.forward, terms, reduce=reduce))
+        attained = ((terms == extreme) | (terms != terms)).astype(compute)
+        shares = gradient[:, part] / space.maximum(aggregate_edges(ways.forward, attained), ones)
+        attained *= to_edges(ways, shares)
+        if "x" in names:
+            by_features[:, part] = aggregate_edges(ways.forward, attained * factor, side="cols")
+        if "values" in names:
+            by_values[:, own] += (attained * gathered).sum(axis=1)
+    if scale is not None:
+        by_values *= scale[:, None]
+    single = weights is None or weights.ndim == 1
+    return {"x": by_features, "values": by_values[:, 0] if single else by_values}
+
+
+def _pieces(columns: int, heads: int, column_bytes: int) -> Iterator[tuple[int, slice]]:
+    """Columns, a few at a time, each time of one head."""
+    width, step = columns // max(heads, 1), max(1, _PIECE_BYTES // max(column_bytes, 1))
+    for head in range(heads):
+        for first in range(head * width, (head + 1) * width, step):
+            yield head, slice(first, min(first + step, (head + 1) * width))
+
+
+def aggregate_edges_vjp(
+    A: Any, edges: Any, gradient: Any, *, reduce: Reduce = "sum", side: Literal["rows", "cols"] = "rows"
+) -> Any:
+    """Gradient of :func:`aggregate_edges` by the features of the edges.
+
+    Parameters
+    ----------
+    A, edges, reduce, side
+        As in :func:`aggregate_edges`; `edges` are float16, bfloat16, float32 or float64.
+    gradient : array (M, ...) or, by columns, (N, ...)
+        Of the shape of the result.
+
+    Returns
+    -------
+    array of the shape, dtype and family of `edges`
+        Every edge gets the gradient at its node: all of it for a sum, a part by the node's edges for a mean, and an equal part if it
+        attains the maximum or minimum, else 0.
+
+    Raises
+    ------
+    ShapeError, DTypeError, DeviceError, ValueError
+        As :func:`aggregate_edges`.
+
+    Examples
+    --------
+    >>> import scipy.sparse as sp
+    >>> A = sp.csr_array(np.array([[0, 1, 1], [0, 0, 1]]))
+    >>> bs.aggregate_edges_vjp(A, np.array([1.0, 10.0, 100.0]), np.array([2.0, 3.0]), reduce="mean")
+    array([1., 1., 3.])
+    """
+    function = "aggregate_edges_vjp"
+    _check.choice(function, "reduce", reduce, tuple(REDUCTIONS))
+    _check.choice(function, "side", side, ("rows", "cols"))
+    with working_with(device_of_sparse(A), edges, gradient):
+        ways, parts = operands_of(function, A, edges=edges, gradient=gradient)
+        features, grad = parts["edges"], parts["gradient"]
+        nodes = ways.operand.shape[side == "cols"]
+        of_shape(function, "gradient", grad, (nodes, *features.shape[1:]), "the result")
+        compute = computed_in(features.dtype, grad.dtype)
+        given = ways.operand.edge_values(function, "edges", features.data)
+        shares = converted(grad.data, compute)
+        attained = None
+        if reduce == "mean":
+            shares = shares / ways.degrees(side).astype(compute).reshape(-1, *(1,) * (shares.ndim - 1))
+        elif reduce != "sum":
+            terms = converted(given, compute)
+            extreme = to_edges(ways, aggregate_edges(ways.forward, terms, reduce=reduce, side=side), side)
+            attained = ((terms == extreme) | (terms != terms)).astype(compute)
+            count = aggregate_edges(ways.forward, attained, side=side)
+            shares = shares / interop.namespace(count).maximum(count, 1)
+        made = to_edges(ways, shares, side)
+        return returned(function, made if attained is None else made * attained, features, ways)

@@ -1,0 +1,139 @@
+"""PyTorch Geometric's models with the sums of this library: the layers keep their weights, and only what passes messages is replaced."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from bitsparse.torch.attention_kinds import attention, cosine_attention, gatv2_attention
+from bitsparse.torch.graph import Graph
+from bitsparse.torch.sums import spmm
+
+_KNOWN = ("GCNConv", "SAGEConv", "GINConv", "GATConv", "GATv2Conv", "AGNNConv")
+#: Layers with scores per edge and head.
+_SCORED = ("GATConv", "GATv2Conv")
+
+
+class LayerReport(NamedTuple):
+    """What became of one layer that passes messages.
+
+    Attributes
+    ----------
+    name : str
+        Within the model; empty for the model itself.
+    layer : str
+        Its class.
+    accelerated : bool
+    reason : str
+        Why it is not.
+    """
+
+    name: str
+    layer: str
+    accelerated: bool
+    reason: str
+
+
+def accelerate(model: nn.Module) -> nn.Module:
+    """Let the layers of a PyTorch Geometric model sum over a :class:`Graph` that is passed in place of `edge_index`.
+
+    Layers whose arguments are not known here stay as they are: :func:`report` names them. So do all with an `edge_index` that is no Graph.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Changed in place; weights, `state_dict` and hooks stay.
+
+    Returns
+    -------
+    torch.nn.Module
+        `model`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import bitsparse.torch as bst
+    >>> bst.report(bst.accelerate(torch.nn.Linear(2, 2)))  # has no layer that passes messages
+    []
+    """
+    for module in model.modules():
+        if passes_messages(module) and not refusal(module):
+            module.propagate = functools.partial(_propagate, module)
+            if type(module).__name__ in _SCORED:
+                module.edge_updater = functools.partial(_edge_scores, module)
+    return model
+
+
+def report(model: nn.Module) -> list[LayerReport]:
+    """Which layers of a model pass messages, and which of them use this library when they get a :class:`Graph`."""
+    found = []
+    for name, module in model.named_modules():
+        if passes_messages(module):
+            reason = refusal(module)
+            if not reason and "propagate" not in vars(module):
+                reason = "accelerate() was not called"
+            found.append(LayerReport(name, type(module).__name__, not reason, reason))
+    return found
+
+
+def passes_messages(module: nn.Module) -> bool:
+    """Whether a module is one of PyTorch Geometric's graph layers."""
+    return any(
+        base.__name__ == "MessagePassing" and base.__module__.startswith("torch_geometric.")
+        for base in type(module).__mro__
+    )
+
+
+def refusal(layer: Any) -> str:
+    """Why a layer is left to PyTorch Geometric; empty if it is not."""
+    kind = type(layer).__name__
+    if not type(layer).__module__.startswith("torch_geometric.nn.conv.") or kind not in _KNOWN:
+        return f"only {', '.join(_KNOWN)} are known"
+    if layer.flow != "source_to_target":
+        return f"flow={layer.flow!r}; pass flow='source_to_target' and the reversed edges"
+    if layer.node_dim != (0 if kind in _SCORED else -2):
+        return f"node_dim={layer.node_dim}, not its default"
+    known = ("sum", "add", "mean", "max", "min") if kind == "SAGEConv" else ("sum", "add")
+    if layer.aggr not in known:
+        return f"aggr={layer.aggr!r}, not one of {', '.join(known)}"
+    if kind in _SCORED and layer.edge_dim is not None:
+        return f"edge_dim={layer.edge_dim}: features of edges are not known"
+    return ""
+
+
+def _edge_scores(layer: Any, edge_index: Any, **given: Any) -> Any:
+    """What a layer's own `edge_updater` does; for a Graph the scores of the nodes, of which weights are made while edges are summed."""
+    if isinstance(edge_index, Graph):
+        return given.get("alpha")
+    return type(layer).edge_updater(layer, edge_index, **given)
+
+
+def _propagate(layer: Any, edge_index: Any, size: Any = None, **given: Any) -> Tensor:
+    """What a layer's own `propagate` does, over a Graph; anything else goes to the layer's class."""
+    if not isinstance(edge_index, Graph):
+        made: Tensor = type(layer).propagate(layer, edge_index, size=size, **given)
+        return made
+    x, graph = given["x"], edge_index
+    if given.get("edge_weight") is not None:
+        raise ValueError(
+            f"{type(layer).__name__}: edge_weight beside a Graph; put the weights into it, Graph(edge_index, edge_weight=...)"
+        )
+    if type(layer).__name__ == "GCNConv":
+        if layer.normalize:
+            graph = graph.normalized(layer.add_self_loops, 2.0 if layer.improved and graph.weight is not None else 1.0)
+        return spmm(graph, x)
+    if type(layer).__name__ == "GATConv":
+        graph = graph.with_self_loops() if layer.add_self_loops else graph
+        source, target = given["alpha"]
+        if target is None:  # no features of targets: PyTorch Geometric adds nothing to the scores of the sources
+            target = source.new_zeros((graph.num_targets, *source.shape[1:]))
+        return attention(graph, x[0], source, target, layer.negative_slope, layer.dropout if layer.training else 0.0)
+    if type(layer).__name__ == "GATv2Conv":
+        graph, (source, target) = graph.with_self_loops() if layer.add_self_loops else graph, x
+        dropout = layer.dropout if layer.training else 0.0
+        return gatv2_attention(graph, source, target, layer.att[0], layer.negative_slope, dropout)
+    if type(layer).__name__ == "AGNNConv":
+        return cosine_attention(graph.with_self_loops() if layer.add_self_loops else graph, x, layer.beta)
+    return spmm(graph.unweighted(), x[0], reduce="sum" if layer.aggr == "add" else layer.aggr)

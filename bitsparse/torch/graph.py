@@ -1,0 +1,381 @@
+"""The graph of PyTorch's layers: a pattern and its transpose as buffers of a module, and sums over it with gradients."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from bitsparse.arrays.inside import patterns_of
+from bitsparse.arrays.tc_tiled_csr import TCTiledCSR
+from bitsparse.errors import ShapeError
+from bitsparse.torch import operators
+from bitsparse.torch.buffers import Precise, state_of
+from bitsparse.torch.edges import Edges, read, tensor
+from bitsparse.torch.pattern import Pattern
+
+#: Graphs of edge lists that layers were called with.
+_GRAPHS: Any = WeakTensorKeyDictionary()
+
+
+class Graph(Precise):
+    """A graph that layers sum over: CSR arrays of both directions, built once, as buffers that move with the module.
+
+    Row i of the adjacency holds what node i receives: an edge of `edge_index` goes from its first to its second row, as in PyTorch
+    Geometric. Sums are computed where the buffers lie, with the same bits in every run, and their gradients as well.
+
+    Parameters
+    ----------
+    edges : Tensor (2, E), sparse Tensor, torch_geometric.data.Data, scipy.sparse array, TCTiledCSR or FRDC
+        An edge list, what has one as ``edge_index``, or the adjacency itself, (targets, sources).
+    num_nodes : int or tuple of int, optional
+        Nodes, or (sources, targets) of a bipartite graph, for an edge list; by default up to the largest index.
+    edge_weight : Tensor (E,), optional
+        Weights of an edge list, which :class:`GCNConv` uses. Repeated edges add up in sums and means. The values and scales of an adjacency
+        are its weights, unless all are 1. float64 stays as precise as it is, all else is kept in float32 where that is exact.
+
+    Attributes
+    ----------
+    num_targets, num_sources, num_edges : int
+        Rows, columns and entries of the adjacency, in which repeated edges are one.
+
+    Notes
+    -----
+    ``state_dict`` holds the edges and weights, nothing that follows from them, and loads into a graph with as many nodes and edges. Weights
+    and factors keep their dtype in ``.half()`` and its like. With ``DistributedDataParallel`` pass ``broadcast_buffers=False``. For
+    ``torch.export`` a network holds its graph as a submodule, under another name than ``graph``, which what is exported has already.
+
+    Raises
+    ------
+    ShapeError, DTypeError, ValueError
+        `edges` is no edge list and no adjacency with a value per edge, an index is out of range, or weights require a gradient, which
+        values of :func:`spmm` have.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import bitsparse.torch as bst
+    >>> g = bst.Graph(torch.tensor([[0, 1, 2], [1, 2, 1]]))
+    >>> x = torch.tensor([[1.0], [2.0], [4.0]], requires_grad=True)
+    >>> y = bst.spmm(g, x)
+    >>> y.sum().backward()
+    >>> y.flatten().tolist(), x.grad.flatten().tolist()
+    ([0.0, 5.0, 2.0], [1.0, 1.0, 1.0])
+    """
+
+    indptr: Tensor
+    indices: Tensor
+    t_indptr: Tensor | None
+    t_indices: Tensor | None
+    order: Tensor | None
+    t_order: Tensor | None
+    weight: Tensor | None
+    multiplicity: Tensor | None
+    inverse_degree: Tensor
+    scale: Tensor | None
+
+    def __init__(
+        self, edges: Any, num_nodes: int | tuple[int, int] | None = None, *, edge_weight: Tensor | None = None
+    ) -> None:
+        super().__init__()
+        self.derived = False  # whether it is one that another graph made of itself, and that is not saved with it
+        recorded = torch.is_grad_enabled()
+        with _for_training(), torch.set_grad_enabled(recorded):
+            self._keep(read(edges, num_nodes, edge_weight))
+
+    def _keep(self, given: Edges) -> None:
+        forward, backward, order = patterns_of(given.adjacency)
+        symmetric = given.adjacency.has_symmetric_pattern
+        indptr, indices, _ = forward.csr_arrays()
+        turned = (None, None) if symmetric else backward.csr_arrays()[:2]
+        self.num_targets, self.num_sources = given.adjacency.shape
+        kept = {
+            "indptr": tensor(indptr),
+            "indices": tensor(indices),
+            "weight": given.weight,
+            "multiplicity": given.counts,
+        }
+        kept["sizes"] = torch.tensor(given.adjacency.shape, device=kept["indptr"].device)
+        for name, part in kept.items():
+            self.register_buffer(name, part)
+        # What follows from those. Where values come with no edge, nobody asks how the edges are permuted.
+        for name, array in (("t_indptr", turned[0]), ("t_indices", turned[1]), ("order", None), ("t_order", None)):
+            self.register_buffer(name, None if array is None else tensor(array), persistent=False)
+        if given.weight is not None or given.counts is not None:
+            self._number(tensor(order))
+        self.register_buffer("inverse_degree", self._inverse_degree().float(), persistent=False)
+        self.register_buffer("scale", None, persistent=False)  # of rows and columns, what normalized() gives
+
+    def _apply(self, function: Any, recurse: bool = True) -> Self:
+        """The graph without weights goes on sharing the buffers."""
+        twin = self._modules.pop("unweighted_graph", None)
+        super()._apply(function, recurse)
+        if twin is not None:
+            self.add_module("unweighted_graph", self._without_weights(twin))
+        return self
+
+    def _without_weights(self, twin: Graph) -> Graph:
+        twin._buffers = {**self._buffers, "weight": None, "scale": None}
+        return twin
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        if not self.derived:
+            super()._save_to_state_dict(destination, prefix, keep_vars)
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Any,
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        """Take the edges and weights of a graph of the same size; what was derived of other ones is dropped."""
+        if self.derived:
+            return
+        names = [name for name in self._buffers if name not in self._non_persistent_buffers_set]
+        device = self.indptr.device
+        parts = {n: state_dict[prefix + n].to(device) if prefix + n in state_dict else None for n in names}
+        needed = ("sizes", "indptr", "indices")
+        missing_keys += [prefix + name for name in needed if parts[name] is None]
+        unexpected_keys += [key for key in state_dict if key.startswith(prefix) and key[len(prefix) :] not in names]
+        lists, _, indices = (parts[name] for name in needed)
+        if lists is None or indices is None or parts["indptr"] is None:
+            return
+        sizes, edges = tuple(lists.tolist()), len(indices)
+        lengths = {len(part) for name in ("weight", "multiplicity") if (part := parts[name]) is not None}
+        if (*sizes, edges) != (self.num_targets, self.num_sources, self.num_edges) or lengths - {edges}:
+            error_msgs.append(
+                f"{prefix[:-1] or 'Graph'}: the state is of a graph of {sizes[0]} x {sizes[1]} nodes and {edges} edges, but this one is "
+                f"{self.extra_repr()}; make it of the edges that the saved one was made of"
+            )
+            return
+        kept = ((self._buffers[name], part) for name, part in parts.items())
+        if all(torch.equal(one, other) if one is not None is not other else one is other for one, other in kept):
+            return
+        parts = {name: None if part is None else part.clone() for name, part in parts.items()}
+        try:
+            adjacency = TCTiledCSR.from_arrays(parts["indptr"], parts["indices"], sizes)
+        except ValueError as error:
+            error_msgs.append(f"{prefix[:-1] or 'Graph'}: {error}")
+            return
+        self._modules.clear()
+        with _for_training():
+            self._keep(Edges(adjacency, parts["weight"], parts["multiplicity"]))
+
+    @property
+    def num_edges(self) -> int:
+        """Entries of the adjacency."""
+        return len(self.indices)
+
+    def _number(self, order: Tensor) -> None:
+        self.order, self.t_order = order, torch.empty_like(order)
+        self.t_order[order.long()] = torch.arange(len(order), dtype=order.dtype, device=order.device)
+
+    def _sums(self, values: Tensor | None) -> Tensor:
+        """The sum of each target's values, or how many edges it has, in float64."""
+        if values is None:
+            return (self.indptr[1:] - self.indptr[:-1]).double()
+        ones = torch.ones((self.num_sources, 1), dtype=torch.float64, device=values.device)
+        return operators.spmm(self.pattern(values=True), values.double(), None, None, ones)[:, 0]
+
+    def _inverse_degree(self) -> Tensor:
+        return 1 / self._sums(self.multiplicity).clamp(min=1)
+
+    def _scale(self) -> Tensor:
+        degree = self._sums(self.multiplicity if self.weight is None else self.weight)
+        return torch.where(degree > 0, degree.rsqrt(), 0)
+
+    def factors(self, mean: bool, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
+        """Factors of rows and columns, for a mean with the number of edges: float32, which is kept, or float64 for sums of float64."""
+        wide = dtype == torch.float64
+        rows = columns = self._scale() if wide and self.scale is not None else self.scale
+        if mean:
+            inverse = self._inverse_degree() if wide else self.inverse_degree
+            rows = inverse if rows is None else rows * inverse
+        return rows, columns
+
+    def pattern(self, values: bool = False) -> Pattern:
+        """Both directions, as the operators take them; with the permutations of the edges where `values` come with them."""
+        # Members of modules are looked for in several places; this is asked in every call.
+        buffers = self._buffers
+        indptr, indices, order = buffers["indptr"], buffers["indices"], buffers["order"]
+        if values and order is None:
+            with torch.inference_mode(False), torch.no_grad():
+                self._number(indices.argsort(stable=True).to(indices.dtype))
+            order = buffers["order"]
+        turned = (indptr, indices) if buffers["t_indptr"] is None else (buffers["t_indptr"], buffers["t_indices"])
+        # Without values nobody reads the permutations.
+        orders = (indices, indices) if order is None else (order, buffers["t_order"])
+        return Pattern(indptr, indices, *turned, *orders)
+
+    def rows(self) -> Tensor:
+        """Target of every edge, int64."""
+        nodes = torch.arange(self.num_targets, device=self.indptr.device)
+        return torch.repeat_interleave(nodes, (self.indptr[1:] - self.indptr[:-1]).long(), output_size=self.num_edges)
+
+    def _derive(self, name: str, graph: Graph) -> None:
+        graph.derived = True
+        self.add_module(name, graph)
+
+    def normalized(self, self_loops: bool = True, loop_weight: float = 1.0) -> Graph:
+        """``D^-1/2 (A + I) D^-1/2`` (Kipf and Welling, ICLR 2017, Eq. 2) of a square graph, made once for each choice and kept.
+
+        Parameters
+        ----------
+        self_loops : bool
+            Give every node without an edge to itself one of weight `loop_weight`.
+
+        Examples
+        --------
+        >>> import torch
+        >>> import bitsparse.torch as bst
+        >>> g = bst.Graph(torch.tensor([[0, 1], [1, 0]])).normalized()
+        >>> bst.spmm(g, torch.eye(2))
+        tensor([[0.5000, 0.5000],
+                [0.5000, 0.5000]])
+        """
+        name = f"gcn_{self_loops:d}_{float(loop_weight)!r}".replace(".", "_")
+        if name not in self._modules:
+            with _for_training():
+                self._derive(name, _normalized(self, self_loops, loop_weight))
+        made: Graph = self._modules[name]
+        return made
+
+    def with_self_loops(self) -> Graph:
+        """The same graph without weights and with one edge from every node to itself; made once and kept.
+
+        A bipartite graph gets them as PyTorch Geometric gives them: from source i to target i where there are both. Other edges are
+        repeated as often as they were.
+        """
+        if "looped" not in self._modules:
+            with _for_training():
+                plain = self.unweighted()
+                edges, counts = _looped(plain, *_edges(plain), 1.0)
+                if counts is not None:
+                    edges = edges.repeat_interleave(counts.long(), dim=1)
+                self._derive("looped", Graph(edges, (self.num_sources, self.num_targets)))
+        made: Graph = self._modules["looped"]
+        return made
+
+    def unweighted(self) -> Graph:
+        """The same graph without its weights and factors, which layers that take none look at."""
+        if self.weight is None and self.scale is None:
+            return self
+        if "unweighted_graph" not in self._modules:
+            twin = Graph.__new__(Graph)  # with no hooks of this one
+            Precise.__init__(twin)
+            twin.num_targets, twin.num_sources = self.num_targets, self.num_sources
+            self._derive("unweighted_graph", self._without_weights(twin))
+        made: Graph = self._modules["unweighted_graph"]
+        return made
+
+    def extra_repr(self) -> str:
+        """Sizes, for ``repr``."""
+        return f"{self.num_targets} x {self.num_sources}, {self.num_edges} edges"
+
+    def edge_values(self, edge_index: Tensor, values: Tensor) -> Tensor:
+        """Values of an edge list in the order in which :func:`spmm` takes them; differentiable.
+
+        Parameters
+        ----------
+        edge_index : Tensor (2, E)
+            The edges of the graph in any order, none of them twice.
+        values : Tensor (E,) or (E, H)
+
+        Raises
+        ------
+        ValueError
+            The edges are not those of the graph.
+
+        Examples
+        --------
+        >>> import torch
+        >>> import bitsparse.torch as bst
+        >>> edges, weights = torch.tensor([[1, 0], [0, 1]]), torch.tensor([3.0, 5.0], requires_grad=True)
+        >>> g = bst.Graph(edges)
+        >>> y = bst.spmm(g, torch.tensor([[1.0], [10.0]]), g.edge_values(edges, weights))
+        >>> y.sum().backward()
+        >>> y.flatten().tolist(), weights.grad.tolist()
+        ([30.0, 5.0], [10.0, 1.0])
+        """
+        keys = edge_index[1].long() * self.num_sources + edge_index[0]
+        order, own = keys.argsort(), self.rows() * self.num_sources + self.indices
+        if len(keys) != len(own) or not torch.equal(keys[order], own):
+            raise ValueError(
+                f"edge_values: the graph has {self.num_edges} edges, and the {len(keys)} of edge_index are others or repeated; pass those "
+                f"that it was made of, each once"
+            )
+        return values[order]
+
+
+@contextlib.contextmanager
+def _for_training() -> Iterator[None]:
+    """Graphs that are made and kept serve training as well, even if they are made under inference_mode()."""
+    if torch.compiler.is_compiling():
+        raise RuntimeError(
+            "Graph: torch.compile and torch.export cannot make graphs; make them before, and those that layers derive by calling the layer "
+            "once as it is"
+        )
+    with torch.inference_mode(False), torch.no_grad():
+        yield
+
+
+def as_graph(edges: Any, num_nodes: int | tuple[int, int]) -> Graph:
+    """A graph as it is, or that of an edge list, which is made once for a tensor that is not written to."""
+    if isinstance(edges, Graph):
+        return edges
+    if not isinstance(edges, Tensor) or edges.is_inference():  # whether that was written to, nobody counts
+        return Graph(edges, num_nodes)
+    key = (num_nodes, state_of(edges))
+    kept = _GRAPHS.setdefault(edges, {})
+    if key not in kept:
+        kept.clear()
+        kept[key] = Graph(edges, num_nodes)
+    made: Graph = kept[key]
+    return made
+
+
+def _normalized(graph: Graph, self_loops: bool, loop_weight: float) -> Graph:
+    if graph.num_targets != graph.num_sources:
+        raise ShapeError(
+            f"normalized: the graph is {graph.num_targets} x {graph.num_sources}, but this normalisation is for square ones; use mean sums"
+        )
+    edges, weight = _edges(graph)
+    if self_loops:
+        edges, weight = _looped(graph, edges, weight, loop_weight)
+    made = Graph(edges, graph.num_targets, edge_weight=weight)
+    made.scale = made._scale().float()
+    return made
+
+
+def _edges(graph: Graph) -> tuple[Tensor, Tensor | None]:
+    """The edge list of a graph, with weights or how often an edge occurs, and factors if it has any."""
+    weight, edges = (
+        graph.multiplicity if graph.weight is None else graph.weight,
+        torch.stack([graph.indices.long(), graph.rows()]),
+    )
+    if graph.scale is not None:
+        factors = graph.scale[edges].prod(dim=0)
+        weight = factors if weight is None else weight * factors
+    return edges, weight
+
+
+def _looped(graph: Graph, edges: Tensor, weight: Tensor | None, loop_weight: float) -> tuple[Tensor, Tensor | None]:
+    """An edge list with an edge from every node to itself."""
+    own = edges[0] == edges[1]
+    alone = torch.ones(min(graph.num_targets, graph.num_sources), dtype=torch.bool, device=edges.device)
+    alone[edges[0, own]] = False
+    loops = alone.nonzero()[:, 0]
+    if graph.weight is None and weight is not None:  # a loop that an edge list repeats counts once all the same
+        weight = weight.masked_fill(own, 1)
+    if weight is not None or loop_weight != 1:
+        before = torch.ones(edges.shape[1], device=edges.device) if weight is None else weight
+        weight = torch.cat([before, before.new_full((len(loops),), loop_weight)])
+    return torch.cat([edges, torch.stack([loops, loops])], 1), weight

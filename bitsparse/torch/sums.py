@@ -1,0 +1,80 @@
+"""Sums, means, maxima and minima over a graph, with gradients."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.torch import operators
+from bitsparse.torch.graph import Graph
+
+
+def spmm(graph: Graph, x: Tensor, values: Tensor | None = None, reduce: str = "sum") -> Tensor:
+    """Reduce features of neighbours, ``y[i] = reduce over j of v[i, j] * x[j]``; differentiable by `x` and `values`.
+
+    Parameters
+    ----------
+    graph : Graph
+    x : Tensor (sources,), (sources, D) or (sources, H, D)
+        float16, bfloat16, float32 or float64.
+    values : Tensor (edges,) or (edges, H), optional
+        One per edge of the graph, in the order of its CSR arrays (:meth:`Graph.edge_values`); by default the weights of the graph, else
+        how often an edge occurs, in the dtype of `x`. Under autocast they and `x` are converted to its dtype, unless they are float64.
+    reduce : {"sum", "mean", "max", "min"}
+        A mean divides by the number of edges. Targets without edges get 0.
+
+    Returns
+    -------
+    Tensor (targets, ...)
+        As :func:`bitsparse.spmm`, in the dtype that PyTorch promotes `x` and `values` to. Sums and means have gradients of any order and
+        work with ``torch.func`` transforms; maxima and minima have a first gradient, equal parts of which go to all edges that attain one.
+
+    Raises
+    ------
+    ShapeError, DTypeError
+        `x` does not fit the graph, or is not floating.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import bitsparse.torch as bst
+    >>> g = bst.Graph(torch.tensor([[0, 1, 2], [2, 2, 0]]))
+    >>> bst.spmm(g, torch.tensor([[1.0], [3.0], [5.0]]), reduce="mean").flatten().tolist()
+    [5.0, 0.0, 2.0]
+    """
+    if x.shape[:1] != (graph.num_sources,) or x.ndim > 3:
+        raise ShapeError(
+            f"spmm: the graph has {graph.num_sources} sources but x has shape {tuple(x.shape)}; pass (sources, D) or (sources, H, D)"
+        )
+    if not x.is_floating_point():
+        raise DTypeError(f"spmm: x is {x.dtype}; pass floats, or call bitsparse.spmm for integers")
+    if reduce not in ("sum", "mean", "max", "min"):
+        raise ValueError(f"spmm: reduce must be 'sum', 'mean', 'max' or 'min', got {reduce!r}")
+    if torch.is_autocast_enabled(x.device.type):
+        narrow = torch.get_autocast_dtype(x.device.type)
+        x, values = (part if part is None or part.dtype == torch.float64 else part.to(narrow) for part in (x, values))
+    extreme = reduce in ("max", "min")
+    if values is not None:
+        dtype = torch.promote_types(x.dtype, values.dtype)
+        x, values = x.to(dtype), values.to(dtype)
+    elif graph.weight is not None or not extreme:
+        values = graph.multiplicity if graph.weight is None else graph.weight
+        values = None if values is None else values.to(x.dtype)
+    rows, columns = graph.factors(reduce == "mean", x.dtype)
+    if extreme:
+        if rows is not None and columns is not None:
+            factor = (rows[graph.rows()] * columns[graph.indices.long()]).to(x.dtype)
+            values = factor if values is None else values * _along(factor, values)
+        return operators.spmm_extreme(graph.pattern(values is not None), values, x, reduce)
+    pattern = graph.pattern(values is not None)
+    if x.dtype != torch.float64:
+        return operators.spmm(pattern, values, rows, columns, x)
+    # The factors of sums are float32.
+    made = operators.spmm(pattern, values, None, None, x if columns is None else x * _along(columns, x))
+    return made if rows is None else made * _along(rows, made)
+
+
+def _along(factor: Tensor, x: Tensor) -> Tensor:
+    """A factor for every row of `x`."""
+    return factor.reshape(-1, *(1,) * (x.ndim - 1))

@@ -1,0 +1,43 @@
+// What attention sums for its gradient, and what its gradient reads of each row.
+#ifndef BITSPARSE_EDGE_SECOND_CUH
+#define BITSPARSE_EDGE_SECOND_CUH
+
+#include "edges/vectors.cuh"
+
+// BS_ABOVE: there are second sums; they are elements as the first ones, of the gradient (BS_TURNED) what is summed in.
+#ifdef BS_ABOVE
+#define BS_SUMS 2
+#else
+#define BS_SUMS 1
+#endif
+#ifdef BS_TURNED
+typedef Sum Second;
+BS_INLINE Second second_of(Sum x) { return x; }
+#else
+typedef Element Second;
+BS_INLINE Second second_of(Sum x) { return narrow(x); }
+#endif
+
+// Of a row and head: its score, the logarithm of the sum of the row's powers, the product of the result and its gradient.
+struct alignas(4 * sizeof(Sum)) Ends {
+    Sum target, lse, product, unused;
+};
+
+#if BS_TYPE == 3
+BS_INLINE void load_if(bool valid, const Ends *at, Ends &to)
+{
+    load_if(valid, &at->target, to.target);
+    load_if(valid, &at->lse, to.lse);
+    load_if(valid, &at->product, to.product);
+}
+#else
+BS_INLINE void load_if(bool valid, const Ends *at, Ends &to)
+{
+    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n@p ld.global.v4.f32 {%0, %1, %2, %3}, [%4];\n}"
+                 : "+f"(to.target), "+f"(to.lse), "+f"(to.product), "+f"(to.unused)
+                 : "l"(at), "r"((u32)valid)
+                 : "memory");
+}
+#endif
+
+#endif

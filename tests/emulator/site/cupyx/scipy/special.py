@@ -1,0 +1,18 @@
+"""Functions of ``cupyx.scipy.special``: SciPy's, on the host behind arrays of the fake device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cupy
+from scipy import special
+
+__all__ = ["erf", "expit"]
+
+
+def erf(x: Any) -> Any:
+    return cupy.asarray(special.erf(x.get()))
+
+
+def expit(x: Any) -> Any:
+    return cupy.asarray(special.expit(x.get()))

@@ -1,0 +1,141 @@
+"""Accuracies of paired training: both sides learn, from the same start, and the table says when they differ."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import bitsparse as bs
+
+ROOT = Path(__file__).resolve().parent.parent
+pytestmark = [
+    pytest.mark.pyg,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:torch_geometric", "ignore:.*torch.jit:DeprecationWarning"),
+]
+
+
+@pytest.fixture
+def accuracy(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(ROOT))
+    from benchmarks import accuracy
+
+    return accuracy
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    """The numbers of threads as they were, which the program sets."""
+    import torch
+
+    before = torch.get_num_threads(), bs.get_num_threads()
+    yield
+    torch.set_num_threads(before[0])
+    bs.set_num_threads(before[1])
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Three communities; edges lead one way, more often to nodes of lower number."""
+    n, rng = 90, np.random.default_rng(0)
+    labels = np.repeat([0, 1, 2], n // 3)
+    rows, cols = np.nonzero((labels[:, None] == labels) & (rng.random((n, n)) < np.tri(n) * 0.3))
+    x = rng.random((n, 24)) < np.where(np.arange(24) % 3 == labels[:, None], 0.4, 0.2)
+    split = np.arange(n) % 4
+    masks = {"train_mask": split == 0, "val_mask": split == 1, "test_mask": split >= 2}
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=n))])
+    np.savez(
+        tmp_path / "three.npz",
+        indptr=indptr,
+        indices=cols,
+        num_nodes=n,
+        features=x.astype(np.float32),
+        labels=labels,
+        **masks,
+    )
+    return tmp_path / "three.npz"
+
+
+def test_a_stopped_run_goes_on_and_makes_a_table(
+    accuracy: Any, path: Path, threads: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = path.parent / "accuracy.jsonl"
+    given = ["--data", str(path.parent), "--records", str(file), "--graphs", "three", "--epochs", "40", "--models"]
+    accuracy.main([*given, "gcn", "gat", "--seeds", "1"])
+    first = file.read_text(encoding="utf-8").splitlines()
+    accuracy.main([*given, "gcn", "sage", "gin", "gat", "--seeds", "2"])
+    lines = file.read_text(encoding="utf-8").splitlines()
+    assert lines[:2] == first
+    records = [json.loads(line) for line in lines]
+    assert sorted(record["case"] for record in records) == sorted(
+        f"three-{model}-{seed}" for model in ("gcn", "sage", "gin", "gat") for seed in (0, 1)
+    )
+    for record in records:
+        found = record["params"]
+        assert min(found["theirs"], found["ours"]) > 60, found
+        if found["model"] != "gat":  # the same draws, so that sums alone differ, in their last bits
+            assert abs(found["theirs"] - found["ours"]) < 5
+    capsys.readouterr()
+    accuracy.main([*given, "gcn", "--only-table"])
+    assert "three  gat          2" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("model", ["gcn", "sage", "gin", "gat"])
+def test_pairs_start_equal_and_drop_the_same(accuracy: Any, path: Path, model: str) -> None:
+    import torch
+
+    of = accuracy.task(path)
+    theirs, ours = accuracy.pair(model, of, 3)
+    for net in (theirs, ours):
+        for layer in net.convs:
+            layer.dropout = 0.0  # of attention, which each side draws by itself
+    logits = []
+    for net, edges in ((theirs, of.edges), (ours, of.graph)):
+        generator = torch.Generator().manual_seed(1)
+        logits.append(net.train()(accuracy.Dropped(of.x).draw(0.5, generator), edges, generator))
+    assert (logits[0] - logits[1]).abs().max() <= 1e-5 * logits[0].abs().max()
+    again, _ = accuracy.pair(model, of, 3)
+    other, _ = accuracy.pair(model, of, 4)
+    same, changed = (
+        [torch.equal(*weights) for weights in zip(theirs.parameters(), net.parameters(), strict=True)]
+        for net in (again, other)
+    )
+    assert all(same)
+    assert not all(changed)
+
+
+def test_dropout_keeps_the_mean_and_overwrites_its_last_draw(accuracy: Any) -> None:
+    import torch
+
+    x = torch.ones(50, 40) * (torch.arange(40) % 2)
+    drawn = accuracy.Dropped(x)
+    first = drawn.draw(0.25, torch.Generator().manual_seed(0)).clone()
+    assert set(first.unique().tolist()) == {0.0, float(torch.tensor(1.0) / 0.75)}
+    assert abs(float(first.mean()) - 0.5) < 0.03
+    assert torch.equal(drawn.draw(0.0, torch.Generator()), x)
+    assert torch.equal(drawn.draw(0.25, torch.Generator().manual_seed(0)), first)
+
+
+def test_a_difference_counts_beyond_half_a_point_and_two_standard_errors(accuracy: Any) -> None:
+    def verdict(*differences: float) -> str:
+        records = [
+            {"params": {"graph": "g", "model": "gcn", "seed": i, "theirs": 80.0, "ours": 80 + difference}}
+            for i, difference in enumerate(differences)
+        ]
+        return str(accuracy.table(records)).split()[-1]
+
+    assert verdict(0.4, 0.5, 0.4) == "equal"
+    assert verdict(1.0, 1.1, 0.9) == "differ"
+    assert verdict(-1.0, -1.1, -0.9) == "differ"
+    assert verdict(5.0, -3.0, 1.0) == "equal"
+
+
+def test_recipes_are_those_of_the_papers(accuracy: Any) -> None:
+    assert accuracy.recipe("gat", "cora") == accuracy.Recipe((8,), 0.6, 0.005, 5e-4, False, 1000, True)
+    assert accuracy.recipe("gat", "pubmed").decay == 1e-3
+    assert accuracy.recipe("gcn", "cora") == accuracy.Recipe((16,), 0.5, 0.01, 5e-4, True, 200, False)
+    assert accuracy.recipe("gin", "cora").widths == (64, 64)

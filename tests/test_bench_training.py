@@ -1,0 +1,165 @@
+"""Suite ``training`` without a GPU: its cases, and both sides of tiny epochs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import bitsparse as bs
+
+ROOT = Path(__file__).resolve().parent.parent
+KINDS = ("gcn", "sage", "gin", "gat")
+
+
+@pytest.fixture(autouse=True)
+def _search(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+
+
+def small(symmetric: bool = True, columns: int = 40) -> Any:
+    """A problem on a graph that comes with loops, and has a node without edges."""
+    import torch
+
+    from benchmarks.cases import training
+
+    dense = np.random.default_rng(0).random((90, 90)) < 0.1
+    dense[7] = dense[:, 7] = False
+    dense[3, 3] = True
+    dense |= dense.T if symmetric else False
+    indptr = np.concatenate([[0], np.cumsum(dense.sum(axis=1))]).astype(np.int32)
+    arrays = torch.from_numpy(indptr), torch.from_numpy(np.nonzero(dense)[1].astype(np.int32))
+    return training.problem(arrays, (columns, 5))
+
+
+def test_the_suite_has_its_cases() -> None:
+    from benchmarks.suites import training as suite
+
+    names = [case.name for case in suite.cases(2)]
+    graphs = ["cora", "pubmed", "artist"]
+    graphs += [f"{size}-{kind}" for size in ("reddit", "products") for kind in ("power_law", "communities")]
+    want = {f"training-{kind}-{dtype}-{graph}" for kind in KINDS for dtype in ("fp32", "bf16") for graph in graphs}
+    want |= {f"training-cpu-gcn-{graph}-{peer}" for graph in ("pubmed", "artist") for peer in ("pyg", "torch")}
+    want.add("training-cpu-accelerate-cora")
+    assert len(names) == len(want)
+    assert set(names) == want
+
+
+@pytest.mark.torch
+def test_problems_have_no_loops_and_labels_of_half_of_the_nodes() -> None:
+    from benchmarks.cases import training
+
+    made = small()
+    rows = np.repeat(np.arange(90), np.diff(made.indptr.numpy()))
+    assert not (rows == made.indices.numpy()).any()
+    assert int((made.labels != training.IGNORED).sum()) == 45
+    assert int(made.labels.max()) == 4
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("symmetric", "columns"), [(True, 200), (False, 40)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_both_sides_train_alike(kind: str, symmetric: bool, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from benchmarks.cases import training
+
+    monkeypatch.setitem(training.TOLERANCE, "fp32", (1e-5, 1e-5))
+    made = small(symmetric, columns)
+    ours = training.ours_of(kind, made, made.x, "fp32")
+    peer = training.peer_of(kind, made, made.x, "fp32", ours.network.state_dict())
+    facts = training.compare(kind, "fp32", ours, peer)
+    assert facts["losses"][-1] < facts["losses"][0]
+    assert facts["worst_gradient_difference"] < 1e-4
+
+
+@pytest.mark.torch
+def test_sides_that_differ_are_found() -> None:
+    from benchmarks.cases import training
+
+    made = small()
+    ours = training.ours_of("sage", made, made.x, "fp32")
+    peer = training.peer_of("sage", made, made.x, "fp32", ours.network.state_dict())
+    peer.operand = type(peer.operand)(2 * peer.operand.matrix, 2 * peer.operand.turned)
+    with pytest.raises(AssertionError, match="gradients differ"):
+        training.compare("sage", "fp32", ours, peer)
+
+
+@pytest.mark.torch
+def test_bounds_count_sums_there_and_back() -> None:
+    from benchmarks.cases import training
+
+    made = small()
+    entries, nodes = made.indices.numel(), 90
+    wide, narrow = (training.bounds_of("gcn", made, [first, 64, 5], [1, 1], 4, 1.0) for first in (100, 40))
+    assert wide[1] == 2 * (8 * (entries + nodes) + 2 * nodes * 4 * (64 + 5))
+    # Features that are summed first have no gradient.
+    assert narrow[1] == 3 * 4 * (entries + nodes) + 2 * nodes * 4 * (40 + 2 * 5)
+    assert 0 < wide[0].floor_ms < wide[0].estimate_ms
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("kind", ["gcn", "gat"])
+def test_a_case_without_what_a_gpu_measures(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from benchmarks.cases import training
+    from bitsparse.bench import Protocol
+
+    made = small()
+    matrix = SimpleNamespace(facts=lambda: {"graph": "small", "entries": 0}, reuse=2.0)
+    samples = iter([[0.5, 4.0], [2.0, 9.0]])
+
+    def replay(launches: list[Any], repetitions: int) -> list[float]:
+        for launch in launches:
+            launch()
+        return next(samples)
+
+    monkeypatch.setattr(training.jit, "require_cupy", lambda caller: None)
+    monkeypatch.setattr(training, "problem_of", lambda name: made)
+    monkeypatch.setattr(training, "matrix_of", lambda name: matrix)
+    monkeypatch.setattr(training, "warm", lambda dtype: None)
+    monkeypatch.setattr(training, "weighed", lambda make: (make(), 7))
+    monkeypatch.setattr(training, "replay", replay)
+    prepared = training.epoch("case", kind, "small", "fp32", captured=False)
+    assert prepared.measure is not None
+    assert prepared.measure(Protocol()) == (0.5, 9.0)  # four calls a sample, and one
+    facts = prepared.params
+    assert (facts["entries"], facts["features"], facts["classes"]) == (made.indices.numel(), 40, 5)
+    assert (facts["peak_bytes"], facts["peer_bytes"], facts["replayed"], facts["peer_replayed"]) == (7, 7, False, False)
+    json.dumps(facts)
+
+
+def test_without_a_gpu_the_suite_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    from benchmarks.suites import training as suite
+
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with pytest.raises(bs.DeviceError, match="suite training"):
+        suite.epoch("gcn", "fp32", "cora")
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("peer", ["pyg", "torch", None])
+def test_epochs_on_the_cpu(peer: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from benchmarks.cases import training_cpu
+    from bitsparse import bench
+
+    if peer != "torch":
+        pytest.importorskip("torch_geometric")
+    threads, made = torch.get_num_threads(), small()
+    monkeypatch.setattr(training_cpu, "problem_of", lambda name: (made, "a small graph"))
+    try:
+        prepared = training_cpu.epoch("epoch", "pubmed", peer, 1) if peer else training_cpu.step("step", "cora", 1)
+    finally:
+        torch.set_num_threads(threads)
+    assert prepared.params["gradient_difference"] < 1e-5
+    assert float(prepared.ours()) == pytest.approx(
+        float(prepared.peer()), rel=1e-3
+    )  # while both have made as many steps
+    machine = bench.Machine.of_cpu(1, None)
+    case = bench.Case("training-cpu", lambda: prepared)
+    (record,) = bench.run_cases("training", [case], machine, bench.Protocol(0, 1, 1.0, 1.0, 0.0))
+    assert record.ratio > 0

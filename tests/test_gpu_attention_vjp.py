@@ -1,0 +1,168 @@
+"""Gradients of attention on the GPU, and what it keeps for them, against the reference in float64; results go into poisoned arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sparse_inputs import dtype_of, graphs
+from test_gpu_bits import empty, raw, to_device, to_host
+from test_gpu_sddmm import on_device
+
+import bitsparse as bs
+from bitsparse.backends.cuda.csr.schedule import Schedule
+from bitsparse.backends.cuda.edges import attention as cuda
+from bitsparse.backends.params import Dropout
+from bitsparse.backends.reference.edges import attention as reference
+
+pytestmark = pytest.mark.gpu
+
+GRAPHS = graphs()
+NAMES = ("x", "source", "target")
+BOUNDS = {"float64": 1e-12, "float32": 1e-5, "float16": 5e-3, "bfloat16": 4e-2}
+
+
+def operands(A: sp.csr_array, heads: int, width: int, dtype: str) -> list[np.ndarray]:
+    """Features, both scores and the gradient by the result."""
+    rng = np.random.default_rng([heads, width])
+    rows, columns = A.shape
+    compute = np.float64 if dtype == "float64" else np.float32
+    x, gradient = (rng.standard_normal((n, heads * width)).astype(dtype_of(dtype)) for n in (columns, rows))
+    source, target = (rng.standard_normal((n, heads)).astype(compute) for n in (columns, rows))
+    return [x, source, target, gradient]
+
+
+def check(
+    A: sp.csr_array,
+    heads: int,
+    width: int,
+    dtype: str = "float32",
+    dropout: Dropout | None = None,
+    slope: float = 0.2,
+    wide: bool = False,
+    wrt: tuple[str, ...] = NAMES,
+    **cut: int,
+) -> None:
+    parts = operands(A, heads, width, dtype)
+    turned = sp.csr_array(A.T.tocsr())
+    compute, kind = parts[1].dtype, dtype_of(dtype)
+    rows = A.shape[0]
+    shapes = (rows, heads * width), (rows, heads), (rows, heads), (rows, heads * width)
+    state = [empty(shape, kind if i in (0, 3) else compute) for i, shape in enumerate(shapes)]
+    x, source, target, gradient = (to_device(part) for part in parts)
+    how: dict[str, Any] = {"negative_slope": slope, "dropout": dropout}
+    sums: dict[str, Any] = {"out": state[0], "lse": state[1], "state": (state[2], state[3])}
+    cuda.attention(*on_device(A, wide), A.shape, x, source, target, **how, **sums, **cut)
+    pattern = (*on_device(turned, wide), turned.shape)
+    got = cuda.attention_vjp(*pattern, x, source, target, gradient, tuple(state), **how, wrt=wrt, **cut)
+    exact = [part.astype(np.float64) for part in parts]
+    if dropout is not None and not isinstance(dropout.seed, int):
+        how["dropout"] = Dropout(dropout.rate, int(to_host(dropout.seed)[0]) & (1 << 64) - 1)
+    want = [np.empty(shape) for shape in shapes]
+    arrays = A.indptr, A.indices, A.shape
+    reference.attention(*arrays, *exact[:3], **how, out=want[0], lse=want[1], state=(want[2], want[3]))
+    there = turned.indptr, turned.indices, turned.shape
+    slopes = reference.attention_vjp(*there, *exact, tuple(want), **how)
+    assert set(got) >= set(wrt)
+    pairs = [*zip(state, want, strict=True), *((got[name], slopes[name]) for name in wrt)]
+    for found, right in pairs:
+        host = to_host(found).astype(np.float64)
+        assert host.shape == right.shape
+        finite = np.isfinite(right)
+        assert np.array_equal(host[~finite], right[~finite])
+        error = abs(host[finite] - right[finite]).max(initial=0)
+        assert error <= BOUNDS[dtype] * max(abs(right[finite]).max(initial=0), 1)
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_graphs(name: str) -> None:
+    for heads, width in ((4, 32), (1, 16)):
+        check(GRAPHS[name], heads, width)
+        check(GRAPHS[name], heads, width, dropout=Dropout(0.4, 2**63 + 1))
+
+
+@pytest.mark.parametrize(
+    ("heads", "width"), [(1, 1), (1, 3), (1, 100), (1, 300), (2, 64), (2, 256), (3, 20), (5, 7), (16, 2), (33, 1)]
+)
+def test_heads_and_widths(heads: int, width: int) -> None:
+    check(GRAPHS["square"], heads, width)
+    check(GRAPHS["hubs"], heads, width, dropout=Dropout(0.5, 3), longest=128, span=64)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_dtypes(dtype: str) -> None:
+    for name, heads, width in (("square", 4, 32), ("hubs", 1, 48), ("hubs", 3, 5)):
+        check(GRAPHS[name], heads, width, dtype)
+        check(GRAPHS[name], heads, width, dtype, Dropout(0.5, 7), longest=256, span=64)
+
+
+def test_slopes_wide_indices_and_seeds_on_the_device() -> None:
+    for slope in (0.0, 1.0, -0.5):
+        check(GRAPHS["square"], 2, 8, slope=slope)
+    check(GRAPHS["hubs"], 4, 8, wide=True, dropout=Dropout(0.9, 5))
+    check(GRAPHS["square"], 4, 8, "float64", Dropout(0.5, to_device(np.array([-9], np.int64))))
+    check(GRAPHS["square"], 4, 8, dropout=Dropout(1.0, 5))
+
+
+@pytest.mark.parametrize("wrt", [("x",), ("source",), ("target",), ("target", "x")])
+def test_some_of_the_gradients(wrt: tuple[str, ...]) -> None:
+    check(GRAPHS["hubs"], 2, 8, wrt=wrt, longest=512, span=64)
+
+
+def test_public_functions_give_the_same_bits_every_time() -> None:
+    import cupy
+
+    A = bs.TCTiledCSR(GRAPHS["hubs"], pattern=True)
+    there = A.to_device("cuda")
+    for dtype in ("float32", "bfloat16"):
+        x, source, target, gradient = operands(GRAPHS["hubs"], 2, 6, dtype)
+        parts = [x.reshape(-1, 2, 6), source, target, gradient.reshape(-1, 2, 6)]
+        device = [to_device(part) for part in parts]
+        seed = cupy.array([11])
+        made = []
+        for known in (11, seed, 11):
+            y, state = bs.attention(there, *device[:3], dropout=0.5, seed=known, return_state=True)
+            plain = bs.attention(there, *device[:3], dropout=0.5, seed=known)
+            assert raw(plain).tobytes() == raw(y).tobytes()
+            made.append(bs.attention_vjp(there, *device, dropout=0.5, seed=known, state=state))
+        for others in made[1:]:
+            for one, other in zip(made[0], others, strict=True):
+                assert raw(one).tobytes() == raw(other).tobytes()
+        want = bs.attention_vjp(A, *(part.astype(np.float64) for part in parts), dropout=0.5, seed=11)
+        for one, other, part in zip(made[0], want, parts, strict=False):
+            assert one.dtype == part.dtype
+            error = abs(to_host(one).astype(np.float64) - other).max()
+            assert error <= BOUNDS[dtype] * abs(other).max()
+    with pytest.raises(bs.DeviceError, match="seed"):
+        bs.attention(there, *device[:3], dropout=0.5, seed=np.array([1]))
+
+
+def test_a_captured_call_reads_the_seed_when_it_runs() -> None:
+    import cupy
+
+    A = GRAPHS["square"]
+    indptr, indices = on_device(A)
+    schedule = Schedule(indptr, A.shape, A.nnz)
+    x, source, target, _ = (to_device(part) for part in operands(A, 2, 8, "float32"))
+    seed, out = to_device(np.array([1], np.int64)), empty((A.shape[0], 16), np.float32)
+
+    def call(given: Any = seed) -> None:
+        how = {"negative_slope": 0.2, "dropout": Dropout(0.5, given), "schedule": schedule}
+        cuda.attention(indptr, indices, A.shape, x, source, target, **how, out=out)
+
+    stream = cupy.cuda.Stream(non_blocking=True)
+    cupy.cuda.get_current_stream().synchronize()
+    with stream:
+        call()
+        stream.begin_capture()
+        call()
+        captured = stream.end_capture()
+        seed.fill(2)
+        captured.launch(stream)
+        stream.synchronize()
+        replayed = out.get()
+        call(2)
+        stream.synchronize()
+    assert replayed.tobytes() == out.get().tobytes()

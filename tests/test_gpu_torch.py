@@ -1,0 +1,199 @@
+"""bitsparse.torch on a GPU: the CPU's gradients, the same bits in every run, and whole training steps as CUDA graphs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytestmark = [pytest.mark.gpu, pytest.mark.torch]
+NODES = 300
+
+
+def edges() -> Any:
+    import torch
+
+    return torch.from_numpy(np.random.default_rng(0).integers(0, NODES, (2, 2000))).unique(dim=1)
+
+
+def network(seed: int = 0) -> Any:
+    import torch
+
+    import bitsparse.torch as bst
+
+    torch.manual_seed(seed)
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = bst.GCNConv(20, 16), bst.SAGEConv(16, 16)
+            self.third, self.fourth = bst.GATConv(16, 4, heads=4), bst.GINConv(torch.nn.Linear(16, 7))
+
+        def forward(self, x: Any, g: Any) -> Any:
+            x = self.second(self.first(x, g).relu(), g).relu()
+            return self.fourth(self.third(x, g).relu(), g)
+
+    return Net()
+
+
+def gradients(net: Any, x: Any, g: Any, y: Any) -> list[Any]:
+    import torch
+
+    net.zero_grad(set_to_none=True)
+    torch.nn.functional.cross_entropy(net(x, g).float(), y).backward()
+    return [parameter.grad.detach().clone() for parameter in net.parameters()]
+
+
+def data() -> tuple[Any, Any]:
+    import torch
+
+    rng = np.random.default_rng(1)
+    return torch.from_numpy(rng.standard_normal((NODES, 20)).astype(np.float32)), torch.from_numpy(
+        rng.integers(0, 7, NODES)
+    )
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max", "min"])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
+def test_sums_and_gradients_are_those_of_the_cpu(reduce: str, dtype: str) -> None:
+    import torch
+
+    import bitsparse.torch as bst
+
+    kind = getattr(torch, dtype)
+    bound = {"float16": 5e-3, "bfloat16": 4e-2, "float32": 1e-5, "float64": 1e-12}[dtype]
+    rng = np.random.default_rng(2)
+    x = torch.from_numpy(rng.standard_normal((NODES, 9))).to(kind)
+    g = bst.Graph(edges(), NODES)
+    values = torch.from_numpy(rng.random(g.num_edges)).to(kind)
+    results = []
+    for device in ("cpu", "cuda", "cuda"):
+        wide = device == "cpu" and dtype in ("float16", "bfloat16")
+        graph = g.to(device)
+        one, two = (
+            a.to(device, torch.float64 if wide else kind).detach().clone().requires_grad_() for a in (x, values)
+        )
+        made = bst.spmm(graph, one, two, reduce=reduce)
+        made.square().sum().backward()
+        results.append([part.detach().double().cpu() for part in (made, one.grad, two.grad)])
+    for want, got, again in zip(*results, strict=True):
+        assert torch.equal(got, again)
+        assert (got - want).abs().max() <= 4 * bound * want.abs().max()
+
+
+def test_training_is_that_of_the_cpu_and_repeats_itself() -> None:
+    import torch
+
+    import bitsparse.torch as bst
+
+    x, y = data()
+    want = gradients(network(), x, bst.Graph(edges(), NODES), y)
+    net, g = network().cuda(), bst.Graph(edges(), NODES).cuda()
+    first = gradients(net, x.cuda(), g, y.cuda())
+    for _ in range(10):
+        for one, other in zip(first, gradients(net, x.cuda(), g, y.cuda()), strict=True):
+            assert torch.equal(one, other)
+    for one, other in zip(first, want, strict=True):
+        assert (one.cpu() - other).abs().max() <= 1e-4 * other.abs().max()
+
+
+def test_graphs_made_on_the_gpu() -> None:
+    import torch
+
+    import bitsparse.torch as bst
+
+    x = data()[0]
+    want = bst.spmm(bst.Graph(edges(), NODES).normalized(), x)
+    got = bst.spmm(bst.Graph(edges().cuda(), NODES).normalized(), x.cuda())
+    torch.testing.assert_close(got.cpu(), want)
+
+
+def test_a_whole_step_as_a_cuda_graph() -> None:
+    import torch
+
+    import bitsparse.torch as bst
+
+    x, y = (part.cuda() for part in data())
+    g = bst.Graph(edges(), NODES).cuda()
+    eager, captured = network().cuda(), network().cuda()
+    steps = []
+    for net in (eager, captured):
+        optimizer = torch.optim.Adam(net.parameters(), lr=0.01, capturable=True)
+
+        def step(net: Any = net, optimizer: Any = optimizer) -> Any:
+            optimizer.zero_grad(set_to_none=False)
+            loss = torch.nn.functional.cross_entropy(net(x, g), y)
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        steps.append(step)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            steps[1]()
+    torch.cuda.current_stream().wait_stream(side)
+    recorded = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(recorded):
+        loss = steps[1]()
+    for _ in range(3):
+        steps[0]()
+    for _ in range(5):
+        want = steps[0]()
+        recorded.replay()
+        assert torch.equal(loss, want)
+    for one, other in zip(eager.parameters(), captured.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_graphs_move_with_what_was_derived_of_them() -> None:
+    import torch
+
+    import bitsparse.torch as bst
+
+    g = bst.Graph(edges(), NODES, edge_weight=torch.rand(edges().shape[1]))
+    x = data()[0].double()
+    want = [bst.spmm(made, x, reduce="mean") for made in (g, g.unweighted(), g.normalized(), g.with_self_loops())]
+    g.cuda()
+    plain = g.unweighted()
+    assert plain.indices.data_ptr() == g.indices.data_ptr()
+    for made, one in zip((g, plain, g.normalized(), g.with_self_loops()), want, strict=True):
+        assert (bst.spmm(made, x.cuda(), reduce="mean").cpu() - one).abs().max() <= 1e-12
+    state = {name: part.cpu() for name, part in g.state_dict().items()}
+    other = bst.Graph(edges(), NODES).cuda()
+    other.load_state_dict(state)
+    assert torch.equal(other.weight, g.weight)
+
+
+def test_values_of_edge_lists_and_promotion() -> None:
+    import torch
+
+    import bitsparse.torch as bst
+
+    g = bst.Graph(edges(), NODES).cuda()
+    values = torch.rand(edges().shape[1], dtype=torch.float64)
+    x = data()[0]
+    want = bst.spmm(g.cpu(), x, g.cpu().edge_values(edges(), values))
+    g.cuda()
+    made = bst.spmm(g, x.cuda(), g.edge_values(edges().cuda(), values.cuda()))
+    assert made.dtype == torch.float64
+    torch.testing.assert_close(made.cpu(), want)
+
+
+def test_arrays_as_buffers_move() -> None:
+    import torch
+
+    import bitsparse as bs
+    import bitsparse.torch as bst
+
+    codes = np.random.default_rng(3).integers(0, 8, (64, 200))
+    for array in (bs.BitTensor(codes, 3, scale=0.5), bs.TCTiledCSR(codes % 3 * 1.5), bs.FRDC(codes % 2)):
+        buffer = bst.Buffer(array).cuda()
+        assert buffer.array.device == "cuda:0"
+        assert np.array_equal(buffer.array.get().toarray(), array.toarray())
+        assert isinstance(buffer.array.toarray(), torch.Tensor)
+        back = bst.Buffer(array)
+        back.load_state_dict(buffer.state_dict())
+        assert np.array_equal(np.asarray(back.cpu().array.toarray()), array.toarray())

@@ -1,0 +1,375 @@
+"""The operators of bitsparse.torch as PyTorch sees them: registration, gradients in every dtype, compiled, exported, distributed."""
+
+from __future__ import annotations
+
+import copy
+import io
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch: Any = pytest.importorskip("torch")
+bst: Any = pytest.importorskip("bitsparse.torch")
+operators: Any = pytest.importorskip("bitsparse.torch.operators")
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.filterwarnings(r"ignore:.torch\.jit\.:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*treespec:FutureWarning"),
+]
+SOURCES, TARGETS = 7, 9
+SQUARE = ("cosine_attention", "cosine_attention_vjp")
+OPS = torch.ops.bitsparse
+
+
+def edge_list(edges: int = 16, sources: int = SOURCES, targets: int = TARGETS - 2, seed: int = 0) -> Any:
+    """Edges to all but the last targets, each once."""
+    rng = np.random.default_rng(seed)
+    return torch.from_numpy(np.stack([rng.integers(0, sources, edges), rng.integers(0, targets, edges)])).unique(dim=1)
+
+
+def graph(name: str = "") -> Any:
+    """A rectangle with empty rows; a square for operators that need one."""
+    return bst.Graph(edge_list(), TARGETS if name in SQUARE else (SOURCES, TARGETS))
+
+
+def random(*shape: int, dtype: Any = None, spread: bool = False) -> Any:
+    """Numbers for leaves of a graph of functions; `spread` gives views that are not contiguous."""
+    shape = shape if not spread else (*shape[:-1], 2 * shape[-1])
+    made = torch.from_numpy(np.random.default_rng([7, *shape]).standard_normal(shape)).to(dtype or torch.float64)
+    return (made[..., ::2] if spread else made).requires_grad_()
+
+
+def arguments(name: str, g: Any, heads: tuple[int, ...] = (), **how: Any) -> tuple[Any, ...]:
+    """What an operator takes for this graph."""
+    n = g.num_edges
+    x, y = random(SOURCES, *heads, 3, **how), random(TARGETS, *heads, 3, **how)
+    source, target, edges = (random(size, *heads, **how) for size in (SOURCES, TARGETS, n))
+    scales, pattern = (torch.rand(TARGETS), torch.rand(SOURCES)), g.pattern(values=True)
+    weights, square, beta = random(*heads, 3, **how), random(TARGETS, 4, **how), random(1, **how | {"spread": False})
+    attended, seed = (x, source, target), torch.tensor([-3])
+    state = ()
+    if name == "attention_vjp":
+        state = OPS.attention(*pattern, *(part.detach() for part in attended), seed, 0.2, 0.3, True)
+    rest = {
+        "spmm": (edges, *scales, x),
+        "sddmm": (*scales, y, x),
+        "spmm_extreme": (edges, x, "max"),
+        "spmm_extreme_vjp": (edges, x, y, "min"),
+        "attention": (*attended, seed, 0.2, 0.3, True),
+        "attention_vjp": (*attended, seed, *state, y, 0.2, 0.3),
+        "gatv2_scores": (x, y, weights, 0.2),
+        "gatv2_scores_vjp": (x, y, weights, edges, 0.2),
+        "cosine_attention": (square, beta),
+        "cosine_attention_vjp": (square, beta, square * 2),
+        "edge_softmax": (edges,),
+        "edge_softmax_vjp": (edges, edges * 2),
+    }[name]
+    return (*pattern, *rest)
+
+
+NAMES = [
+    *(
+        "spmm",
+        "sddmm",
+        "spmm_extreme",
+        "spmm_extreme_vjp",
+        "attention",
+        "attention_vjp",
+        "edge_softmax",
+        "edge_softmax_vjp",
+    ),
+    *("gatv2_scores", "gatv2_scores_vjp", "cosine_attention", "cosine_attention_vjp"),
+]
+DIFFERENTIABLE = [name for name in NAMES if not name.endswith("vjp")]
+FORMS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "heads": {"heads": (2,)},
+    "strided": {"heads": (2,), "spread": True},
+}
+
+
+def numbers(name: str, given: tuple[Any, ...]) -> tuple[Callable[..., Any], list[Any]]:
+    """The operator as a function of those arguments that have gradients, and these."""
+    where = [k for k, part in enumerate(given) if isinstance(part, torch.Tensor) and part.requires_grad]
+
+    def call(*leaves: Any) -> Any:
+        every = list(given)
+        for k, leaf in zip(where, leaves, strict=True):
+            every[k] = leaf
+        parts = every[6:]
+        if name == "attention":
+            seed, slope, dropout, _ = parts[3:]
+            parts[3:] = [slope, dropout, seed]
+        return getattr(operators, name)(operators.Pattern(*every[:6]), *parts)
+
+    return call, [given[k] for k in where]
+
+
+# ---- registration
+def test_the_table_names_every_operator() -> None:
+    registered = {name for name in torch._C._dispatch_get_all_op_names() if name.startswith("bitsparse::")}
+    assert registered == {f"bitsparse::{name}" for name in NAMES}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", NAMES)
+def test_operators_are_registered_as_they_should_be(name: str, form: str) -> None:
+    given = arguments(name, graph(name), **FORMS[form])
+    if name.endswith("vjp"):
+        given = tuple(part.detach() if isinstance(part, torch.Tensor) else part for part in given)
+    torch.library.opcheck(getattr(OPS, name).default, given)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_operators_take_nothing_and_graphs_without_edges(name: str) -> None:
+    g = bst.Graph(torch.empty((2, 0), dtype=torch.int64), TARGETS if name in SQUARE else (SOURCES, TARGETS))
+    given = tuple(part.detach() if isinstance(part, torch.Tensor) else part for part in arguments(name, g))
+    made = getattr(OPS, name)(*given)
+    sums = made if name.endswith("vjp") else made[:1] if isinstance(made, tuple) else (made,)
+    assert not any(part.any() for part in sums)
+    torch.library.opcheck(getattr(OPS, name).default, given, test_utils=("test_schema", "test_faketensor"))
+    if name in ("spmm", "spmm_extreme"):  # without values
+        given = arguments(name, graph())
+        given = (*given[:6], None, *given[7:])
+        torch.library.opcheck(getattr(OPS, name).default, given)
+        if name == "spmm":
+            torch.library.opcheck(OPS.spmm.default, (*given[:6], None, None, None, given[9]))
+
+
+# ---- gradients
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_gradients_in_float64(name: str, form: str) -> None:
+    call, leaves = numbers(name, arguments(name, graph(name), **FORMS[form]))
+    assert torch.autograd.gradcheck(call, leaves, fast_mode=form != "plain")
+    if name in ("spmm", "sddmm"):
+        assert torch.autograd.gradgradcheck(call, leaves, fast_mode=True)
+    else:
+        first = torch.autograd.grad(call(*leaves).square().sum(), leaves, create_graph=True)
+        with pytest.raises(RuntimeError, match="once_differentiable"):
+            sum(part.sum() for part in first).backward()
+
+
+def differences(name: str, kind: Any, form: dict[str, Any]) -> list[tuple[float, float]]:
+    """Of the result and every gradient in a dtype: how far from float64 at most, and the largest number there."""
+    exact = arguments(name, graph(name), **form)
+    rounded = tuple(
+        part.detach().to(kind).requires_grad_() if isinstance(part, torch.Tensor) and part.requires_grad else part
+        for part in exact
+    )
+    # What is compared starts from the same numbers.
+    exact = tuple(
+        part.detach().double().requires_grad_() if isinstance(part, torch.Tensor) and part.requires_grad else part
+        for part in rounded
+    )
+    results = []
+    for given in (exact, rounded):
+        call, leaves = numbers(name, given)
+        made = call(*leaves)
+        direction = torch.from_numpy(np.random.default_rng(1).standard_normal(made.shape)).to(kind).to(made.dtype)
+        gradients = torch.autograd.grad(made, leaves, direction)
+        assert all(g.dtype == leaf.dtype for g, leaf in zip(gradients, leaves, strict=True))
+        results.append((made.detach(), *gradients))
+    return [
+        (float((other.double() - one).abs().max()), float(one.abs().max())) for one, other in zip(*results, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_narrow_gradients_are_near_those_in_float64(name: str, dtype: str) -> None:
+    bound = {"float32": 3e-6, "float16": 4e-3, "bfloat16": 3e-2}[dtype]
+    for form in FORMS.values():
+        for error, largest in differences(name, getattr(torch, dtype), form):
+            assert error <= bound * largest
+
+
+class Network(torch.nn.Module):  # type: ignore[misc, name-defined]
+    """Every layer, over a graph that it holds."""
+
+    def __init__(self, g: Any) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = g
+        self.first, self.second = bst.GCNConv(6, 8), bst.SAGEConv(8, 8)
+        self.third, self.fourth = bst.GATConv(8, 4, heads=2), bst.GINConv(torch.nn.Linear(8, 4))
+        self.fifth, self.sixth = bst.GATv2Conv(4, 4), bst.AGNNConv()
+        self.last = bst.SAGEConv(4, 3, aggr="max")
+
+    def forward(self, x: Any) -> Any:
+        x = self.second(self.first(x, self.net).relu(), self.net).relu()
+        x = self.fourth(self.third(x, self.net).relu(), self.net)
+        x = self.sixth(self.fifth(x, self.net), self.net)
+        return self.last(x, self.net)
+
+
+NODES = 40
+ATTENTIONS = ("attention", "gatv2_scores", "edge_softmax", "cosine_attention")
+
+
+def network() -> tuple[Any, Any]:
+    edges = edge_list(160, NODES, NODES)
+    net = Network(
+        bst.Graph(edges, NODES, edge_weight=torch.rand(edges.shape[1], generator=torch.Generator().manual_seed(1)))
+    )
+    return net, random(NODES, 6, dtype=torch.float32)
+
+
+def step(net: Any, x: Any) -> list[Any]:
+    """The result, and the gradients of all parameters and of the features."""
+    made = net(x)
+    direction = torch.from_numpy(np.random.default_rng(1).standard_normal(made.shape)).to(made.dtype)
+    return [made, *torch.autograd.grad(made, [*net.parameters(), x], direction)]
+
+
+def sizes(results: list[Any]) -> list[Any]:
+    """What errors are relative to: the largest number of each; of single numbers, which all but cancel, the largest of all gradients."""
+    largest = max(part.abs().max() for part in results[1:])
+    return [part.abs().max() if part.numel() > 1 else largest for part in results]
+
+
+def test_gradients_of_networks_in_float32_are_within_1e_5_of_float64() -> None:
+    net, x = network()
+    wide = copy.deepcopy(net).double()
+    want = step(wide, x.detach().double().requires_grad_())
+    for one, other, size in zip(want, step(net, x), sizes(want), strict=True):
+        assert (one - other).abs().max() <= 1e-5 * size
+
+
+def test_a_hundred_runs_have_the_same_bits() -> None:
+    net, x = network()
+    first = step(net, x)
+    for _ in range(99):
+        assert all(torch.equal(one, other) for one, other in zip(first, step(net, x), strict=True))
+
+
+# ---- compiled, narrow, exported
+@pytest.mark.parametrize(("autocast", "steps"), [(False, 100), (True, 20)])
+def test_compiled_steps_are_compiled_once(autocast: bool, steps: int) -> None:
+    from torch._dynamo.utils import counters
+
+    net, x = network()
+    net(x)  # what layers derive of the graph
+    eager = copy.deepcopy(net)
+    labels = torch.arange(NODES) % 3
+    torch._dynamo.reset()
+    counters.clear()
+    losses: list[list[float]] = []
+    for model, count in ((torch.compile(net, fullgraph=True, backend="aot_eager"), steps), (eager, 5)):
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        losses.append([])
+        for _ in range(count):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+                loss = torch.nn.functional.cross_entropy(model(x.detach()).float(), labels)
+            loss.backward()
+            optimizer.step()
+            losses[-1].append(float(loss.detach()))
+        assert counters["stats"]["unique_graphs"] == 1
+        assert not counters["graph_break"]
+    assert losses[0][:5] == pytest.approx(losses[1], rel=0.05 if autocast else 1e-5)
+    assert losses[0][-1] < losses[0][0]
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_autocast_trains_near_float32(dtype: str) -> None:
+    net, x = network()
+    want = step(net, x)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    with torch.autocast("cpu", getattr(torch, dtype)):
+        made = net(x)
+    assert made.dtype == getattr(torch, dtype)
+    direction = torch.from_numpy(np.random.default_rng(1).standard_normal(made.shape)).float()
+    optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
+    scaler.scale((made.float() * direction).sum()).backward()
+    scaler.unscale_(optimizer)
+    bound = 0.15 if dtype == "bfloat16" else 0.02
+    made_too = [made, *(part.grad for part in net.parameters())]
+    for one, other, size in zip(want, made_too, sizes(want), strict=False):
+        assert other.dtype in (torch.float32, made.dtype)
+        assert (one - other).abs().max() <= bound * size
+    before = [part.detach().clone() for part in net.parameters()]
+    scaler.step(optimizer)
+    assert not any(torch.equal(one, other) for one, other in zip(before, net.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_networks_are_exported_saved_and_loaded(strict: bool) -> None:
+    net, x = network()
+    x = x.detach()
+    with pytest.raises(Exception, match=r"Graph: torch\.compile and torch\.export cannot make graphs"):
+        torch.export.export(net, (x,), strict=strict)
+    want = net(x)
+    program = torch.export.export(net, (x,), strict=strict)
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    file.seek(0)
+    for made in (program, torch.export.load(file), program.run_decompositions()):
+        assert torch.equal(made.module()(x), want)
+    called = {str(node.target) for node in program.graph.nodes if "bitsparse" in str(node.target)}
+    assert called == {f"bitsparse.{name}.default" for name in ("spmm", "spmm_extreme", *ATTENTIONS)}
+
+
+# ---- several processes
+WORKER = """
+import sys, torch
+import torch.distributed as dist
+sys.path.insert(0, sys.argv[3])
+import test_torch_operators as here
+
+rank, where = int(sys.argv[1]), sys.argv[2]
+dist.init_process_group("gloo", init_method="file://" + where + "/meet", rank=rank, world_size=2)
+parts = [(here.bst.Graph(here.edge_list(60 + 40 * k, 20, 20, seed=k), 20), here.random(20, 6, dtype=torch.float32) * (k + 1))
+         for k in range(2)]
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = here.bst.GCNConv(6, 8), here.bst.GATConv(8, 3)
+        self.shared = here.bst.Graph(here.edge_list(30, 20, 20, seed=5), 20)
+
+    def forward(self, x, g):
+        return self.second(self.first(x, g).relu(), self.shared)
+
+alone = Net()
+sum(alone(x.detach(), g).square().mean() for g, x in parts).div(2).backward()
+model = Net()
+together = torch.nn.parallel.DistributedDataParallel(model, broadcast_buffers=False)
+g, x = parts[rank]
+for _ in range(3):
+    model.zero_grad()
+    together(x.detach(), g).square().mean().backward()
+for one, other in zip(alone.parameters(), model.parameters(), strict=True):
+    torch.testing.assert_close(one.grad, other.grad)
+dist.destroy_process_group()
+print("agreed")
+"""
+
+
+def test_two_processes_share_gradients(tmp_path: Path) -> None:
+    if not torch.distributed.is_available():
+        pytest.skip("this PyTorch has no torch.distributed")
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-P", "-c", WORKER, str(rank), str(tmp_path), str(Path(__file__).parent)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        results = [process.communicate(timeout=240) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    for process, (output, errors) in zip(processes, results, strict=True):
+        assert process.returncode == 0, errors
+        assert output == "agreed\n"
