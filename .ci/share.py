@@ -1,4 +1,4 @@
-"""Pytest plugin: only a share of the tests runs, drawn by a seed: ``CI_SHARE=2 CI_SEED=7`` runs every second one.
+"""Pytest plugin: only a share of the tests runs, drawn by a seed: ``CI_SHARE=8 CI_SEED=7`` runs every eighth.
 
 A test belongs to one share by its name, and successive seeds take one share after the other: none is lost for good. Tests with one of the
 marks in CI_WHOLE ("torch jax") run always.
