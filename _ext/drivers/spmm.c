@@ -138,7 +138,7 @@ static void spmm_unit(void *shared, size_t unit, int thread)
     bs_spmm_block b = {.at = f.at, .first = p->first, .rows = p->rows, .raw = piece, .mean = j->reduce == BS_REDUCE_MEAN && !piece};
     b.bits = j->bits;
     b.sign = j->encoding == BS_SIGNED ? 1u << (j->bits - 1) : 0;
-    b.factor = j->encoding == BS_BIPOLAR ? 2 : 1;
+    b.twice = -(j->encoding == BS_BIPOLAR);
     b.shift = j->encoding == BS_BIPOLAR ? -1 : 0;
     b.row_scale = j->row_scale && !BS_SELECTS(j->reduce) && !piece ? j->row_scale + p->row : NULL;
     b.out_stride = cols * c->out_size;

@@ -71,18 +71,64 @@ BS_FN void store_bf16(unsigned char *p, const float *from, int n, const int lane
         memcpy(p + 2 * l, h + l, 2);
 }
 
-/* `lanes` codes from element `lane` on as integers; lane is a multiple of lanes, so that the codes lie in one or two words. */
-BS_FN void read_fields_(const unsigned char *p, const int lane, const bs_spmm_block *b, const int lanes, int32_t *to)
+/* Bytes as 32-bit integers. GCC 12 makes scalar code of a conversion to four times the width, so it is said what to use. */
+BS_FN void widen_bytes(const unsigned char *p, unsigned char *to, const int lanes, const int has_sign)
 {
-    const int bits = b->bits, start = lane * bits;
-    const int32_t mask = (1 << bits) - 1, sign = (int32_t)b->sign;
+#if defined(BS_ISA_AVX512)
+    if (lanes == 16) {
+        const __m128i x = _mm_loadu_si128((const __m128i *)p);
+        _mm512_storeu_si512(to, has_sign ? _mm512_cvtepi8_epi32(x) : _mm512_cvtepu8_epi32(x));
+        return;
+    }
+#endif
+#if defined(BS_ISA_AVX512) || defined(BS_ISA_AVX2)
+    if (lanes == 8) {
+        const __m128i x = _mm_loadl_epi64((const __m128i *)p);
+        _mm256_storeu_si256((__m256i *)to, has_sign ? _mm256_cvtepi8_epi32(x) : _mm256_cvtepu8_epi32(x));
+    } else {
+        const __m128i x = _mm_loadu_si32(p);
+        _mm_storeu_si128((__m128i *)to, has_sign ? _mm_cvtepi8_epi32(x) : _mm_cvtepu8_epi32(x));
+    }
+#else
+    for (int l = 0; l < lanes; l++) {
+        const int32_t x = has_sign ? (int8_t)p[l] : p[l];
+        memcpy(to + 4 * l, &x, 4);
+    }
+#endif
+}
+
+/* One 32-bit integer for each of `lanes` fields from number `lane` on: the field is its lowest bits, others follow. `lane` is a multiple of
+ * `lanes`, so that the fields lie in one or two words. */
+BS_FN void spread_fields(const unsigned char *p, const int lane, const int bits, unsigned char *to, const int lanes)
+{
+    const int start = lane * bits;
     uint64_t word;
     memcpy(&word, p + start / 32 * 4, 8);
     word >>= start % 32;
-    for (int l = 0; l < lanes; l++) {
-        const int32_t code = (int32_t)(word >> (l * bits)) & mask;
-        to[l] = ((code ^ sign) - sign) * b->factor + b->shift;
+#if defined(BS_ISA_AVX512)
+    if (lanes == 16) {
+        const __m512i at =
+            _mm512_mullo_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), _mm512_set1_epi32(bits));
+        const __m512i low = _mm512_set1_epi32((int)word), high = _mm512_set1_epi32((int)(word >> 32)), last = _mm512_set1_epi32(31);
+        const __m512i of = _mm512_mask_blend_epi32(_mm512_cmpgt_epi32_mask(at, last), low, high);
+        _mm512_storeu_si512(to, _mm512_srlv_epi32(of, _mm512_and_si512(at, last)));
+        return;
     }
+#endif
+#if defined(BS_ISA_AVX512) || defined(BS_ISA_AVX2)
+    if (lanes == 8) {
+        const __m256i at = _mm256_mullo_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(bits));
+        _mm256_storeu_si256((__m256i *)to, _mm256_srlv_epi32(_mm256_set1_epi32((int)word), at));
+    } else {
+        const __m128i at = _mm_mullo_epi32(_mm_setr_epi32(0, 1, 2, 3), _mm_set1_epi32(bits));
+        _mm_storeu_si128((__m128i *)to, _mm_srlv_epi32(_mm_set1_epi32((int)word), at));
+    }
+#else
+    for (int l = 0; l < lanes; l++) {
+        const uint32_t x = (uint32_t)(word >> (l * bits));
+        memcpy(to + 4 * l, &x, 4);
+    }
+#endif
 }
 
 #define WIDTH_BYTES VECTOR_BYTES
@@ -148,7 +194,9 @@ RUNS(i8_i32, ACC_LANES(4))
 RUNS(u8_i32, ACC_LANES(4))
 RUNS(i16_i32, ACC_LANES(4))
 RUNS(u16_i32, ACC_LANES(4))
-RUNS(field_i32, ACC_LANES(4))
+#include "simd/field_sums.inc"
+RUN(field_i32, ACC_LANES(4), BS_WEIGHTED_SUM, weighted)
+BS_FOR_SELECTIONS(RUN, field_i32, ACC_LANES(4))
 RUNS(i32_i64, ACC_LANES(8))
 RUNS(u32_i64, ACC_LANES(8))
 RUNS(i64, ACC_LANES(8))

@@ -45,7 +45,7 @@ typedef struct {
     const float *edge_scale, *edge_offset; /* per edge: dequantisation by rows of x, or NULL */
     const float *col_scale, *col_offset;   /* per column of the block, padded to whole vectors */
     uint32_t sign;                    /* fields: sign bit of a code, or 0 */
-    int bits, factor, shift;          /* fields: width; value = code * factor + shift */
+    int bits, twice, shift;           /* fields: width; value = code + shift, or 2 code + shift where twice is -1, else 0 */
     const uint32_t *first;            /* rows + 1 positions in the edge list */
     size_t rows;
     unsigned char *out;               /* of the first row, at the block's first column */
