@@ -149,3 +149,16 @@ def test_the_commit_comes_from_git_or_from_the_environment(tmp_path: Path, monke
     assert bench.program_commit(tmp_path) == commit
     (tmp_path / "source.py").write_text("2\n")
     assert bench.program_commit(tmp_path) == f"{commit}-dirty"
+
+
+def test_the_page_of_all_cells_is_that_of_the_records(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+    from benchmarks import distribution
+
+    assert distribution.PAGE.read_text("utf-8") == distribution.page(distribution.RESULTS)
+    (tmp_path / "card").mkdir()
+    cells = [("spmm-fp32-a-D16", 2.0), ("spmm-fp32-b-D16", 8.0), ("spmm-fp32-c-D16", 0.5), ("rate", None)]
+    lines = (json.dumps({"case": case, "ratio": ratio, "peer": "cuSPARSE ALG2 float32"}) for case, ratio in cells)
+    (tmp_path / "card" / "spmm.jsonl").write_text("\n".join(lines))
+    row = "| `spmm-fp32` | cuSPARSE float32 | 3 | 0.50 | 1.25 | 2.00 | 8.00 | 2.00 | `spmm-fp32-c-D16` |"
+    assert distribution.page(tmp_path).splitlines()[-1] == row
