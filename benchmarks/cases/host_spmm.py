@@ -4,6 +4,8 @@
   peer is ``scipy.sparse.csr_array @``, which allocates its result and runs on one thread.
 - ``tiled-f32-artist-D16``: ``TCTiledCSR @ features`` with weights, which allocates its result. The peer is :func:`bitsparse.spmm` of the
   same SciPy array: holding a graph in our own type must cost nothing.
+- ``codes-spmm-int...-artist-D128``: exact int32 sums of integers of so many bits over the pattern, into a preallocated result. The peer is
+  our own product of the same pattern and float32 features.
 - ``sddmm-f32-artist-D64``: the dot product of the features at both ends of every edge, into a preallocated result. The peer gathers both
   ends with NumPy, multiplies and sums, 65 536 edges at a time.
 - ``attention-f32-artist-4x16``: graph attention with four heads of 16 columns. The peer is our own functions one after another.
@@ -37,6 +39,10 @@ def table(threads: int, bounds_of: BoundsOf) -> list[tuple[str, Callable[[], Pre
     return [
         *((f"spmm-f32-artist-D{width}", partial(product, width, threads, bounds_of)) for width in (16, 64, 256)),
         ("tiled-f32-artist-D16", partial(tiled_product, 16, threads, bounds_of)),
+        *(
+            (f"codes-spmm-int{bits}-artist-D128", partial(codes, bits, 128, threads, bounds_of))
+            for bits in (8, 4, 2, 1)
+        ),
         ("sddmm-f32-artist-D64", partial(edge_products, 64, threads, bounds_of)),
         ("attention-f32-artist-4x16", partial(graph_attention, 4, 16, threads, bounds_of)),
     ]
@@ -107,6 +113,24 @@ def tiled_product(width: int, threads: int, bounds_of: BoundsOf) -> Prepared:
     return Prepared(
         lambda: tiled @ x, lambda: bs.spmm(weighted, x), "bitsparse.spmm of scipy.sparse", params, moved, *limits
     )
+
+
+def codes(bits: int, width: int, threads: int, bounds_of: BoundsOf) -> Prepared:
+    """Sums of packed integers against those of float32."""
+    adjacency, source = artist()
+    pattern = adjacency.astype(bool)
+    numbers = np.random.default_rng(0).integers(0, 1 << bits, (pattern.shape[1], width), np.uint8)
+    x, whole = bs.BitTensor(numbers, bits, layout="rows"), numbers.astype(np.float32)
+    out, theirs = np.empty((pattern.shape[0], width), np.int32), np.empty((pattern.shape[0], width), np.float32)
+    ours, peer = partial(bs.spmm, pattern, x, out=out), partial(bs.spmm, pattern, whole, out=theirs)
+    ours()
+    peer()
+    if not np.array_equal(out, theirs):
+        raise AssertionError("sums of integers differ from those of floats")
+    moved = pattern.indptr.nbytes + pattern.indices.nbytes + x.nbytes + out.nbytes
+    limits, rates = bounds_of(moved, threads)
+    params = parameters(pattern, source, rates, columns=width, bits=bits)
+    return Prepared(ours, peer, "bitsparse.spmm, float32 features", params, moved, *limits)
 
 
 def edge_products(width: int, threads: int, bounds_of: BoundsOf) -> Prepared:
