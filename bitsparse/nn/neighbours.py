@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import interop
+from bitsparse.arrays import TCTiledCSR
 from bitsparse.errors import DeviceError, DTypeError
 from bitsparse.graph.adjacency import square_sparse
 from bitsparse.graph.operand import Graph
@@ -81,7 +82,9 @@ class NeighbourSums:
 
     def reduce(self, how: Neighbours, x: Any) -> Any:
         """What every node gathers from its neighbours' ``x``."""
-        return self.matrix(how) @ x if how.reduce != "max" else spmm(self.matrix(how), self.dense(x), reduce="max")
+        if how.reduce != "max" and hasattr(x, "tocsr"):
+            return self.matrix(how).tocsr() @ x
+        return spmm(self.matrix(how), self.dense(x), reduce="max" if how.reduce == "max" else "sum")
 
     def dense(self, x: Any) -> Any:
         """Features that maxima and cosines are taken of, refused where they are sparse."""
@@ -92,9 +95,10 @@ class NeighbourSums:
         return interop.contiguous(x)
 
     def matrix(self, how: Neighbours) -> Any:
-        """What to multiply by, a csr_array or on a GPU a TCTiledCSR; for maxima and attention the edges themselves."""
+        """What to multiply by, a TCTiledCSR; for maxima and attention the edges themselves."""
         if how not in self._matrices:
-            self._matrices[how] = self._normalised(how) if self._graph is None else self._of_graph(self._graph, how)
+            made = self._normalised(how) if self._graph is None else self._of_graph(self._graph, how)
+            self._matrices[how] = made if isinstance(made, TCTiledCSR) else TCTiledCSR(made)
         return self._matrices[how]
 
     def _of_graph(self, graph: Graph, how: Neighbours) -> Any:
