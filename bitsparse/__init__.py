@@ -13,6 +13,7 @@ function's result wrong, or raises a ValueError, and nothing worse.
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from bitsparse import _compiled as _compiled  # first: it explains a missing compiled part
@@ -29,7 +30,14 @@ __all__ += arrays.__all__
 __all__ += errors.__all__
 __all__ += ops.__all__
 
+#: Parts for users that are imported when they are asked for, as in ``bs.nn``.
+_PARTS = ("datasets", "graph", "nn", "viz")
+
 if TYPE_CHECKING:
+    from bitsparse import datasets as datasets
+    from bitsparse import graph as graph
+    from bitsparse import nn as nn
+    from bitsparse import viz as viz
     from bitsparse.nn import tune
 
     __version__: str
@@ -41,9 +49,15 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("bitsparse")
+    if name in _PARTS:
+        return importlib.import_module(f"bitsparse.{name}")
     if name == "tune":  # the networks are a layer of their own, above the arrays
         from bitsparse.nn import tune
 
         globals()["tune"] = tune
         return tune
     raise AttributeError(f"module 'bitsparse' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted((*__all__, *_PARTS))

@@ -240,3 +240,9 @@ def test_the_accuracy_of_a_run_is_that_of_the_test_nodes_or_of_all_labelled_ones
     assert run_command._accuracy(GraphData(**common), logits) == 40.0
     assert run_command._accuracy(GraphData(**common | {"labels": np.full(6, -1, np.int32)}), logits) is None
     assert run_command._accuracy(GraphData(**common | {"labels": None}), logits) is None
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["--version"])
+    assert end.value.code in (0, None) and capsys.readouterr().out == f"bitsparse {bs.__version__}\n"

@@ -247,3 +247,11 @@ def test_the_source_tree_says_what_is_missing(tmp_path: Path) -> None:
     assert done.returncode != 0
     assert "ImportError: bitsparse: the compiled part is missing" in done.stderr
     assert "pip install" in done.stderr
+
+
+def test_the_names_that_are_listed_are_public_and_there() -> None:
+    names = dir(bitsparse)
+    assert set(bitsparse.__all__) <= set(names) and {"nn", "datasets", "graph", "viz"} <= set(names)
+    assert not {"Any", "annotations", "arrays", "ops", "TYPE_CHECKING"} & set(names)
+    assert all(getattr(bitsparse, name) is not None for name in names)
+    assert not [name for name in names if name.startswith("_") and name != "__version__"]

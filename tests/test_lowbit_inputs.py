@@ -187,18 +187,42 @@ def test_a_graph_data_is_a_graph() -> None:
     assert np.array_equal(runners[0].run(x), runners[1].run(x))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_networks_take_what_a_user_has(kind: Any) -> None:
+    a, model, x = case(kind, 4)
+    want = model(operand(a, model), model.quantize(x))
+    data = GraphData(indptr=a.indptr, indices=a.indices)
+    for adjacency in (a, a.tocoo(), bs.FRDC(a), bs.TCTiledCSR(a), data):
+        assert np.array_equal(model(adjacency, x), want)
+    assert np.array_equal(model(a, sparse.csr_array(x)), want) and np.array_equal(model(a, model.quantize(x)), want)
+    full = nn.random_network(kind, [10, 6, 3], seed=1)
+    assert np.array_equal(full(bs.FRDC(a), x), full(a, x))
+    assert nn.quantize_network(full, bs.FRDC(a), x, 4).fingerprint() == model.fingerprint()
+    for adjacency in (a * 0.5, bs.TCTiledCSR(a * 0.5), replace(data, weights=np.full(a.nnz, 0.5))):
+        with pytest.raises(ValueError, match="LowBitNetwork: the graph has edge weights"):
+            model(adjacency, x)
+    with pytest.raises(bs.ShapeError, match="LowBitNetwork"):
+        model(a[:5], x)
+    with pytest.raises(bs.ShapeError, match=r"x is \(shape"):
+        model(a, x[:5])
+
+
 @pytest.mark.parametrize("graph", [None, 3, np.eye(NODES), "graph", (np.ones(1), ([0], [0]))])
 def test_what_is_no_graph_is_refused_by_name(graph: Any) -> None:
     a, model, x = case("gcn", 4)
     full = nn.random_network("gcn", [10, 6, 3])
-    with pytest.raises(bs.DTypeError, match=r"quantize_network: the graph must be a scipy.sparse array, got"):
+    with pytest.raises(
+        bs.DTypeError, match=r"quantize_network: the graph must be a sparse array of SciPy or of bitsparse, got"
+    ):
         nn.quantize_network(full, graph, x, 4)
     with pytest.raises(bs.DTypeError, match="tune_bits: the graph must be"):
         nn.tune_bits(full, graph, x, np.zeros(NODES, int), np.ones(NODES, bool))
     with pytest.raises(
         bs.DTypeError, match=re.escape("make one with Graph.from_csr(indptr, indices, normalisation='gcn'")
     ):
-        model(graph, model.quantize(x))
+        model.plan(graph, model.quantize(x))
+    with pytest.raises(bs.DTypeError, match="LowBitNetwork: adjacency must be a sparse array"):
+        model(graph, x)
     with pytest.raises(bs.ShapeError, match="as many rows as columns"):
         nn.quantize_network(full, a[:5], x, 4)
 

@@ -177,7 +177,7 @@ def test_arguments_that_do_not_fit_are_named():
         (ring, X[0], bs.ShapeError, r"x has shape \(3,\)"),
         (ring, X[:5], bs.ShapeError, "adjacency has 9 nodes but x has 5 rows"),
         (ring[:4], X[:4], bs.ShapeError, r"adjacency has shape \(4, 9\)"),
-        (ring.toarray(), X, bs.DTypeError, "adjacency must be a scipy.sparse array, got ndarray"),
+        (ring.toarray(), X, bs.DTypeError, "adjacency must be a sparse array of SciPy or of bitsparse, got ndarray"),
         (ring * 1j, X, bs.DTypeError, "adjacency has dtype complex128"),
         (ring, X * 1j, bs.DTypeError, "x has dtype complex128"),
         (ring * np.nan, X, ValueError, "adjacency holds NaN"),

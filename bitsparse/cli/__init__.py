@@ -7,6 +7,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+import bitsparse
 from bitsparse.errors import BitsparseError
 
 __all__ = ["main"]
@@ -49,9 +50,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status or 0
 
 
+class _Version(argparse.Action):
+    """Print the version, which is looked up only when it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        print(f"bitsparse {bitsparse.__version__}")
+        parser.exit()
+
+
 def _parsed(argv: Sequence[str]) -> argparse.Namespace:
     """The arguments, with what runs them; of all commands only the chosen one is imported."""
     parser = argparse.ArgumentParser(prog="bitsparse", description="Low-bit and sparse graph arrays.")
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and end")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, text in COMMANDS.items():
         options = commands.add_parser(name, help=text)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from bitsparse import _check, interop
 from bitsparse.arrays import BitTensor, sparse_forms
+from bitsparse.arrays.sparse_base import SparseArray
 from bitsparse.arrays.sparse_merge import Pattern
 from bitsparse.backends.params import TILE_COLS, TILE_ROWS
 from bitsparse.errors import DTypeError, ShapeError
@@ -39,15 +40,31 @@ def square_pattern(function: str, graph: Any) -> Pattern:
     return pattern
 
 
-def square_sparse(function: str, adjacency: Any, name: str = "adjacency") -> None:
-    """Refuse what is no square scipy.sparse array."""
+def square_sparse(function: str, adjacency: Any, name: str = "adjacency") -> Any:
+    """A square sparse array as SciPy's; an array of this library shares its indices with it.
+
+    Raises
+    ------
+    DTypeError, ShapeError, DeviceError
+        It is no sparse array of SciPy or of this library, not square, or on a GPU.
+
+    Examples
+    --------
+    >>> square_sparse("f", bs.TCTiledCSR(np.eye(2))).format
+    'csr'
+    """
     from scipy import sparse
 
+    if isinstance(adjacency, SparseArray):
+        _check.on_cpu(function, name, adjacency.device)
+        adjacency = adjacency.tocsr()
     if not sparse.issparse(adjacency):
         raise DTypeError(
-            f"{function}: {name} must be a scipy.sparse array, got {type(adjacency).__name__}; wrap it in csr_array"
+            f"{function}: {name} must be a sparse array of SciPy or of bitsparse, got {type(adjacency).__name__}; wrap it in "
+            f"scipy.sparse.csr_array or in TCTiledCSR"
         )
     check_square(function, adjacency.shape, name)
+    return adjacency
 
 
 def refuse_weights(function: str, graph: Any) -> None:

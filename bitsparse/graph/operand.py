@@ -117,7 +117,7 @@ class Graph:
     Parameters
     ----------
     adjacency : sparse array (n, n)
-        Any scipy.sparse format; ``A[i, j]`` for what i takes from j. :meth:`from_csr` takes plain arrays.
+        Any scipy.sparse format, TCTiledCSR or FRDC; ``A[i, j]`` for what i takes from j. :meth:`from_csr` takes plain arrays.
     normalisation : {"gcn", "mean", "sum"}
         ``D^-1/2 A D^-1/2`` (Kipf and Welling 2017, Eq. 2), ``D^-1 A`` or ``A``, with the degrees of this very pattern. For a directed graph
         the left factor of ``"gcn"`` is made of row sums and the right one of column sums.
@@ -173,7 +173,7 @@ class Graph:
         form: Literal["auto", "csr", "dense", "frdc", "tiled"] = "auto",
         device: str = "cpu",
     ) -> None:
-        square_sparse("Graph", adjacency)
+        adjacency = square_sparse("Graph", adjacency)
         _check.choice("Graph", "normalisation", normalisation, NORMALISATIONS)
         loops = normalisation == "gcn" if self_loops is None else bool(self_loops)
         target = interop.parse_device(device, "Graph")

@@ -31,7 +31,7 @@ class NeighbourSums:
     ----------
     function : str
         Whose errors are raised.
-    adjacency : scipy.sparse array (n, n) or Graph
+    adjacency : sparse array (n, n) of SciPy or bitsparse, or Graph
         ``A[i, j]`` for what i takes from j; duplicates are summed. The edges of a Graph have no weights, and it is normalised already.
     weighted : bool
         Whether any layer reads the values; if none does, they have to be ones.
@@ -65,7 +65,7 @@ class NeighbourSums:
         if isinstance(adjacency, Graph):
             self._graph, self.nodes = adjacency, adjacency.nodes
             return
-        square_sparse(function, adjacency)
+        adjacency = square_sparse(function, adjacency)
         if adjacency.dtype.kind not in "biuf":
             raise DTypeError(f"{function}: adjacency has dtype {adjacency.dtype}, but weights are real; use astype")
         values = sparse.csr_array(adjacency, dtype=np.float64, copy=True)

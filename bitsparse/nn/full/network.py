@@ -174,7 +174,7 @@ class Network:
 
         Parameters
         ----------
-        adjacency : scipy.sparse array (n, n) or Graph
+        adjacency : sparse array (n, n) of SciPy or bitsparse, or Graph
             A :class:`Graph` in the normalisation of all layers; for attention its pattern alone counts, and whether it has self loops.
         x : array (n, features), sparse array or Features
             On a GPU if the Graph is there: CuPy's, PyTorch's or JAX's.

@@ -132,18 +132,17 @@ def _rows_of(features: Any, nodes: NDArray[np.int64] | None) -> _Array:
 
 
 def graph_and_features(function: str, graph: Any, features: Any) -> tuple[Any, Any]:
-    """A SciPy sparse array without weights, and features whose rows can be taken: an array or a SciPy sparse array.
+    """A graph without weights as a SciPy sparse array, and features whose rows can be taken: an array or a SciPy sparse array.
 
     Raises
     ------
     ShapeError, DTypeError, ValueError
-        The graph is neither a SciPy sparse array nor a GraphData, not square, or has edge weights; the features are no numbers.
+        The graph is neither a sparse array nor a GraphData, not square, or has edge weights; the features are no numbers.
     """
     from scipy import sparse
 
-    square_sparse(function, getattr(graph, "adjacency", graph), "the graph")
+    adjacency = square_sparse(function, getattr(graph, "adjacency", graph), "the graph")
     refuse_weights(function, graph)
-    graph = getattr(graph, "adjacency", graph)
     if isinstance(features, Features):
         features = features.csr
     if sparse.issparse(features):
@@ -151,7 +150,7 @@ def graph_and_features(function: str, graph: Any, features: Any) -> tuple[Any, A
     elif not isinstance(features, np.ndarray):  # a memory-mapped array stays one
         features = interop.as_host(features, function, "features")
     _check.numeric(function, "features", features)
-    return graph, features
+    return adjacency, features
 
 
 def layer_bits(network: Network, graph: Any, features: Any, bits: int | Sequence[int] | str) -> list[int]:

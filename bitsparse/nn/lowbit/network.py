@@ -15,6 +15,8 @@ from bitsparse.arrays import BitTensor
 from bitsparse.arrays.packed import Layout
 from bitsparse.backends.host.matmul import bytes as host_bytes
 from bitsparse.errors import DTypeError, ShapeError
+from bitsparse.graph.adjacency import refuse_weights, square_sparse
+from bitsparse.graph.operand import Graph, Normalisation
 from bitsparse.nn.features import Features, pieces
 from bitsparse.nn.lowbit.plan import LowBitPlan
 from bitsparse.ops import Epilogue, quantize
@@ -115,7 +117,7 @@ class Aggregate:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LowBitNetwork:
-    """A graph network on bits; made by :func:`quantize_network`. ``network(operand, x)`` gives the logits.
+    """A graph network on bits; made by :func:`quantize_network`. ``network(adjacency, x)`` gives the logits.
 
     ========  =========================================================================================
     kind      products of a layer, in their order
@@ -152,7 +154,7 @@ class LowBitNetwork:
     """
 
     kind: str
-    normalisation: str
+    normalisation: Normalisation
     self_loops: bool
     bits: tuple[int, ...]
     widths: tuple[int, ...]
@@ -297,9 +299,32 @@ class LowBitNetwork:
         """
         return LowBitPlan(self, operand, x)
 
-    def __call__(self, operand: Any, x: BitTensor) -> Any:
-        """Logits, ``(nodes, classes)`` float32 on the operand's device."""
-        return self.plan(operand, x)()
+    def __call__(self, adjacency: Any, x: Any) -> Any:
+        """Logits of every node.
+
+        Parameters
+        ----------
+        adjacency : sparse array (n, n) of SciPy or bitsparse, GraphData or Graph
+            An array is normalised as this network wants it, at every call; a :class:`Graph` is so once, on any device.
+        x : array_like (n, features), sparse array, Features or BitTensor
+            Quantised by :meth:`quantize`; a BitTensor is taken as the codes that it gives.
+
+        Returns
+        -------
+        array (n, classes) of float32, of the library of `x`, on its device
+
+        Raises
+        ------
+        DTypeError, ShapeError, ValueError, DeviceError
+            An array has edge weights, which networks on bits cannot use; and as :meth:`quantize` and :meth:`plan`.
+        """
+        codes = x if isinstance(x, BitTensor) else self.quantize(x)
+        if not hasattr(adjacency, "aggregate"):
+            function = "LowBitNetwork"
+            pattern = square_sparse(function, getattr(adjacency, "adjacency", adjacency))
+            refuse_weights(function, adjacency)
+            adjacency = Graph(pattern, self.normalisation, self_loops=self.self_loops, device=codes.device)
+        return self.plan(adjacency, codes)()
 
     def panels(self, number: int) -> NDArray[np.int8]:
         """Weights of a step as products on bytes read them; kept."""
