@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from bitsparse.datasets import GraphData, digits, read_npz
+import bitsparse as bs
+from bitsparse.datasets import GraphData, digits, read, read_npz
 from bitsparse.errors import DTypeError, ShapeError
 
 
@@ -170,6 +171,43 @@ def test_files_of_another_kind(tmp_path, content):
     file.write_bytes(content)
     with pytest.raises(ValueError, match=r"other\.npz: it is not a readable \.npz file"):
         read_npz(file)
+
+
+def test_a_graph_that_was_saved_is_read_again(tmp_path):
+    rng = np.random.default_rng(0)
+    a = sp.random_array((40, 40), density=0.1, format="csr", rng=rng)
+    features = sp.random_array((40, 7), density=0.3, format="csr", rng=rng)
+    parts = {"indptr": a.indptr, "indices": a.indices}
+    whole = GraphData(**parts, x=features, labels=np.arange(40) % 3, weights=a.data).with_split(per_class=3)
+    for graph in (whole, GraphData(**parts), GraphData(**parts, x=rng.random((40, 3), np.float32))):
+        graph.save(tmp_path / "again.npz")
+        again = read(tmp_path / "again.npz")
+        assert again.name == "again"
+        for name in ("indptr", "indices", "labels", "weights", "train_mask", "val_mask", "test_mask"):
+            one, other = getattr(graph, name), getattr(again, name)
+            assert (one is None) == (other is None), name
+            assert one is None or (one.dtype == other.dtype and np.array_equal(one, other)), name
+        x, y = (getattr(each.x, "toarray", lambda each=each: each.x)() for each in (graph, again))
+        assert np.array_equal(x, y) and sp.issparse(graph.x) == sp.issparse(again.x)
+
+
+def test_arrays_of_the_library_are_graphs(tmp_path):
+    dense = (np.random.default_rng(1).random((30, 30)) < 0.2).astype(np.float32)
+    half = np.full(30, 0.5, np.float32)
+    for array, weight in (
+        (bs.FRDC(dense), None), (bs.TCTiledCSR(dense), None), (bs.TCTiledCSR(dense).astype(bool), None), (bs.pack_bits(dense > 0), None),
+        (bs.TCTiledCSR(dense * 3), 3.0), (bs.FRDC(dense, row_scale=half), 0.5), (bs.TCTiledCSR(dense * 3, col_scale=half), 1.5),
+    ):  # fmt: skip
+        bs.save_npz(tmp_path / "array.npz", array)
+        graph = read(tmp_path / "array.npz")
+        assert (graph.name, graph.weights is None) == ("array", weight is None)
+        assert np.array_equal(graph.weighted.toarray(), dense * (weight or 1))
+    bs.save_npz(tmp_path / "wide.npz", bs.FRDC(dense[:5]))
+    with pytest.raises(ShapeError, match=r"wide\.npz: the array has shape \(5, 30\).*load_npz"):
+        read(tmp_path / "wide.npz")
+    np.savez(tmp_path / "odd.npz", header=np.array("no JSON"), indptr=[0, 1], indices=[0])
+    with pytest.raises(ValueError, match=r"read_npz: .*odd\.npz: the header is not JSON"):
+        read(tmp_path / "odd.npz")
 
 
 def test_truncated_and_damaged_files(write, tmp_path):

@@ -86,16 +86,26 @@ def load_npz(file: str | os.PathLike[str] | IO[bytes]) -> Saved:
     array([[2.5, 0. , 1. ]], dtype=float32)
     """
     with reading("load_npz", remedy="; write it with save_npz"), opened(file) as archive:
-        cls, settings = _read_header(archive)
-        parts: dict[str, Any] = {}
-        for name in (*cls.component_names, *cls.scale_names):
-            if name in archive or name not in _OPTIONAL:
-                parts[name] = archive.read(name, _DTYPES.get(name))
-                _check.numeric("load_npz", name, parts[name])
-                if not parts[name].flags.c_contiguous:
-                    raise ValueError(f"{name} is in Fortran's order; it is damaged")
-        array: Saved = restored(cls, parts | settings)
-        return array
+        return saved_in("load_npz", archive)
+
+
+def holds_saved(archive: Archive) -> bool:
+    """Whether :func:`save_npz` may have written an archive."""
+    return "header" in archive
+
+
+def saved_in(function: str, archive: Archive) -> Saved:
+    """The array in an archive that :func:`save_npz` wrote; ValueError or DTypeError where it is damaged."""
+    cls, settings = _read_header(archive)
+    parts: dict[str, Any] = {}
+    for name in (*cls.component_names, *cls.scale_names):
+        if name in archive or name not in _OPTIONAL:
+            parts[name] = archive.read(name, _DTYPES.get(name))
+            _check.numeric(function, name, parts[name])
+            if not parts[name].flags.c_contiguous:
+                raise ValueError(f"{name} is in Fortran's order; it is damaged")
+    array: Saved = restored(cls, parts | settings)
+    return array
 
 
 def _read_header(archive: Archive) -> tuple[type[Saved], dict[str, Any]]:

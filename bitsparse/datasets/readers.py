@@ -9,7 +9,10 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bitsparse._archive import Archive, opened
+from bitsparse.arrays.npz import holds_saved, saved_in
 from bitsparse.datasets.graph_data import MASKS, GraphData, check_csr, check_numbers
 from bitsparse.datasets.planetoid import names_of, read_planetoid
 from bitsparse.datasets.sources import existing_file, graph_of_pairs, naming, plain_bytes
@@ -35,7 +38,8 @@ def read_npz(path: str | os.PathLike[str]) -> GraphData:
     ========================================  =========================================================================
 
     The form of TC-GNN and QGTC is read as well: ``src_li, dst_li`` (source and target of every edge) and ``num_nodes``; repeated edges are
-    merged.
+    merged. So is what :func:`bitsparse.save_npz` writes of a square array: its stored entries are the edges, and its values the weights,
+    unless all are 1.
 
     Parameters
     ----------
@@ -158,6 +162,8 @@ def _pairs(archive: Archive, name: str) -> GraphData:
 
 
 def _graph(archive: Archive, name: str) -> GraphData:
+    if holds_saved(archive):
+        return _of_saved(saved_in("read_npz", archive), name)
     if "src_li" in archive and "indptr" not in archive:
         return _pairs(archive, name)
     missing = [key for key in ("indptr", "indices") if key not in archive]
@@ -170,6 +176,19 @@ def _graph(archive: Archive, name: str) -> GraphData:
         raise ShapeError(f"num_nodes is {nodes}, but indptr has {indptr.size} entries, not one more; mend one")
     parts = {key: archive.find(key) for key in ("labels", "weights", *MASKS)}
     return GraphData(indptr=indptr, indices=archive["indices"], x=_features(archive), name=name, **parts)
+
+
+def _of_saved(array: Any, name: str) -> GraphData:
+    """A graph from an array of the library; values that are all 1 are no weights."""
+    matrix = array.tocsr()
+    if matrix.shape[0] != matrix.shape[1]:
+        raise ShapeError(
+            f"the array has shape {matrix.shape}, but a graph has as many rows as columns; read it with load_npz"
+        )
+    values = matrix.data.view(np.uint8) if matrix.data.dtype == np.bool_ else matrix.data
+    return GraphData(
+        indptr=matrix.indptr, indices=matrix.indices, weights=None if (values == 1).all() else values, name=name
+    )
 
 
 def _features(archive: Archive) -> Any:
