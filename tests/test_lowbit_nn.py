@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +26,66 @@ def setting(kind, seed=0, n=70, widths=(33, 16, 16, 5), **how):
         network(kind, list(widths), rng, **how),
         rng.normal(size=(n, widths[0])).astype(np.float32),
     )
+
+
+@pytest.mark.parametrize("bits", [1, 2, 8, 16, [8, 4]])
+@pytest.mark.parametrize("kind", ["gcn", "sage", "gin"])
+def test_saved_networks_are_the_same_to_the_bit(kind: Any, bits: Any, tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    graph, x = sparse.csr_array(rng.random((40, 40)) < 0.2), rng.normal(size=(40, 10)).astype(np.float32)
+    for activation in ("relu", "leaky_relu", "tanh", None):
+        made = nn.random_network(kind, [10, 6, 3], seed=1, batch_norm=activation == "relu")
+        first = replace(
+            made.layers[0], updates=tuple(replace(u, activation=activation) for u in made.layers[0].updates)
+        )
+        for features in (x, nn.Features(np.abs(x))):
+            if kind != "gcn" and features is not x:
+                continue
+            low = nn.quantize_network(nn.Network(kind, [first, made.layers[1]]), graph, features, bits)
+            low.save(tmp_path / "low.npz")
+            again = nn.load_lowbit(tmp_path / "low.npz")
+            assert (repr(again), again.fingerprint(), again.name) == (repr(low), low.fingerprint(), low.name)
+            assert np.array_equal(again(graph, features), low(graph, features))
+
+
+def test_files_whose_parts_contradict_each_other_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "low.npz"
+    graph, x = sparse.csr_array(np.eye(5)), np.arange(20.0).reshape(5, 4)
+    nn.quantize_network(nn.random_network("gcn", [4, 3, 2]), graph, x, 4).save(path)
+    with np.load(path) as file:
+        whole = dict(file)
+    text = json.loads(str(whole["network"]))
+    steps = text["steps"]
+
+    def refused(message: str, **changes: Any) -> None:
+        np.savez(path, **(whole | changes))
+        with pytest.raises(bs.FileFormatError, match=rf"^load_lowbit: .*low\.npz: .*{message}.*LowBitNetwork\.save"):
+            nn.load_lowbit(path)
+
+    def told(**changes: Any) -> dict[str, Any]:
+        return {"network": np.array(json.dumps(text | changes))}
+
+    def step(number: int, **changes: Any) -> dict[str, Any]:
+        return told(steps=[one | (changes if i == number else {}) for i, one in enumerate(steps)])
+
+    refused("kind", **told(kind="gat"))
+    refused("normalisation", **told(normalisation="max"))
+    refused("bits are", **told(bits=[4, 17]))
+    refused("bits are", **told(widths=[4, 3]))
+    refused("KeyError", **told(steps=[{}]))
+    refused("TypeError", **told(steps=3))
+    refused("0 steps give 4 columns", **told(steps=[]))
+    refused("step 0 gives None", **step(0, gives=None))
+    refused("step 3 gives 4", **step(3, gives=4))
+    refused("activation", **step(0, activation="exp"))
+    refused("reads 3 columns, but 2", **told(steps=[*steps[:3], steps[1] | {"gives": None}]))
+    refused("sums codes of 5 bits", **step(1, sums=[3, 5]))
+    refused("beside codes", **step(1, own=True, gives=5))
+    refused("but the logits have 7", **told(widths=[4, 3, 7]))
+    refused("NaN", **{"0.bias": np.full(3, np.nan, np.float32)})
+    refused("shape", **{"0.bias": np.zeros(4, np.float32)})
+    refused("above 0", **{"input.step": np.zeros(4, np.float32)})
+    refused("words", **{"0.words": whole["0.words"][:1]})
 
 
 @pytest.mark.parametrize("bits", BITS)

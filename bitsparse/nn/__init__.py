@@ -18,7 +18,7 @@ from bitsparse.nn.full.network import Network, random_network
 from bitsparse.nn.full.training import train
 from bitsparse.nn.layers import Attention, Layer, Neighbours
 from bitsparse.nn.lowbit.calibrate import quantize_network
-from bitsparse.nn.lowbit.network import LowBitNetwork
+from bitsparse.nn.lowbit.network import LowBitNetwork, load_lowbit
 from bitsparse.nn.lowbit.plan import LowBitPlan
 from bitsparse.nn.lowbit.tuner import TunedBits, tune_bits
 from bitsparse.nn.pyg.models import from_pyg
@@ -58,6 +58,7 @@ __all__ = [
     "bmm_bspmm_add",
     "from_pyg",
     "load_binary",
+    "load_lowbit",
     "load_network",
     "load_state_dict",
     "quantize_network",

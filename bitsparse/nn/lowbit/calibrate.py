@@ -27,7 +27,8 @@ from bitsparse.nn.lowbit.calibration import (
     signed_grid,
     uniform_grid,
 )
-from bitsparse.nn.lowbit.network import Aggregate, Chain, Grid, LowBitNetwork, Update
+from bitsparse.nn.lowbit.network import LowBitNetwork
+from bitsparse.nn.lowbit.steps import Aggregate, Chain, Grid, Update
 from bitsparse.ops import choose_bits
 
 _Array = NDArray[np.float64]

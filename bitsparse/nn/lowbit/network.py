@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, interop
+from bitsparse._archive import opened, reading
 from bitsparse.arrays import BitTensor
 from bitsparse.arrays.packed import Layout
 from bitsparse.backends.host.matmul import bytes as host_bytes
@@ -18,101 +20,12 @@ from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.graph.adjacency import refuse_weights, square_sparse
 from bitsparse.graph.operand import Graph, Normalisation
 from bitsparse.nn.features import Features, pieces
+from bitsparse.nn.lowbit.files import ABOUT, described, restored
 from bitsparse.nn.lowbit.plan import LowBitPlan
-from bitsparse.ops import Epilogue, quantize
+from bitsparse.nn.lowbit.steps import Aggregate, Grid, Update
+from bitsparse.ops import quantize
 
 _Array = NDArray[np.float32]
-
-
-class Grid(NamedTuple):
-    """What the codes of some columns mean: ``step * code + low``; float32 ``(columns,)``."""
-
-    step: _Array
-    low: _Array
-
-
-@dataclass(frozen=True, eq=False)
-class Chain:
-    """What follows the integers of a product, column by column; the factors of the rows are the graph's.
-
-    Attributes
-    ----------
-    col_scale, bias : ndarray (columns,) of float32
-        Scales, batch norm and the step of the next grid, all in one factor and one addend.
-    activation : str or None
-    bits : int or None
-        Codes of so many bits, or floats.
-    grid : Grid or None
-        The grid of the codes where the activation does not let its step be taken into `col_scale` and `bias`.
-    """
-
-    col_scale: _Array
-    bias: _Array
-    activation: str | None = None
-    bits: int | None = None
-    grid: Grid | None = None
-    _made: dict[tuple[int, str], Epilogue] = field(default_factory=dict, init=False, repr=False)
-
-    def epilogue(self, axis: int = -1, layout: Layout = "planes") -> Epilogue:
-        """The epilogue that packs along ``axis`` in ``layout``; the same object every time."""
-        key = (axis, layout)
-        if key not in self._made:
-            codes: dict[str, Any] = {}
-            if self.bits is not None:
-                codes = {"bits": self.bits, "rounding": "nearest", "axis": axis, "layout": layout, "out_scale": 1.0}
-                if self.grid is not None:
-                    codes |= {"out_scale": self.grid.step[None, :], "out_offset": self.grid.low[None, :]}
-            self._made[key] = Epilogue(
-                col_scale=self.col_scale,
-                bias=self.bias,
-                activation=self.activation,  # type: ignore[arg-type]
-                offset_correction=True,
-                **codes,
-            )
-        return self._made[key]
-
-
-@dataclass(frozen=True, eq=False)
-class Update:
-    """A product of codes with weights.
-
-    Attributes
-    ----------
-    weights : BitTensor (inputs, outputs)
-        Signed integers, without scale and offset.
-    chain : Chain
-    scaled : bool
-        The right-hand factors of the graph, one for each row, multiply the sums.
-    constant : ndarray (outputs,) of float32 or None
-        What is added to each row's sums, times the same factor, in units of the result: the lower ends of the inputs' grids.
-    """
-
-    weights: BitTensor
-    chain: Chain
-    scaled: bool = False
-    constant: _Array | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class Aggregate:
-    """Sums of codes over neighbours, with the left-hand factors of the graph.
-
-    Attributes
-    ----------
-    columns, bits : int
-        Of the codes.
-    chain : Chain
-    offset : ndarray (columns,) of float32 or None
-        Added to every code: the lower ends of their grid, in steps.
-    own : bool
-        A node's own codes are put beside the result, from the next multiple of 128 columns on.
-    """
-
-    columns: int
-    bits: int
-    chain: Chain
-    offset: _Array | None = None
-    own: bool = False
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -220,6 +133,24 @@ class LowBitNetwork:
         for vector in self._vectors():
             found.update(np.ascontiguousarray(vector).tobytes())
         return found.hexdigest()
+
+    def save(self, path: str | Path) -> None:
+        """Write it as ``.npz``, which :func:`load_lowbit` reads: the same network, to the bit.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from bitsparse import nn
+        >>> graph, x = np.eye(4), np.arange(12.0).reshape(4, 3)
+        >>> low = nn.quantize_network(nn.random_network("gcn", [3, 2]), bs.FRDC(graph), x, 4)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     low.save(folder + "/low.npz")
+        ...     nn.load_lowbit(folder + "/low.npz").fingerprint() == low.fingerprint()
+        True
+        """
+        about = {name: getattr(self, name) for name in ABOUT}
+        with Path(path).open("wb") as file:
+            np.savez_compressed(file, **described(about, self.input_grid, self.steps))
 
     def quantize(self, rows: Any, *, layout: Layout | None = None) -> BitTensor:
         """Codes of feature rows on the calibrated grid, the same whatever other rows are passed along.
@@ -347,3 +278,17 @@ class LowBitNetwork:
                 extra = extra[None, :]
             found = self._placed[key] = weights, interop.move(extra, device)
         return found
+
+
+def load_lowbit(path: str | Path) -> LowBitNetwork:
+    """Read a network that :meth:`LowBitNetwork.save` wrote. Nothing is unpickled.
+
+    Raises
+    ------
+    FileFormatError
+        The file is no such network, is damaged, or its parts contradict each other.
+    OSError
+        It cannot be read.
+    """
+    with reading("load_lowbit", path, "; write it with LowBitNetwork.save"), opened(path) as archive:
+        return LowBitNetwork(**restored(archive))

@@ -18,7 +18,8 @@ from bitsparse.nn.lowbit.host import row_operands, steps_in_bytes
 from bitsparse.ops.operands.target import target_array
 
 if TYPE_CHECKING:
-    from bitsparse.nn.lowbit.network import Aggregate, LowBitNetwork, Update
+    from bitsparse.nn.lowbit.network import LowBitNetwork
+    from bitsparse.nn.lowbit.steps import Aggregate, Update
 
 _LEFT = {"axis": -1, "layout": "planes"}
 

@@ -1,0 +1,106 @@
+"""What a low-bit network is made of: products of codes with weights and sums of codes, each with what follows its integers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitsparse.arrays import BitTensor
+from bitsparse.arrays.packed import Layout
+from bitsparse.ops import Epilogue
+
+_Array = NDArray[np.float32]
+
+
+class Grid(NamedTuple):
+    """What the codes of some columns mean: ``step * code + low``; float32 ``(columns,)``."""
+
+    step: _Array
+    low: _Array
+
+
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """What follows the integers of a product, column by column; the factors of the rows are the graph's.
+
+    Attributes
+    ----------
+    col_scale, bias : ndarray (columns,) of float32
+        Scales, batch norm and the step of the next grid, all in one factor and one addend.
+    activation : str or None
+    bits : int or None
+        Codes of so many bits, or floats.
+    grid : Grid or None
+        The grid of the codes where the activation does not let its step be taken into `col_scale` and `bias`.
+    """
+
+    col_scale: _Array
+    bias: _Array
+    activation: str | None = None
+    bits: int | None = None
+    grid: Grid | None = None
+    _made: dict[tuple[int, str], Epilogue] = field(default_factory=dict, init=False, repr=False)
+
+    def epilogue(self, axis: int = -1, layout: Layout = "planes") -> Epilogue:
+        """The epilogue that packs along ``axis`` in ``layout``; the same object every time."""
+        key = (axis, layout)
+        if key not in self._made:
+            codes: dict[str, Any] = {}
+            if self.bits is not None:
+                codes = {"bits": self.bits, "rounding": "nearest", "axis": axis, "layout": layout, "out_scale": 1.0}
+                if self.grid is not None:
+                    codes |= {"out_scale": self.grid.step[None, :], "out_offset": self.grid.low[None, :]}
+            self._made[key] = Epilogue(
+                col_scale=self.col_scale,
+                bias=self.bias,
+                activation=self.activation,  # type: ignore[arg-type]
+                offset_correction=True,
+                **codes,
+            )
+        return self._made[key]
+
+
+@dataclass(frozen=True, eq=False)
+class Update:
+    """A product of codes with weights.
+
+    Attributes
+    ----------
+    weights : BitTensor (inputs, outputs)
+        Signed integers, without scale and offset.
+    chain : Chain
+    scaled : bool
+        The right-hand factors of the graph, one for each row, multiply the sums.
+    constant : ndarray (outputs,) of float32 or None
+        What is added to each row's sums, times the same factor, in units of the result: the lower ends of the inputs' grids.
+    """
+
+    weights: BitTensor
+    chain: Chain
+    scaled: bool = False
+    constant: _Array | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Aggregate:
+    """Sums of codes over neighbours, with the left-hand factors of the graph.
+
+    Attributes
+    ----------
+    columns, bits : int
+        Of the codes.
+    chain : Chain
+    offset : ndarray (columns,) of float32 or None
+        Added to every code: the lower ends of their grid, in steps.
+    own : bool
+        A node's own codes are put beside the result, from the next multiple of 128 columns on.
+    """
+
+    columns: int
+    bits: int
+    chain: Chain
+    offset: _Array | None = None
+    own: bool = False
