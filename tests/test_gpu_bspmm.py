@@ -350,9 +350,7 @@ def test_nan_is_noticed_and_other_chains_are_refused() -> None:
     assert product.nan_seen()
     assert not product.nan_seen()
     with pytest.raises(KernelError, match="binarise along the features"):
-        bspmm.BinarySum(
-            schedule, arrays[1], features=33, bipolar=True, output="bits", params=chain._replace(binarize=False)
-        )
+        bspmm.BinarySum(schedule, features=33, bipolar=True, output="bits", params=chain._replace(binarize=False))
     with pytest.raises(KernelError, match="a mean is a float"):
         bspmm.BinarySum(schedule, features=33, bipolar=True, mean=True)
     with pytest.raises(KernelError, match="unheard"):
