@@ -4,6 +4,7 @@
  * B are decoded once for a group of columns; a unit of work decodes 128 rows of A and walks 128-column tiles of the group. */
 #include <stdlib.h>
 
+#include "drivers/aligned.h"
 #include "drivers/matmul.h"
 
 #define BLOCK_K 512                          /* products summed in int32 before they are flushed */
@@ -166,8 +167,8 @@ int bs_matmul_digits(bs_run_on on, const bs_product *p, bs_epilogue *e)
     j.thread_elements = bs_max(j.a_digit_stride * (size_t)j.a.digits, j.length * (size_t)j.b.digits);
     const size_t column_bytes = bs_max(1, j.length * sizeof *j.panels * (size_t)j.b.digits);
     const size_t group = bs_min(bs_ceil_div(p->n, BS_TILE), bs_max(1, GROUP_BYTES / (column_bytes * BS_TILE))) * BS_TILE;
-    j.panels = aligned_alloc(64, bs_ceil_div(bs_max(1, group * column_bytes), 64) * 64);
-    j.rows = aligned_alloc(64, bs_ceil_div((size_t)on.threads * j.thread_elements * sizeof *j.rows, 64) * 64);
+    j.panels = bs_aligned(group * column_bytes);
+    j.rows = bs_aligned((size_t)on.threads * j.thread_elements * sizeof *j.rows);
     const int status = j.panels && j.rows ? 0 : -1;
     for (j.batch = 0; !status && j.batch < p->batch; j.batch++)
         for (j.c0 = 0; j.c0 < p->n; j.c0 += group) {
@@ -180,7 +181,7 @@ int bs_matmul_digits(bs_run_on on, const bs_product *p, bs_epilogue *e)
             bs_parallel(digits_unit, &j, down * j.chunks, on.threads);
         }
     free(b_sums);
-    free(j.panels);
-    free(j.rows);
+    bs_free_aligned(j.panels);
+    bs_free_aligned(j.rows);
     return status;
 }

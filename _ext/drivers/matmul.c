@@ -4,6 +4,7 @@
  * A unit of work packs the panels of 128 columns of B once and walks blocks of eight rows of A, read in place. */
 #include <stdlib.h>
 
+#include "drivers/aligned.h"
 #include "drivers/matmul.h"
 
 /* 128-bit tiles of the contraction axis per pass: 8 rows of A and a panel of B stay in a 32 KiB first-level cache. */
@@ -195,7 +196,7 @@ int bs_matmul_planes(bs_run_on on, const bs_product *p, bs_epilogue *e)
     if (p->a_encoding == BS_BIPOLAR)
         status |= line_sums(on, p, p->b, p->b_batch * p->n, p->b_bits, p->b_encoding, &b_sums);
     const size_t threads = bs_min((size_t)on.threads, wide_units * j.chunks);
-    j.panels = aligned_alloc(64, bs_ceil_div(threads * j.thread_words * sizeof *j.panels, 64) * 64);
+    j.panels = bs_aligned(threads * j.thread_words * sizeof *j.panels);
     if (!status && j.panels) {
         j.a_sums = a_sums;
         j.b_sums = b_sums;
@@ -203,7 +204,7 @@ int bs_matmul_planes(bs_run_on on, const bs_product *p, bs_epilogue *e)
     } else {
         status = -1;
     }
-    free(j.panels);
+    bs_free_aligned(j.panels);
     free(a_sums);
     free(b_sums);
     return status;
