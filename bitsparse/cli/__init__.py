@@ -1,4 +1,4 @@
-"""The command line: ``bitsparse demo``, ``quality``, ``inspect``, ``convert``, ``run``, ``compile`` and ``info``, one module each."""
+"""The command line: ``bitsparse COMMAND``, each command a module."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ __all__ = ["main"]
 COMMANDS = {
     "demo": "a GCN in full precision and on 8, 4, 2 and 1 bits",
     "quality": "accuracy, sampling rate and speed of sampled edges and features of few bits",
+    "bench": "kernels against the other libraries that are installed, on this machine",
     "inspect": "degrees, tiles and bytes of a graph file",
     "convert": "graph files from one form to another",
     "run": "a low-bit network over a graph in batches of parts",

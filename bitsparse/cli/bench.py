@@ -1,0 +1,261 @@
+"""``bitsparse bench``: kernels of the library against SciPy, NumPy, CuPy and PyTorch, whichever are installed, on this machine.
+
+``bitsparse bench --json`` prints one object::
+
+    {"device", "machine", "threads", "versions", "graph", "nodes", "entries",
+     "results": [{"suite", "case", "ours_ms", "peers": {name: ms}, "best_peer", "ratio"}, ...]}
+
+Times are medians in milliseconds, measured in turns within one run; ``ratio`` is that of the quickest peer over ours, above 1 where ours is
+faster, and null where a case has no peer. What is compared is computed first and must agree. Peers compute in float32 over the same graph,
+with all of its edges; those with threads have as many as we, SciPy has one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bitsparse import datasets, interop, jit
+from bitsparse._progress import progress
+from bitsparse.arrays import BitTensor, TCTiledCSR
+from bitsparse.backends import host
+from bitsparse.bench import Machine, Protocol, format_table, time_interleaved
+from bitsparse.cli import common
+from bitsparse.errors import KernelError
+from bitsparse.ops import bspmm, matmul, pack_bits, plan_sampled_spmm, sddmm, spmm
+
+DESCRIPTION = (
+    "Time sums over a graph's edges, dot products on edges and low-bit products against the other libraries that are installed. "
+    "Needs no checkout: every figure is measured here and now."
+)
+SUITES = ("spmm", "bspmm", "sddmm", "sampled", "matmul")
+_NODES, _ENTRIES = 100_000, 2_000_000
+_PROTOCOL = Protocol(warmup=1, repetitions=9, seconds=2.0)
+_Call = Callable[[], Any]
+
+
+class _Case(NamedTuple):
+    """One thing to time: ours, the peers by name, and how far results may be apart, None where they are not the same thing."""
+
+    suite: str
+    name: str
+    ours: _Call
+    peers: dict[str, _Call]
+    within: float | None = None
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's options."""
+    parser.add_argument("--suite", nargs="+", choices=SUITES, default=list(SUITES), help="what to time (default: all)")
+    parser.add_argument(
+        "--graph",
+        metavar="FILE",
+        help=f"in any form that `bitsparse inspect` reads (default: synthetic, {_NODES} nodes and {_ENTRIES} entries)",
+    )
+    numbers: dict[str, Any] = {"type": common.positive, "nargs": "+", "metavar": "N"}
+    parser.add_argument("--columns", **numbers, default=[16, 128], help="of the features (default: 16 128)")
+    bits: dict[str, Any] = {"type": common.bit_count, "nargs": "+", "metavar": "B"}
+    parser.add_argument("--bits", **bits, default=[8, 4, 1], help="of integers (default: 8 4 1)")
+    common.add_counts(
+        parser,
+        nodes=(_NODES, f"of the synthetic graph (default: {_NODES})"),
+        entries=(_ENTRIES, f"of the synthetic graph, an even number (default: {_ENTRIES})"),
+        size=(2048, "rows and columns of the matrices of suite matmul (default: 2048)"),
+        width=(16, "edges a row of suite sampled (default: 16)"),
+    )
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: cpu")
+    common.add_json(parser, " instead of a table")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Serve the command."""
+    common.need_gpu(args.device)
+    graph = datasets.read(args.graph) if args.graph else datasets.synthetic((args.nodes, args.entries))
+    cases = [case for suite in args.suite for case in _MAKERS[suite](args, graph.adjacency)]
+    results = []
+    with progress(len(cases), "case") as advance:
+        for case in cases:
+            results.append(_timed(case, args.device))
+            advance()
+    machine = Machine.of_cpu(host.get_num_threads(), None)
+    facts = {"device": args.device, "machine": machine.device, "threads": machine.threads, "versions": machine.versions}
+    facts |= {"graph": graph.name, "nodes": graph.num_nodes, "entries": graph.num_edges, "results": results}
+    common.emit(args, facts, lambda: _table(facts, results))
+
+
+# -- cases ------------------------------------------------------------------------------------------------------------
+def _spmm(args: argparse.Namespace, pattern: Any) -> Iterator[_Case]:
+    matrix, place = pattern.astype(np.float32), _placer(args.device)
+    a = TCTiledCSR(pattern, pattern=True).to_device(args.device)
+    for columns in args.columns:
+        # Integers, so that sums are exact and every library must give the same ones.
+        codes = {bits: _codes((a.shape[1], columns), bits) for bits in args.bits}
+        x = _codes((a.shape[1], columns), 3).astype(np.float32)
+        yield _Case("spmm", f"float32, {columns} columns", _call(spmm, a, place(x)), _products(args, matrix, x), 1e-5)
+        for bits, each in codes.items():
+            packed = BitTensor(each, bits, layout="rows").to_device(args.device)
+            peers = _products(args, matrix, each.astype(np.float32))
+            yield _Case("spmm", f"{bits}-bit integers, {columns} columns", _call(spmm, a, packed), peers, 1e-5)
+
+
+def _bspmm(args: argparse.Namespace, pattern: Any) -> Iterator[_Case]:
+    matrix, a = pattern.astype(np.float32), TCTiledCSR(pattern, pattern=True).to_device(args.device)
+    for columns in args.columns:
+        x = _codes((a.shape[1], columns), 8).astype(np.float32) - 127.5
+        signs = pack_bits(x, encoding="bipolar").to_device(args.device)
+        name = f"one bit in and out, {columns} columns"
+        yield _Case("bspmm", name, _call(bspmm, a, signs, "BBB"), _products(args, matrix, np.sign(x)))
+
+
+def _sddmm(args: argparse.Namespace, pattern: Any) -> Iterator[_Case]:
+    matrix, place = pattern.tocsr(), _placer(args.device)
+    rows, cols = (
+        place(part) for part in (np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr)), matrix.indices)
+    )
+    a = TCTiledCSR(pattern, pattern=True).to_device(args.device)
+    for columns in args.columns:
+        x = place(_codes((a.shape[0], columns), 3).astype(np.float32))
+
+        peers = {("NumPy" if args.device == "cpu" else "CuPy") + " gather, sum": _call(_gathered, rows, cols, x)}
+        yield _Case("sddmm", f"float32, {columns} columns", _call(sddmm, a, x), peers if a.nnz else {}, 1e-5)
+
+
+def _gathered(rows: Any, cols: Any, x: Any) -> Any:
+    """Dot products of both ends of every edge, 65 536 edges at a time."""
+    parts = (slice(start, start + (1 << 16)) for start in range(0, int(rows.size), 1 << 16))
+    return interop.namespace(x).concatenate([(x[rows[part]] * x[cols[part]]).sum(axis=1) for part in parts])
+
+
+def _sampled(args: argparse.Namespace, pattern: Any) -> Iterator[_Case]:
+    matrix, a = pattern.astype(np.float32), TCTiledCSR(pattern, pattern=True).to_device(args.device)
+    for columns in args.columns:
+        x = _codes((a.shape[1], columns), 3).astype(np.float32)
+        plan = plan_sampled_spmm(a, columns, width=args.width)
+        name = f"{args.width} edges a row, {columns} columns"
+        yield _Case("sampled", name, _call(plan, _placer(args.device)(x)), _products(args, matrix, x))
+
+
+def _matmul(args: argparse.Namespace, _: Any) -> Iterator[_Case]:
+    n, place = args.size, _placer(args.device)
+    for bits in args.bits:
+        left, right = (_codes((n, n), min(bits, 12), seed) for seed in (1, 2))
+        packed = BitTensor(left, bits).to_device(args.device), BitTensor(right, bits, axis=-2).to_device(args.device)
+        floats = place(left.astype(np.float32)), place(right.astype(np.float32))
+        peers = {"NumPy float32" if args.device == "cpu" else "CuPy float32": _call(np.matmul, *floats)}
+        if find_spec("torch") and bits <= 7:
+            torch: Any = import_module("torch")
+            bytes_of = [torch.from_numpy(part.astype(np.int8)).to(args.device) for part in (left, right)]
+            peers["PyTorch int8"] = _call(torch._int_mm, *bytes_of)
+        exact = n * (2.0**bits - 1) ** 2 < 1 << 24
+        yield _Case("matmul", f"{bits} x {bits} bits, {n}^3", _call(matmul, *packed), peers, 0.0 if exact else 1e-4)
+
+
+_MAKERS: dict[str, Callable[[argparse.Namespace, Any], Iterator[_Case]]] = {
+    "spmm": _spmm,
+    "bspmm": _bspmm,
+    "sddmm": _sddmm,
+    "sampled": _sampled,
+    "matmul": _matmul,
+}
+
+
+def _products(args: argparse.Namespace, matrix: Any, x: Any) -> dict[str, _Call]:
+    """The sums over all edges in float32, by every library that is there."""
+    peers: dict[str, _Call] = {}
+    if args.device == "cpu":
+        peers["SciPy"] = lambda: matrix @ x
+    else:
+        there = import_module("cupyx.scipy.sparse").csr_matrix(matrix)
+        dense = interop.move(x, args.device)
+        peers["CuPy (cuSPARSE)"] = lambda: there @ dense
+    if find_spec("torch"):
+        torch: Any = import_module("torch")
+        torch.set_num_threads(host.get_num_threads())
+        parts = (torch.from_numpy(np.asarray(part)) for part in (matrix.indptr, matrix.indices, matrix.data))
+        with warnings.catch_warnings():  # that its sparse tensors are young
+            warnings.simplefilter("ignore", UserWarning)
+            csr = torch.sparse_csr_tensor(*parts, size=matrix.shape, check_invariants=False).to(args.device)
+        other = torch.from_numpy(x).to(args.device)
+        peers["PyTorch"] = lambda: csr @ other
+    return peers
+
+
+# -- timing -----------------------------------------------------------------------------------------------------------
+def _timed(case: _Case, device: str) -> dict[str, Any]:
+    """A case's figures, once all results are seen to be the same."""
+    calls = [case.ours, *case.peers.values()]
+    if case.within is not None:
+        ours = _host(case.ours())
+        for name, peer in case.peers.items():
+            theirs = _host(peer())
+            error = np.abs(ours - theirs).max(initial=0) / max(np.abs(theirs).max(initial=0), 1)
+            if not error <= case.within:
+                raise KernelError(
+                    f"bench: {case.suite}, {case.name}: ours and {name} are {error:.2g} apart; please report it"
+                )
+    times = time_interleaved([_waited(call, device) for call in calls], _PROTOCOL)
+    peers = {name: round(ms, 4) for name, ms in zip(case.peers, times[1:], strict=True)}
+    best = min(peers, key=peers.__getitem__, default=None)
+    ratio = None if best is None else round(peers[best] / times[0], 3)
+    about = {"suite": case.suite, "case": case.name, "ours_ms": round(times[0], 4)}
+    return about | {"peers": peers, "best_peer": best, "ratio": ratio}
+
+
+def _waited(call: _Call, device: str) -> _Call:
+    """A call, and on a GPU the wait until it is done."""
+    if device == "cpu":
+        return call
+    cupy = jit.require_cupy("bench")
+
+    def both() -> None:
+        call()
+        cupy.cuda.Device().synchronize()
+
+    return both
+
+
+def _host(result: Any) -> Any:
+    """A result as a NumPy array of float64."""
+    array = result.cpu().numpy() if hasattr(result, "cpu") else interop.move(result, "cpu")
+    return np.asarray(array, np.float64)
+
+
+def _call(function: Callable[..., Any], *operands: Any) -> _Call:
+    return lambda: function(*operands)
+
+
+def _placer(device: str) -> Callable[[Any], Any]:
+    return lambda array: interop.move(array, device)
+
+
+def _codes(shape: tuple[int, int], bits: int, seed: int = 0) -> Any:
+    return np.random.default_rng(seed).integers(0, 1 << bits, shape, np.uint16)
+
+
+def _table(facts: dict[str, Any], results: list[dict[str, Any]]) -> str:
+    threads = facts["threads"]
+    head = f"{facts['graph']}: {facts['nodes']} nodes, {facts['entries']} edges; {facts['machine']}, {threads} thread"
+    rows = [
+        [
+            one["suite"],
+            one["case"],
+            f"{one['ours_ms']:.3f}",
+            *_beside(one),
+        ]
+        for one in results
+    ]
+    table = format_table(["suite", "case", "ours ms", "peer ms", "ratio", "quickest peer"], rows)
+    note = "ratio: peer's time over ours. Peers compute in float32, unless their name says otherwise."
+    return f"{head}{'' if threads == 1 else 's'}\n\n{table}\n\n{note}"
+
+
+def _beside(result: dict[str, Any]) -> list[str]:
+    """The cells of the quickest peer."""
+    best = result["best_peer"]
+    return ["-"] * 3 if best is None else [f"{result['peers'][best]:.3f}", f"{result['ratio']:.2f}", best]
