@@ -16,6 +16,7 @@ from bitsparse.backends.host.matmul import matmul as host_matmul
 from bitsparse.backends.host.settings import run_on
 from bitsparse.backends.params import EpilogueParams
 from bitsparse.graph import Graph
+from bitsparse.nn.lowbit import host as lowbit_host
 from bitsparse.nn.lowbit import plan as lowbit_plan
 from bitsparse.nn.lowbit.host import steps_in_bytes
 
@@ -118,6 +119,26 @@ def test_networks_give_the_same_bits(kind: Any, widths: list[int], bits: int, mo
         out = np.full((nodes, widths[-1]), np.nan, np.float32)
         assert plan(out=out) is out  # a second call, into given memory
         assert out.tobytes() == wanted.tobytes()
+
+
+@pytest.mark.parametrize(("of_rows", "columns"), [(False, 100), (True, 33)])
+def test_features_that_are_taken_apart_in_pieces_give_the_same_bits(
+    of_rows: bool, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each piece with the factors, constants and scales of its own rows; the room is that of one piece."""
+    rng = np.random.default_rng(columns)
+    adjacency, x = graph(45, rng), rng.random((45, columns)).astype(np.float32)
+    features = nn.Features(x) if of_rows else x
+    model = nn.quantize_network(nn.random_network("gcn", [columns, 16, 5], seed=1), adjacency, features, 4)
+    operand, codes = Graph(adjacency, form="csr"), model.quantize(features)
+    whole = model.plan(operand, codes)
+    wanted, row = whole(), steps.row_bytes(columns)
+    for rows in (1, 7, 44):
+        monkeypatch.setattr(lowbit_host, "_PIECE_BYTES", rows * row)
+        plan = model.plan(operand, codes)
+        assert plan().tobytes() == wanted.tobytes()
+        assert whole.nbytes - plan.nbytes == (45 - rows) * row
+    assert whole.nbytes == 45 * (row + 16 + 16 + 16)
 
 
 def test_other_networks_take_other_steps() -> None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from bitsparse._records import replace
 from bitsparse.arrays import BitTensor
 from bitsparse.backends.host.matmul import bytes as steps_on_bytes
+from bitsparse.backends.params import EpilogueParams
 from bitsparse.graph.operand import Graph
 from bitsparse.ops.finish.terms import Factor, operand_terms
 
@@ -20,13 +21,19 @@ if TYPE_CHECKING:
 
 #: Longest rows, of weights and of neighbours, whose sums of bytes times bytes fit int32.
 _MOST_TERMS = 1 << 16
+#: Bytes of features that are taken apart at a time, on their way into the first product. Much smaller pieces wait longer for the threads
+#: of a busy CPU than their work takes.
+_PIECE_BYTES = 1 << 23
 _NAME = "LowBitNetwork"
 
 
 def steps_in_bytes(
     network: LowBitNetwork, operand: Any, x: BitTensor
-) -> tuple[list[Callable[[], Any]], Callable[[Any], Any]] | None:
-    """All steps but the last, and the last one with its result's array; None where the network or the graph's form needs others."""
+) -> tuple[list[Callable[[], Any]], Callable[[Any], Any], int] | None:
+    """All steps but the last, the last one with its result's array, and the bytes of what lies between them.
+
+    None where the network or the graph's form needs others.
+    """
     steps = network.steps
     if not isinstance(operand, Graph) or operand.form != "csr" or not operand.nodes or not _fits_bytes(network):
         return None
@@ -34,12 +41,16 @@ def steps_in_bytes(
         return None
     nodes = operand.nodes
     indptr, indices = (np.ascontiguousarray(part, np.int32) for part in (operand.indptr, operand.indices))
-    # Memory that is not zeroed can be what the plan before this one let go of; pads are written by every step.
-    codes = np.empty((nodes, steps_on_bytes.row_bytes(x.shape[1])), np.uint8)
-    codes[:, x.shape[1] :] = 0
-    calls: list[Callable[[], Any]] = [partial(_unpack, x, codes)]
-    if x.bits == 8 and x.layout == "rows":
-        codes, calls = x.words.view(np.uint8).reshape(nodes, -1), []
+    calls: list[Callable[[], Any]] = []
+    held = 0
+    in_bytes, multiplies = x.bits == 8 and x.layout == "rows", hasattr(steps[0], "weights")
+    if in_bytes:
+        codes = x.words.view(np.uint8).reshape(nodes, -1)
+    else:
+        codes = _room(_piece_rows(x.shape) if multiplies else nodes, x.shape[1])
+        held = codes.nbytes
+        if not multiplies:  # neighbours may lie anywhere
+            calls.append(partial(_unpack, x, codes))
     step: Any
     for number, step in enumerate(steps):
         epilogue, columns = step.chain.epilogue(), step.chain.col_scale.size
@@ -47,7 +58,9 @@ def steps_in_bytes(
             right, scale = operand.col_scale if step.scaled else None, x.scale if number == 0 else None
             rows, k = row_operands(right, step.constant, scale), step.weights.shape[0]
             params = replace(epilogue.params(_NAME, (nodes, columns)), **rows)
-            run = partial(steps_on_bytes.product, codes, network.panels(number), k, columns, params)
+            given: tuple[Any, ...] = (codes, network.panels(number), k, columns, params)
+            pieces = number == 0 and not in_bytes
+            run = partial(_product_in_pieces, x, *given) if pieces else partial(steps_on_bytes.product, *given)
         else:
             scale = None if operand.row_scale is None else operand.row_scale[:, None]
             sides = _sides_of(step, (nodes, columns), scale, operand.degrees)
@@ -55,8 +68,9 @@ def steps_in_bytes(
             params = epilogue.params(_NAME, (nodes, columns), terms)
             run = partial(steps_on_bytes.sums, codes, indptr, indices, columns, params)
         if number + 1 == len(steps):
-            return calls, run
+            return calls, run, held
         codes = np.empty((nodes, steps_on_bytes.row_bytes(columns)), np.uint8)
+        held += codes.nbytes
         calls.append(partial(run, codes))
     return None
 
@@ -101,8 +115,46 @@ def _sides_of(step: Any, shape: tuple[int, int], scale: Any, degrees: Any) -> tu
     return Factor(shape, scale, None, degrees), Factor(shape, None, offset)
 
 
+def _room(rows: int, columns: int) -> NDArray[np.uint8]:
+    """Memory for codes, with zeros behind each row; what is not zeroed can be what the plan before this one let go of."""
+    codes = np.empty((rows, steps_on_bytes.row_bytes(columns)), np.uint8)
+    codes[:, columns:] = 0
+    return codes
+
+
+def _piece_rows(shape: tuple[int, ...]) -> int:
+    """Rows of packed features that are taken apart at a time."""
+    return min(shape[0], max(1, _PIECE_BYTES // max(1, steps_on_bytes.row_bytes(shape[1]))))
+
+
 def _unpack(x: BitTensor, codes: NDArray[np.uint8]) -> None:
     codes[:, : x.shape[1]] = x.toarray()
+
+
+def _product_in_pieces(
+    x: BitTensor,
+    codes: NDArray[np.uint8],
+    panels: NDArray[np.int8],
+    k: int,
+    n: int,
+    params: EpilogueParams,
+    out: NDArray[Any],
+) -> None:
+    """The product of packed codes with weights: `codes` holds some of their rows at a time."""
+    for start in range(0, x.shape[0], codes.shape[0]):
+        rows = slice(start, min(start + codes.shape[0], x.shape[0]))
+        piece = codes[: rows.stop - start]
+        _unpack(x[rows], piece)
+        steps_on_bytes.product(piece, panels, k, n, _params_of(params, rows), out[rows])
+
+
+def _params_of(params: EpilogueParams, rows: slice) -> EpilogueParams:
+    """Those of some rows, where :func:`row_operands` made what belongs to rows."""
+    term = params.col_term
+    if term is not None and term[0] is not None:
+        term = (term[0][rows], term[1])
+    scale = None if params.row_scale is None else params.row_scale[rows]
+    return replace(params, row_scale=scale, col_term=term)
 
 
 def row_operands(right: Any, constant: Any, scale: Any) -> dict[str, Any]:

@@ -37,6 +37,8 @@ class LowBitPlan:
     device : str
     launches : int
         Products and conversions of one call.
+    nbytes : int
+        Bytes of the buffers that it works in, beside features, weights, graph and logits.
     """
 
     def __init__(self, network: LowBitNetwork, operand: Any, x: BitTensor) -> None:
@@ -77,9 +79,10 @@ class LowBitPlan:
         self._space = interop.namespace(x.words)
         self._calls: list[Callable[[], Any]] = []
         self._last: Callable[[Any], Any]
+        self.nbytes = 0
         in_bytes = steps_in_bytes(network, operand, x) if self.device == "cpu" else None
         if in_bytes is not None:
-            self._calls, self._last = in_bytes
+            self._calls, self._last, self.nbytes = in_bytes
         else:
             with interop.working_on(self.device, self._family):
                 self._prepare(x)
@@ -131,7 +134,11 @@ class LowBitPlan:
         """Unsigned codes of all nodes: in words that are there, or zeros to be written over."""
         shape = (self.shape[0], columns)
         packed = words_shape(shape, bits, axis, layout)
-        words = self._space.zeros(packed, np.uint32) if words is None else words.reshape(packed)
+        if words is None:
+            words = self._space.zeros(packed, np.uint32)
+            self.nbytes += words.nbytes
+        else:
+            words = words.reshape(packed)
         return assembled(BitTensor, words, shape, bits, axis, layout, "unsigned", self._family)
 
     def _as(self, codes: BitTensor, form: dict[str, Any]) -> BitTensor:
