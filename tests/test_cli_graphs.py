@@ -1,4 +1,4 @@
-"""`bitsparse inspect` and `bitsparse convert`, and the sparse route of `bitsparse demo`."""
+"""`bitsparse inspect` and `bitsparse convert`, and forms of the adjacency of low-bit networks and of `bitsparse demo`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ import scipy.sparse as sp
 
 import bitsparse as bs
 from bitsparse import nn, viz
+from bitsparse.bench import Protocol
 from bitsparse.cli import main
 from bitsparse.cli import run as run_command
-from bitsparse.cli.demo import form_of
+from bitsparse.cli.demo import large, sides
 from bitsparse.datasets import GraphData, read, synthetic
 from bitsparse.errors import DTypeError
+from bitsparse.graph.operand import form_for
 
 
 @pytest.fixture
@@ -186,34 +188,41 @@ def test_codes_of_rows_are_those_of_features(trained):
 
 
 def test_the_form_that_auto_takes():
-    assert form_of(None, 50_515, 1_638_396) == "frdc"
-    assert form_of(None, 1000, 900_000) == "dense"
-    assert form_of("auto", 100_000, 10**9) == "frdc"
+    assert form_for("auto", 50_515, 1_638_396) == "csr"
+    assert form_for("auto", 1000, 900_000) == "dense"
+    assert form_for("auto", 100_000, 10**9) == "csr"
+    assert form_for("frdc", 1000, 900_000) == "frdc"
     with pytest.raises(ValueError, match="form must be one of"):
-        form_of("rows", 1, 1)
+        form_for("rows", 1, 1)
 
 
-def test_demo_routes_agree(graph_file, capsys):
-    accuracies = {}
-    for form in ("csr", "dense", "frdc", "tiled", "auto"):
-        code, out, _ = run(capsys, "demo", "--graph", graph_file, "--bits", 4, 1, "--adjacency", form, "--json")
-        found = json.loads(out)
-        assert (code, found["adjacency"]) == (0, form_of(form, 300, 2700))
-        accuracies[form] = [row["accuracy"] for row in found["results"]]
-    assert len({tuple(row) for row in accuracies.values()}) == 1
-    assert "as TCTiledCSR" in run(capsys, "demo", "--graph", graph_file, "--bits", 4, "--adjacency", "tiled")[1]
+def test_demo_routes_agree(capsys, monkeypatch):
+    monkeypatch.setattr(large, "_TIMING", Protocol(warmup=0, repetitions=1, seconds=0.0, sample_ms=0.0, pause=0.0))
+    monkeypatch.setattr(sides, "geometric", lambda *_: None)
+    agreements, patterns = {}, {}
+    for form in ("csr", "frdc", "tiled"):
+        arguments = "--only", "large", "--large", "640,6400", "--bits", 4, 1, "--adjacency", form, "--json"
+        code, out, _ = run(capsys, "demo", *arguments)
+        assert code == 0
+        _, _, *ours = json.loads(out)["large"]["results"]
+        agreements[form] = [row["agreement"] for row in ours]
+        (patterns[form],) = {row["bytes"]["graph"] for row in ours}
+    assert agreements["csr"] == agreements["frdc"] == agreements["tiled"]
+    assert patterns["csr"] == 4 * (7040 + 641) + 8 * 640
+    assert patterns["frdc"] != patterns["csr"]
 
 
 def test_demo_of_a_bare_graph(tmp_path, capsys):
     graph = synthetic((600, 6000), "communities")
     np.savez(tmp_path / "bare.npz", indptr=graph.indptr, indices=graph.indices)
-    code, _, err = run(capsys, "demo", "--graph", tmp_path / "bare.npz")
+    code, _, err = run(capsys, "demo", "--only", "accuracy", "--graph", tmp_path / "bare.npz")
     assert code == 2
     assert "--generate" in err
-    code, out, err = run(capsys, "demo", "--graph", tmp_path / "bare.npz", "--generate", "--bits", 8, "--json")
+    arguments = "--only", "accuracy", "--graph", tmp_path / "bare.npz", "--generate", "--bits", 8, "--json"
+    code, out, err = run(capsys, "demo", *arguments)
     assert code == 0
     assert "are made up" in err
-    assert json.loads(out)["results"][0]["accuracy"] > 50
+    assert json.loads(out)["accuracy"]["results"][0]["accuracy"] > 50
 
 
 # ---- pictures

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -12,10 +13,14 @@ import scipy.sparse as sp
 
 import bitsparse as bs
 from bitsparse import nn, viz
+from bitsparse.bench import Protocol
 from bitsparse.cli import main
-from bitsparse.cli.demo import form_of
+from bitsparse.cli.demo import large, report, sides
 from bitsparse.errors import DeviceError, DTypeError, ShapeError
 from bitsparse.nn.lowbit import calibration
+
+SMALL = ("--only", "accuracy", "--graph")
+LARGE = ("--only", "large", "--large", "640,6400")
 
 
 def planted(n: int = 240, classes: int = 3, words: int = 40, seed: int = 0) -> dict[str, np.ndarray]:
@@ -83,8 +88,8 @@ def test_the_accuracy_of_the_demo_is_that_of_the_test_nodes(tmp_path, capsys):
     for wrong, low, high in (("val_mask", 60, 100), ("test_mask", 0, 40)):
         labels = np.where(parts[wrong], (parts["labels"] + 1) % 3, parts["labels"]).astype(np.int32)
         np.savez(tmp_path / "wrong.npz", **(parts | {"labels": labels}))
-        assert main(["demo", "--graph", str(tmp_path / "wrong.npz"), "--bits", "8", "--json"]) == 0
-        for result in json.loads(capsys.readouterr().out)["results"]:
+        assert main(["demo", *SMALL, str(tmp_path / "wrong.npz"), "--bits", "8", "--json"]) == 0
+        for result in json.loads(capsys.readouterr().out)["accuracy"]["results"]:
             assert low <= result["accuracy"] <= high
 
 
@@ -304,55 +309,174 @@ def run(capsys, *arguments: str) -> tuple[int, str, str]:
     return code, out, err
 
 
-def test_demo_json(graph_file, capsys):
-    code, out, err = run(capsys, "demo", "--graph", str(graph_file), "--seeds", "2", "--bits", "8", "1", "--json")
+@pytest.fixture
+def _one_call_each(monkeypatch):
+    """As quick as times can be taken."""
+    monkeypatch.setattr(large, "_TIMING", Protocol(warmup=0, repetitions=1, seconds=0.0, sample_ms=0.0, pause=0.0))
+
+
+def test_the_accuracies_as_json(graph_file, capsys):
+    code, out, err = run(capsys, "demo", *SMALL, str(graph_file), "--seeds", "2", "--bits", "8", "1", "--json")
     assert (code, err) == (0, "")
     found = json.loads(out)
-    assert list(found) == ["graph", "device", "results"]
-    assert (found["graph"], found["device"]) == ("planted", "cpu")
-    assert [result["bits"] for result in found["results"]] == [32, 8, 1]
-    for result in found["results"]:
-        assert list(result) == ["bits", "accuracy", "accuracy_std", "bytes", "ms"]
+    assert list(found) == ["device", "threads", "accuracy"]
+    assert (found["device"], found["threads"]) == ("cpu", bs.get_num_threads())
+    small = found["accuracy"]
+    assert list(small) == ["graph", "nodes", "edges", "seeds", "results"]
+    assert (small["graph"], small["nodes"], small["seeds"]) == ("planted", 240, 2)
+    assert small["edges"] == planted()["indices"].size
+    assert [result["bits"] for result in small["results"]] == [32, 8, 1]
+    for result in small["results"]:
+        assert list(result) == ["bits", "accuracy", "accuracy_std"]
         assert 60 < result["accuracy"] <= 100  # per cent
         assert 0 <= result["accuracy_std"] < 20
-        assert isinstance(result["bytes"], int)
-        assert result["ms"] > 0
-    assert found["results"][1]["bytes"] > found["results"][2]["bytes"]
 
 
-def test_demo_table(graph_file, capsys):
-    code, out, err = run(capsys, "demo", "--graph", str(graph_file), "--bits", "4")
+@pytest.mark.usefixtures("_one_call_each")
+def test_the_large_graph_as_json(capsys, monkeypatch):
+    monkeypatch.setattr(sides, "geometric", lambda *_: None)
+    code, out, err = run(capsys, "demo", *LARGE, "--bits", "8", "1", "--json")
     assert (code, err) == (0, "")
-    lines = out.splitlines()
-    assert lines[0].startswith("planted: 240 nodes")
-    assert lines[1].startswith("two-layer GCN, 16 hidden units, 1 seed, cpu, ")
-    assert [line.split()[0] for line in lines[4:6]] == ["32", "4"]
+    found = json.loads(out)
+    assert list(found) == ["device", "threads", "large"]
+    assert {key: found["large"][key] for key in ("nodes", "edges", "widths")} == {
+        "nodes": 640,
+        "edges": 6400,
+        "widths": [128, 64, 16],
+    }
+    scipy, ours, eight, one = results = found["large"]["results"]
+    names = [result["name"] for result in results]
+    assert names == ["SciPy float32", "bitsparse float32", "bitsparse 8 bits", "bitsparse 1 bit"]
+    assert [result["threads"] for result in results] == [1] + 3 * [bs.get_num_threads()]
+    assert [result["bits"] for result in results] == [32, 32, 8, 1]
+    for result in results:
+        assert list(result) == ["name", "bits", "threads", "ms", "speed", "bytes", "agreement"]
+        assert result["ms"] > 0
+        assert result["speed"] == pytest.approx(scipy["ms"] / result["ms"], rel=0.01, abs=1e-3)
+    # 6400 edges and 640 loops in CSR, as indices and floats; 1-bit features in 32-bit words.
+    pattern = 4 * (7040 + 641)
+    assert (
+        scipy["bytes"]
+        == ours["bytes"]
+        == {
+            "graph": pattern + 4 * 7040,
+            "features": 4 * 640 * 128,
+            "weights": 4 * (128 * 64 + 64 + 64 * 16 + 16),
+            "activations": 2 * 4 * 640 * 64,
+        }
+    )
+    between = 640 * (64 + 64 + 16 + 4 * 16)
+    assert eight["bytes"]["graph"] == one["bytes"]["graph"] == pattern + 2 * 4 * 640
+    assert [one["bytes"][name] for name in ("features", "activations")] == [640 * 16, between + 640 * 128]
+    assert [eight["bytes"][name] for name in ("features", "activations")] == [640 * 128, between]
+    assert scipy["agreement"] == 100
+    assert ours["agreement"] > 99
+    assert 100 > eight["agreement"] > one["agreement"] > 100 / 16
 
 
-def test_demo_plot(graph_file, capsys, tmp_path, monkeypatch):
-    file = tmp_path / "tiles.png"
-    code, out, err = run(capsys, "demo", "--graph", str(graph_file), "--bits", "1", "--json", "--plot", str(file))
-    assert code == 0
-    assert json.loads(out)["graph"] == "planted"
-    assert err == f"bitsparse demo: wrote {file}\n"
+def test_the_bytes_of_floats_are_those_that_are_alive_together():
+    given = large.task(2000, 20_000)
+    graph, network = nn.Graph(given.data.adjacency, form="csr"), nn.random_network("gcn", [128, 64, 16])
+    for side in (sides.vendor(graph, given.x, network, "cpu"), sides.in_full(graph, given.x, network, "cpu")):
+        side.call()
+        tracemalloc.start()
+        side.call()
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert side.bytes["activations"] == pytest.approx(peak, rel=0.1)
+    assert sides.floats_alive(10, [128, 16, 64, 8]) == 40 * (16 + 64 + 64)
+
+
+def test_every_side_computes_the_same_network():
+    given = large.task(700, 7000)
+    graph = nn.Graph(given.data.adjacency, form="csr")
+    network = nn.train(
+        graph, nn.Features(given.x), given.labels, np.ones(700, bool), hidden=8, epochs=3, bias=True, dropout=0.0
+    )
+    wanted = network(given.data.adjacency, given.x)
+    about = graph, given.x, network, "cpu"
+    for side in (sides.vendor(*about), sides.in_full(*about)):
+        np.testing.assert_allclose(side.call(), wanted, atol=1e-5)
+    eight = sides.in_bits(graph, given.x, nn.quantize_network(network, given.data.adjacency, given.x, 8), "cpu")
+    np.testing.assert_allclose(eight.call(), wanted, atol=0.05 * np.abs(wanted).max())
+
+
+def test_pytorch_geometric_computes_the_same_network():
+    pytest.importorskip("torch_geometric")
+    given = large.task(700, 7000)
+    graph, network = nn.Graph(given.data.adjacency, form="csr"), nn.random_network("gcn", [128, 64, 16], seed=1)
+    side = sides.geometric(graph, given.x, network, "cpu")
+    assert side is not None
+    assert (side.name, side.threads) == ("PyG float32", bs.get_num_threads())
+    np.testing.assert_allclose(side.call().numpy(), network(given.data.adjacency, given.x), atol=1e-5)
+
+
+def test_without_pytorch_geometric_there_is_no_such_side(monkeypatch):
+    monkeypatch.setattr(sides, "find_spec", lambda name: None)
+    assert sides.geometric(None, None, None, "cpu") is None
+
+
+def test_the_planted_classes_hold_together():
+    """Every class is trained on, and an edge ends in its own class far more often than by chance."""
+    given = large.task(6400, 64_000)
+    rows = np.repeat(np.arange(6400), np.diff(given.data.indptr))
+    assert (given.labels[rows] == given.labels[given.data.indices]).mean() > 3 / 16
+    assert np.bincount(given.labels[given.trained]).tolist() == 16 * [400]
+    np.testing.assert_allclose(np.abs(given.x).sum(axis=1), 1, rtol=1e-5)
+    most = large.task(16 * 600, 16 * 600)
+    assert np.bincount(most.labels[most.trained]).tolist() == 16 * [500]
+
+
+@pytest.mark.usefixtures("_one_call_each")
+def test_tables_of_both_parts(graph_file, capsys, monkeypatch):
+    monkeypatch.setattr(sides, "geometric", lambda *_: None)
+    code, out, err = run(capsys, "demo", "--graph", str(graph_file), "--bits", "4", "--seeds", "2", *LARGE[2:])
+    assert (code, err) == (0, "")
+    first, second = out.split("\n\nsynthetic: ")
+    lines = first.splitlines()
+    assert lines[0].startswith("planted: 240 nodes, ")
+    assert lines[1] == "two-layer GCN, 16 hidden units, 2 seeds, quantised without labels"
+    assert [line.split()[0] for line in lines[5:]] == ["32", "4"]
+    assert all("+-" in line for line in lines[5:])
+    lines = second.splitlines()
+    assert lines[0] == "640 nodes, 6400 edges"
+    assert lines[1].startswith("GCN 128 -> 64 -> 16, the same weights on every side, cpu; ")
+    assert [line.rpartition("  ")[2].strip() for line in lines[3:6]] == ["same class %", "-" * 12, "100.00"]
+    assert [line[:17].strip() for line in lines[5:8]] == ["SciPy float32", "bitsparse float32", "bitsparse 4 bits"]
+
+
+@pytest.mark.usefixtures("_one_call_each")
+def test_the_picture_of_both_parts(graph_file, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(sides, "geometric", lambda *_: None)
+    file = tmp_path / "both.png"
+    code, out, err = run(
+        capsys, "demo", "--graph", str(graph_file), "--bits", "8", *LARGE[2:], "--json", "--save", str(file)
+    )
+    assert (code, err) == (0, f"bitsparse demo: wrote {file}\n")
+    figure = report.picture(json.loads(out)).figure
+    accuracy, time, memory = figure.axes
+    assert accuracy.lines[0].get_ydata().tolist() == [one["accuracy"] for one in json.loads(out)["accuracy"]["results"]]
+    results = json.loads(out)["large"]["results"]
+    assert [bar.get_width() for bar in time.patches] == [one["ms"] for one in results]
+    assert [bar.get_width() for bar in memory.patches] == [sum(one["bytes"].values()) / 1e6 for one in results]
     assert file.read_bytes().startswith(b"\x89PNG")
     monkeypatch.chdir(tmp_path)
-    assert run(capsys, "demo", "--graph", str(graph_file), "--bits", "1", "--plot")[0] == 0
-    assert (tmp_path / "planted-tiles.png").is_file()
+    assert run(capsys, "demo", *SMALL, str(graph_file), "--bits", "1", "--plot")[0] == 0
+    assert (tmp_path / "demo.png").is_file()
 
 
 def test_demo_splits_a_graph_without_masks(tmp_path, capsys):
     parts = {key: value for key, value in planted().items() if not key.endswith("mask")}
     np.savez(tmp_path / "bare.npz", **parts)
-    code, out, err = run(capsys, "demo", "--graph", str(tmp_path / "bare.npz"), "--bits", "8", "--json")
+    code, out, err = run(capsys, "demo", *SMALL, str(tmp_path / "bare.npz"), "--bits", "8", "--json")
     assert code == 0
     assert "bare has no masks; split at random" in err
-    assert json.loads(out)["results"][0]["accuracy"] > 60
+    assert json.loads(out)["accuracy"]["results"][0]["accuracy"] > 60
 
 
 def test_demo_default_graph(capsys):
-    code, out, _ = run(capsys, "demo", "--bits", "4", "--json")
-    found = json.loads(out)
+    code, out, _ = run(capsys, "demo", "--only", "accuracy", "--bits", "4", "--json")
+    found = json.loads(out)["accuracy"]
     assert (code, found["graph"]) == (0, "digits")
     full, four = found["results"]
     assert full["accuracy"] > 92
@@ -377,13 +501,6 @@ def test_demo_never_falls_back_to_another_device(graph_file, capsys, monkeypatch
     )
 
 
-def test_the_adjacency_that_auto_takes_on_a_gpu():
-    assert form_of(None, 2708, 10**4, "cuda") == "dense"
-    assert form_of("auto", 20_000, 10**5, "cuda") == "frdc"
-    assert form_of("dense", 500_000, 10**6, "cuda") == "dense"
-    assert form_of("auto", 500_000, 10**6, "cuda") == "frdc"
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize(("bits", "form"), [(1, "dense"), (4, "frdc"), (8, "dense"), (8, "tiled"), (1, "frdc")])
 def test_the_logits_on_a_gpu_are_those_of_the_cpu(trained, bits, form):
@@ -394,17 +511,21 @@ def test_the_logits_on_a_gpu_are_those_of_the_cpu(trained, bits, form):
 
 
 @pytest.mark.gpu
-def test_demo_on_a_gpu(graph_file, capsys):
-    arguments = ("demo", "--graph", str(graph_file), "--bits", "8", "1", "--json")
+@pytest.mark.usefixtures("_one_call_each")
+def test_demo_on_a_gpu(graph_file, capsys, monkeypatch):
+    monkeypatch.setattr(sides, "geometric", lambda *_: None)
+    arguments = ("demo", "--graph", str(graph_file), "--bits", "8", "1", *LARGE[2:], "--json")
     code, out, err = run(capsys, *arguments, "--device", "cuda")
     assert (code, err) == (0, "")
-    found, on_cpu = json.loads(out), json.loads(run(capsys, *arguments, "--adjacency", "dense")[1])
+    found, on_cpu = json.loads(out), json.loads(run(capsys, *arguments)[1])
     assert found["device"] == "cuda"
-    for here, there in zip(found["results"], on_cpu["results"], strict=True):
-        assert [here[name] for name in ("bits", "accuracy", "bytes")] == [
-            there[name] for name in ("bits", "accuracy", "bytes")
-        ]
+    assert found["accuracy"] == on_cpu["accuracy"]
+    names = [one["name"] for one in found["large"]["results"]]
+    assert names == ["CuPy float32", *(one["name"] for one in on_cpu["large"]["results"][1:])]
+    for here, there in zip(found["large"]["results"], on_cpu["large"]["results"], strict=True):
         assert here["ms"] > 0
+        assert here["threads"] is None
+        assert here["agreement"] == pytest.approx(there["agreement"], abs=0.5)
 
 
 def test_demo_user_errors_are_one_line(tmp_path, capsys):
@@ -432,7 +553,7 @@ def test_demo_user_errors_are_one_line(tmp_path, capsys):
         ("untrained", "train_mask selects no node"),
         ("decreasing", "indptr decreases"),
     ):
-        code, out, err = run(capsys, "demo", "--graph", str(tmp_path / f"{name}.npz"))
+        code, out, err = run(capsys, "demo", *SMALL, str(tmp_path / f"{name}.npz"))
         assert (code, out) == (2, ""), name
         assert message in one_line(err)
         assert err.startswith("bitsparse demo: ")
@@ -447,6 +568,10 @@ def test_demo_user_errors_are_one_line(tmp_path, capsys):
         ["demo", "--bits", "17"],
         ["demo", "--seeds", "none"],
         ["demo", "--device", "tpu"],
+        ["demo", "--only", "both"],
+        ["demo", "--large", "1000"],
+        ["demo", "--large", "0,100"],
+        ["demo", "--adjacency", "dense"],
     ],
 )
 def test_bad_arguments_exit_with_two(arguments, capsys):

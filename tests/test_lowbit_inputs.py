@@ -278,16 +278,6 @@ def test_a_sampled_network_names_what_it_takes() -> None:
             nn.SampledNetwork(model, graph, wrong, 4)
 
 
-def test_the_form_of_a_graph_does_not_depend_on_its_device() -> None:
-    """The demo's estimate for GPUs is passed by the demo's networks alone: nobody timed it for others."""
-    from bitsparse.graph.operand import form_for
-
-    a = sparse.random_array((2708, 2708), density=1e-3, format="csr", rng=np.random.default_rng(0))
-    graph = nn.Graph(a, "sum")
-    assert graph.form == form_for("auto", graph.nodes, graph.edges) == "csr"
-    assert form_for("auto", graph.nodes, graph.edges, "cuda") == "dense"
-
-
 @pytest.mark.gpu
 def test_the_form_of_a_graph_on_a_gpu_is_that_on_the_cpu() -> None:
     a = sparse.random_array((300, 300), density=4e-3, format="csr", rng=np.random.default_rng(0))

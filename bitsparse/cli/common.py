@@ -45,9 +45,9 @@ def add_counts(parser: argparse.ArgumentParser, **options: tuple[int | None, str
         parser.add_argument(f"--{name}", type=positive, default=default, metavar="N", help=text)
 
 
-def add_plot(parser: argparse.ArgumentParser, text: str) -> None:
-    """Declare ``--plot``, whose file may be left to the command."""
-    parser.add_argument("--plot", nargs="?", const="", metavar="FILE", help=text)
+def add_plot(parser: argparse.ArgumentParser, text: str, *names: str) -> None:
+    """Declare ``--plot``, under other names too, whose file may be left to the command."""
+    parser.add_argument("--plot", *names, dest="plot", nargs="?", const="", metavar="FILE", help=text)
 
 
 def say(args: argparse.Namespace, sentence: str) -> None:
@@ -94,7 +94,7 @@ def need(module: str, option: str, extra: str) -> None:
         raise ImportError(f"{option} needs {module}, which is not installed; run: pip install 'bitsparse[{extra}]'")
 
 
-def save_figure(args: argparse.Namespace, axes: Any, file: Path) -> None:
+def save_figure(args: argparse.Namespace, axes: Any, file: str | Path) -> None:
     """Write a picture to a file, and say so."""
     axes.figure.savefig(file, dpi=150)
     say(args, f"wrote {file}")
@@ -118,6 +118,13 @@ def need_gpu(device: str) -> None:
         raise DeviceError(f"device {device!r} is not available: {error}; or use --device cpu") from error
 
 
+def need_device_and_plot(args: argparse.Namespace) -> None:
+    """Refuse a device, or a picture, that is not to be had here."""
+    need_gpu(args.device)
+    if args.plot is not None:
+        need("matplotlib", "--plot", "viz")
+
+
 def load_graph(args: argparse.Namespace) -> datasets.GraphData:
     """The graph asked for, or the digits; what had to be made up is said on stderr."""
     data = datasets.digits() if args.graph is None else datasets.read(args.graph)
@@ -137,9 +144,7 @@ def need_part(data: datasets.GraphData, what: str, part: Any, who: str) -> None:
 
 def load_task(args: argparse.Namespace) -> datasets.GraphData:
     """The graph asked for, with features, labels and a split, once it is clear that the device and what draws are there."""
-    need_gpu(args.device)
-    if args.plot is not None:
-        need("matplotlib", "--plot", "viz")
+    need_device_and_plot(args)
     data = load_graph(args)
     need_part(data, FEATURES, data.x, "training needs")
     need_part(data, "labels", data.labels, "training needs")

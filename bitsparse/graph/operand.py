@@ -25,34 +25,26 @@ Normalisation = Literal["gcn", "mean", "sum"]
 NORMALISATIONS = ("gcn", "mean", "sum")
 #: "auto" multiplies dense bits where they take no more bytes than this, and
 _DENSE_BYTES = 1 << 26
-#: where at least one in so many positions holds an edge;
+#: where at least one in so many positions holds an edge.
 _DENSE_ABOVE = 64
-#: for the demo's GCN on a GPU by the estimated microseconds of both: of a call, for each byte of dense bits, for each edge (the rates of an
-#: H200's memory and of gathered rows).
-_DENSE_US, _BYTE_US, _SPARSE_US, _EDGE_US = 5.0, 1 / 4.0e6, 8.0, 1 / 1.1e5
 
 _Array = NDArray[Any]
 
 
-def form_for(asked: str, nodes: int, edges: int, device: str = "cpu") -> Form:
+def form_for(asked: str, nodes: int, edges: int) -> Form:
     """The form to use: what is asked for, or for ``"auto"`` dense bits where they are small and quicker, else CSR.
 
     Examples
     --------
     >>> form_for("auto", 100, 900), form_for("auto", 10_000, 40_000), form_for("tiled", 100, 900)
     ('dense', 'csr', 'tiled')
-    >>> form_for("auto", 2708, 10**4), form_for("auto", 2708, 10**4, "cuda")
-    ('csr', 'dense')
     """
     _check.choice("form_for", "form", asked, FORMS)
     if asked != "auto":
         return cast(Form, asked)
     size = nodes * -(-nodes // 8)
-    if not nodes or size > _DENSE_BYTES:
-        return "csr"
-    if device == "cpu":
-        return "dense" if edges * _DENSE_ABOVE >= nodes * nodes else "csr"
-    return "csr" if _SPARSE_US + edges * _EDGE_US < _DENSE_US + size * _BYTE_US else "dense"
+    small = 0 < size <= _DENSE_BYTES
+    return "dense" if small and edges * _DENSE_ABOVE >= nodes * nodes else "csr"
 
 
 def factors(normalisation: str, degrees: _Array, columns: _Array | None) -> tuple[_Array | None, _Array | None]:
@@ -183,7 +175,6 @@ class Graph:
 
             pattern = pattern + sparse.eye_array(*pattern.shape, dtype=np.int8, format="csr")
         parts = _host_arrays(pattern.indptr, pattern.indices, normalisation)
-        # The same on every device: the estimate for GPUs was fitted to the demo's network and to no other.
         chosen = form_for(form, pattern.shape[0], pattern.nnz)
         self._set(_placed(parts, target), normalisation, loops, chosen, int(parts.degrees.max(initial=0)), True)
 
