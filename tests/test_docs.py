@@ -1,11 +1,16 @@
-"""That the files which the documentation names are there."""
+"""That the files which the documentation names are there, and that its reference has every public name."""
 
 from __future__ import annotations
 
+import ast
+import importlib
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+import bitsparse
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -29,3 +34,63 @@ def test_sections_are_where_a_link_says(page: Path) -> None:
         headings = re.findall(r"^#+ (.*)$", target, re.MULTILINE)
         anchors = {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
         assert section in anchors
+
+
+# ---- the reference
+#: Packages whose ``__all__`` is for users; the names of the others are among those of bitsparse itself.
+HOMES = ["bench", "cli", "datasets", "graph", "interop", "jit", "nn", "torch", "viz"]
+PUBLIC = ["bitsparse", *(f"bitsparse.{name}" for name in HOMES)]
+
+
+def listed() -> dict[str, set[str]]:
+    """The names on the pages of the reference by module, as ``autosummary`` and ``py:data`` list them."""
+    found: dict[str, set[str]] = {}
+    for page in sorted((ROOT / "docs" / "api").iterdir()):
+        module = ""
+        for line in page.read_text(encoding="utf-8").splitlines() if page.is_file() else []:
+            if named := re.match(r"\.\. currentmodule:: (\S+)", line):
+                module = named[1]
+            elif module and (name := re.match(r"(?:   |\.\. py:data:: )(\w+)$", line)):
+                found.setdefault(module, set()).add(name[1])
+    return found
+
+
+def public(module: str) -> list[str]:
+    """Its ``__all__``; of the home of a framework read from the file, as the framework need not be there."""
+    if module != "bitsparse.torch":
+        return list(importlib.import_module(module).__all__)
+    tree = ast.parse((Path(bitsparse.__file__).parent / "torch" / "__init__.py").read_text(encoding="utf-8"))
+    assigned = [node for node in tree.body if isinstance(node, ast.Assign)]
+    return list(ast.literal_eval(assigned[-1].value))
+
+
+def object_of(module: str, name: str) -> Any:
+    return getattr(importlib.import_module(module), name)
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_every_public_name_is_on_a_page_of_the_reference(module: str) -> None:
+    pages = listed()
+    missing = set(public(module)) - pages[module]
+    if missing:  # one object may be public in two places; a page has it once
+        elsewhere = [object_of(at, name) for at in pages.keys() - {"bitsparse.torch"} for name in pages[at]]
+        missing = {name for name in missing if not any(object_of(module, name) is one for one in elsewhere)}
+    assert missing == set()
+    assert pages[module] - set(public(module)) == set()
+
+
+@pytest.mark.parametrize(
+    "module", [pytest.param(one, marks=pytest.mark.torch) if "torch" in one else one for one in PUBLIC]
+)
+def test_every_public_name_has_a_docstring(module: str) -> None:
+    """Or, being neither a function nor a class, a sentence on its page."""
+    text = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "api").glob("*.rst"))
+    named = {name: object_of(module, name) for name in public(module) if f".. py:data:: {name}\n\n   " not in text}
+    assert [name for name, one in named.items() if not callable(one) or not one.__doc__] == []
+
+
+def test_every_module_whose_names_are_public_is_known() -> None:
+    package = Path(bitsparse.__file__).parent
+    there = {path.stem if path.suffix else path.name for path in package.iterdir() if path.name[0] != "_"}
+    inner = {"arrays", "backends", "errors", "ops", "py", "cuda_src"}
+    assert {f"bitsparse.{name}" for name in there - inner} | {"bitsparse"} == set(PUBLIC)

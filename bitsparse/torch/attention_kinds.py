@@ -95,7 +95,7 @@ def gatv2_attention(
     source : Tensor (sources, D) or (sources, H, D)
         Projected features of the nodes as neighbours.
     target : Tensor (targets, D) or (targets, H, D)
-        Of the nodes as those that attend; an edge's score is ``a . leaky_relu(source[j] + target[i])``.
+        Of the nodes as those that attend; an edge's score is ``a @ leaky_relu(source[j] + target[i])``.
     a : Tensor (D,) or (H, D)
     negative_slope : float
     dropout : float

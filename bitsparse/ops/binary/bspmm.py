@@ -246,11 +246,11 @@ def bspmm(
 
     Notes
     -----
-    Float sums are float32, added in column order with one rounding a product and a sum: |error| <= (row_nnz + 2) 2^-24 sum |a x|. On a GPU
-    rows longer than some L edges are summed in pieces, as :func:`spmm` says, scales of columns and of rows may be multiplied into the
-    weights first (three roundings more), and the same bits come out in every run. A bit of a float sum may differ between devices where
-    the number whose sign it is lies within that bound. There the epilogue is applied in the kernel that sums; only bits packed along the
-    rows (``axis=-2``) are turned by a second one. NaN has no sign: ValueError, on a GPU after the kernel has run.
+    Float sums are float32, added in column order with one rounding a product and a sum: the error is at most ``(row_nnz + 2) * 2**-24 * sum
+    |a x|``. On a GPU rows longer than some L edges are summed in pieces, as :func:`spmm` says, scales of columns and of rows may be
+    multiplied into the weights first (three roundings more), and the same bits come out in every run. A bit of a float sum may differ
+    between devices where the number whose sign it is lies within that bound. There the epilogue is applied in the kernel that sums; only
+    bits packed along the rows (``axis=-2``) are turned by a second one. NaN has no sign: ValueError, on a GPU after the kernel has run.
 
     Examples
     --------

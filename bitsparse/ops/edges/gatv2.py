@@ -28,7 +28,7 @@ Array = NDArray[Any]
 
 
 def gatv2_scores(A: Any, source: Any, target: Any, a: Any, *, negative_slope: float = 0.2) -> Any:
-    """Scores of graph attention of the second kind (GATv2): ``e[i, j] = a . leaky_relu(source[j] + target[i])`` where A has an entry.
+    """Scores of graph attention of the second kind (GATv2): ``e[i, j] = a @ leaky_relu(source[j] + target[i])`` where A has an entry.
 
     With :func:`edge_softmax` and :func:`spmm` this is the layer: ``spmm(A, source, values=edge_softmax(A, gatv2_scores(A, source, target,
     a)))``. Nothing of the size of edges times features is stored.

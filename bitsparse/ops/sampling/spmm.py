@@ -81,11 +81,11 @@ def sampled_spmm(
 
     Notes
     -----
-    On the CPU terms are added in sampling order, one rounding a product and a sum, the same bits for any number of threads: |error| <=
-    (samples + 4) u sum |a x| with u = 2^-24, or 2^-53 for float64. A GPU adds the samples of rows with more than some 32 to 1024 of them
-    in pieces, which it then adds in order: the same bound, and the same bits in every run. Codes it sums as they are, exactly where there
-    are no weights; scale and offset come to complete rows, or to the weights if they belong to the rows of `x`. There ``|q scale| +
-    |offset|`` takes the place of ``|x|`` in the bound.
+    On the CPU terms are added in sampling order, one rounding a product and a sum, the same bits for any number of threads: the error is at
+    most ``(samples + 4) * u * sum |a x|`` with u = 2**-24, or 2**-53 for float64. A GPU adds the samples of rows with more than some 32 to
+    1024 of them in pieces, which it then adds in order: the same bound, and the same bits in every run. Codes it sums as they are, exactly
+    where there are no weights; scale and offset come to complete rows, or to the weights if they belong to the rows of `x`. There ``|q
+    scale| + |offset|`` takes the place of ``|x|`` in the bound.
 
     Examples
     --------
