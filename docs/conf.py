@@ -37,7 +37,7 @@ nb_execution_mode = "force"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 120
 nb_merge_streams = True
-FRAMEWORK_PAGES = {"torch": ["guide/training.md", "start/pytorch.md"], "jax": ["start/jax.md"]}
+FRAMEWORK_PAGES = {"torch": ["guide/training.md"], "torch_geometric": ["start/pytorch.md"], "jax": ["start/jax.md"]}
 absent = [name for name in FRAMEWORK_PAGES if find_spec(name) is None]
 nb_execution_excludepatterns = [page for name in absent for page in FRAMEWORK_PAGES[name]]
 autodoc_mock_imports = [name for name in absent if name == "torch"]  # its own docstrings are read all the same
