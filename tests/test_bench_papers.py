@@ -186,3 +186,27 @@ def test_the_document_is_what_its_records_make(paper: str) -> None:
     records = (BENCHMARKS / "results" / "h200" / f"{paper}.jsonl").read_text(encoding="utf-8").splitlines()
     written = BENCHMARKS.parent / "docs" / f"{paper}-tables.md"
     assert tables.document(map(json.loads, records)) == written.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("paper", ["aes", "bitgnn", "qgtc", "tango", "tcgnn"])
+def test_the_pages_are_made_of_the_records(paper: str) -> None:
+    """And begin with what reproduces, as all parts have records."""
+    tables = importlib.import_module(f"benchmarks.papers.{paper}.tables")
+    records = (BENCHMARKS / "results" / "h200" / f"{paper}.jsonl").read_text("utf-8").splitlines()
+    page = (BENCHMARKS.parent / "docs" / f"{paper}-tables.md").read_text("utf-8")
+    assert tables.document([json.loads(record) for record in records]) == page
+    assert page.index("**In short**") < page.index("## ")
+
+
+def test_strategies_are_compared_by_their_means() -> None:
+    from benchmarks.papers.aes import tables as aes_tables
+
+    cells = [[None, None, 32, 80.0, 0.0, 0.0]]
+    cells += [["aes", 16, 32, 79.0, 0.0, 1.0], ["aes", 32, 32, 79.5, 0.0, 0.5], ["aes", 16, 8, 70.0, 0.0, 10.0]]
+    cells += [["uniform", 16, 32, 80.0, 0.0, -0.001]]
+    rows = [{"params": {"rescale": False, "cells": cells}}, {"params": {"rescale": True, "cells": []}}]
+    assert aes_tables.losses(rows, rescale=False) == "AES 0.75, uniform 0.00"
+    times = (("aes", 16, 1.0), ("afs", 16, 2.0), ("aes", 32, 1.0), ("afs", 32, 8.0))
+    timed = [aes_record("figure-7", "cora", width, ms, strategy=name, bits=None) for name, width, ms in times]
+    timed += [aes_record("figure-7", "cora", 16, 9.0, strategy="aes", bits=8)]
+    assert aes_tables.speed(timed, "afs") == pytest.approx(4.0)

@@ -29,11 +29,14 @@ Rows = list[Record]
 Columns = Sequence[tuple[str, Callable[[Record], str]]]
 
 
-def document(head: str, sections: Mapping[str, tuple[str, Callable[[Rows], str]]], records: Iterable[Record]) -> str:
-    """All the sections, by part with title and text, that have records."""
+def document(
+    head: str, sections: Mapping[str, tuple[str, Callable[[Rows], str]]], records: Iterable[Record], short: str = ""
+) -> str:
+    """All the sections, by part with title and text, that have records; what they say in `short` if all have."""
     rows = by_part(records)
+    begin = head + short if sections.keys() <= rows.keys() else head
     return "\n".join(
-        [head, *(f"## {title}\n\n{text(rows[part])}" for part, (title, text) in sections.items() if part in rows)]
+        [begin, *(f"## {title}\n\n{text(rows[part])}" for part, (title, text) in sections.items() if part in rows)]
     )
 
 
