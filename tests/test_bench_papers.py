@@ -201,7 +201,7 @@ def test_the_pages_are_made_of_the_records(paper: str) -> None:
 def test_strategies_are_compared_by_their_means() -> None:
     from benchmarks.papers.aes import tables as aes_tables
 
-    cells = [[None, None, 32, 80.0, 0.0, 0.0]]
+    cells: list[list[Any]] = [[None, None, 32, 80.0, 0.0, 0.0]]
     cells += [["aes", 16, 32, 79.0, 0.0, 1.0], ["aes", 32, 32, 79.5, 0.0, 0.5], ["aes", 16, 8, 70.0, 0.0, 10.0]]
     cells += [["uniform", 16, 32, 80.0, 0.0, -0.001]]
     rows = [{"params": {"rescale": False, "cells": cells}}, {"params": {"rescale": True, "cells": []}}]

@@ -70,7 +70,7 @@ def in_short(rows: Mapping[str, Rows]) -> str:
 - **Not reproduced: AES as the best strategy.** Points of accuracy lost on average over all networks, graphs and widths, with sums as
   the paper forms them: {plain}. With rescaled sums: {rescaled}. Its speed, in the geometric mean of Figure 7: {speeds}. AES is the
   default of `edge_sample` because it is the paper's; `strategy=` takes the others.
-- **Not reproduced: a quicker product of 8-bit features.** It is slower than that of float32 features in every row of Figure 7. What is
+- **Features of 8 bits do not make the product quicker.** It is slower than that of float32 features in every row of Figure 7. What is
   gained is the copy.
 - **Not measured.** Accuracies on the large graphs, where the paper sees AES ahead of SFS by most: the stand-ins have no labels that
   mean anything.
