@@ -121,7 +121,7 @@ def test_networks_give_the_same_bits(kind: Any, widths: list[int], bits: int, mo
         assert out.tobytes() == wanted.tobytes()
 
 
-@pytest.mark.parametrize(("of_rows", "columns"), [(False, 100), (True, 33)])
+@pytest.mark.parametrize(("of_rows", "columns"), [(False, 100), (True, 33), (False, 32), (True, 64)])
 def test_features_that_are_taken_apart_in_pieces_give_the_same_bits(
     of_rows: bool, columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

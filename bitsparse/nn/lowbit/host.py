@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from bitsparse._records import replace
 from bitsparse.arrays import BitTensor
+from bitsparse.backends.host.bits import pack
 from bitsparse.backends.host.matmul import bytes as steps_on_bytes
 from bitsparse.backends.params import EpilogueParams
 from bitsparse.graph.operand import Graph
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 _MOST_TERMS = 1 << 16
 #: Bytes of features that are taken apart at a time, on their way into the first product. Much smaller pieces wait longer for the threads
 #: of a busy CPU than their work takes.
-_PIECE_BYTES = 1 << 23
+_PIECE_BYTES = 1 << 24
 _NAME = "LowBitNetwork"
 
 
@@ -128,7 +129,10 @@ def _piece_rows(shape: tuple[int, ...]) -> int:
 
 
 def _unpack(x: BitTensor, codes: NDArray[np.uint8]) -> None:
-    codes[:, : x.shape[1]] = x.toarray()
+    if codes.shape != x.shape:
+        codes[:, : x.shape[1]] = x.toarray()
+        return
+    pack.unpack(x.words, x.shape, x.bits, axis=x.axis, layout=x.layout, encoding=x.encoding, dtype=np.uint8, out=codes)
 
 
 def _product_in_pieces(

@@ -70,8 +70,18 @@ def pack(values: Array, bits: int, *, axis: int, layout: str, encoding: str) -> 
     return words
 
 
-def unpack(words: Words, shape: Shape, bits: int, *, axis: int, layout: str, encoding: str, dtype: DTypeLike) -> Array:
-    """The integers of ``words`` as a C-contiguous array of ``dtype``.
+def unpack(
+    words: Words,
+    shape: Shape,
+    bits: int,
+    *,
+    axis: int,
+    layout: str,
+    encoding: str,
+    dtype: DTypeLike,
+    out: Array | None = None,
+) -> Array:
+    """The integers of ``words`` as a C-contiguous array of ``dtype``: ``out``, if it is given.
 
     Examples
     --------
@@ -79,7 +89,7 @@ def unpack(words: Words, shape: Shape, bits: int, *, axis: int, layout: str, enc
     >>> unpack(w, (1, 3), 2, axis=-1, layout="planes", encoding="signed", dtype=np.int8)
     array([[ 1, -2, -1]], dtype=int8)
     """
-    values = np.empty(shape, dtype=dtype)
+    values = np.empty(shape, dtype=dtype) if out is None else out
     codes = as_bytes(words), *_form(shape, bits, axis, layout), ENCODINGS[encoding]
     _ext.unpack(run_on(values.size), *codes, dtype_code(values.dtype), as_bytes(values))
     return values
