@@ -81,7 +81,8 @@ def geometric(graph: nn.Graph, x: Any, network: nn.Network, device: str) -> Side
 
 def in_full(graph: nn.Graph, x: Any, network: nn.Network, device: str) -> Side:
     """Float32 by this library."""
-    there, features = graph.to_device(device), interop.move(x, device)
+    there = graph.to_device(device)
+    features = interop.move(x, there.device)
     held = _bytes_of_floats(graph.matrix, x, network)
     if device != "cpu":
         held["graph"] = int(there.packed("tiled").nbytes + there.row_scale.nbytes + there.col_scale.nbytes)
