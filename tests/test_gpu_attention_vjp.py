@@ -144,7 +144,7 @@ def test_a_captured_call_reads_the_seed_when_it_runs() -> None:
 
     A = GRAPHS["square"]
     indptr, indices = on_device(A)
-    schedule = Schedule(indptr, A.shape, A.nnz)
+    schedule = Schedule(indptr, indices, A.shape, A.nnz)
     x, source, target, _ = (to_device(part) for part in operands(A, 2, 8, "float32"))
     seed, out = to_device(np.array([1], np.int64)), empty((A.shape[0], 16), np.float32)
 
