@@ -214,14 +214,14 @@ def test_least_width_and_bits_read_the_cells():
         return nn.QualityCell(strategy, width, bits, 80 - loss, 0.0, loss, 1.0, 1.0, 1)
 
     cells = [cell(None, None, 32, 0), cell(None, None, 8, 0.1)]
-    cells += [cell("aes", w, 32, loss) for w, loss in ((16, 0.5), (32, 1.2), (64, 0.9), (128, 0.0))]
-    cells += [cell("aes", 64, 8, 1.0), cell("aes", 64, 4, 1.19), cell("aes", 64, 2, 1.21)]
+    cells += [cell("afs", w, 32, loss) for w, loss in ((16, 0.5), (32, 1.2), (64, 0.9), (128, 0.0))]
+    cells += [cell("afs", 64, 8, 1.0), cell("afs", 64, 4, 1.19), cell("afs", 64, 2, 1.21)]
     found = nn.Quality("GCN", "cpu", tuple(cells), (), {}, None)
     assert found.least_width() == 64  # what 16 gains is luck: 32 loses more
     assert found.least_width(loss=0.5) == 128
     assert found.least_width("sfs") is None
-    assert found.least_bits("aes", 64) == 4
-    assert found.least_bits("aes", 64, more=0.05) is None
+    assert found.least_bits("afs", 64) == 4
+    assert found.least_bits("afs", 64, more=0.05) is None
     assert found.least_bits(None) == 8
 
 

@@ -72,7 +72,7 @@ def test_the_boundaries_of_table_1(sizes: tuple[int, int], plan: tuple[int, int]
     want = [(k * 1429) % (nnz - run + 1) + j for k in range(count) for j in range(run)]
     assert drawn(nnz, width) == want
     assert len(want) <= min(nnz, width)
-    sample = bs.edge_sample(row_of(nnz), width)
+    sample = bs.edge_sample(row_of(nnz), width, "aes")
     assert sample.factors[0] == (np.float32(nnz) / np.float32(len(want)) if nnz else 1)
 
 

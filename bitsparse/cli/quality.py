@@ -107,10 +107,10 @@ def _table(found: nn.Quality, args: argparse.Namespace) -> str:
     lines.append(f"quantisation error of the first layer's aggregate by bits: {errors}")
     chosen = "more than 8" if found.chosen_bits is None else str(found.chosen_bits)
     lines.append(f"choose_bits: {chosen} (error at most 0.3)")
-    if "aes" in args.strategies:
-        least = found.least_width()
+    for strategy in args.strategies:
+        least = found.least_width(strategy)
         where = "at no width measured" if least is None else f"from W = {least} on"
-        lines.append(f"aes costs less than 1 point {where}{', rescaled' if args.rescale else ''}")
+        lines.append(f"{strategy} costs less than 1 point {where}{', rescaled' if args.rescale else ''}")
     return "\n".join(lines)
 
 

@@ -18,7 +18,7 @@ from bitsparse.nn.full.network import Network, Product
 from bitsparse.nn.lowbit.calibration import uniform_grid
 from bitsparse.ops import plan_sampled_spmm, plan_spmm, quantize
 from bitsparse.ops.operands.places import working_with
-from bitsparse.ops.sampling.sample import Strategy
+from bitsparse.ops.sampling.sample import DEFAULT, Strategy
 from bitsparse.ops.sampling.spmm import CODE_BITS
 
 #: Bits of what is not quantised.
@@ -175,8 +175,8 @@ class SampledNetwork:
 
     Notes
     -----
-    Which width to take: 32 with ``rescale=True``, 64 without, kept both kinds of networks within 0.6 points of all edges on five public
-    graphs, where 8 bits cost at most 0.1 more (docs/aes-tables.md; :func:`sampling_quality` measures it for another graph). The mean
+    Which width to take: 32 with ``rescale=True``, 64 without, kept both kinds of networks within 0.3 and 0.5 points of all edges on five
+    public graphs, where 8 bits cost at most 0.4 more (docs/aes-tables.md; :func:`sampling_quality` measures it for another graph). The mean
     of a GraphSAGE is that of the sampled neighbours only with ``rescale=True``; without, its sum is divided by the number of all.
 
     Examples
@@ -188,7 +188,7 @@ class SampledNetwork:
     >>> model = nn.train(graph, x, labels, np.arange(80) % 2 == 0, epochs=50)
     >>> few = nn.SampledNetwork(model, graph, x, 16, bits=8)
     >>> few
-    <SampledNetwork GCN aes of width 16, 8 bits, cpu>
+    <SampledNetwork GCN afs of width 16, 8 bits, cpu>
     >>> bool((few().argmax(axis=1) == labels).all())
     True
     """
@@ -199,7 +199,7 @@ class SampledNetwork:
         graph: Graph,
         features: Features,
         width: int | None = None,
-        strategy: Strategy = "aes",
+        strategy: Strategy = DEFAULT,
         *,
         bits: int = FULL,
         rescale: bool = False,

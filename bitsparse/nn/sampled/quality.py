@@ -19,7 +19,7 @@ from bitsparse.nn.sampled.network import FULL, Layers, SampledNetwork, operand_o
 from bitsparse.ops import choose_bits, edge_sample, quantization_error, quantize
 from bitsparse.ops.operands.places import working_with
 from bitsparse.ops.recorded import call_milliseconds
-from bitsparse.ops.sampling.sample import STRATEGIES, Strategy
+from bitsparse.ops.sampling.sample import DEFAULT, STRATEGIES, Strategy
 
 #: What AES-SpMM looks at (section 4.2), and the bits of features.
 WIDTHS = (16, 32, 64, 128, 256, 512, 1024)
@@ -129,7 +129,7 @@ class Quality:
             f"strategy={_check.shown(strategy)}, width={_check.shown(width)}, bits={_check.shown(bits)} was not measured"
         )
 
-    def least_width(self, strategy: str = "aes", loss: float = LOSS) -> int | None:
+    def least_width(self, strategy: str = DEFAULT, loss: float = LOSS) -> int | None:
         """The smallest width from which on sampling alone costs less than `loss` points; None if no measured one does."""
         found = None
         alone = [one for one in self.cells if (one.strategy, one.bits) == (strategy, FULL)]
@@ -139,7 +139,9 @@ class Quality:
             found = one.width
         return found
 
-    def least_bits(self, strategy: str | None = "aes", width: int | None = None, more: float = MORE_LOSS) -> int | None:
+    def least_bits(
+        self, strategy: str | None = DEFAULT, width: int | None = None, more: float = MORE_LOSS
+    ) -> int | None:
         """The fewest bits of features that cost less than `more` points on top of the sample; None if none of fewer than 32 do."""
         base = self.cell(strategy, width).loss
         found = [c for c in self.cells if (c.strategy, c.width) == (strategy, width) and c.bits < FULL]
@@ -275,7 +277,7 @@ def sampling_quality(
     return Quality(trained[0].kind.upper(), device, tuple(cells), tuple(rates), errors, least)
 
 
-def sampling_rate(A: Any, width: int, strategy: Strategy = "aes", *, seed: int = 0) -> SamplingRate:
+def sampling_rate(A: Any, width: int, strategy: Strategy = DEFAULT, *, seed: int = 0) -> SamplingRate:
     """How much of a sparse matrix a sample keeps, and how that is spread over its rows.
 
     Parameters

@@ -20,7 +20,7 @@ from bitsparse.ops.operands.sparse import single_csr
 from bitsparse.ops.operands.target import target_array, zeros
 from bitsparse.ops.plan import KeptCall
 from bitsparse.ops.sampling.gpu import DrawnSums, StoredSums
-from bitsparse.ops.sampling.sample import Sampling, Strategy, sampling_of
+from bitsparse.ops.sampling.sample import DEFAULT, Sampling, Strategy, sampling_of
 from bitsparse.ops.spmm.gpu import kept_product
 
 Array = NDArray[Any]
@@ -42,7 +42,7 @@ def sampled_spmm(
     A: Any,
     x: Any,
     width: int,
-    strategy: Strategy = "aes",
+    strategy: Strategy = DEFAULT,
     *,
     rescale: bool = False,
     seed: int | None = None,
@@ -122,7 +122,7 @@ class SampledPlan:
     --------
     >>> from scipy.sparse import csr_array
     >>> bs.plan_sampled_spmm(csr_array(np.ones((2, 9), dtype=bool)), 8, 4)
-    <SampledPlan shape=(2, 8) strategy=aes width=4>
+    <SampledPlan shape=(2, 8) strategy=afs width=4>
     """
 
     def __init__(
@@ -201,7 +201,7 @@ def plan_sampled_spmm(
     A: Any,
     n: int,
     width: int,
-    strategy: Strategy = "aes",
+    strategy: Strategy = DEFAULT,
     *,
     rescale: bool = False,
     seed: int | None = None,

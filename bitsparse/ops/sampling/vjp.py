@@ -17,7 +17,7 @@ from bitsparse.ops.operands.csr import CSROperand, take_rows
 from bitsparse.ops.operands.dense import converted
 from bitsparse.ops.operands.places import device_of_sparse, working_with
 from bitsparse.ops.operands.sparse import single_csr
-from bitsparse.ops.sampling.sample import Sampling, Strategy, distinct_edges, sample_of, sampling_of
+from bitsparse.ops.sampling.sample import DEFAULT, Sampling, Strategy, distinct_edges, sample_of, sampling_of
 from bitsparse.ops.spmm.vjp import spmm_vjp
 
 Array = NDArray[Any]
@@ -50,7 +50,7 @@ def sampled_spmm_vjp(
     x: Any,
     gradient: Any,
     width: int,
-    strategy: Strategy = "aes",
+    strategy: Strategy = DEFAULT,
     *,
     rescale: bool = False,
     seed: int | None = None,
