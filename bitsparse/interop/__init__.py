@@ -5,7 +5,7 @@ be shared. ``transfers`` and ``uploads`` copy between the two. ``streams`` decid
 enqueued. PyTorch and JAX are never imported here: they are found in ``sys.modules`` when one of their arrays arrives.
 """
 
-from bitsparse.interop.alike import ArrayKind, Arrays, arrays_on, span
+from bitsparse.interop.alike import ArrayKind, Arrays, Bounds, arrays_on, span
 from bitsparse.interop.arrays import (
     aligned,
     as_array,
@@ -39,6 +39,7 @@ __all__ = [
     "TORCH",
     "ArrayKind",
     "Arrays",
+    "Bounds",
     "Downloader",
     "Family",
     "Ready",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -14,6 +14,17 @@ from bitsparse.interop.tensors import nothing_recorded
 
 #: Shape and dtype of an array, as its library names it.
 ArrayKind = tuple[tuple[int, ...], Any]
+
+
+class Bounds(NamedTuple):
+    """What a result must keep to: all arrays on a GPU are aligned to so many bytes, and it lies outside of these addresses.
+
+    `in_place`: it may lie where the first array does.
+    """
+
+    alignment: int
+    beside: tuple[tuple[int, int], ...]
+    in_place: bool
 
 
 class Arrays(Protocol):
@@ -34,11 +45,39 @@ class Arrays(Protocol):
     def span(self, array: Any) -> tuple[int, int]:
         """The addresses where an array begins and ends."""
 
+    def takes(
+        self, arrays: Sequence[Any], kinds: Sequence[ArrayKind], out: Any, result: ArrayKind, about: Bounds
+    ) -> bool:
+        """Whether arrays are of their kinds, and the result can be written to `out`, if it is given, beside what is read."""
+
     def empty(self, kind: ArrayKind) -> Any:
         """Memory for a result."""
 
 
-class CuPyArrays:
+class _Takes:
+    """What the arrays of every library have in common."""
+
+    def takes(
+        self: Any, arrays: Sequence[Any], kinds: Sequence[ArrayKind], out: Any, result: ArrayKind, about: Bounds
+    ) -> bool:
+        """Whether arrays are of their kinds, and the result can be written to `out`, if it is given, beside what is read."""
+        alike, alignment = self.alike, about.alignment
+        for array, kind in zip(arrays, kinds, strict=True):
+            if not alike(array, kind, alignment):
+                return False
+        if out is None:
+            return True
+        if not alike(out, result, alignment, writable=True):
+            return False
+        start, stop = self.span(out)
+        for array in arrays:
+            first, last = self.span(array)
+            if start < last and stop > first and not (about.in_place and first == start):
+                return False
+        return all(start >= end or stop <= begin for begin, end in about.beside)
+
+
+class CuPyArrays(_Takes):
     """CuPy's on one GPU."""
 
     address: Callable[[Any], int] | None = None
@@ -66,14 +105,15 @@ class CuPyArrays:
 
     def span(self, array: Any) -> tuple[int, int]:
         """The addresses where an array begins and ends."""
-        return span(array)
+        start = array.data.ptr
+        return start, start + array.nbytes
 
     def empty(self, kind: ArrayKind) -> Any:
         """Memory for a result."""
         return self._empty(*kind)
 
 
-class NumPyArrays:
+class NumPyArrays(_Takes):
     """NumPy's, which kernels of the CPU take aligned to their items."""
 
     address: Callable[[Any], int] | None = None
@@ -102,7 +142,7 @@ class NumPyArrays:
         return np.empty(*kind)
 
 
-class Tensors:
+class Tensors(_Takes):
     """PyTorch's in host memory, which kernels of the CPU take by their addresses."""
 
     def __init__(self) -> None:

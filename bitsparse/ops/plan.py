@@ -115,29 +115,13 @@ class KeptCall:
         self._arrays = interop.arrays_on(device, family)
         self._inputs = tuple(self._arrays.kind(shape, np.dtype(dtype)) for shape, dtype in inputs)
         self._result = self._arrays.kind(result[0], np.dtype(result[1]))
-        self._beside = tuple(interop.span(array) for array in beside if array is not None)
-        self._alignment, self._in_place = alignment, in_place
+        spans = tuple(interop.span(array) for array in beside if array is not None)
+        self._about = interop.Bounds(alignment, spans, in_place)
 
     def fits(self, arrays: tuple[Any, ...], out: Any) -> bool:
-        """Whether these are such arrays."""
-        if not self._arrays.here():
-            return False
-        alike, alignment = self._arrays.alike, self._alignment
-        for array, kind in zip(arrays, self._inputs, strict=True):
-            if not alike(array, kind, alignment):
-                return False
-        return out is None or self._takes(out, arrays)
-
-    def _takes(self, out: Any, arrays: tuple[Any, ...]) -> bool:
-        """Whether a result can be written to `out`, which shares no memory with what is read."""
-        if not self._arrays.alike(out, self._result, self._alignment, writable=True):
-            return False
-        start, stop = self._arrays.span(out)
-        for array in arrays:
-            first, last = self._arrays.span(array)
-            if start < last and stop > first and not (self._in_place and first == start):
-                return False
-        return all(start >= end or stop <= begin for begin, end in self._beside)
+        """Whether these are such arrays, and a result can be written to `out`, which shares no memory with what is read."""
+        arrays_of = self._arrays
+        return arrays_of.here() and arrays_of.takes(arrays, self._inputs, out, self._result, self._about)
 
     def __call__(self, arguments: Sequence[Any], out: Any) -> Any:
         """The result, in `out` if it is given."""
