@@ -13,7 +13,6 @@ with all of its edges; those with threads have as many as we, SciPy has one.
 from __future__ import annotations
 
 import argparse
-import warnings
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.util import find_spec
@@ -21,11 +20,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bitsparse import datasets, interop, jit
+from bitsparse import datasets, interop
 from bitsparse._progress import progress
 from bitsparse.arrays import BitTensor, TCTiledCSR
 from bitsparse.backends import host
 from bitsparse.bench import Machine, Protocol, format_table, time_interleaved
+from bitsparse.bench.peers import finished, torch_csr
 from bitsparse.cli import common
 from bitsparse.errors import KernelError
 from bitsparse.ops import bspmm, matmul, pack_bits, plan_sampled_spmm, sddmm, spmm
@@ -177,10 +177,7 @@ def _products(args: argparse.Namespace, matrix: Any, x: Any) -> dict[str, _Call]
     if find_spec("torch"):
         torch: Any = import_module("torch")
         torch.set_num_threads(host.get_num_threads())
-        parts = (torch.from_numpy(np.asarray(part)) for part in (matrix.indptr, matrix.indices, matrix.data))
-        with warnings.catch_warnings():  # that its sparse tensors are young
-            warnings.simplefilter("ignore", UserWarning)
-            csr = torch.sparse_csr_tensor(*parts, size=matrix.shape, check_invariants=False).to(args.device)
+        csr = torch_csr(matrix, args.device)
         other = torch.from_numpy(x).to(args.device)
         peers["PyTorch"] = lambda: csr @ other
     return peers
@@ -199,25 +196,12 @@ def _timed(case: _Case, device: str) -> dict[str, Any]:
                 raise KernelError(
                     f"bench: {case.suite}, {case.name}: ours and {name} are {error:.2g} apart; please report it"
                 )
-    times = time_interleaved([_waited(call, device) for call in calls], _PROTOCOL)
+    times = time_interleaved([finished(call, device) for call in calls], _PROTOCOL)
     peers = {name: round(ms, 4) for name, ms in zip(case.peers, times[1:], strict=True)}
     best = min(peers, key=peers.__getitem__, default=None)
     ratio = None if best is None else round(peers[best] / times[0], 3)
     about = {"suite": case.suite, "case": case.name, "ours_ms": round(times[0], 4)}
     return about | {"peers": peers, "best_peer": best, "ratio": ratio}
-
-
-def _waited(call: _Call, device: str) -> _Call:
-    """A call, and on a GPU the wait until it is done."""
-    if device == "cpu":
-        return call
-    cupy = jit.require_cupy("bench")
-
-    def both() -> None:
-        call()
-        cupy.cuda.Device().synchronize()
-
-    return both
 
 
 def _host(result: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.util import find_spec
@@ -12,6 +11,7 @@ import numpy as np
 
 from bitsparse import interop, jit, nn
 from bitsparse.backends import host
+from bitsparse.bench.peers import finished, torch_csr
 
 
 class Side(NamedTuple):
@@ -62,10 +62,7 @@ def geometric(graph: nn.Graph, x: Any, network: nn.Network, device: str) -> Side
     model = models.GCN(first, hidden, len(network.layers), classes, normalize=False).eval()
     model.load_state_dict({name: torch.from_numpy(part) for name, part in network.state_dict().items()})
     matrix = graph.matrix
-    arrays = (torch.from_numpy(part).to(device) for part in (matrix.indptr, matrix.indices, matrix.data))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # CSR is called a beta feature
-        adjacency = torch.sparse_csr_tensor(*arrays, size=matrix.shape)
+    adjacency = torch_csr(matrix, device)
     model, features = model.to(device), torch.from_numpy(x).to(device)
 
     def call() -> Any:
@@ -105,20 +102,6 @@ def in_bits(graph: nn.Graph, x: Any, network: nn.LowBitNetwork, device: str) -> 
     }
     name = f"bitsparse {bits} bit" + ("" if bits == 1 else "s")
     return Side(name, bits, _threads(device), finished(plan, device), held)
-
-
-def finished(call: Callable[[], Any], device: str) -> Callable[[], Any]:
-    """``call``, and on a GPU a wait until it is done."""
-    if device == "cpu":
-        return call
-    cupy = jit.require_cupy("demo")
-
-    def both() -> Any:
-        result = call()
-        cupy.cuda.get_current_stream().synchronize()
-        return result
-
-    return both
 
 
 def floats_alive(nodes: int, widths: Sequence[int]) -> int:
