@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -352,3 +354,18 @@ def test_products_take_batch_norm_into_the_weights() -> None:
         wrong = nn.random_network("gin", [6, 3]) if other == "gin" else nn.Network("gcn", [nn.Layer([first])] * 2)
         with pytest.raises(ValueError, match=message):
             wrong.products("test")
+
+
+@pytest.mark.parametrize("kind", ["gcn", "sage", "gin"])
+def test_a_network_leaves_what_it_is_given(kind: Any) -> None:
+    rng = np.random.default_rng(0)
+    a, x = sparse.csr_array(rng.random((30, 30)) < 0.2), rng.standard_normal((30, 6)).astype(np.float32)
+    network, before = nn.random_network(kind, [6, 5, 4], seed=1), x.copy()
+    first = network(a, x)
+    assert np.array_equal(network(a, x), first) and np.array_equal(x, before)
+    dense = network.layers[0].updates[0]
+    y = rng.standard_normal((30, 5)).astype(np.float32)
+    before = y.copy()
+    after = dense.finish(y)
+    assert np.array_equal(y, before) and not np.array_equal(after, y)
+    assert np.array_equal(dense.finish(y, in_place=True), after)

@@ -151,24 +151,32 @@ class Dense:
             np.broadcast_to(shift, (self.outputs,)).astype(np.float64),
         )
 
-    def finish(self, y: Any, more: Any = None) -> Any:
-        """What lies behind the product: the mean of groups, `more` added to it, bias, batch norm, activation, the steps that follow."""
+    def finish(self, y: Any, more: Any = None, *, in_place: bool = False) -> Any:
+        """What lies behind the product: the mean of groups, `more` added to it, bias, batch norm, activation, the steps that follow.
+
+        With `in_place` the array `y` may be written over, which saves the memory of another, and the time that new memory takes.
+        """
         if self.average > 1:
             y = y.reshape(y.shape[0], self.average, self.outputs).mean(axis=1)
         if more is not None:
             y = y + more
-        if self.bias is not None:
+        if self.bias is not None and in_place:
+            y += self.bias
+        elif self.bias is not None:
             y = y + self.bias
         if self.batch_norm is not None:
             y = _normed(y, self.batch_norm)
-        y = activated(y, self.activation)
+        if in_place and self.activation == "relu":
+            np.maximum(y, 0, out=y)
+        else:
+            y = activated(y, self.activation)
         for step in self.then:
             y = _stepped(y, step)
         return y
 
     def __call__(self, x: Any) -> Any:
         """In full precision, for an array or a SciPy sparse array."""
-        return self.finish(x @ self.weight)
+        return self.finish(x @ self.weight, in_place=True)
 
 
 class _Folded(NamedTuple):

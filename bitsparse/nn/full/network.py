@@ -217,14 +217,14 @@ class Network:
         if how is None:
             y = first(x)
         elif layer.kind == "gcn":
-            y = first.finish(sums.reduce(how, x @ first.weight))
+            y = first.finish(sums.reduce(how, x @ first.weight), in_place=True)
         elif layer.kind == "sage":
             sent = x if layer.project is None else layer.project(x)
-            y = first.finish(sums.reduce(how, sent) @ first.weight, own)
+            y = first.finish(sums.reduce(how, sent) @ first.weight, own, in_place=True)
         elif layer.kind == "agnn":
             y = first(cosine_attention(sums.matrix(how), sums.dense(x), beta=layer.beta))
         elif layer.attention is not None:
-            y = first.finish(_attended(layer.attention, sums.matrix(how), x @ first.weight, x), own)
+            y = first.finish(_attended(layer.attention, sums.matrix(how), x @ first.weight, x), own, in_place=True)
         else:
             y = first(sums.reduce(how, x) + x * x.dtype.type(1 + layer.eps))
         for update in layer.updates[1:]:
