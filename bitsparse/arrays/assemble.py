@@ -14,7 +14,6 @@ from bitsparse.arrays.base import BitArray
 from bitsparse.arrays.frdc import FRDC
 from bitsparse.arrays.indices import as_bits, converted, index_dtype, rows_of
 from bitsparse.arrays.inside import working
-from bitsparse.arrays.manners.picking import turned
 from bitsparse.arrays.manners.plain import entries
 from bitsparse.arrays.manners.products import is_operand
 from bitsparse.arrays.manners.reshaping import triangle
@@ -106,8 +105,7 @@ def _stacked(function: str, blocks: Sequence[Any], across: bool) -> TCTiledCSR |
         )
     with working(arrays[0]):
         parts = _alike(function, arrays)
-        made = turned(_below([turned(part) for part in parts])) if across else _below(parts)
-        return _like(arrays, made, function)
+        return _like(arrays, (_beside if across else _below)(parts), function)
 
 
 def _arrays(function: str, blocks: Sequence[Any]) -> list[SparseArray]:
@@ -152,6 +150,31 @@ def _below(parts: list[Pattern]) -> Pattern:
     indices = space.concatenate([part.indices for part in parts])
     family = interop.common_family([part.family for part in parts])
     return Pattern(starts, indices, (starts.size - 1, parts[0].shape[1]), values, family=family)
+
+
+def _beside(parts: list[Pattern]) -> Pattern:
+    space = interop.namespace(parts[0].indptr)
+    rows, widths = parts[0].shape[0], [part.shape[1] for part in parts]
+    counts = [part.indptr[1:].astype(np.int64) - part.indptr[:-1] for part in parts]
+    starts = space.zeros(rows + 1, np.int64)
+    starts[1:] = space.cumsum(sum(counts))
+    total = sum(int(part.indices.size) for part in parts)
+    values: Any = parts[0].values
+    indices = space.empty(total, np.int64 if sum(widths) > 1 << 31 else np.int32)
+    together = None if values is None else space.empty(total, as_bits(values).dtype)
+    at, first = starts[:-1].copy(), 0  # where the next part of each row begins, and its first column
+    for part, count, width in zip(parts, counts, widths, strict=True):
+        # Entry e of row i goes as far behind the row's beginning as it was behind it in its own array.
+        moved = (at - part.indptr[:-1])[rows_of(part.indptr)] + space.arange(part.indices.size)
+        indices[moved] = part.indices + indices.dtype.type(first)
+        if together is not None:
+            together[moved] = as_bits(part.values)
+        at += count
+        first += width
+    family = interop.common_family([part.family for part in parts])
+    return Pattern(
+        starts, indices, (rows, first), None if together is None else together.view(values.dtype), family=family
+    )
 
 
 def _like(arrays: list[SparseArray], made: Pattern, function: str) -> TCTiledCSR | FRDC:
