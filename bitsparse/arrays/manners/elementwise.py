@@ -33,6 +33,9 @@ def elementwise(x: SparseArray, operation: Callable[[Any, Any], Any], other: Any
         return _on_gpu(x, operation, other, name, swap)
     theirs, kin, family = _operand(x, other, name)
     made = counted(x, name)
+    if isinstance(other, _SCALARS) and name == "multiply":  # as SciPy does it, but the pattern is shared and not copied
+        values: Any = made.values
+        return of_result(x, replace(made, values=values * other))
     mine = matrix(made)
     try:
         result = operation(theirs, mine) if swap else operation(mine, theirs)
@@ -46,7 +49,7 @@ def elementwise(x: SparseArray, operation: Callable[[Any, Any], Any], other: Any
         raise DTypeError(f"{name}: scipy.sparse has no such operator for {type(other).__name__}")
     if isinstance(result, np.ndarray):
         return interop.from_array(result, interop.common_family([family_of(x), family]), name)
-    if isinstance(other, _SCALARS) and name in ("multiply", "divide"):
+    if isinstance(other, _SCALARS) and name == "divide":
         return of_result(x, replace(made, values=result.data))  # the entries of `x`, whose pattern is shared
     # Merging two canonical matrices SciPy makes one.
     return back(x, result.tocsr(), name, *kin, canonical=bool(kin) or isinstance(other, _SCALARS))
