@@ -167,6 +167,8 @@ def rows_at(made: Pattern, rows: Any) -> Pattern:
     (array([0, 2, 3, 5]), array([0, 2, 4, 0, 2]))
     """
     space = interop.namespace(made.indptr)
+    if space is np:
+        return _by_scipy(made, rows)
     starts = made.indptr[:-1][rows].astype(np.int64)
     ends = space.zeros(rows.size + 1, np.int64)
     ends[1:] = space.cumsum(made.indptr[1:][rows] - starts)
@@ -178,21 +180,33 @@ def rows_at(made: Pattern, rows: Any) -> Pattern:
 
 def _columns(made: Pattern, key: Any) -> Pattern:
     start, stop, step = _bounds(key, made.shape[1])
+    if step == 1 and _is_whole(key, made.shape[1]):
+        return made
+    columns = key if step == 1 else _places(made, key, made.shape[1])
+    if interop.namespace(made.indptr) is np:
+        return _by_scipy(made, (slice(None), columns))
     if step == 1:
-        if _is_whole(key, made.shape[1]):
-            return made
         inside = kept_entries(made, (made.indices >= start) & (made.indices < stop))
         return replace(
             inside, indices=inside.indices - inside.indices.dtype.type(start), shape=(made.shape[0], stop - start)
         )
-    columns = _places(made, key, made.shape[1])
-    if interop.namespace(made.indptr) is not np:
-        return turned(rows_at(turned(made), columns))
-    # SciPy picks numbers of the entries, so that values of any dtype and shape follow.
-    numbered = matrix(replace(made, values=np.arange(made.indices.size)))[:, columns]
-    numbered.sort_indices()
-    values = None if made.values is None else gather(made.values, numbered.data)
-    return replace(made, indptr=numbered.indptr, indices=numbered.indices, shape=numbered.shape, values=values)
+    return turned(rows_at(turned(made), columns))
+
+
+def _by_scipy(made: Pattern, key: Any) -> Pattern:
+    """What SciPy picks on the CPU: values as the integers that their bits are, whole rows of them by the numbers of the entries."""
+    values: Any = made.values
+    if values is None:
+        carried: Any = np.ones(made.indices.size, np.int8)
+    elif values.ndim == 1:
+        carried = np.ascontiguousarray(values).view(f"u{values.dtype.itemsize}")
+    else:
+        carried = np.arange(made.indices.size)
+    picked = matrix(replace(made, values=carried))[key]
+    picked.sort_indices()
+    if values is not None:
+        values = gather(values, picked.data) if values.ndim == 2 else picked.data.view(values.dtype)
+    return replace(made, indptr=picked.indptr, indices=picked.indices, shape=picked.shape, values=values)
 
 
 def turned(made: Pattern) -> Pattern:
