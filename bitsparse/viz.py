@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check
+from bitsparse._text import duration, size
 from bitsparse.arrays import BitTensor
 from bitsparse.backends.params import TILE_COLS, TILE_ROWS
 from bitsparse.errors import ShapeError
@@ -21,6 +23,8 @@ __all__ = ["pareto", "quality", "spy", "stages", "tile_fill"]
 _CHUNK_WORDS = 1 << 22
 #: Cells of a picture along its longer side: where an array has more tiles, each cell stands for several.
 _CELLS = 512
+#: Letters of a title to the inch.
+_LETTERS = 13
 #: Line styles for features of 8, 4, 2 and 1 bits.
 _DASHES = ("--", "-.", ":", (0, (5, 1)))
 
@@ -102,7 +106,7 @@ def _tiles_of_entries(x: Any) -> _SetTiles:
     return _SetTiles(down, across, counts / (height * width), grid)
 
 
-def spy(x: Any, ax: Any = None) -> Any:
+def spy(x: Any, ax: Any = None, *, name: str = "") -> Any:
     """Draw the 8 x 128 tiles of a matrix, shaded by their fill; empty tiles, which products skip, stay white.
 
     Parameters
@@ -112,6 +116,8 @@ def spy(x: Any, ax: Any = None) -> Any:
         the mean fill of the non-empty ones of several.
     ax : matplotlib.axes.Axes, optional
         Where to draw; by default on a new figure (``ax.figure``), which no window shows.
+    name : str, optional
+        Of the graph, in front of the title; by default that of a :class:`~bitsparse.datasets.GraphData`.
 
     Returns
     -------
@@ -151,11 +157,9 @@ def spy(x: Any, ax: Any = None) -> Any:
         interpolation="nearest",
         aspect="equal" if cols and 0.2 < rows / cols < 5 else "auto",
     )
-    ax.set(
-        title=f"{rows} x {cols}, {tiles.fill.size} of {math.prod(tiles.grid)} tiles set, mean fill {100 * mean:.2f} %",
-        xlabel="column",
-        ylabel="row",
-    )
+    text = f"{rows} x {cols}, {tiles.fill.size} of {math.prod(tiles.grid)} tiles set, mean fill {100 * mean:.2f} %"
+    _title(ax, name or str(getattr(x, "name", "")), text)
+    ax.set(xlabel="column", ylabel="row")
     ax.figure.colorbar(image, ax=ax, label=f"fill of a {TILE_ROWS} x {TILE_COLS} tile", shrink=0.8)
     return ax
 
@@ -167,7 +171,14 @@ def _axes(function: str, ax: Any) -> Any:
     return Figure(figsize=(6.4, 5.6), layout="constrained").subplots() if ax is None else ax
 
 
-def pareto(tuned: Any, ax: Any = None) -> Any:
+def _title(ax: Any, name: str, text: str) -> None:
+    """A title within the width of its axes, the graph's name in front; what is longer goes on in the next line."""
+    title = f"{name}: {text}" if name else text
+    width = ax.figure.get_size_inches()[0] * ax.get_position().width
+    ax.set_title("\n".join(textwrap.wrap(title, max(20, int(_LETTERS * width)))), fontsize="medium")
+
+
+def pareto(tuned: Any, ax: Any = None, *, name: str = "") -> Any:
     """Draw what :func:`bitsparse.tune` measured: time against accuracy, a circle's area for its bytes, a line along the quickest.
 
     Parameters
@@ -175,6 +186,8 @@ def pareto(tuned: Any, ax: Any = None) -> Any:
     tuned : Tuned
     ax : matplotlib.axes.Axes, optional
         Where to draw; by default on a new figure (``ax.figure``), which no window shows.
+    name : str, optional
+        Of the graph, in front of the title.
 
     Returns
     -------
@@ -206,26 +219,33 @@ def pareto(tuned: Any, ax: Any = None) -> Any:
         if not line or each.accuracy > line[-1].accuracy:
             line.append(each)
     ax.plot(*_places(line), color="C0", linewidth=0.8)
-    for each, marker, label in ((tuned.reference, "+", "as given"), (tuned.best, "x", "chosen")):
+    names = ", ".join(map(str, tuned.best.settings))
+    chosen_label = "\n".join(textwrap.wrap(f"chosen: {names}" if names else "chosen", 48))
+    for each, marker, label in ((tuned.reference, "+", "as given"), (tuned.best, "x", chosen_label)):
         ax.plot(*_places([each]), marker, color="C3", markersize=10, label=label)
-    place = (tuned.best.milliseconds, 100 * tuned.best.accuracy)
-    text = "\n".join(map(str, tuned.best.settings))
-    ax.annotate(text, place, textcoords="offset points", xytext=(8, -14), fontsize="small")
-    ax.set(
-        xscale="log",
-        title=f"{len(tuned.candidates)} choices on {tuned.device}, {len(tuned.pareto)} in the Pareto set",
-        xlabel=f"milliseconds (area: bytes, up to {most / 1e6:.3g} MB)",
-        ylabel="accuracy in per cent",
-    )
-    ax.legend(fontsize="small", loc="lower right", markerscale=0.5)
+    _title(ax, name, f"{len(tuned.candidates)} choices on {tuned.device}, {len(tuned.pareto)} in the Pareto set")
+    ax.set(xscale="log", xlabel=f"milliseconds (area: bytes, up to {size(most)})", ylabel="accuracy in per cent")
+    _plain_ticks(ax, [each.milliseconds for each in tuned.candidates])
+    # Outside, where it hides no choice.
+    ax.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2, markerscale=0.5)
     return ax
+
+
+def _plain_ticks(ax: Any, values: Sequence[float]) -> None:
+    """Numbers as they are along a logarithmic axis, so few that none stands in another."""
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+
+    wide = max(values) > 4 * min(values)
+    ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)) if wide else MaxNLocator(5))
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.xaxis.set_major_formatter("{x:g}")
 
 
 def _places(chosen: Sequence[Any]) -> tuple[list[float], list[float]]:
     return [each.milliseconds for each in chosen], [100 * each.accuracy for each in chosen]
 
 
-def quality(measured: Any, axes: Any = None) -> Any:
+def quality(measured: Any, axes: Any = None, *, name: str = "") -> Any:
     """Draw what :func:`bitsparse.nn.sampling_quality` measured: accuracy by width, sampling rates of the nodes, speed by width.
 
     Strategies are lines in float32; other bits are dashed lines of the first strategy, and so are the sampling rates drawn. The dotted
@@ -236,6 +256,8 @@ def quality(measured: Any, axes: Any = None) -> Any:
     measured : Quality
     axes : sequence of three matplotlib.axes.Axes, optional
         Where to draw; by default on a new figure (``axes[0].figure``), which no window shows.
+    name : str, optional
+        Of the graph, in front of the titles.
 
     Returns
     -------
@@ -264,12 +286,12 @@ def quality(measured: Any, axes: Any = None) -> Any:
         axes = figure.subplots(1, 3)
     strategies = list(dict.fromkeys(one.strategy for one in measured.rates))
     narrow = sorted({one.bits for one in measured.cells if one.bits < 32}, reverse=True)
-    lines: list[tuple[str, int, str, Any]] = [(name, 32, f"C{i}", "-") for i, name in enumerate(strategies)]
+    lines: list[tuple[str, int, str, Any]] = [(each, 32, f"C{i}", "-") for i, each in enumerate(strategies)]
     for bits, style in zip(narrow, _DASHES, strict=False):
-        lines += [(name, bits, "C0", style) for name in strategies[:1]]
-    for name, bits, color, style in lines:
-        chosen = [one for one in measured.cells if (one.strategy, one.bits) == (name, bits)]
-        label = f"{name}, {'float32' if bits == 32 else f'{bits} bits'}"
+        lines += [(each, bits, "C0", style) for each in strategies[:1]]
+    for strategy, bits, color, style in lines:
+        chosen = [one for one in measured.cells if (one.strategy, one.bits) == (strategy, bits)]
+        label = f"{strategy}, {'float32' if bits == 32 else f'{bits} bits'}"
         widths = [one.width for one in chosen]
         axes[0].plot(widths, [one.accuracy for one in chosen], style, color=color, marker=".", label=label)
         if all(one.speedup is not None for one in chosen):
@@ -280,21 +302,22 @@ def quality(measured: Any, axes: Any = None) -> Any:
         axes[1].step(steps, rate.cdf, where="post", color=f"C{i}", label=label)
     axes[0].axhline(measured.full.accuracy, color="0.5", linestyle=":")
     axes[2].axhline(1.0, color="0.5", linestyle=":")
-    axes[0].set_title(f"{measured.model}, all edges: {measured.full.accuracy:.2f} %")
-    axes[1].set_title(f"sampling rate, {strategies[0]}" if strategies else "sampling rate")
-    axes[2].set_title(f"speed on {measured.device}")
+    _title(axes[0], name, f"{measured.model}, all edges: {measured.full.accuracy:.2f} %")
+    _title(axes[1], name, f"sampling rate, {strategies[0]}" if strategies else "sampling rate")
+    _title(axes[2], name, f"speed on {measured.device}")
     axes[0].set(xlabel="width", ylabel="accuracy in per cent")
     axes[1].set(xlabel="sampling rate of a node, per cent", ylabel="share of the nodes")
     axes[2].set(xlabel="width", ylabel="time over all edges in float32 / time")
     for ax in axes:
         if ax is not axes[1]:
             ax.set_xscale("log", base=2)
+            ax.xaxis.set_major_formatter("{x:g}")
         if ax.get_legend_handles_labels()[0]:
             ax.legend(fontsize="small")
     return axes
 
 
-def stages(report: Any, ax: Any = None) -> Any:
+def stages(report: Any, ax: Any = None, *, name: str = "") -> Any:
     """Draw where the time of a run over batches went.
 
     Parameters
@@ -302,6 +325,8 @@ def stages(report: Any, ax: Any = None) -> Any:
     report : ClusterReport
     ax : matplotlib.axes.Axes, optional
         Where to draw; by default on a new figure (``ax.figure``), which no window shows.
+    name : str, optional
+        Of the graph, in front of the title.
 
     Returns
     -------
@@ -315,17 +340,16 @@ def stages(report: Any, ax: Any = None) -> Any:
     Examples
     --------
     >>> from bitsparse import nn, viz
-    >>> viz.stages(nn.ClusterReport("cpu", "gcn-4-2-b8", nodes=7, bytes_moved=5000, pack_seconds=0.5)).get_title()
-    'gcn-4-2-b8 on cpu, 7 nodes, 0.005 MB moved'
+    >>> viz.stages(nn.ClusterReport("cpu", "gcn-4-2-b8", nodes=7, bytes_moved=5000, pack_seconds=0.5), name="g").get_title()
+    'g: gcn-4-2-b8 on cpu, 7 nodes, 5 kB moved'
     """
     ax = _axes("stages", ax)
     names, seconds = zip(*report.stages(), strict=True)
-    ax.barh(range(len(names)), [1000 * each for each in seconds], color="C0")
+    bars = ax.barh(range(len(names)), seconds, color="C0")
+    ax.bar_label(bars, [duration(each) for each in seconds], padding=3)
     ax.set_yticks(range(len(names)), names)
     ax.invert_yaxis()
-    ax.set_xlabel("milliseconds")
-    ax.set_title(f"{report.model} on {report.device}, {report.nodes} nodes, {report.bytes_moved / 1e6:.3f} MB moved")
-    if report.tiles:
-        text = f"{100 * report.tiles_skipped:.1f} % of the tiles empty"
-        ax.text(0.98, 0.04, text, transform=ax.transAxes, ha="right")
+    ax.margins(x=0.15)
+    ax.set_xlabel("seconds")
+    _title(ax, name, report.title)
     return ax

@@ -13,6 +13,7 @@ from scipy import sparse
 
 import bitsparse as bs
 from bitsparse import graph, nn
+from bitsparse._text import duration, size
 from bitsparse.backends.host import packets as host
 from bitsparse.backends.reference import packets as reference
 from bitsparse.cli import main
@@ -418,7 +419,7 @@ def test_a_report_s_bytes_are_those_of_the_packets_and_its_times_are_times() -> 
         assert report.bytes_moved == moved == packed.nbytes == report.adjacency_bytes + report.feature_bytes
         assert report.groups == len(packed.packets) > 1 and report.float_bytes > report.bytes_moved
         assert dict(report.stages())["packing"] == report.pack_seconds > 0
-        assert f"{moved / 1e6:.3f} MB moved" in str(report) and f"packing {report.pack_seconds:.3f} s" in str(report)
+        assert f"{size(moved)} moved" in str(report) and f"packing {duration(report.pack_seconds)}" in str(report)
     assert 0 < reports[0].pack_seconds < reports[0].seconds  # a part of the run
     assert reports[1].pack_seconds == packed.seconds  # from before it
 

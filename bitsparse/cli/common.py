@@ -102,9 +102,7 @@ def save_figure(args: argparse.Namespace, axes: Any, file: str | Path) -> None:
 
 def save_spy(args: argparse.Namespace, matrix: Any, name: str) -> None:
     """Draw the 8 x 128 tiles of a matrix into the file of ``--plot``, by default ``NAME-tiles.png``."""
-    axes = viz.spy(matrix)
-    axes.set_title(f"{name}: {axes.get_title()}", fontsize="medium")
-    save_figure(args, axes, Path(args.plot or f"{name}-tiles.png"))
+    save_figure(args, viz.spy(matrix, name=name), Path(args.plot or f"{name}-tiles.png"))
 
 
 def need_gpu(device: str) -> None:

@@ -118,4 +118,4 @@ def _plot(args: argparse.Namespace, found: nn.Quality, name: str, kind: str, *, 
     file = Path(args.plot or f"{name}-{kind}-quality.png")
     if args.plot and not only:
         file = file.with_name(f"{file.stem}-{kind}{file.suffix}")
-    common.save_figure(args, viz.quality(found)[0], file)
+    common.save_figure(args, viz.quality(found, name=name)[0], file)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from bitsparse._text import duration, size
+
 
 @dataclass
 class ClusterReport:
@@ -62,6 +64,11 @@ class ClusterReport:
         """Share of the tiles that hold no edge."""
         return 1.0 - self.tiles_used / self.tiles if self.tiles else 0.0
 
+    @property
+    def title(self) -> str:
+        """What ran over how much, for a picture."""
+        return f"{self.model} on {self.device}, {self.nodes} nodes, {size(self.bytes_moved)} moved"
+
     def stages(self) -> list[tuple[str, float]]:
         """Names and seconds of what took time.
 
@@ -84,14 +91,13 @@ class ClusterReport:
         forms = ", ".join(f"{count} {name}" for name, count in self.forms.items()) or "none"
         lines = [
             f"{self.model} on {self.device}: {self.nodes} nodes, {self.edges} edges kept, {self.dropped} between parts left out",
-            f"{self.parts} parts, {self.batches} batches in {self.groups} groups ({forms})"
+            f"{self.parts} parts, {self.batches} batches in {self.groups} group{'' if self.groups == 1 else 's'} ({forms})"
             + (f", {self.resumed} done before" if self.resumed else ""),
-            f"{self.bytes_moved / 1e6:.3f} MB moved ({self.adjacency_bytes / 1e6:.3f} adjacency, {self.feature_bytes / 1e6:.3f} features), "
+            f"{size(self.bytes_moved)} moved ({size(self.adjacency_bytes)} adjacency, {size(self.feature_bytes)} features), "
             f"{share:.1f} times less than edge lists and float32",
         ]
         if self.tiles:
             lines.append(f"{100 * self.tiles_skipped:.1f} % of {self.tiles} tiles of 8 x 128 are empty")
-        on_device = ("copies", "network")
-        times = [f"{name} {1000 * s:.3f} ms" if name in on_device else f"{name} {s:.3f} s" for name, s in self.stages()]
+        times = [f"{name} {duration(seconds)}" for name, seconds in self.stages()]
         times += [f"idle {100 * self.idle_share:.1f} %"] if self.idle_share is not None else []
-        return "\n".join([*lines, f"{self.seconds:.3f} s: " + ", ".join(times)])
+        return "\n".join([*lines, f"{duration(self.seconds)}: " + ", ".join(times)])
