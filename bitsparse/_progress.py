@@ -1,10 +1,14 @@
-"""A bar for long work, where somebody may be watching."""
+"""A bar for long work, where somebody may be watching, and a stopwatch that knows what the time went to."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+_Item = TypeVar("_Item")
 
 
 @contextlib.contextmanager
@@ -24,3 +28,65 @@ def progress(total: int, unit: str) -> Iterator[Callable[[], object]]:
         return
     with tqdm(total=total, disable=None, delay=2, leave=False, unit=unit, file=sys.stderr) as bar:
         yield bar.update
+
+
+class Stopwatch:
+    """A clock that is in exactly one phase at any time, so that its phases add up to its total, to the nanosecond.
+
+    Parameters
+    ----------
+    phase : str
+        The first one.
+    since : int, optional
+        When it began, as :func:`time.perf_counter_ns` gives it; by default now.
+
+    Examples
+    --------
+    >>> watch = Stopwatch("reading")
+    >>> watch.enter("computing")
+    'reading'
+    >>> for _ in watch.each("packing", range(3)):
+    ...     pass
+    >>> list(watch.phases()), sum(watch.phases().values()) == watch.total()
+    (['reading', 'computing', 'packing'], True)
+    """
+
+    def __init__(self, phase: str, since: int | None = None) -> None:
+        self._last = time.perf_counter_ns() if since is None else since
+        self._phase, self._phases = phase, {phase: 0}
+
+    def enter(self, phase: str) -> str:
+        """From now on it is this phase; gives the one before."""
+        now = time.perf_counter_ns()
+        self._phases[self._phase] += now - self._last
+        self._phases.setdefault(phase, 0)
+        before, self._phase, self._last = self._phase, phase, now
+        return before
+
+    @contextlib.contextmanager
+    def during(self, phase: str) -> Iterator[None]:
+        """Within the block it is this phase, afterwards the one before again."""
+        before = self.enter(phase)
+        try:
+            yield
+        finally:
+            self.enter(before)
+
+    def each(self, phase: str, items: Iterable[_Item]) -> Iterator[_Item]:
+        """The same items, of which making, or waiting for them, is this phase."""
+        waiting = iter(items)
+        while True:
+            with self.during(phase):
+                try:
+                    item = next(waiting)
+                except StopIteration:
+                    return
+            yield item
+
+    def phases(self) -> dict[str, int]:
+        """Nanoseconds of every phase up to the last change of phases, in the order in which they began."""
+        return dict(self._phases)
+
+    def total(self) -> int:
+        """Nanoseconds from the beginning to the last change of phases."""
+        return sum(self._phases.values())

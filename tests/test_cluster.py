@@ -451,8 +451,9 @@ def test_command_line(tmp_path: Any, capsys: pytest.CaptureFixture[str], monkeyp
     common = ["run", "--graph", str(file), "--parts", "12", "--batch", "3"]
     assert main([*common, "--json", "--bits", "4", "--out", str(out), "--report", str(page)]) == 0
     record = json.loads(capsys.readouterr().out)
-    assert (record["parts"], record["batches"], record["bits"], record["graph"]) == (12, 4, 4, "g")
-    assert 0 <= record["accuracy"] <= 100 and record["bytes_moved"] < record["float_bytes"] and record["tiles"] > 0
+    batches = record["batches"]
+    assert (batches["parts"], batches["batches"], record["bits"], record["graph"]) == (12, 4, 4, "g")
+    assert 0 <= record["accuracy"] <= 100 and batches["bytes_moved"] < batches["float_bytes"] and batches["tiles"] > 0
     assert np.load(out).shape == (NODES, 3)
     assert "<table" in page.read_text() and "gcn-29-16-3-b4" in page.read_text()
     weights = tmp_path / "gin.npz"

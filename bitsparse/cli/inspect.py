@@ -24,8 +24,9 @@ import numpy as np
 from bitsparse.arrays import FRDC
 from bitsparse.cli.common import add_json, emit, need, save_spy
 from bitsparse.cli.convert import Loaded, add_input_options, load
-from bitsparse.graph import batch, partition, tile_statistics, translate, zero_tile_share
+from bitsparse.graph import batch, tile_statistics, translate, zero_tile_share
 from bitsparse.graph.adjacency import pattern_of, scipy_pattern
+from bitsparse.graph.parts import partition_apart
 
 _TILES = ((16, 8), (16, 16), (8, 128))
 _TILE_FACTS = ("window", "width", "total", "before", "after", "reduction", "fill_before", "fill_after", "sharing")
@@ -106,7 +107,7 @@ def _batches(csr: Any, parts: int) -> dict[str, Any]:
 
     def counted() -> Any:
         nonlocal dropped
-        for one in batch(csr, partition(csr, parts), parts_per_batch=_PARTS_PER_BATCH):
+        for one in batch(csr, partition_apart(csr, parts), parts_per_batch=_PARTS_PER_BATCH):
             dropped += one.dropped
             yield one
 

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import io
+import os
+import subprocess
+import sys
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -22,6 +27,9 @@ from bitsparse.graph.adjacency import scipy_pattern, square_pattern
 
 #: Bytes in front of the numbers of a ``.npy`` file, at most.
 _LONGEST_HEADER = 1 << 14
+#: METIS cuts a graph of fewer edges within half a second.
+_SOON_EDGES = 100_000
+_CHILD = "from bitsparse.graph.parts import _answer; _answer()"
 
 
 def partition(graph: Any, parts: int, *, seed: int = 0, recursive: bool | None = None) -> NDArray[np.int32]:
@@ -71,6 +79,53 @@ def partition(graph: Any, parts: int, *, seed: int = 0, recursive: bool | None =
     return np.asarray(cut.vertex_part, dtype=np.int32)
 
 
+# -- in a process of its own ------------------------------------------------------------------------------------------
+def partition_apart(graph: Any, parts: int, *, seed: int = 0) -> NDArray[np.int32]:
+    """:func:`bitsparse.graph.partition` in a process of its own, unless the graph is so small that it takes no time.
+
+    METIS keeps the interpreter's lock (GIL) while it works, for minutes perhaps, so that no interruption, timer or other thread of the
+    same process gets a turn. That other process is outside the terminal's group and killed when this call is interrupted.
+
+    Parameters
+    ----------
+    graph, parts, seed
+        As there.
+
+    Raises
+    ------
+    OSError
+        The process ended without an answer, as when the system has no memory for it.
+    """
+    pattern = square_pattern("partition", graph)
+    if pattern.indices.size < _SOON_EDGES:
+        return partition(pattern, parts, seed=seed)
+    _check.integer("partition", "parts", parts, 1, max(pattern.shape[0], 1))
+    given = io.BytesIO()
+    np.savez(given, indptr=pattern.indptr, indices=pattern.indices, asked=[parts, seed])
+    # It finds modules where this process does, and nowhere else (-P).
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-P", "-c", _CHILD]
+    ended = subprocess.run(
+        command, input=given.getbuffer(), capture_output=True, env=environment, start_new_session=True, check=False
+    )
+    if ended.returncode:
+        said = ended.stderr.decode(errors="replace").strip().splitlines() or ["it said nothing"]
+        raise OSError(f"partition: the process of METIS ended with status {ended.returncode}: {said[-1]}")
+    return npy("the partition", ended.stdout)
+
+
+def _answer() -> None:
+    """The other process: a graph comes in, the part of each node goes out."""
+    from scipy import sparse
+
+    with np.load(io.BytesIO(sys.stdin.buffer.read())) as given:
+        indptr, indices, (parts, seed) = given["indptr"], given["indices"], given["asked"].tolist()
+    matrix = sparse.csr_array((np.ones(indices.size, np.int8), indices, indptr), shape=(indptr.size - 1,) * 2)
+    labels = io.BytesIO()
+    np.save(labels, partition(matrix, parts, seed=seed))
+    sys.stdout.buffer.write(labels.getbuffer())
+
+
 # -- kept on disk -----------------------------------------------------------------------------------------------------
 def graph_hash(graph: Any, function: str = "graph_hash") -> str:
     """A name for a pattern: equal patterns have equal names, whatever holds them.
@@ -90,7 +145,12 @@ def graph_hash(graph: Any, function: str = "graph_hash") -> str:
 
 
 def cached_partition(
-    graph: Any, parts: int, *, seed: int = 0, folder: str | Path | None = None
+    graph: Any,
+    parts: int,
+    *,
+    seed: int = 0,
+    folder: str | Path | None = None,
+    cut: Callable[..., NDArray[np.int32]] = partition,
 ) -> tuple[NDArray[np.int32], bool]:
     """:func:`bitsparse.graph.partition`, kept on disk.
 
@@ -100,6 +160,8 @@ def cached_partition(
         As there.
     folder : path, optional
         By default ``parts`` in the cache folder (``BITSPARSE_CACHE_DIR``).
+    cut : callable
+        What makes them, with the same arguments: :func:`partition` or :func:`partition_apart`.
 
     Returns
     -------
@@ -114,7 +176,7 @@ def cached_partition(
     labels = _load(path, nodes, parts)
     if labels is not None:
         return labels, True
-    labels = partition(graph, parts, seed=seed)
+    labels = cut(graph, parts, seed=seed)
     keep(path, partial(np.save, arr=labels))
     return labels, False
 

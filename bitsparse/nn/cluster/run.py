@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitsparse import _check, interop
+from bitsparse._progress import Stopwatch
 from bitsparse.arrays import BitTensor
 from bitsparse.errors import DTypeError, ShapeError
 from bitsparse.graph.adjacency import refuse_weights, square_pattern
@@ -65,6 +66,11 @@ class ClusterRunner:
         Batches travel together while they have at most so many nodes: 131072, or 8192 as dense bits. Results do not depend on it.
     cache : bool or path, default True
         Keep the partition on disk, in the cache folder or one of your own.
+    progress : callable, optional
+        Called with the groups done and those of the whole run, after each.
+    watch : Stopwatch, optional
+        Of the caller's: "packing" is the time in which the run waits for a packet, "results" that of logits on their way to node
+        order and to their file, "resuming" that of reading all features beforehand; the rest belongs to the phase that it is in.
 
     Examples
     --------
@@ -93,13 +99,14 @@ class ClusterRunner:
         group_nodes: int | None = None,
         cache: bool | str | Path = True,
         progress: Callable[[int, int], object] | None = None,
+        watch: Stopwatch | None = None,
     ) -> None:
         function = "ClusterRunner"
         self.model, self.form = model, _check.choice(function, "form", form, FORMS)
         self.device = interop.parse_device(device, function)
         refuse_weights(function, graph)
         graph = getattr(graph, "adjacency", graph)
-        self._progress = progress
+        self._progress, self._watch = progress, Stopwatch("computing") if watch is None else watch
         if labels is None:
             nodes = square_pattern(function, graph).shape[0]
             wanted = min(_check.integer(function, "parts", parts, 1), max(nodes, 1))
@@ -251,7 +258,10 @@ class ClusterRunner:
             raise ValueError("ClusterRunner.run: resume=True goes with out as a path; pass the name of a .npy file")
         self._begin(form)  # before there is a file that an error would leave behind
         if isinstance(out, (str, Path)):
-            key, path, out = self._key(rows) if resume else "", Path(out), None
+            key, path, out = "", Path(out), None
+            if resume:
+                with self._watch.during("resuming"):
+                    key = self._key(rows)
             sink: ArraySink = FileSink(path, self._shape, self.packets.order, key, resume)
         else:
             sink = self._sink(out)
@@ -336,7 +346,8 @@ class ClusterRunner:
         def put(group: Group, logits: _Array | None) -> None:
             nonlocal done
             start = time.perf_counter()
-            sink.put(group, logits)
+            with self._watch.during("results"):
+                sink.put(group, logits)
             report.gather_seconds += time.perf_counter() - start
             done += 1
             if self._progress is not None:
@@ -345,10 +356,11 @@ class ClusterRunner:
         try:
             in_place = sink.rows if interop.device_of(sink.rows) == self.device else None
             with self._engine.running(put, in_place, timed) as engine:
-                for packet in packets:
+                for packet in self._watch.each("packing", packets):
                     forms[engine.submit(packet)] += 1
                 engine.finish(report)
-            result = sink.finish()
+            with self._watch.during("results"):
+                result = sink.finish()
         except BaseException:
             self._engine = None  # what it was in the middle of is not to be gone on with
             sink.abandon()

@@ -1,0 +1,259 @@
+"""``bitsparse run``: a low-bit graph network over a graph, whole or in batches of parts.
+
+``bitsparse run --json`` prints one object::
+
+    {"graph", "device", "network", "bits", "nodes", "edges", "mode", "bytes_needed", "bytes_available", "accuracy", "whole_accuracy",
+     "full_accuracy", "loss_by_bits", "loss_by_cutting", "seconds", "phases": {...}, "batches": {...} or null}
+
+``mode`` is "whole" or "batches". Accuracies are per cent of the test nodes, or of all labelled ones without a split: of the logits of this
+run, of the same network on bits over the whole graph, and in full precision over the whole graph on the CPU. ``loss_by_bits`` and
+``loss_by_cutting`` are the points between them. All are null without labels, and a whole graph's where there is no memory for it.
+``phases`` are seconds, in the order in which they began, and add up to ``seconds``, the time from the command's start
+(on Linux from that of the process, Python's own start included). ``batches`` holds
+the fields of :class:`bitsparse.nn.ClusterReport`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bitsparse import nn, viz
+from bitsparse._files import replacing
+from bitsparse._progress import Stopwatch, progress
+from bitsparse._text import size
+from bitsparse.cli import common
+from bitsparse.cli.run import whole
+from bitsparse.cli.run.report import Report, page
+from bitsparse.datasets import GraphData
+from bitsparse.graph.operand import FORMS
+from bitsparse.graph.parts import cached_partition, partition_apart
+
+_KINDS = ("gcn", "sage", "gin")
+_HIDDEN = {"gcn": 16, "sage": 64, "gin": 64}
+_PARTS, _BATCH = 1500, 20
+#: Seconds after which whoever watches a terminal is told what goes on.
+_PATIENCE = 2.0
+
+
+DESCRIPTION = (
+    "Run a low-bit network over a graph: over the whole of it where half of the free memory is enough, else cut into parts, of which "
+    "batches are packed and computed one after the other; on a GPU copies overlap with the work. Reports what bits and cutting cost "
+    "in accuracy, each apart, and the time of each phase."
+)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's options."""
+    common.add_task_options(parser, "network runs", needs="features", default="digits")
+    parser.add_argument(
+        "--model",
+        default="gcn",
+        metavar="KIND|FILE",
+        help="gcn, sage or gin, or weights as nn.Network.save writes them (default: gcn, trained here if the graph has labels; the others "
+        "have random weights). A file's network reads the features as they are, the others rows that are normalised to a sum of 1",
+    )
+    common.add_counts(
+        parser,
+        layers=(3, "layers of random weights (default: 3)"),
+        hidden=(None, "hidden units of them (default: 16 for gcn, else 64)"),
+        parts=(
+            None,
+            f"cut the graph into N parts (METIS) and run in batches (default: the whole graph where it fits, else {_PARTS})",
+        ),
+        batch=(None, f"with --parts: parts in a batch (default: {_BATCH})"),
+    )
+    few: dict[str, Any] = {"type": common.bit_count, "default": 8, "metavar": "B"}
+    parser.add_argument("--bits", **few, help="of features, weights and activations (default: 8)")
+    parser.add_argument("--between", action="store_true", help="with --parts: keep the edges between parts of a batch")
+    parser.add_argument("--form", choices=FORMS, default="auto", help="of the adjacency (default: auto)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of parts, training and weights (default: 0)")
+    parser.add_argument(
+        "--out", metavar="FILE", help="write the logits, in node order, as .npy; the file appears when it is whole"
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="with --parts and --out: go on where an interrupted run ended"
+    )
+    parser.add_argument("--no-cache", action="store_true", help="do not keep the parts on disk")
+    common.add_json(parser, " instead of text")
+    parser.add_argument("--report", metavar="FILE", help="also write the report as .html or .png")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Serve the command."""
+    _refuse(args)
+    watch = _Announced(args)
+    try:
+        report = _report(args, watch)
+        if args.report:
+            watch.enter("drawing")
+            _save(args, report, watch)
+    finally:
+        watch.end()
+    report.phases = watch.phases()
+    common.emit(args, report.record(), lambda: str(report))
+
+
+def _refuse(args: argparse.Namespace) -> None:
+    """Refuse what cannot be done before anything is."""
+    if args.report and Path(args.report).suffix not in (".html", ".png"):
+        raise ValueError(f"--report {args.report} must end in .html or .png")
+    if args.report and args.report.endswith(".png"):
+        common.need("matplotlib", "--report", "viz")
+    if args.resume and not args.out:
+        raise ValueError("--resume goes with --out; name the file of the logits")
+    for option in ("resume", "between", "batch"):
+        if getattr(args, option) and args.parts is None:
+            raise ValueError(f"--{option} goes with --parts, which asks for batches; add --parts {_PARTS}, for example")
+    common.need_gpu(args.device)
+
+
+class _Announced(Stopwatch):
+    """A stopwatch that says on a terminal what it is that takes longer than two seconds."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        super().__init__("starting", args.begin)
+        self._say, self._timer = partial(common.say, args), threading.Timer(0.0, print)
+
+    def enter(self, phase: str) -> str:
+        self._timer.cancel()
+        if sys.stderr.isatty():
+            self._timer = threading.Timer(_PATIENCE, self._say, (phase,))
+            self._timer.daemon = True
+            self._timer.start()
+        return super().enter(phase)
+
+    def end(self) -> None:
+        """The last phase is over."""
+        self._timer.cancel()
+        super().enter(self._phase)
+
+
+def _report(args: argparse.Namespace, watch: Stopwatch) -> Report:
+    """Everything but the phases' times."""
+    watch.enter("reading")
+    data = _load(args)
+    # What a network of the user's was trained on stands in his file; ours are trained on rows of equal sums.
+    x = nn.Features(data.x).normalized if args.model in _KINDS else data.x
+    network = _network(args, data, x, watch)
+    watch.enter("quantising")
+    model = nn.quantize_network(network, data.adjacency, x, args.bits, seed=args.seed)
+    size_of_graph = data.num_nodes, data.num_edges
+    memory = whole.Memory(whole.low_bit_bytes(*size_of_graph, model), whole.available(args.device))
+    report = Report(data.name, args.device, model.name, args.bits, *size_of_graph, memory)
+    if args.parts is None and memory.fits:
+        watch.enter("computing")
+        logits = whole.logits(model, data, x, args.form, args.device)
+        if args.out:
+            watch.enter("results")
+            with replacing(args.out) as file:
+                np.save(file, logits)
+        report.accuracy = report.whole = _accuracy(data, logits)
+    else:
+        if args.parts is None:
+            common.say(
+                args, f"a whole graph may take {size(memory.needed)}, more than half of the memory; running in batches"
+            )
+        logits, report.batches = _in_batches(args, data, model, x, watch)
+        report.accuracy = _accuracy(data, logits)
+    if report.accuracy is not None:
+        _compare(args, data, network, model, x, report, watch)
+    return report
+
+
+def _in_batches(
+    args: argparse.Namespace, data: GraphData, model: nn.LowBitNetwork, x: Any, watch: Stopwatch
+) -> tuple[Any, nn.ClusterReport]:
+    watch.enter("partitioning")
+    parts = min(args.parts or _PARTS, max(data.num_nodes, 1))
+    if args.no_cache:
+        labels = partition_apart(data.adjacency, parts, seed=args.seed)
+    else:
+        labels, _ = cached_partition(data.adjacency, parts, seed=args.seed, cut=partition_apart)
+    options = {key: getattr(args, key) for key in ("between", "form", "device")} | {"labels": labels, "watch": watch}
+    watch.enter("packing")
+    runner = nn.ClusterRunner(
+        data.adjacency, model, parts_per_batch=args.batch or _BATCH, progress=lambda done, groups: advance(), **options
+    )
+    groups = len(runner.packets.groups)
+    watch.enter("computing")
+    with progress(groups, "group") as advance:
+        logits = runner.run(x, args.out, resume=args.resume, timed=True)
+    watch.enter("comparing")
+    runner.report.tiles, runner.report.tiles_used = runner.tiles()
+    return logits, runner.report
+
+
+def _compare(
+    args: argparse.Namespace,
+    data: GraphData,
+    network: nn.Network,
+    model: nn.LowBitNetwork,
+    x: Any,
+    report: Report,
+    watch: Stopwatch,
+) -> None:
+    """Accuracies over the whole graph, on bits and in full precision, as far as there is memory for them."""
+    watch.enter("comparing")
+    if report.batches is not None:
+        places = [args.device, *({"cpu"} - {args.device})]
+        for place in places:  # the logits are the same anywhere
+            if whole.Memory(report.memory.needed, whole.available(place)).fits:
+                report.whole = _accuracy(data, whole.logits(model, data, x, "auto", place))
+                break
+        else:
+            common.say(args, "no memory to run the whole graph on bits as well; what the cutting costs stays unknown")
+    needed = whole.float_bytes(data.num_nodes, data.num_edges, network)
+    if whole.Memory(needed, whole.available("cpu")).fits:
+        report.full = _accuracy(data, network(data.adjacency, x))
+    else:
+        common.say(
+            args, f"full precision may take {size(needed)}, more than half of the memory; what bits cost stays unknown"
+        )
+
+
+def _save(args: argparse.Namespace, report: Report, watch: Stopwatch) -> None:
+    """Write the page or the picture, of the phases up to now."""
+    report.phases = {name: ns for name, ns in watch.phases().items() if ns}  # but for the one that has just begun
+    if args.report.endswith(".png"):
+        common.save_figure(args, viz.stages(report, name=report.graph), args.report)
+    else:
+        Path(args.report).write_text(page(report), encoding="utf-8")
+        common.say(args, f"wrote {args.report}")
+
+
+def _load(args: argparse.Namespace) -> GraphData:
+    data = common.load_graph(args)
+    if data.weights is not None:
+        common.say(args, f"the edge weights of {data.name} are left out; networks on bits take each edge as one")
+    common.need_part(data, common.FEATURES, data.x, "the network reads")
+    if data.labels is not None and data.train_mask is None and data.num_classes > 1:
+        data = data.with_split()
+    return data
+
+
+def _network(args: argparse.Namespace, data: GraphData, x: Any, watch: Stopwatch) -> nn.Network:
+    """Weights from a file, trained here, or random."""
+    if args.model not in _KINDS:
+        if not Path(args.model).is_file():
+            raise ValueError(f"--model {args.model!r} is neither {', '.join(_KINDS)} nor a file; pass one of them")
+        return nn.load_network(args.model)
+    classes = max(data.num_classes, 2) if data.labels is not None else 2
+    if args.model == "gcn" and data.train_mask is not None:
+        watch.enter("training")
+        return nn.train(nn.Graph(data.adjacency), nn.Features(data.x), data.targets, data.train_mask, seed=args.seed)
+    common.say(args, f"the weights of the {args.model} are random (seed {args.seed})")
+    hidden = [args.hidden or _HIDDEN[args.model]] * (args.layers - 1)
+    return nn.random_network(args.model, [x.shape[1], *hidden, classes], seed=args.seed)
+
+
+def _accuracy(data: GraphData, logits: Any) -> float | None:
+    """Per cent of the test nodes, or of all labelled ones without a split."""
+    mask = data.targets >= 0 if data.test_mask is None else data.test_mask
+    return round(common.accuracy(data, logits, mask), 4) if mask.any() else None

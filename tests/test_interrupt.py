@@ -1,0 +1,115 @@
+"""Ctrl-C ends a command with one plain line and status 130, wherever it is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bitsparse.cli import interrupt
+from bitsparse.datasets import synthetic
+from bitsparse.graph import parts
+
+#: Seconds after which a command that should have ended within one has not: machines may be slow, what is interrupted takes hours.
+_GENEROUS = 60
+#: Native code that keeps going for hours, whatever signal comes.
+_ENDLESS = "import hashlib; hashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)"
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="interruptions are sent as POSIX signals")
+
+
+def interrupted(script: str, folder: Path) -> tuple[int, str]:
+    """Status and stderr of a script that is interrupted once it has said that it is ready."""
+    code = f"import sys\nfrom bitsparse import cli\nfrom bitsparse.cli import run\n{script}"
+    environment = os.environ | {"BITSPARSE_CACHE_DIR": str(folder / "cache")}
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+        env=environment,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n", process.communicate(timeout=_GENEROUS)
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=_GENEROUS)
+        finally:
+            process.kill()
+    return process.returncode, said
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        "while True: pass",
+        "import time; time.sleep(3600)",
+        _ENDLESS,
+        "import time\n    try: time.sleep(3600)\n    finally: time.sleep(3600)",
+    ],
+    ids=["python", "waiting", "native", "cleaning up"],
+)
+def test_an_interruption_ends_a_command(tmp_path: Path, work: str) -> None:
+    script = f"def work(args):\n    print('ready', flush=True)\n    {work}\nrun.run = work\nsys.exit(cli.main(['run']))"
+    assert interrupted(script, tmp_path) == (130, "bitsparse run: interrupted\n")
+
+
+def alive(process: int) -> bool:
+    """Whether a process is there and has not ended, though nobody may have asked for its status yet."""
+    try:
+        os.kill(process, 0)
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+
+
+def test_an_interruption_ends_metis(tmp_path: Path) -> None:
+    """It holds the interpreter's lock, so it works in a process of its own, which must not outlive the command."""
+    graph = synthetic((300, 2400), "communities").with_generated(features=8, classes=3)
+    np.savez(tmp_path / "g.npz", indptr=graph.indptr, indices=graph.indices, features=graph.x)
+    script = (
+        "import subprocess\n"
+        "from bitsparse.graph import parts\n"
+        f"parts._SOON_EDGES, parts._CHILD = 0, {_ENDLESS!r}\n"
+        "class Popen(subprocess.Popen):\n"
+        "    def communicate(self, *arguments, **options):\n"
+        "        open('child', 'w').write(str(self.pid))\n"
+        "        print('ready', flush=True)\n"
+        "        return super().communicate(*arguments, **options)\n"
+        "subprocess.Popen = Popen\n"
+        "sys.exit(cli.main(['run', '--graph', 'g.npz', '--parts', '20', '--model', 'gin']))"
+    )
+    status, said = interrupted(script, tmp_path)
+    assert (status, said.splitlines()[-1]) == (130, "bitsparse run: interrupted")
+    assert not alive(int((tmp_path / "child").read_text()))
+
+
+def test_a_process_of_its_own_gives_the_same_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    adjacency = synthetic((300, 2400), "communities").adjacency
+    expected = parts.partition(adjacency, 7, seed=3)
+    monkeypatch.setattr(parts, "partition", None)
+    monkeypatch.setattr(parts, "_SOON_EDGES", 0)
+    found = parts.partition_apart(adjacency, 7, seed=3)
+    assert found.dtype == np.int32
+    np.testing.assert_array_equal(found, expected)
+    monkeypatch.setattr(parts, "_CHILD", "raise SystemExit('no memory left')")
+    with pytest.raises(OSError, match="process of METIS ended with status 1: no memory left"):
+        parts.partition_apart(adjacency, 7)
+    with pytest.raises(ValueError, match="parts"):
+        parts.partition_apart(adjacency, 301)
+
+
+def test_the_watch_leaves_nothing_behind() -> None:
+    before = signal.set_wakeup_fd(-1)
+    signal.set_wakeup_fd(before)
+    files = len(os.listdir("/dev/fd"))
+    with interrupt.ended_soon("run"):
+        assert signal.set_wakeup_fd(-1) != before
+    assert signal.set_wakeup_fd(before) == before
+    assert len(os.listdir("/dev/fd")) == files
