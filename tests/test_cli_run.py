@@ -173,6 +173,18 @@ def test_a_stopwatch_is_in_one_phase_at_any_time(monkeypatch: pytest.MonkeyPatch
     assert watch.total() == 2549 == sum(watch.phases().values())
 
 
+def test_a_runner_tells_a_stopwatch_what_it_does() -> None:
+    graph, x = synthetic((300, 2400)).adjacency, np.eye(300, 5, dtype=np.float32)
+    model, watch = nn.quantize_network(nn.random_network("gcn", [5, 2]), graph, x, 8), Stopwatch("computing")
+    runner = nn.ClusterRunner(graph, model, labels=np.arange(300) // 30, watch=watch)
+    assert watch.phases() == {"computing": 0}
+    runner.run(x)
+    phases = watch.phases()
+    assert list(phases) == ["computing", "packing", "results"] and all(phases.values())
+    # Packing is told of by both clocks, and takes no longer on the one that runs inside the other.
+    assert 0 < runner.report.pack_seconds <= phases["packing"] / 1e9
+
+
 @pytest.mark.parametrize("options", [(), ("--parts", 40, "--batch", 4)])
 def test_phases_add_up_to_what_the_clock_shows(
     graph_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: tuple[Any, ...]

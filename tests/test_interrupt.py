@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from bitsparse.datasets import synthetic
 from bitsparse.graph import parts
 
 #: Seconds after which a command that should have ended within one has not: machines may be slow, what is interrupted takes hours.
-_GENEROUS = 60
+_GENEROUS = 40
 #: Native code that keeps going for hours, whatever signal comes.
 _ENDLESS = "import hashlib; hashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)"
 
@@ -38,6 +39,7 @@ def interrupted(script: str, folder: Path) -> tuple[int, str]:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n", process.communicate(timeout=_GENEROUS)
+            time.sleep(0.5)  # into the middle of what it does next
             process.send_signal(signal.SIGINT)
             _, said = process.communicate(timeout=_GENEROUS)
         finally:
