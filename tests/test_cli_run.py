@@ -206,7 +206,7 @@ def test_a_process_knows_its_age() -> None:
     """It began after its parent took the time, and before it is asked; the system counts in hundredths of a second."""
     code = "import time; from bitsparse.cli import _age; time.sleep(0.1); print(_age())"
     begin = time.perf_counter_ns()
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
     assert 10**8 < int(done.stdout) < time.perf_counter_ns() - begin + 10**7
 
 
