@@ -18,6 +18,7 @@ from scipy import sparse
 from bitsparse import _progress, nn
 from bitsparse._progress import Stopwatch
 from bitsparse.cli import main
+from bitsparse.cli import run as run_command
 from bitsparse.cli.run import whole
 from bitsparse.cli.run.report import Report, page
 from bitsparse.datasets import GraphData, read, synthetic
@@ -199,6 +200,34 @@ def test_phases_add_up_to_what_the_clock_shows(
     # Whole nanoseconds were added up: only their conversion to seconds rounds.
     assert sum(phases.values()) == pytest.approx(found["seconds"], abs=1e-9)
     assert found["seconds"] <= passed / 1e9
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_whoever_watches_a_terminal_is_told_what_takes_long(
+    graph_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, terminal: bool
+) -> None:
+    waits: list[tuple[float, str]] = []
+
+    class Late:
+        """A timer whose time comes at once."""
+
+        def __init__(self, seconds: float, say: Any, given: tuple[str, ...] = ()) -> None:
+            self.work = lambda: (waits.append((seconds, *given)), say(*given))
+
+        def start(self) -> None:
+            self.work()
+
+        def cancel(self) -> None:
+            pass
+
+    monkeypatch.setattr(run_command.threading, "Timer", Late)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    code, _, err = run(capsys, "--graph", graph_file, "--parts", 40)
+    assert code == 0
+    said = [line.removeprefix("bitsparse run: ") for line in err.splitlines()]
+    told = ["reading", "training", "quantising", "partitioning", "packing", "computing", "comparing"]
+    assert [line for line in said if line in told] == (told if terminal else [])
+    assert all(seconds == 2 for seconds, _ in waits) and bool(waits) == terminal
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells when a process began")

@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> None:
     try:
         report = _report(args, watch)
         if args.report:
-            watch.enter("drawing")
+            watch.begin("drawing")
             _save(args, report, watch)
     finally:
         watch.end()
@@ -121,37 +121,40 @@ class _Announced(Stopwatch):
         super().__init__("starting", args.begin)
         self._say, self._timer = partial(common.say, args), threading.Timer(0.0, print)
 
-    def enter(self, phase: str) -> str:
+    def begin(self, phase: str) -> None:
+        """From now on it is this phase of the command; those of a run inside it are not announced."""
+        if phase == self._phase:
+            return
         self._timer.cancel()
         if sys.stderr.isatty():
             self._timer = threading.Timer(_PATIENCE, self._say, (phase,))
             self._timer.daemon = True
             self._timer.start()
-        return super().enter(phase)
+        self.enter(phase)
 
     def end(self) -> None:
         """The last phase is over."""
         self._timer.cancel()
-        super().enter(self._phase)
+        self.enter(self._phase)
 
 
-def _report(args: argparse.Namespace, watch: Stopwatch) -> Report:
+def _report(args: argparse.Namespace, watch: _Announced) -> Report:
     """Everything but the phases' times."""
-    watch.enter("reading")
+    watch.begin("reading")
     data = _load(args)
     # What a network of the user's was trained on stands in his file; ours are trained on rows of equal sums.
     x = nn.Features(data.x).normalized if args.model in _KINDS else data.x
     network = _network(args, data, x, watch)
-    watch.enter("quantising")
+    watch.begin("quantising")
     model = nn.quantize_network(network, data.adjacency, x, args.bits, seed=args.seed)
     size_of_graph = data.num_nodes, data.num_edges
     memory = whole.Memory(whole.low_bit_bytes(*size_of_graph, model), whole.available(args.device))
     report = Report(data.name, args.device, model.name, args.bits, *size_of_graph, memory)
     if args.parts is None and memory.fits:
-        watch.enter("computing")
+        watch.begin("computing")
         logits = whole.logits(model, data, x, args.form, args.device)
         if args.out:
-            watch.enter("results")
+            watch.begin("results")
             with replacing(args.out) as file:
                 np.save(file, logits)
         report.accuracy = report.whole = _accuracy(data, logits)
@@ -168,24 +171,24 @@ def _report(args: argparse.Namespace, watch: Stopwatch) -> Report:
 
 
 def _in_batches(
-    args: argparse.Namespace, data: GraphData, model: nn.LowBitNetwork, x: Any, watch: Stopwatch
+    args: argparse.Namespace, data: GraphData, model: nn.LowBitNetwork, x: Any, watch: _Announced
 ) -> tuple[Any, nn.ClusterReport]:
-    watch.enter("partitioning")
+    watch.begin("partitioning")
     parts = min(args.parts or _PARTS, max(data.num_nodes, 1))
     if args.no_cache:
         labels = partition_apart(data.adjacency, parts, seed=args.seed)
     else:
         labels, _ = cached_partition(data.adjacency, parts, seed=args.seed, cut=partition_apart)
     options = {key: getattr(args, key) for key in ("between", "form", "device")} | {"labels": labels, "watch": watch}
-    watch.enter("packing")
+    watch.begin("packing")
     runner = nn.ClusterRunner(
         data.adjacency, model, parts_per_batch=args.batch or _BATCH, progress=lambda done, groups: advance(), **options
     )
     groups = len(runner.packets.groups)
-    watch.enter("computing")
+    watch.begin("computing")
     with progress(groups, "group") as advance:
         logits = runner.run(x, args.out, resume=args.resume, timed=True)
-    watch.enter("comparing")
+    watch.begin("comparing")
     runner.report.tiles, runner.report.tiles_used = runner.tiles()
     return logits, runner.report
 
@@ -197,10 +200,10 @@ def _compare(
     model: nn.LowBitNetwork,
     x: Any,
     report: Report,
-    watch: Stopwatch,
+    watch: _Announced,
 ) -> None:
     """Accuracies over the whole graph, on bits and in full precision, as far as there is memory for them."""
-    watch.enter("comparing")
+    watch.begin("comparing")
     if report.batches is not None:
         places = [args.device, *({"cpu"} - {args.device})]
         for place in places:  # the logits are the same anywhere
@@ -218,7 +221,7 @@ def _compare(
         )
 
 
-def _save(args: argparse.Namespace, report: Report, watch: Stopwatch) -> None:
+def _save(args: argparse.Namespace, report: Report, watch: _Announced) -> None:
     """Write the page or the picture, of the phases up to now."""
     report.phases = {name: ns for name, ns in watch.phases().items() if ns}  # but for the one that has just begun
     if args.report.endswith(".png"):
@@ -238,7 +241,7 @@ def _load(args: argparse.Namespace) -> GraphData:
     return data
 
 
-def _network(args: argparse.Namespace, data: GraphData, x: Any, watch: Stopwatch) -> nn.Network:
+def _network(args: argparse.Namespace, data: GraphData, x: Any, watch: _Announced) -> nn.Network:
     """Weights from a file, trained here, or random."""
     if args.model not in _KINDS:
         if not Path(args.model).is_file():
@@ -246,7 +249,7 @@ def _network(args: argparse.Namespace, data: GraphData, x: Any, watch: Stopwatch
         return nn.load_network(args.model)
     classes = max(data.num_classes, 2) if data.labels is not None else 2
     if args.model == "gcn" and data.train_mask is not None:
-        watch.enter("training")
+        watch.begin("training")
         return nn.train(nn.Graph(data.adjacency), nn.Features(data.x), data.targets, data.train_mask, seed=args.seed)
     common.say(args, f"the weights of the {args.model} are random (seed {args.seed})")
     hidden = [args.hidden or _HIDDEN[args.model]] * (args.layers - 1)
