@@ -52,6 +52,8 @@ def test_files_whose_parts_contradict_each_other_are_refused(tmp_path: Path) -> 
     path = tmp_path / "low.npz"
     graph, x = sparse.csr_array(np.eye(5)), np.arange(20.0).reshape(5, 4)
     nn.quantize_network(nn.random_network("gcn", [4, 3, 2]), graph, x, 4).save(path)
+    with pytest.raises(bs.FileFormatError, match="load_lowbit reads networks on bits"):
+        nn.load_network(path)
     with np.load(path) as file:
         whole = dict(file)
     text = json.loads(str(whole["network"]))

@@ -150,7 +150,7 @@ def cached_partition(
     *,
     seed: int = 0,
     folder: str | Path | None = None,
-    cut: Callable[..., NDArray[np.int32]] = partition,
+    cut: Callable[..., NDArray[np.int32]] | None = None,
 ) -> tuple[NDArray[np.int32], bool]:
     """:func:`bitsparse.graph.partition`, kept on disk.
 
@@ -160,8 +160,8 @@ def cached_partition(
         As there.
     folder : path, optional
         By default ``parts`` in the cache folder (``BITSPARSE_CACHE_DIR``).
-    cut : callable
-        What makes them, with the same arguments: :func:`partition` or :func:`partition_apart`.
+    cut : callable, optional
+        What makes them, with the same arguments, in place of :func:`bitsparse.graph.partition`: :func:`partition_apart`.
 
     Returns
     -------
@@ -176,7 +176,7 @@ def cached_partition(
     labels = _load(path, nodes, parts)
     if labels is not None:
         return labels, True
-    labels = cut(graph, parts, seed=seed)
+    labels = (cut or partition)(graph, parts, seed=seed)
     keep(path, partial(np.save, arr=labels))
     return labels, False
 

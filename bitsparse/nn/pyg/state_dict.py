@@ -172,7 +172,7 @@ def load_network(path: str | Path) -> Network:
     ...     nn.load_network(folder + "/gin.npz")
     <Network gin 8 -> 64 -> 2>
     """
-    with reading("load_network", path, "; write it with Network.save"):
+    with reading("load_network", path, "; write it with Network.save (load_lowbit reads networks on bits)"):
         try:
             with opened(path) as archive:
                 layers = archive.text("layers", _LONGEST) if "layers" in archive else None
