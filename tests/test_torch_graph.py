@@ -151,7 +151,7 @@ def test_attention_by_cosines_and_of_the_second_kind() -> None:
     square = bst.Graph(edge_list(NODES, NODES, 200).unique(dim=1), NODES)
     x, beta = random(NODES, 3).requires_grad_(), random(1).requires_grad_()
     assert torch.autograd.gradcheck(lambda *given: bst.cosine_attention(square, *given), (x, beta))
-    torch.library.opcheck(torch.ops.bitsparse.cosine_attention.default, (*square.pattern(), x, beta))
+    torch.library.opcheck(torch.ops.bitsparse.cosine_attention.default, (*square.pattern(), x, beta, True))
     for call in (lambda g: bst.cosine_attention(g, x, beta), lambda g: bst.gatv2_attention(g, *parts)):
         with pytest.raises(ValueError, match="repeated edges"):
             call(bipartite())

@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*treespec:FutureWarning"),
 ]
 SOURCES, TARGETS = 7, 9
-SQUARE = ("cosine_attention", "cosine_attention_vjp")
+SQUARE = ("cosine_attention", "cosine_attention_vjp", "scored_attention", "scored_attention_vjp")
 OPS = torch.ops.bitsparse
 
 
@@ -51,10 +51,16 @@ def arguments(name: str, g: Any, heads: tuple[int, ...] = (), **how: Any) -> tup
     source, target, edges = (random(size, *heads, **how) for size in (SOURCES, TARGETS, n))
     scales, pattern = (torch.rand(TARGETS), torch.rand(SOURCES)), g.pattern(values=True)
     weights, square, beta = random(*heads, 3, **how), random(TARGETS, 4, **how), random(1, **how | {"spread": False})
-    attended, seed = (x, source, target), torch.tensor([-3])
-    state = ()
+    attended, seed, features = (x, source, target), torch.tensor([-3]), random(TARGETS, *(heads or (1,)), 3, **how)
+    vectors, state = random(*(heads or (1,)), 3, **how), ()
+    others = (vectors.detach() * 2).requires_grad_()
     if name == "attention_vjp":
         state = OPS.attention(*pattern, *(part.detach() for part in attended), seed, 0.2, 0.3, True)
+    if name == "scored_attention_vjp":
+        parts = (part.detach() for part in (features, vectors, others))
+        state = OPS.scored_attention(*pattern, *parts, seed, 0.2, 0.3, True)
+    if name == "cosine_attention_vjp":
+        state = OPS.cosine_attention(*pattern, square.detach(), beta.detach(), True)
     rest = {
         "spmm": (edges, *scales, x),
         "sddmm": (*scales, y, x),
@@ -62,10 +68,12 @@ def arguments(name: str, g: Any, heads: tuple[int, ...] = (), **how: Any) -> tup
         "spmm_extreme_vjp": (edges, x, y, "min"),
         "attention": (*attended, seed, 0.2, 0.3, True),
         "attention_vjp": (*attended, seed, *state, y, 0.2, 0.3),
+        "scored_attention": (features, vectors, others, seed, 0.2, 0.3, True),
+        "scored_attention_vjp": (features, vectors, others, seed, *state, features * 2, 0.2, 0.3),
         "gatv2_scores": (x, y, weights, 0.2),
         "gatv2_scores_vjp": (x, y, weights, edges, 0.2),
-        "cosine_attention": (square, beta),
-        "cosine_attention_vjp": (square, beta, square * 2),
+        "cosine_attention": (square, beta, True),
+        "cosine_attention_vjp": (square, beta, *state, square * 2),
         "edge_softmax": (edges,),
         "edge_softmax_vjp": (edges, edges * 2),
     }[name]
@@ -80,6 +88,8 @@ NAMES = [
         "spmm_extreme_vjp",
         "attention",
         "attention_vjp",
+        "scored_attention",
+        "scored_attention_vjp",
         "edge_softmax",
         "edge_softmax_vjp",
     ),
@@ -102,9 +112,11 @@ def numbers(name: str, given: tuple[Any, ...]) -> tuple[Callable[..., Any], list
         for k, leaf in zip(where, leaves, strict=True):
             every[k] = leaf
         parts = every[6:]
-        if name == "attention":
+        if name in ("attention", "scored_attention"):
             seed, slope, dropout, _ = parts[3:]
             parts[3:] = [slope, dropout, seed]
+        if name == "cosine_attention":
+            parts = parts[:2]
         return getattr(operators, name)(operators.Pattern(*every[:6]), *parts)
 
     return call, [given[k] for k in where]
@@ -113,7 +125,7 @@ def numbers(name: str, given: tuple[Any, ...]) -> tuple[Callable[..., Any], list
 # ---- registration
 def test_the_table_names_every_operator() -> None:
     registered = {name for name in torch._C._dispatch_get_all_op_names() if name.startswith("bitsparse::")}
-    assert registered == {f"bitsparse::{name}" for name in NAMES}
+    assert registered == {f"bitsparse::{name}" for name in (*NAMES, "column_sums")}
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -175,9 +187,11 @@ def differences(name: str, kind: Any, form: dict[str, Any]) -> list[tuple[float,
         gradients = torch.autograd.grad(made, leaves, direction)
         assert all(g.dtype == leaf.dtype for g, leaf in zip(gradients, leaves, strict=True))
         results.append((made.detach(), *gradients))
-    return [
-        (float((other.double() - one).abs().max()), float(one.abs().max())) for one, other in zip(*results, strict=True)
-    ]
+    sizes = [float(one.abs().max()) for one in results[0]]
+    if name == "scored_attention":  # gradients by vectors are sums over all nodes, which all but cancel
+        sizes[2:] = [max(sizes[1:])] * 2
+    errors = [float((other.double() - one).abs().max()) for one, other in zip(*results, strict=True)]
+    return list(zip(errors, sizes, strict=True))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
@@ -209,7 +223,7 @@ class Network(torch.nn.Module):  # type: ignore[misc, name-defined]
 
 
 NODES = 40
-ATTENTIONS = ("attention", "gatv2_scores", "edge_softmax", "cosine_attention")
+ATTENTIONS = ("scored_attention", "gatv2_scores", "edge_softmax", "cosine_attention")
 
 
 def network() -> tuple[Any, Any]:

@@ -1,4 +1,4 @@
-"""Epochs of graph convolutions on a CPU with :mod:`bitsparse.torch`, against PyTorch Geometric and PyTorch: part of suite ``training``."""
+"""Epochs of graph convolutions on a CPU, and of an accelerated network: part of suite ``training``, with PyTorch Geometric and PyTorch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,18 @@ from torch import Tensor
 
 import bitsparse.torch as bst
 from benchmarks.cases.graphs import graph
-from benchmarks.cases.training import SIZES, Network, Problem, Side, compare, ours_of, peer_of, problem, widths_of
+from benchmarks.cases.training import (
+    SIZES,
+    Network,
+    Problem,
+    Side,
+    compare,
+    in_turns,
+    ours_of,
+    peer_of,
+    problem,
+    widths_of,
+)
 from benchmarks.peers import pyg
 from bitsparse.bench import Prepared
 
@@ -30,7 +41,7 @@ def problem_of(name: str) -> tuple[Problem, str]:
 
 def edges_of(made: Problem) -> Tensor:
     """The edge list of a problem's graph."""
-    nodes = torch.arange(made.nodes)
+    nodes = torch.arange(made.nodes, device=made.indices.device)
     return torch.stack([made.indices.long(), torch.repeat_interleave(nodes, torch.diff(made.indptr.long()))])
 
 
@@ -40,7 +51,7 @@ def geometric_of(made: Problem, cached: bool) -> Side:
     widths, _ = widths_of("gcn", made, "fp32")
     convolution: Any = partial(pyg.geometric().nn.GCNConv, cached=cached)
     network = Network("gcn", [convolution(*pair) for pair in pairwise(widths)])
-    return Side(network, edges_of(made), made, made.x, rate=0.01)
+    return Side(network.to(made.x.device), edges_of(made), made, made.x, rate=0.01)
 
 
 def geometric_peer(made: Problem, weights: dict[str, Tensor]) -> Side:
@@ -74,10 +85,11 @@ def epoch(case: str, name: str, who: str, threads: int) -> Prepared:
     return measured(case, made, source, ours, side(made, ours.network.state_dict()), version())
 
 
-def step(case: str, name: str, threads: int) -> Prepared:
-    """Epochs of one network of PyTorch Geometric's, accelerated and as it is."""
+def step(case: str, name: str, threads: int, device: str = "cpu") -> Prepared:
+    """Epochs of one network of PyTorch Geometric's, accelerated and as it is, neither of them captured."""
     torch.set_num_threads(threads)
     made, source = problem_of(name)
+    made = Problem(*(part.to(device) if isinstance(part, Tensor) else part for part in made))
     peer, ours = geometric_of(made, cached=False), geometric_of(made, cached=False)
     bst.accelerate(ours.network)
     ours.operand = bst.Graph(ours.operand, made.nodes)
@@ -93,4 +105,5 @@ def measured(case: str, made: Problem, source: str, ours: Side, peer: Side, vers
     for one in (ours, peer):  # equal again, with fresh moments
         one.network.load_state_dict(weights)
         one.optimizer.state.clear()
-    return Prepared(ours.step, peer.step, version, params, 0)
+    by_events = partial(in_turns, [ours.step, peer.step]) if made.x.is_cuda else None
+    return Prepared(ours.step, peer.step, version, params, 0, measure=by_events)

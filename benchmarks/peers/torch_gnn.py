@@ -3,7 +3,9 @@
 Sums over neighbours are cuSPARSE's products (MKL's on a CPU) with matrices that are made once, in both directions; a symmetric one stands
 for its transpose. Features are multiplied with the weights first where that makes them narrower. Attention is a product with the weights of
 the edges before they are normalised, of features with a column of ones beside them, which sums the weights on the way; its gradients are
-one product with the transpose and one number per edge. In 16 bits these columns are a multiple of 16.
+one product with the transpose and one number per edge. In 16 bits these columns are a multiple of 16. Attention by cosines is the same with
+products of edges for the scores, and in its gradient one more product with a matrix and its transpose, of both in one where the pattern is
+symmetric.
 
 Layers have the parameters of those of :mod:`bitsparse.torch`, under the same names.
 """
@@ -18,7 +20,7 @@ from torch import Tensor, nn
 
 __all__ = ["KINDS", "Pattern", "layers", "operand", "version"]
 
-KINDS = ("gcn", "sage", "gin", "gat")
+KINDS = ("gcn", "sage", "gin", "gat", "agnn")
 SLOPE = 0.2
 
 
@@ -88,7 +90,7 @@ class Matrices(NamedTuple):
 def operand(kind: str, indptr: Tensor, indices: Tensor, dtype: torch.dtype) -> Any:
     """What the layers of a network sum over: matrices with values, or the pattern of attention."""
     pattern = Pattern(indptr, indices, loops=kind != "sage")
-    if kind == "gat":
+    if kind in ("gat", "agnn"):
         return pattern
     degree = torch.diff(pattern.indptr).clamp(min=1).float()
     if kind == "sage":  # the mean
@@ -153,17 +155,63 @@ class Attend(torch.autograd.Function):
             by_sum = -(by_product * out[:, head]).sum(1, keepdim=True)
             turned = pattern.turned(weights.index_select(0, pattern.order))
             by_x = torch.sparse.mm(turned, by_product.to(x.dtype))
-            # cuSPARSE's products of edges are float32's; written over the zeros that they are added to.
-            into = pattern.matrix(torch.zeros(weights.numel(), device=x.device))
-            left, right = _beside(by_product.float(), by_sum.float()), _beside(x[:, head].float(), None)
-            torch.sparse.sampled_addmm(into, left, right.t(), beta=0.0, out=into)
+            ends = _beside(by_product.float(), by_sum.float()), _beside(x[:, head].float(), None)
+            by_weights = _of_edges(pattern, *ends)
             scores = _ends(pattern, source[head], target[head])
-            by_scores = into.values() * weights * torch.where(scores > 0, 1.0, SLOPE)
+            by_scores = by_weights * weights * torch.where(scores > 0, 1.0, SLOPE)
             by_target = torch.sparse.mm(pattern.matrix(by_scores), ones)
             by_source = torch.sparse.mm(pattern.turned(by_scores.index_select(0, pattern.order)), ones)
             found.append((by_x, by_source, by_target))
         by_x, by_source, by_target = zip(*found, strict=True)
         return torch.stack(by_x, 1), *(torch.cat(part, 1).to(x.dtype) for part in (by_source, by_target)), None
+
+
+class AttendByCosine(torch.autograd.Function):
+    """Sums of `x` (nodes, columns) weighted with the softmax of ``beta * cos(x[i], x[j])``."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, beta: Tensor, pattern: Pattern) -> Tensor:
+        """No score is larger than the size of beta, so that no exponential overflows."""
+        inverse = 1 / x.float().norm(dim=1, keepdim=True).clamp(min=1e-12)
+        unit = x.float() * inverse
+        cosines = _of_edges(pattern, unit, unit)
+        weights = (cosines * beta - beta.abs()).exp_()
+        product = torch.sparse.mm(pattern.matrix(weights.to(x.dtype)), _beside(x, None))
+        columns = x.shape[1]
+        sums = product[:, columns : columns + 1].float().clamp(min=1e-30)
+        out = (product[:, :columns] / sums).to(x.dtype)
+        ctx.pattern = pattern
+        ctx.save_for_backward(x, beta, out, inverse, unit, cosines, weights, sums)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        """Through the quotient, the product, the exponential and the cosines."""
+        x, beta, out, inverse, unit, cosines, weights, sums = ctx.saved_tensors
+        pattern, dtype = ctx.pattern, x.dtype
+        by_product = gradient / sums
+        by_sum = -(by_product * out).sum(1, keepdim=True)
+        turned = pattern.turned(weights.index_select(0, pattern.order).to(dtype))
+        by_x = torch.sparse.mm(turned, by_product.to(dtype))
+        slopes = _of_edges(pattern, _beside(by_product.float(), by_sum.float()), _beside(x.float(), None)) * weights
+        by_beta = (slopes * cosines).sum().reshape(1)
+        slopes *= beta
+        back = slopes.index_select(0, pattern.order)
+        unit_there = unit.to(dtype)
+        if pattern.symmetric:
+            by_unit = torch.sparse.mm(pattern.matrix((slopes + back).to(dtype)), unit_there).float()
+        else:
+            by_unit = torch.sparse.mm(pattern.matrix(slopes.to(dtype)), unit_there).float()
+            by_unit += torch.sparse.mm(pattern.turned(back.to(dtype)), unit_there)
+        by_unit -= unit * (by_unit * unit).sum(1, keepdim=True)
+        return by_x + (by_unit * inverse).to(dtype), by_beta.to(beta.dtype), None
+
+
+def _of_edges(pattern: Pattern, left: Tensor, right: Tensor) -> Tensor:
+    """Dot products of the rows at both ends of every edge; cuSPARSE's are float32's, written over the zeros that they are added to."""
+    into = pattern.matrix(torch.zeros(pattern.columns.numel(), device=left.device))
+    torch.sparse.sampled_addmm(into, left, right.t(), beta=0.0, out=into)
+    return into.values()
 
 
 def _ends(pattern: Pattern, source: Tensor, target: Tensor) -> Tensor:
@@ -227,8 +275,36 @@ class Gat(nn.Module):
         return made.flatten(1) + self.bias
 
 
+class Agnn(nn.Module):
+    """Attention by cosines, with a factor that is learnt."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.beta = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: Tensor, pattern: Pattern) -> Tensor:
+        """Features as wide as `x`."""
+        made: Tensor = AttendByCosine.apply(x, self.beta, pattern)
+        return made
+
+
+class Dense(nn.Module):
+    """A linear map of every node's features, with a bias."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.lin = nn.Linear(inputs, outputs)
+
+    def forward(self, x: Tensor, _: Any) -> Tensor:
+        """Whatever the graph is."""
+        made: Tensor = self.lin(x)
+        return made
+
+
 def layers(kind: str, widths: list[int], heads: list[int]) -> list[nn.Module]:
     """The layers of a network, whose widths are those of one head."""
+    if kind == "agnn":
+        return [Dense(*widths[:2]), *(Agnn() for _ in widths[2:-1]), Dense(*widths[-2:])]
     table = {"gcn": Convolution, "gin": Convolution, "sage": Sage}
     made: list[nn.Module] = []
     for i, outputs in enumerate(widths[1:]):

@@ -4,8 +4,8 @@ Where this suite differs from the protocol of ``run.py``:
 
 - ``training-{network}-{precision}-{graph}`` is an epoch: forward, cross entropy on half of the nodes, backward, fused Adam; no dropout.
   gcn and sage (means) have two layers with 128 columns between them, gin three with 64 (sums with the node's own features, then one
-  linear map), gat two, the first with 4 heads of 32 columns side by side. Weights, features and everything between are float32 or
-  bfloat16; in 16 bits both sides have a multiple of 16 classes.
+  linear map), gat two, the first with 4 heads of 32 columns side by side, agnn four sums of 32 columns with weights by cosines between
+  two linear maps. Weights, features and everything between are float32 or bfloat16; in 16 bits both sides have a multiple of 16 classes.
 - Graphs are those of suite ``spmm``, without loops: cora, pubmed and artist, whose epochs are captured as one CUDA graph on both sides, and
   the synthetic ones of the sizes of reddit and ogbn-products, whose epochs are launched as they are. Features and labels are the data
   set's where it has them, else random.
@@ -40,7 +40,7 @@ from bitsparse.errors import DeviceError
 
 __all__ = ["cases", "machine"]
 
-NETWORKS = ("gcn", "sage", "gin", "gat")
+NETWORKS = ("gcn", "sage", "gin", "gat", "agnn")
 PRECISIONS = ("fp32", "bf16")
 #: Graphs whose epochs are captured.
 CAPTURED = ("cora", "pubmed", "artist")
@@ -69,7 +69,9 @@ def cases(threads: int) -> list[Case]:
         for name in ON_CPU
         for peer in PEERS
     ]
-    return [*on_cpu, Case("training-cpu-accelerate-cora", partial(accelerated_on_cpu, "cora", threads)), *on_gpu]
+    for place, device in (("-cpu", "cpu"), ("", "cuda")):
+        on_cpu.append(Case(f"training{place}-accelerate-cora", partial(accelerated, "cora", threads, device)))
+    return [*on_cpu, *on_gpu]
 
 
 def epoch(network: str, precision: str, name: str) -> Prepared:
@@ -91,9 +93,12 @@ def epoch_on_cpu(name: str, peer: str, threads: int) -> Prepared:
     return made
 
 
-def accelerated_on_cpu(name: str, threads: int) -> Prepared:
-    """An epoch on the CPU of a network of PyTorch Geometric's, accelerated, against the same as it is."""
+def accelerated(name: str, threads: int, device: str) -> Prepared:
+    """An epoch of a network of PyTorch Geometric's, accelerated, against the same as it is."""
     gpu_timing.torch_module()
+    if device != "cpu":
+        jit.require_cupy("suite training")
     training: Any = importlib.import_module("benchmarks.cases.training_cpu")
-    made: Prepared = training.step(f"training-cpu-accelerate-{name}", name, threads)
+    case = f"training{'-cpu' * (device == 'cpu')}-accelerate-{name}"
+    made: Prepared = training.step(case, name, threads, device)
     return made

@@ -49,6 +49,15 @@ def attention(
     return operators.attention(graph.pattern(), x, source, target, negative_slope, dropout, seed)
 
 
+def scored_attention(
+    graph: Graph, x: Tensor, first: Tensor, second: Tensor, negative_slope: float = 0.2, dropout: float = 0.0
+) -> Tensor:
+    """:func:`attention` of nodes to each other by scores that are dot products of their own features with `first` and `second` (H, D)."""
+    _once_each("attention", graph)
+    seed = torch.randint(2**62, (1,), device=x.device) if dropout else None
+    return operators.scored_attention(graph.pattern(), x, first, second, negative_slope, dropout, seed)
+
+
 def cosine_attention(graph: Graph, x: Tensor, beta: Tensor) -> Tensor:
     """Attention by cosines (AGNN, Thekumparampil et al., 2018): sums of `x` with weights ``softmax_j(beta * cos(x[i], x[j]))``.
 

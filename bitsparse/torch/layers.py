@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bitsparse.torch.attention_kinds import attention, cosine_attention, gatv2_attention
+from bitsparse.torch.attention_kinds import cosine_attention, gatv2_attention, scored_attention
+from bitsparse.torch.bias import biased
 from bitsparse.torch.graph import Graph, as_graph
 from bitsparse.torch.sums import spmm
 
@@ -83,7 +84,7 @@ class GCNConv(nn.Module):
             heavier = self.improved and graph.weight is not None
             graph = graph.normalized(self.add_self_loops, 2.0 if heavier else 1.0)
         x = spmm(graph, self.lin(x)) if self.out_channels <= self.in_channels else self.lin(spmm(graph, x))
-        return x if self.bias is None else x + self.bias
+        return x if self.bias is None else biased(x, self.bias)
 
     def extra_repr(self) -> str:
         """Sizes, for ``repr``."""
@@ -152,7 +153,7 @@ class SAGEConv(nn.Module):
         if linear and self.out_channels < sources.shape[1]:
             out = spmm(graph, nn.functional.linear(sources, self.lin_l.weight), reduce=reduce)
             if self.lin_l.bias is not None:
-                out = out + self.lin_l.bias
+                out = biased(out, self.lin_l.bias)
         else:
             out = self.lin_l(spmm(graph, sources, reduce=reduce))
         if self.root_weight and targets is not None:
@@ -234,7 +235,7 @@ def _narrowing(module: nn.Module) -> tuple[Any, Any]:
         return None, module
 
     def others(x: Tensor) -> Tensor:
-        x = x if first.bias is None else x + first.bias
+        x = x if first.bias is None else biased(x, first.bias)
         for layer in layers[1:]:
             x = layer(x)
         return x
@@ -271,7 +272,7 @@ class _Attending(nn.Module):
         y = y.flatten(1) if self.concat else y.mean(dim=1)
         if self.res is not None:
             y = y + self.res(targets)
-        return y if self.bias is None else y + self.bias
+        return y if self.bias is None else biased(y, self.bias)
 
     def extra_repr(self) -> str:
         """Sizes, for ``repr``."""
@@ -340,8 +341,7 @@ class GATConv(_Attending):
         """Features (nodes, heads * out_channels), or (nodes, out_channels) without `concat`, from (nodes, in_channels)."""
         graph = self._graph(graph, x.shape[0])
         h = self.lin(x).view(-1, self.heads, self.out_channels)
-        source, target = ((h * weights).sum(dim=-1) for weights in (self.att_src, self.att_dst))
-        return self._behind(attention(graph, h, source, target, *self._settings()), x)
+        return self._behind(scored_attention(graph, h, self.att_src[0], self.att_dst[0], *self._settings()), x)
 
 
 class GATv2Conv(_Attending):

@@ -9,21 +9,24 @@ Both directions of a pattern are tensors in every schema, so that an operator pr
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from bitsparse import ops
+from bitsparse import backends, interop, ops
 from bitsparse.ops import AttentionState
 from bitsparse.ops.edges.attention_vjp import attention_vjp_of_transpose
+from bitsparse.ops.edges.cosine_vjp import cosine_attention_vjp_of_both
 from bitsparse.torch.pattern import Pattern, array_over
 from bitsparse.torch.registration import differentiable, operator
 
 _PATTERN = "Tensor indptr, Tensor indices, Tensor t_indptr, Tensor t_indices, Tensor order, Tensor t_order"
 _SCALES = "Tensor? row_scale, Tensor? col_scale"
 _ATTENDED = "Tensor x, Tensor source, Tensor target, Tensor? seed"
+_SCORED = "Tensor x, Tensor first, Tensor second, Tensor? seed"
 
 
 # ---- what computes
@@ -82,6 +85,58 @@ def _attention_vjp(*arguments: Any) -> tuple[Tensor, ...]:
     return attention_vjp_of_transpose(array_over(pattern.turned), *operands, slope, dropout, seed)
 
 
+def _scored_attention(*arguments: Any) -> tuple[Tensor, ...]:
+    parts, (x, first, second), rest = arguments[:6], arguments[6:9], arguments[9:]
+    x = x.contiguous()
+    scores = _head_scores(x, *_widened(x, first, second))
+    result, *sums = _attention(*parts, x, *scores, *rest)
+    return result, *scores, *sums
+
+
+def _scored_attention_vjp(*arguments: Any) -> tuple[Tensor, ...]:
+    parts, (x, first, second, seed, result, source, target, *rest) = arguments[:6], arguments[6:]
+    vectors = _widened(x, first, second)
+    features = (
+        x.to(source.dtype).contiguous() if x.is_cpu else x.contiguous()
+    )  # there what is added is not rounded before
+    dx, *by_scores = _attention_vjp(*parts, features, source, target, seed, result, *rest)
+    if x.is_cpu:
+        dx += sum(by_score[..., None] * vector for by_score, vector in zip(by_scores, vectors, strict=True))
+        by_vectors = [torch.einsum("nh,nhd->hd", by_score, features) for by_score in by_scores]
+    else:
+        kernels = backends.family("cuda", "edges.head_scores")
+        by_vectors = _of_cupy(kernels.head_scores_vjp, features, *vectors, *by_scores, dx)
+    return dx.to(x.dtype), *(made.to(part.dtype) for made, part in zip(by_vectors, (first, second), strict=True))
+
+
+def _head_scores(x: Tensor, first: Tensor, second: Tensor) -> list[Tensor]:
+    """Dot products of each head's features with two vectors."""
+    if x.is_cpu:
+        return [torch.einsum("nhd,hd->nh", x.to(part.dtype), part).contiguous() for part in (first, second)]
+    return _of_cupy(backends.family("cuda", "edges.head_scores").head_scores, x, first, second)
+
+
+def _column_sums(x: Tensor) -> Tensor:
+    if x.is_cpu:
+        return x.sum(dim=0)
+    kernels = backends.family("cuda", "edges.head_scores")
+    return _of_cupy(lambda array: [kernels.column_sums(array)], x.contiguous())[0].to(x.dtype)
+
+
+def _widened(x: Tensor, *parts: Tensor) -> list[Tensor]:
+    """Vectors in what features are summed in."""
+    sums = torch.float64 if x.dtype == torch.float64 else torch.float32
+    return [part.to(sums).contiguous() for part in parts]
+
+
+def _of_cupy(kernel: Callable[..., Any], *tensors: Tensor) -> list[Tensor]:
+    """What kernels over CuPy arrays make of tensors, on the current stream of PyTorch."""
+    arrays = [interop.as_array(part, "bitsparse.torch")[0] for part in tensors]
+    with interop.working_on(interop.device_of(arrays[0]), interop.TORCH):
+        made = kernel(*arrays)
+        return [interop.from_array(part, interop.TORCH, "bitsparse.torch") for part in made]
+
+
 def _edge_softmax(*arguments: Any) -> Tensor:
     made: Tensor = ops.edge_softmax(array_over(Pattern(*arguments[:6])), arguments[6].contiguous())
     return made
@@ -93,17 +148,22 @@ def _edge_softmax_vjp(*arguments: Any) -> Tensor:
     return made
 
 
-def _cosine_attention(*arguments: Any) -> Tensor:
-    x, beta = arguments[6:]
-    made: Tensor = ops.cosine_attention(array_over(Pattern(*arguments[:6])), x.contiguous(), beta=beta)
-    return made
+def _cosine_attention(*arguments: Any) -> tuple[Tensor, Tensor]:
+    x, beta, keeps = arguments[6:]
+    array, x = array_over(Pattern(*arguments[:6])), x.contiguous()
+    if keeps:
+        made: tuple[Tensor, Tensor] = ops.cosine_attention(array, x, beta=beta, return_lse=True)
+        return made
+    plain: Tensor = ops.cosine_attention(array, x, beta=beta)
+    return plain, x.new_empty(0)
 
 
 def _cosine_attention_vjp(*arguments: Any) -> tuple[Tensor, Tensor]:
-    x, beta, gradient = arguments[6:]
-    operands = (array_over(Pattern(*arguments[:6])), x.contiguous(), gradient.contiguous())
-    made: tuple[Tensor, Tensor] = ops.cosine_attention_vjp(*operands, beta=beta, wrt=("x", "beta"))
-    return made
+    pattern, (x, beta, result, lse, gradient) = Pattern(*arguments[:6]), arguments[6:]
+    forward, x, gradient = array_over(pattern), x.contiguous(), gradient.contiguous()
+    backward = forward if pattern.t_indices.data_ptr() == pattern.indices.data_ptr() else array_over(pattern.turned)
+    gradients: tuple[Tensor, Tensor] = cosine_attention_vjp_of_both(forward, backward, x, gradient, beta, result, lse)
+    return gradients
 
 
 def _gatv2_scores(*arguments: Any) -> Tensor:
@@ -168,14 +228,24 @@ def _fake_attention_vjp(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     return x, source, target
 
 
+def _fake_scored_attention(*arguments: Any) -> tuple[Tensor, ...]:
+    x = arguments[6]
+    sums = torch.float64 if x.dtype == torch.float64 else torch.float32
+    scores = [x.new_empty(x.shape[:-1], dtype=sums) for _ in range(2)]
+    result, *rest = _fake_attention(*arguments)
+    return result, *scores, *rest
+
+
 def _fake_edge_softmax(*arguments: Any) -> Tensor:
     made: Tensor = torch.empty_like(arguments[6], memory_format=torch.contiguous_format)
     return made
 
 
-def _fake_cosine_attention(*arguments: Any) -> Tensor:
-    made: Tensor = torch.empty_like(arguments[6], memory_format=torch.contiguous_format)
-    return made
+def _fake_cosine_attention(*arguments: Any) -> tuple[Tensor, Tensor]:
+    x, _, keeps = arguments[6:]
+    sums = torch.float64 if x.dtype == torch.float64 else torch.float32
+    lse = x.new_empty((x.shape[0],), dtype=sums) if keeps else x.new_empty(0)
+    return torch.empty_like(x, memory_format=torch.contiguous_format), lse
 
 
 def _fake_cosine_attention_vjp(*arguments: Any) -> tuple[Tensor, Tensor]:
@@ -255,14 +325,21 @@ def _attention_gradient(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor | N
 
 
 @once_differentiable
+def _scored_gradient(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+    slope, dropout, _ = ctx.constants
+    gradients = torch.ops.bitsparse.scored_attention_vjp(*ctx.saved_tensors, gradient, slope, dropout)
+    return (*(None,) * 6, *gradients, *(None,) * 4)
+
+
+@once_differentiable
 def _softmax_gradient(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     *parts, _, weights = ctx.saved_tensors
     return (*(None,) * 6, torch.ops.bitsparse.edge_softmax_vjp(*parts, weights, gradient))
 
 
 @once_differentiable
-def _cosine_gradient(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-    return (*(None,) * 6, *torch.ops.bitsparse.cosine_attention_vjp(*ctx.saved_tensors, gradient))
+def _cosine_gradient(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+    return (*(None,) * 6, *torch.ops.bitsparse.cosine_attention_vjp(*ctx.saved_tensors, gradient), None)
 
 
 @once_differentiable
@@ -323,6 +400,22 @@ _OF_ATTENTION = differentiable(
     keeps_result=True,
 )
 operator(
+    f"scored_attention_vjp({_PATTERN}, {_SCORED}, Tensor result, Tensor source, Tensor target, Tensor lse, Tensor share, Tensor above, "
+    f"Tensor gradient, float slope, float dropout) -> (Tensor, Tensor, Tensor)",
+    _scored_attention_vjp,
+    _fake_attention_vjp,
+)
+_OF_SCORED_ATTENTION = differentiable(
+    operator(
+        f"scored_attention({_PATTERN}, {_SCORED}, float slope, float dropout, bool keeps) -> "
+        f"(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+        _scored_attention,
+        _fake_scored_attention,
+    ),
+    _scored_gradient,
+    keeps_result=True,
+)
+operator(
     f"edge_softmax_vjp({_PATTERN}, Tensor weights, Tensor gradient) -> Tensor", _edge_softmax_vjp, _fake_edge_softmax
 )
 _OF_SOFTMAX = differentiable(
@@ -333,15 +426,18 @@ _OF_SOFTMAX = differentiable(
 
 
 operator(
-    f"cosine_attention_vjp({_PATTERN}, Tensor x, Tensor beta, Tensor gradient) -> (Tensor, Tensor)",
+    f"cosine_attention_vjp({_PATTERN}, Tensor x, Tensor beta, Tensor result, Tensor lse, Tensor gradient) -> (Tensor, Tensor)",
     _cosine_attention_vjp,
     _fake_cosine_attention_vjp,
 )
 _OF_COSINES = differentiable(
     operator(
-        f"cosine_attention({_PATTERN}, Tensor x, Tensor beta) -> Tensor", _cosine_attention, _fake_cosine_attention
+        f"cosine_attention({_PATTERN}, Tensor x, Tensor beta, bool keeps) -> (Tensor, Tensor)",
+        _cosine_attention,
+        _fake_cosine_attention,
     ),
     _cosine_gradient,
+    keeps_result=True,
 )
 operator(
     f"gatv2_scores_vjp({_PATTERN}, Tensor source, Tensor target, Tensor a, Tensor gradient, float slope) -> (Tensor, Tensor, Tensor)",
@@ -356,6 +452,9 @@ _OF_GATV2 = differentiable(
     ),
     _gatv2_gradient,
 )
+
+
+operator("column_sums(Tensor x) -> Tensor", _column_sums, lambda x: x.new_empty(x.shape[1:]))
 
 
 # ---- what the package calls
@@ -385,6 +484,15 @@ def attention(
     return made
 
 
+def scored_attention(
+    pattern: Pattern, x: Tensor, first: Tensor, second: Tensor, slope: float, dropout: float, seed: Tensor | None
+) -> Tensor:
+    """:func:`attention` over a square pattern with ``source = <x, first>`` and ``target = <x, second>`` for each head (H, D)."""
+    keeps = torch.is_grad_enabled() and any(part.requires_grad for part in (x, first, second))
+    made: Tensor = _OF_SCORED_ATTENTION(*pattern, x, first, second, seed, slope, dropout, keeps)[0]
+    return made
+
+
 def edge_softmax(pattern: Pattern, scores: Tensor) -> Tensor:
     """The softmax of the edges' scores over each row, once differentiable."""
     return _OF_SOFTMAX(*pattern, scores)
@@ -392,7 +500,9 @@ def edge_softmax(pattern: Pattern, scores: Tensor) -> Tensor:
 
 def cosine_attention(pattern: Pattern, x: Tensor, beta: Tensor) -> Tensor:
     """Sums of `x` weighted with the softmax over each row of ``beta * cos(x[i], x[j])``, once differentiable by both."""
-    return _OF_COSINES(*pattern, x, beta)
+    keeps = torch.is_grad_enabled() and any(part.requires_grad for part in (x, beta))
+    made: Tensor = _OF_COSINES(*pattern, x, beta, keeps)[0]
+    return made
 
 
 def gatv2_scores(pattern: Pattern, source: Tensor, target: Tensor, a: Tensor, slope: float) -> Tensor:

@@ -7,19 +7,41 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bitsparse import interop
-from bitsparse.ops.edges.attention import attending, beta_of, is_number
+from bitsparse import backends, interop
+from bitsparse.arrays.inside import patterns_of, store_of
+from bitsparse.ops.edges.attention import attending, beta_of, cosine_attention, is_number
 from bitsparse.ops.edges.sddmm import edge_softmax, sddmm
 from bitsparse.ops.edges.vjp import edge_softmax_vjp
-from bitsparse.ops.operands.both_ways import as_asked, computed_in, of_shape, operands_of, returned, wanted
-from bitsparse.ops.operands.dense import converted
+from bitsparse.ops.operands.both_ways import (
+    BothWays,
+    as_asked,
+    computed_in,
+    floating,
+    of_shape,
+    one_place,
+    operands_of,
+    returned,
+    wanted,
+)
+from bitsparse.ops.operands.csr import take_rows
+from bitsparse.ops.operands.dense import Features, compute_dtype, converted
 from bitsparse.ops.operands.places import device_of_sparse, working_with
+from bitsparse.ops.operands.sparse import as_csr
 from bitsparse.ops.spmm.spmm import spmm
 
 Array = NDArray[Any]
 
 
-def cosine_attention_vjp(A: Any, x: Any, gradient: Any, *, beta: Any = 1.0, wrt: str | tuple[str, ...] = "x") -> Any:
+def cosine_attention_vjp(
+    A: Any,
+    x: Any,
+    gradient: Any,
+    *,
+    beta: Any = 1.0,
+    result: Any = None,
+    lse: Any = None,
+    wrt: str | tuple[str, ...] = "x",
+) -> Any:
     """Gradients of :func:`cosine_attention` by the features and by the factor of the cosines.
 
     Parameters
@@ -28,6 +50,8 @@ def cosine_attention_vjp(A: Any, x: Any, gradient: Any, *, beta: Any = 1.0, wrt:
         As in :func:`cosine_attention`; `x` is float16, bfloat16, float32 or float64.
     gradient : array (N, D)
         Of the shape of the result.
+    result, lse : array (N, D) and (N,), optional
+        What :func:`cosine_attention` gave for these operands with ``return_lse=True``; else they are computed again.
     wrt : {"x", "beta"} or tuple of these
         Whose gradients to compute.
 
@@ -40,7 +64,7 @@ def cosine_attention_vjp(A: Any, x: Any, gradient: Any, *, beta: Any = 1.0, wrt:
     Raises
     ------
     ShapeError
-        `gradient` is not of the shape of `x`, or the operands do not fit.
+        `gradient` or `result` is not of the shape of `x`, or the operands do not fit.
     DTypeError, DeviceError
         An operand is not floating or not sparse, or they are on several devices.
     ValueError
@@ -48,9 +72,12 @@ def cosine_attention_vjp(A: Any, x: Any, gradient: Any, *, beta: Any = 1.0, wrt:
 
     Notes
     -----
-    Computed in float32, or in float64 if an operand is float64: weights from the cosines once more, their gradients as dot products per
-    edge, the softmax's, and sums over both directions, through which the directions ``x / |x|`` hand theirs to `x`. These steps store
-    numbers per edge, never features. Same input, same bits.
+    With u the rows of x over their norms, weights ``a[i, j] = exp(beta * <u[i], u[j]> - lse[i])`` and the gradients by the scores
+    ``s[i, j] = a[i, j] * (<g[i], x[j]> - <g[i], y[i]>)``, row i sums ``Q = sum_j s[i, j] * u[j] + sum_j s[j, i] * u[j]`` and
+    ``R = sum_j a[j, i] * g[j]``. Then ``dx[i] = R + beta / |x[i]| * (Q - <u[i], Q> * u[i])``, and half of the sum of ``<u[i], Q>`` is the
+    gradient by beta. On a GPU that is one pass over the edges if the pattern is symmetric, else one over each direction, and nothing is
+    stored per edge; rows that do not fit into the registers of a warp, and the CPU, take the steps one by one, with numbers per edge.
+    Computed in float32, or in float64 if an operand is float64. Same input, same bits.
 
     Examples
     --------
@@ -67,31 +94,93 @@ def cosine_attention_vjp(A: Any, x: Any, gradient: Any, *, beta: Any = 1.0, wrt:
     with working_with(device_of_sparse(A), x, beta, gradient):
         ways, parts = operands_of(function, A, x=x, gradient=gradient)
         attending(function, ways.operand, parts["x"])
-        of_shape(function, "gradient", parts["gradient"], parts["x"].shape, "the result")
-        compute = computed_in(*(part.dtype for part in parts.values()))
-        factor = beta_of(function, beta, ways.operand.device, compute)
-        features, grad = (converted(part.data, compute) for part in parts.values())
-        inverse, unit = _directions(features)
-        cosines = sddmm(ways.forward, unit)
-        weights = edge_softmax(ways.forward, cosines * factor)
-        slopes = edge_softmax_vjp(ways.forward, weights, sddmm(ways.forward, grad, features))
-        made: dict[str, Any] = {}
-        if "beta" in names:
-            by_beta = (slopes * cosines).sum(dtype=np.float64)
-            shape, dtype, family = (), compute, parts["x"].family
-            if not is_number(beta):
-                given, family = interop.as_array(beta, function, "beta")
-                shape, dtype = given.shape, given.dtype
-            result = converted(interop.namespace(features).asarray(by_beta).reshape(shape), dtype)
-            made["beta"] = interop.from_array(result, family, function)
-        if "x" in names:
-            slopes = slopes * factor
-            turned = ways.turned(slopes)
-            by_unit = spmm(ways.forward, unit, values=slopes) + spmm(ways.backward, unit, values=turned)
-            by_unit -= unit * (by_unit * unit).sum(axis=1, keepdims=True)
-            summed = spmm(ways.backward, grad, values=ways.turned(weights))
-            made["x"] = returned(function, summed + by_unit * inverse, parts["x"])
+        made = _gradients(function, ways, parts, beta, (result, lse), names)
         return as_asked(wrt, made)
+
+
+def cosine_attention_vjp_of_both(
+    forward: Any, backward: Any, x: Any, gradient: Any, beta: Any, result: Any, lse: Any
+) -> Any:
+    """Both gradients, as :func:`cosine_attention_vjp` gives them, for a caller who has the pattern and its transpose."""
+    function = "cosine_attention_vjp"
+    with working_with(forward.device, x, beta, gradient):
+        parts = {"x": floating(function, "x", x), "gradient": floating(function, "gradient", gradient)}
+        operand = as_csr(function, forward)
+        one_place(function, operand, **parts)
+        ways = BothWays(operand, forward, backward, None)
+        made = _gradients(function, ways, parts, beta, (result, lse), ("x", "beta"))
+        return made["x"], made["beta"]
+
+
+def _gradients(
+    function: str, ways: BothWays, parts: dict[str, Features], beta: Any, known: tuple[Any, Any], names: tuple[str, ...]
+) -> dict[str, Any]:
+    of_shape(function, "gradient", parts["gradient"], parts["x"].shape, "the result")
+    device, compute = ways.operand.device, computed_in(*(part.dtype for part in parts.values()))
+    factor = beta_of(function, beta, device, compute)
+    columns = parts["x"].columns
+    if device != "cpu" and backends.family(device, "edges.attention").fits_registers(np.dtype(compute), columns):
+        by_x, by_beta = _in_passes(function, ways, parts, factor, known)
+    else:
+        features, grad = (converted(part.data, compute) for part in parts.values())
+        by_x, by_beta = _step_by_step(ways, features, grad, factor, names)
+    made = {}
+    if "x" in names:
+        made["x"] = returned(function, by_x, parts["x"])
+    if "beta" in names:
+        shape, dtype, family = (), compute, parts["x"].family
+        if not is_number(beta):
+            given, family = interop.as_array(beta, function, "beta")
+            shape, dtype = given.shape, given.dtype
+        made["beta"] = interop.from_array(converted(by_beta.reshape(shape), dtype), family, function)
+    return made
+
+
+def _in_passes(
+    function: str, ways: BothWays, parts: dict[str, Features], factor: Any, known: tuple[Any, Any]
+) -> tuple[Any, Any]:
+    """On a GPU, one pass over each direction."""
+    compute = computed_in(*(part.dtype for part in parts.values()))
+    if known[0] is None or known[1] is None:
+        x = converted(parts["x"].data, compute)
+        known = cosine_attention(ways.forward, x, beta=factor, return_lse=True)
+    result, lse = (floating(function, name, part) for name, part in zip(("result", "lse"), known, strict=True))
+    one_place(function, ways.operand, result=result, lse=lse)
+    of_shape(function, "result", result, parts["x"].shape, "x")
+    of_shape(function, "lse", lse, parts["x"].shape[:1], "the logarithm of a sum for each node")
+    dense = (parts["x"], parts["gradient"], result)
+    native = {part.dtype for part in dense} == {dense[0].dtype} and compute_dtype(dense[0].dtype) == compute
+    dtype = dense[0].dtype if native else compute
+    x, gradient, outcome = (converted(part.data, dtype) for part in dense)
+    space: Any = interop.namespace(x)
+    if not ways.operand.nnz or 0 in x.shape:
+        return space.zeros(x.shape, dtype), space.zeros((), np.float64)
+    symmetric = store_of(ways.forward) is store_of(ways.backward)
+    turned = None if symmetric else as_csr(function, ways.backward)
+    with ways.operand.division(function) as how, (turned or ways.operand).division(function) as other:
+        schedules = how["schedule"], None if symmetric else other["schedule"]
+        made, by_node = backends.family(ways.operand.device, "edges.cosine_vjp").cosine_attention_vjp(
+            schedules, x, gradient, outcome, converted(lse.data, compute), beta=factor
+        )
+    return made, by_node.sum(dtype=np.float64)
+
+
+def _step_by_step(ways: BothWays, features: Array, grad: Array, factor: Any, names: tuple[str, ...]) -> tuple[Any, Any]:
+    """Weights from the cosines once more, their gradients as products of edges, the softmax's, and sums over both directions."""
+    inverse, unit = _directions(features)
+    cosines = sddmm(ways.forward, unit)
+    weights = edge_softmax(ways.forward, cosines * factor)
+    slopes = edge_softmax_vjp(ways.forward, weights, sddmm(ways.forward, grad, features))
+    space: Any = interop.namespace(features)
+    by_beta = space.asarray((slopes * cosines).sum(dtype=np.float64))
+    if "x" not in names:
+        return None, by_beta
+    slopes = slopes * factor
+    order = patterns_of(ways.forward)[2] if ways.order is None else ways.order
+    by_unit = spmm(ways.forward, unit, values=slopes) + spmm(ways.backward, unit, values=take_rows(slopes, order))
+    by_unit -= unit * (by_unit * unit).sum(axis=1, keepdims=True)
+    summed = spmm(ways.backward, grad, values=take_rows(weights, order))
+    return summed + by_unit * inverse, by_beta
 
 
 def _directions(x: Array) -> tuple[Array, Array]:

@@ -29,14 +29,14 @@ class BothWays(NamedTuple):
         With values, scales and the order of the caller's edges.
     forward, backward : SparseArray
         The pattern and its transpose, without values and scales; those of a container keep what is prepared for them.
-    order : array (nnz,)
-        Which edge of `forward` each edge of `backward` is.
+    order : array (nnz,) or None
+        Which edge of `forward` each edge of `backward` is; None if a caller who has both directions did not say.
     """
 
     operand: CSROperand
     forward: Any
     backward: Any
-    order: Array
+    order: Any
 
     def turned(self, edges: Array) -> Array:
         """Values per edge in the order of `forward` in that of `backward`."""

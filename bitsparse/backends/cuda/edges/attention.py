@@ -144,7 +144,7 @@ def attention_vjp(
         "out": made.get("target"),
         "slope": negative_slope,
     }
-    _head_products(gradient, result, slanted, heads, False, rows)
+    head_products(gradient, result, slanted, heads, False, rows)
     if ends is None:
         return made
     schedule = edges.schedule_of(schedule, indptr, indices, shape, int(indices.size))
@@ -155,11 +155,11 @@ def attention_vjp(
         second = cupy.empty(source.shape, sums), cupy.empty(x.shape, sums)
     made["x"] = _once(schedule, (gradient, ends, source), cupy.empty(x.shape, x.dtype), None, second, **kind)
     if second is not None:
-        _head_products(x, x, second[1], heads, True, {"share": second[0], "out": made["source"]})
+        head_products(x, x, second[1], heads, True, {"share": second[0], "out": made["source"]})
     return made
 
 
-def _head_products(x: Any, y: Any, above: Any, heads: int, turned: bool, fields: dict[str, Any]) -> None:
+def head_products(x: Any, y: Any, above: Any, heads: int, turned: bool, fields: dict[str, Any]) -> None:
     """Dot products of the heads of rows, see ``head_products`` in ``edges/attention_rows.cu``."""
     items, itemsize = x.shape[0] * heads, x.dtype.itemsize
     if not items:

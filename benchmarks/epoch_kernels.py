@@ -1,0 +1,95 @@
+"""Which kernels an epoch of suite ``training`` consists of, on both sides, as JSON lines: what sums can gain, and what they cannot.
+
+Times are those of PyTorch's profiler over replays of the captured epoch (the epoch as it is where it cannot be captured). ``kinds`` adds
+up the microseconds of dense products, of what runs over edges, of the optimiser and of all else; ``idle_us`` is what is left of the
+epoch's time by events, between kernels. ``bound`` is how many times as fast as the peer's an epoch could be in which our sums took no time.
+
+    python benchmarks/epoch_kernels.py gcn-fp32-cora gat-fp32-artist
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from benchmarks.cases import training
+from benchmarks.gpu_timing import replay
+
+REPLAYS = 20
+#: Parts of the names of kernels, by what they do; the first that occurs counts.
+KINDS = {
+    "products": ("gemm", "cublas", "cutlass", "splitK", "nvjet"),
+    "optimiser": ("adam", "multi_tensor"),
+    "edges": (
+        "csr",
+        "spmm",
+        "sddmm",
+        "attention",
+        "cosine",
+        "gatv2",
+        "cusparse",
+        "index_select",
+        "indexSelect",
+        "gather",
+        "edge",
+    ),
+}
+
+
+def kind_of(kernel: str) -> str:
+    """What a kernel does, by its name."""
+    return next((kind for kind, parts in KINDS.items() if any(part in kernel for part in parts)), "others")
+
+
+def kernels_of(launch: Callable[[], object]) -> list[tuple[str, float, float]]:
+    """Kernels with how often they run in an epoch and microseconds in all, the longest first."""
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        for _ in range(REPLAYS):
+            launch()
+        torch.cuda.synchronize()
+    found: dict[str, list[float]] = defaultdict(list)
+    for event in seen.events():
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            found[event.name].append(event.device_time)
+    rows = [(name, len(times) / REPLAYS, sum(times) / REPLAYS) for name, times in found.items()]
+    return sorted(rows, key=lambda row: -row[2])
+
+
+def side_of(name: str, step: Callable[[], object]) -> dict[str, Any]:
+    """The kernels of one side."""
+    launch = training.recorded(name, step)
+    ms = replay([launch], REPLAYS)[0]
+    kernels = kernels_of(launch)
+    kinds: dict[str, float] = defaultdict(float)
+    for kernel, _, us in kernels:
+        kinds[kind_of(kernel)] += us
+    listed = [{"kernel": kernel[:120], "times": times, "us": round(us, 2)} for kernel, times, us in kernels]
+    found = {"us": 1e3 * ms, "launches": sum(times for _, times, _ in kernels), "kinds": dict(kinds)}
+    return found | {"idle_us": 1e3 * ms - sum(kinds.values()), "kernels": listed}
+
+
+def main() -> None:
+    """Print a line for every epoch that is asked for."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("epochs", nargs="+", metavar="NETWORK-PRECISION-GRAPH")
+    for name in parser.parse_args().epochs:
+        network, precision, graph = name.split("-", 2)
+        made = training.problem_of(graph)
+        x = made.x.to(training.DTYPES[precision])
+        ours = training.ours_of(network, made, x, precision)
+        peer = training.peer_of(network, made, x, precision, ours.network.state_dict())
+        sides = {who: side_of(f"{name}, {who}", side.step) for who, side in (("ours", ours), ("peer", peer))}
+        bound = sides["peer"]["us"] / max(sides["ours"]["us"] - sides["ours"]["kinds"].get("edges", 0.0), 1e-9)
+        print(json.dumps({"epoch": name, "bound": round(bound, 2), **sides}))
+        del ours, peer
+        training.free()
+
+
+if __name__ == "__main__":
+    main()

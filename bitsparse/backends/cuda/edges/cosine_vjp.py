@@ -1,0 +1,123 @@
+"""Gradients of attention by cosines in one pass over each direction of a pattern, on the GPU. Arguments are validated in ``ops``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bitsparse import jit
+from bitsparse.backends.cuda import geometry
+from bitsparse.backends.cuda.csr import vectors as edges
+from bitsparse.backends.cuda.csr.schedule import Schedule
+from bitsparse.backends.cuda.edges.attention import head_products, inverse_norms
+
+_THREADS = 256
+#: Edges of a row at a time.
+_STEPS = 4
+_SOURCE = "edges/cosine_vjp.cu"
+
+CosineVjpParams = jit.struct(_SOURCE, "CosineVjpParams")
+
+
+def cosine_attention_vjp(
+    schedules: tuple[Schedule, Schedule | None], x: Any, gradient: Any, result: Any, lse: Any, *, beta: Any
+) -> tuple[Any, Any]:
+    """Gradients by the features and, as a sum over nodes that is left to the caller, by the factor of the cosines.
+
+    Parameters
+    ----------
+    schedules : tuple of Schedule
+        Of a square pattern with edges and of its transpose, None if the pattern is symmetric.
+    x, gradient, result : cupy.ndarray (nodes, columns)
+        Of one floating dtype, with columns that fit into the registers of a warp (``attention.fits_registers``).
+    lse : cupy.ndarray (nodes,)
+        In what `x` is summed in, as :func:`cosine_attention` gives it.
+    beta : float, or cupy.ndarray (1,) of the dtype of `lse`
+
+    Returns
+    -------
+    cupy.ndarray (nodes, columns), cupy.ndarray (nodes,)
+        In the dtypes of `x` and of `lse`.
+    """
+    cupy = jit.require_cupy("cosine_attention_vjp")
+    x, gradient, result = (geometry.contiguous(part) for part in (x, gradient, result))
+    forward, sums = schedules[0], lse.dtype
+    nodes, inverse = cupy.empty((len(x), 4), sums), inverse_norms(x, forward.workspace("norms", x.shape[:1], sums))
+    head_products(gradient, result, None, 1, False, {"lse": lse, "target": inverse, "ends": nodes})
+    made, by_beta = cupy.empty_like(x), cupy.empty(len(x), sums)
+    fields = {"x": x, "g": gradient, "nodes": nodes, "out": made, "by_beta": by_beta, "toward": None}
+    fields |= {"factor": beta} if isinstance(beta, float) else {"beta": beta}
+    if schedules[1] is None:
+        _pass(forward, x, sums, fields, forward=True, turned=True)
+    else:
+        fields["toward"] = cupy.empty(x.shape, sums)
+        _pass(forward, x, sums, fields, forward=True)
+        _pass(schedules[1], x, sums, fields, turned=True)
+    return made, by_beta
+
+
+def _pass(
+    schedule: Schedule, x: Any, sums: Any, fields: dict[str, Any], *, forward: bool = False, turned: bool = False
+) -> None:
+    """One pass over the edges, and the pieces of long rows joined."""
+    schedule = schedule.indexed()
+    columns, itemsize = x.shape[1], x.dtype.itemsize
+    vector = edges.vector_bytes(columns * itemsize, itemsize, (x, fields["g"], fields["out"]))
+    defines = layout(x.dtype, vector, columns) | schedule.defines | _modes(forward, turned)
+    lanes = defines["BS_LANES"]
+    cut = schedule.cut(lanes)
+    partial = schedule.workspace("cosine_vjp", (cut.pieces, (1 + turned) * columns), sums) if cut.pieces else None
+    params = CosineVjpParams(schedule.params(cut, lanes))
+    jit.filled(params, **fields, partial=partial, vectors=columns * itemsize // vector)
+    kernel = jit.kernel(_SOURCE, "cosine_vjp", defines)
+    kernel.launch(-(-cut.units * lanes // _THREADS), _THREADS, params)()
+    if cut.pieces:
+        params.vectors = columns
+        jit.kernel(_SOURCE, "cosine_vjp_pieces", pieces_of(defines, x.dtype)).launch(cut.pieces, _THREADS, params)()
+
+
+def layout(dtype: Any, vector: int, columns: int) -> dict[str, int]:
+    """How rows of `columns` elements that are moved `vector` bytes at a time lie on lanes: constants of the kernel.
+
+    Examples
+    --------
+    >>> made = layout(np.float32, 16, 32)
+    >>> made["BS_LANES"], made["BS_PARTS"], made["BS_STEPS"]
+    (8, 1, 4)
+    """
+    vectors = columns * np.dtype(dtype).itemsize // vector
+    lanes = min(32, edges.power_of_two(vectors))
+    parts = edges.power_of_two(-(-vectors // lanes))
+    defines = {"BS_TYPE": edges.element_type(dtype), "BS_VECTOR": vector, "BS_LANES": lanes, "BS_PARTS": parts}
+    width = parts * vector // np.dtype(dtype).itemsize  # elements of a lane, which has four sets of them in registers
+    defines |= {"BS_STEPS": _STEPS if width <= 4 else _STEPS // 2, "BS_THREADS": _THREADS}
+    return defines | ({"BS_BLOCKS": 1} if width >= 16 else {})
+
+
+def pieces_of(defines: dict[str, int], dtype: Any) -> dict[str, int]:
+    """What the kernel that joins pieces is compiled with, one element at a time."""
+    return defines | {"BS_VECTOR": np.dtype(dtype).itemsize, "BS_LANES": 1, "BS_PARTS": 1, "BS_STEPS": 1}
+
+
+def _modes(forward: bool, turned: bool) -> dict[str, int]:
+    return {name: 1 for name, value in (("BS_FORWARD", forward), ("BS_TURNED", turned)) if value}
+
+
+def _variants() -> list[jit.Variant]:
+    """Rows of the usual widths, over symmetric patterns and over both directions of others."""
+    rows = [layout("float32", 16, columns) for columns in (16, 32, 64, 128, 256)]
+    rows += [
+        layout("float16", 16, 128),
+        layout("float16", 16, 32) | {"BS_TYPE": edges.element_type("bfloat16")},
+        layout("float64", 16, 64),
+    ]
+    modes = [_modes(True, True), _modes(True, False), _modes(False, True)]
+    found = [one | mode for one in rows for mode in modes] + [rows[1] | modes[0] | {"BS_LARGE": 1}]
+    pieces = [
+        pieces_of(one, dtype) | mode for one, dtype in ((rows[0], "float32"), (rows[-1], "float64")) for mode in modes
+    ]
+    return [*jit.variants_of(_SOURCE, "cosine_vjp", found), *jit.variants_of(_SOURCE, "cosine_vjp_pieces", pieces)]
+
+
+VARIANTS = _variants()
